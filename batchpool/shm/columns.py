@@ -1,0 +1,165 @@
+"""Tensors in a lane: rows of arrays written into slots and read back out of them.
+
+The same code serves the client's inputs and the worker's outputs (store), and the worker's
+inputs and the client's outputs (load). `where` is a slice for neighbouring slots, which makes
+a view or one copy, or an index array for scattered ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from batchpool.core.layout import Layout, size_columns
+from batchpool.core.tensors import Array, Tensor
+from batchpool.shm.segment import Memory
+
+Where: TypeAlias = "slice | npt.NDArray[Any]"
+Road: TypeAlias = Literal["in", "out", "par"]
+
+
+def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
+    """A slice if the slots are neighbours in rising order, else an index array."""
+    n = len(slots)
+    first = int(slots[0])
+    if n == 1 or int(slots[-1]) - first == n - 1:
+        array = np.asarray(slots)
+        if n <= 2 or bool((array[1:] - array[:-1] == 1).all()):
+            return slice(first, first + n)
+        return array
+    return np.asarray(slots)
+
+
+@dataclass(frozen=True)
+class TensorColumn:
+    """One tensor's column: values [slots, *max row shape], sizes and lengths beside it.
+
+    sizes: u32 [slots, k] of the whole road; places: (its column there, row dimension).
+    lengths: of a bytes tensor's elements, u32 [slots, *max row shape].
+    """
+
+    tensor: Tensor
+    values: Array
+    sizes: Array
+    places: tuple[tuple[int, int], ...]
+    lengths: Array | None
+
+    def store(self, where: Where, rows: Array) -> None:
+        """Write rows [n, *row shape] (all of one size) into n slots."""
+        tail = tuple(slice(0, m) for m in rows.shape[1:]) if self.places else ()
+        for k, dim in self.places:
+            self.sizes[where, k] = rows.shape[1 + dim]
+        if self.lengths is None:
+            if tail:
+                self.values[(where, *tail)] = rows
+            else:
+                self.values[where] = rows
+        else:
+            self._store_bytes(where, rows)
+
+    def _store_bytes(self, where: Where, rows: Array) -> None:
+        assert self.lengths is not None
+        slots = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()
+        for slot, row in zip(slots, rows):
+            for at, element in _elements(row):
+                place = (slot, *at)
+                self.values[place][: len(element)] = np.frombuffer(element, np.uint8)
+                self.lengths[place] = len(element)
+
+    def store_ragged(self, slots: Sequence[int], rows: Sequence[Array]) -> None:
+        """Write rows of different sizes, one array [*row shape] a slot."""
+        for slot, row in zip(slots, rows):
+            self.store(slice(slot, slot + 1), row[np.newaxis])
+
+    def sizes_of(self, where: Where) -> npt.NDArray[np.int64] | None:
+        """The rows' dynamic sizes, [n, dynamic dimensions] clipped to the maximum; None if fixed.
+
+        Clipped, since the other side wrote them: nobody may be led out of the column.
+        """
+        if not self.places:
+            return None
+        found = self.sizes[where][:, [k for k, _ in self.places]].astype(np.int64)
+        most = [self.tensor.max_shape[dim] for _, dim in self.places]
+        return np.minimum(found, np.array(most, dtype=np.int64))
+
+    def load(self, where: Where, *, sizes: npt.NDArray[np.int64] | None = None) -> Array:
+        """Read rows as [n, *row shape], cut to the largest of them and padded.
+
+        A view of the column itself where `where` is a slice and the tensor fixed; else a copy.
+        """
+        if sizes is None:
+            sizes = self.sizes_of(where)
+        if self.lengths is not None:
+            return self._load_bytes(where, sizes)
+        if sizes is None:
+            array: Array = self.values[where]
+            return array
+        largest = sizes.max(axis=0, initial=0)
+        tail = [slice(0, m) for m in self.tensor.max_shape]
+        for most, (_, dim) in zip(largest.tolist(), self.places):
+            tail[dim] = slice(0, most)
+        rows = np.array(self.values[(where, *tail)])
+        if (sizes != largest).any():
+            pad_rows(rows, sizes, [dim for _, dim in self.places], self.tensor.stored_pad)
+        return rows
+
+    def _load_bytes(self, where: Where, sizes: npt.NDArray[np.int64] | None) -> Array:
+        assert self.lengths is not None and self.tensor.max_bytes is not None
+        slots = (
+            np.arange(where.start, where.stop, dtype=np.int64)
+            if isinstance(where, slice)
+            else where
+        )
+        shape = list(self.tensor.max_shape)
+        if sizes is not None:
+            for most, (_, dim) in zip(sizes.max(axis=0, initial=0).tolist(), self.places):
+                shape[dim] = most
+        rows = np.full((len(slots), *shape), b"", dtype=object)
+        for i, slot in enumerate(slots.tolist()):
+            own = list(shape)
+            if sizes is not None:
+                for k, (_, dim) in enumerate(self.places):
+                    own[dim] = int(sizes[i, k])
+            for at in np.ndindex(*own):
+                length = min(int(self.lengths[(slot, *at)]), self.tensor.max_bytes)
+                rows[(i, *at)] = self.values[(slot, *at)][:length].tobytes()
+        return rows
+
+
+def _elements(row: Any) -> list[tuple[tuple[int, ...], Any]]:
+    """The byte strings of one row with their places; a row of shape () is one itself."""
+    if isinstance(row, np.ndarray):
+        return [(at, row[at]) for at in np.ndindex(*row.shape)]
+    return [((), row)]
+
+
+def pad_rows(rows: Array, sizes: npt.NDArray[np.int64], dims: Sequence[int], pad: Any) -> None:
+    """Overwrite in place what lies beyond each row's own sizes. rows: [n, *row shape]."""
+    for k, dim in enumerate(dims):
+        length = rows.shape[1 + dim]
+        beyond = np.arange(length) >= sizes[:, k, np.newaxis]  # [n, length]
+        np.moveaxis(rows, 1 + dim, 1)[beyond] = pad
+
+
+def tensor_columns(
+    memory: Memory, layout: Layout, road: Road, tensors: tuple[Tensor, ...]
+) -> dict[str, TensorColumn]:
+    """The columns of one road of a lane: "in", "out" or "par"."""
+    places = size_columns(tensors)
+    sizes = memory.array(layout.columns["size.in" if road == "par" else f"size.{road}"])
+    columns = {}
+    for tensor in tensors:
+        name = f"{road}.{tensor.name}"
+        lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
+        columns[tensor.name] = TensorColumn(
+            tensor,
+            memory.array(layout.columns[name]),
+            sizes,
+            tuple(places[tensor.name]),
+            lengths,
+        )
+    return columns

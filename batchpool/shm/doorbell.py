@@ -1,0 +1,67 @@
+"""Doorbells: one eventfd per process, rung after every group of ring entries.
+
+A bell is a hint that something may have changed; the ring counters are the truth. Whoever
+waits on a bell clears it first and looks at the counters after, and every wait has an end.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+_LONGEST_MS = 60_000.0  # every wait has an end; poll takes no more than an int of ms
+
+
+class Doorbell:
+    """An eventfd. `fd` is for poll, asyncio and for handing to other processes."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd is None else fd
+
+    def ring(self) -> None:
+        """Wake the owner; rings add up to one wake-up."""
+        try:
+            os.eventfd_write(self.fd, 1)
+        except BlockingIOError:
+            pass  # 2**64 - 2 unheard rings: it is ringing already
+
+    def clear(self) -> None:
+        """Forget all rings so far. Look at the counters after this, not before."""
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Waiter:
+    """Waits on bells and sockets until one is readable or the time has come."""
+
+    __slots__ = ("_poll",)
+
+    def __init__(self, *fds: int) -> None:
+        self._poll = select.poll()
+        for fd in fds:
+            self.add(fd)
+
+    def add(self, fd: int) -> None:
+        self._poll.register(fd, select.POLLIN)
+
+    def remove(self, fd: int) -> None:
+        self._poll.unregister(fd)
+
+    def wait_ms(self, timeout_ms: float) -> list[int]:
+        """The readable descriptors, none after `timeout_ms`; hang-ups count as readable."""
+        return [fd for fd, _ in self._poll.poll(timeout_ms)]
+
+    def wait_until(self, wake_at_ns: int) -> list[int]:
+        """The same with a CLOCK_MONOTONIC time in ns."""
+        left_ns = wake_at_ns - time.monotonic_ns()
+        return self.wait_ms(min(max(0.0, left_ns / 1e6), _LONGEST_MS))

@@ -1,0 +1,118 @@
+"""A lane: one client's private road to one model, as every side of it sees it.
+
+`Lane` binds a layout to memory and names what stands there. The client's moves are in
+client/port.py, the batcher's in pool/batcher.py, the worker's in pool/worker.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchpool.core.errors import Status
+from batchpool.core.layout import MESSAGE_BYTES, Layout, lane_layout
+from batchpool.core.lifecycle import Gate
+from batchpool.core.tensors import Array, ModelSpec
+from batchpool.shm.columns import tensor_columns
+from batchpool.shm.ring import Consumer, Producer, fence
+from batchpool.shm.segment import Cells, Memory, ring_parts, word
+
+import numpy as np
+
+
+class Word:
+    """One u64 word of a segment."""
+
+    __slots__ = ("_at", "_cells")
+
+    def __init__(self, cells: Cells, at: int) -> None:
+        self._cells = cells
+        self._at = at
+
+    def get(self) -> int:
+        return self._cells[self._at]
+
+    def set(self, value: int) -> None:
+        self._cells[self._at] = value
+
+
+class Lane:
+    """The words and columns of one lane.
+
+    Header columns come twice: as arrays (`state`) for groups and, where single rows are
+    common, as one-dimensional views (`state_at`) whose stores are three times cheaper.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        memory: Memory,
+        layout: Layout,
+        fence: Callable[[], None] = fence,
+    ) -> None:
+        self.spec = spec
+        self.memory = memory
+        self.layout = layout
+        self.slots = layout.slots
+        self._fence = fence
+        cells = memory.cells()
+        for name in ("gate", "generation", "cancels", "claimed", "refused", "stale"):
+            setattr(self, name, Word(cells, word(layout, name)))
+        columns = layout.columns
+        self.state = memory.array(columns["state"])
+        self.sequence = memory.array(columns["sequence"])
+        self.deadline_ns = memory.array(columns["deadline_ns"])
+        self.submit_ns = memory.array(columns["submit_ns"])
+        self.priority = memory.array(columns["priority"])
+        self.flow = memory.array(columns["flow"])
+        self.cancel = memory.array(columns["cancel"])
+        self.attempt = memory.array(columns["attempt"])
+        self.status = memory.array(columns["status"])
+        self.message = memory.array(columns["message"])
+        self.message_len = memory.array(columns["message_len"])
+        self.inputs = tensor_columns(memory, layout, "in", spec.inputs)
+        self.outputs = tensor_columns(memory, layout, "out", spec.outputs)
+        self.parameters = tensor_columns(memory, layout, "par", spec.parameters)
+
+    gate: Word
+    generation: Word
+    cancels: Word
+    claimed: Word
+    refused: Word
+    stale: Word
+
+    def scalars(self, name: str) -> Cells:
+        """A header column for single loads and stores."""
+        return self.memory.scalars(self.layout.columns[name])
+
+    def sq_producer(self) -> Producer:
+        return Producer(*ring_parts(self.memory, self.layout, "sq"), fence=self._fence)
+
+    def sq_consumer(self) -> Consumer:
+        return Consumer(*ring_parts(self.memory, self.layout, "sq"))
+
+    def cq_producer(self) -> Producer:
+        return Producer(*ring_parts(self.memory, self.layout, "cq"), fence=self._fence)
+
+    def cq_consumer(self) -> Consumer:
+        return Consumer(*ring_parts(self.memory, self.layout, "cq"))
+
+    def gate_is_open(self) -> bool:
+        return self.gate.get() == Gate.OPEN
+
+    def write_status(self, slots: Array, status: Status, text: str = "") -> None:
+        """How these rows ended, with an optional text of at most MESSAGE_BYTES bytes."""
+        raw = text.encode(errors="replace")[:MESSAGE_BYTES]
+        if raw:
+            self.message[slots, : len(raw)] = np.frombuffer(raw, np.uint8)
+        self.message_len[slots] = len(raw)
+        self.status[slots] = int(status)
+
+    def read_message(self, slot: int) -> str:
+        """The text of a row that did not end well; "" if there is none."""
+        length = min(int(self.message_len[slot]), MESSAGE_BYTES)
+        return self.message[slot, :length].tobytes().decode(errors="ignore")
+
+
+def lane_of(spec: ModelSpec, slots: int, memory: Memory) -> Lane:
+    """A lane of a model on a memory that holds its layout."""
+    return Lane(spec, memory, lane_layout(spec, slots))

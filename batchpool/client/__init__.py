@@ -1,0 +1,1 @@
+"""The client side of a lane: claim, submit, abort, reap."""

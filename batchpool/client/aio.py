@@ -1,0 +1,281 @@
+"""bp.AsyncClient: the pool for one asyncio loop, without a lock or a thread.
+
+The HTTP front ends are built on it: they hand it a session over the supervisor's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from batchpool.client.call import Call, default_socket
+from batchpool.client.port import Pending, Port
+from batchpool.client.session import Session
+from batchpool.client.windows import cut, join, window_rows
+from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
+from batchpool.core.tensors import Array, Rows
+
+_LOOK_S = 0.5  # every wait has an end: look at the counters at least this often
+_TICK_S = 0.02  # how late an expired request may be noticed
+
+Reply = asyncio.Future[Pending]
+
+
+class Reactor:
+    """Drives the ports of one attached session from one running loop."""
+
+    def __init__(self, session: Session, lost: Callable[[], None] = lambda: None) -> None:
+        self.session = session
+        self.over = False
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._dirty: set[Port] = set()
+        self._flush_planned = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop.add_reader(session.bell.fd, self._on_bell)
+        self._loop.add_reader(session.channel.fileno(), self._on_control)
+        self._plan_look()
+
+    def submit(
+        self, port: Port, rows: Rows, start_ns: int, deadline_ns: int, *, priority: int, flow: int
+    ) -> tuple[Pending, Reply]:
+        """Submit rows; the reply is set when they are finished (DeadlineExceeded if late).
+
+        All submissions of one loop turn are published as one group with one ring of the bell.
+        """
+        if self.over:
+            raise self.session.stopped()
+        reply: Reply = self._loop.create_future()
+        pending = port.submit(rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=reply)
+        self._publish_soon(port)
+        return pending, reply
+
+    def abandon(self, port: Port, pending: Pending) -> None:
+        """The caller is gone: cancel what has not been dispatched."""
+        if not self.over and pending.remaining:
+            port.abandon(pending)
+            self._publish_soon(port)
+
+    async def room(self) -> None:
+        """Wait until completions came in (or the session is over)."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def close(self) -> None:
+        """Stop driving; everything under way fails with PoolStopped."""
+        if self.over:
+            return
+        self.over = True
+        self._loop.remove_reader(self.session.bell.fd)
+        self._loop.remove_reader(self.session.channel.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        for port in self.session.ports.values():
+            for pending in port.fail_all():
+                _fail(pending, self.session.stopped())
+        self._wake_waiting()
+        self.session.close()
+
+    def _publish_soon(self, port: Port) -> None:
+        self._dirty.add(port)
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        if self.over:
+            return
+        for port in self._dirty:
+            port.flush()
+        self._dirty.clear()
+        self.session.ring()
+
+    def _on_bell(self) -> None:
+        self.session.bell.clear()
+        self._reap()
+
+    def _reap(self) -> None:
+        now_ns = time.monotonic_ns()
+        any_finished = False
+        for port in self.session.ports.values():
+            for pending in port.reap(now_ns):
+                any_finished = True
+                if pending.tag.cancelled():
+                    port.discard(pending)
+                else:
+                    pending.tag.set_result(pending)
+        if any_finished or self._waiting:
+            self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_control(self) -> None:
+        if self.session.is_over():
+            self.close()
+            self._lost()
+
+    def _plan_look(self) -> None:
+        busy = any(port.map.claimed for port in self.session.ports.values())
+        self._timer = self._loop.call_later(_TICK_S if busy else _LOOK_S, self._look)
+
+    def _look(self) -> None:
+        now_ns = time.monotonic_ns()
+        late = False
+        for port in self.session.ports.values():
+            if port.next_deadline_ns() <= now_ns:
+                for pending in port.expire(now_ns):
+                    late = True
+                    _fail(
+                        pending,
+                        DeadlineExceeded(
+                            f"model {port.spec.name!r} did not answer before the deadline"
+                        ),
+                    )
+        if late:
+            self.session.ring()
+        self._reap()
+        self._plan_look()
+
+
+def _fail(pending: Pending, error: PoolError) -> None:
+    if not pending.tag.done():
+        pending.tag.set_exception(error)
+
+
+class AsyncClient:
+    """As bp.Client, awaitable. `async with` opens it on the running loop.
+
+    Cancelling the task of a call takes back the rows that have not been dispatched.
+    """
+
+    def __init__(self, socket: str | None = None, *, timeout_s: float = 10.0) -> None:
+        self.socket = default_socket() if socket is None else socket
+        self._timeout_s = timeout_s
+        self._closed = False
+        self._pid = os.getpid()
+        self._reactor: Reactor | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> AsyncClient:
+        await self._usable()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the session. Calls under way fail with PoolStopped; results stay valid."""
+        self._closed = True
+        if self._reactor is not None and os.getpid() == self._pid:
+            self._reactor.close()
+            self._reactor = None
+
+    async def models(self) -> list[str]:
+        """The names of the pool's models."""
+        return list((await self._usable()).session.models)
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        wait_for_room: bool = True,
+        **tensors: Any,
+    ) -> dict[str, Array]:
+        """Run n rows, any n, and return {output: array [n, *row shape]}; see Client.infer.
+
+        With wait_for_room=False a full lane raises Overloaded at once instead of waiting.
+        """
+        reactor, port = await self._port(model)
+        facts = reactor.session.facts(model)
+        call = Call.of(port, facts, {**(inputs or {}), **tensors}, parameters, outputs,
+                       timeout_s, priority)  # fmt: skip
+        size = window_rows(port.map.bound, facts.max_batch)
+        size = size if wait_for_room and call.rows.n > port.map.bound else call.rows.n
+        under_way: deque[tuple[Pending, Reply]] = deque()
+        results: list[dict[str, Array]] = []
+        try:
+            for window in cut(call.rows, size):
+                while wait_for_room and not port.may_claim(window.n):
+                    port.check_gate()
+                    if under_way:
+                        results.append(await self._result(port, call, under_way))
+                    else:
+                        await self._room(reactor, call, port)
+                under_way.append(
+                    reactor.submit(
+                        port, window, call.start_ns, call.deadline_ns, priority=priority, flow=0
+                    )  # fmt: skip
+                )
+            while under_way:
+                results.append(await self._result(port, call, under_way))
+        finally:
+            for pending, reply in under_way:
+                if reply.done() and not reply.cancelled() and reply.exception() is None:
+                    port.discard(pending)
+                else:
+                    reply.cancel()
+                    reactor.abandon(port, pending)
+        return join(port.spec, results)
+
+    async def _result(
+        self, port: Port, call: Call, under_way: deque[tuple[Pending, Reply]]
+    ) -> dict[str, Array]:
+        _, reply = under_way[0]
+        pending = await reply
+        under_way.popleft()
+        return port.result(pending, call.outputs)
+
+    async def _room(self, reactor: Reactor, call: Call, port: Port) -> None:
+        left_s = (call.deadline_ns - time.monotonic_ns()) / 1e9
+        try:
+            async with asyncio.timeout(max(left_s, 0)):
+                await reactor.room()
+        except TimeoutError:
+            raise DeadlineExceeded(call.late_text(port.spec.name)) from None
+        if reactor.over:
+            raise reactor.session.stopped()
+
+    async def _usable(self) -> Reactor:
+        if self._closed:
+            raise PoolStopped("this client is closed")
+        if os.getpid() != self._pid:
+            raise PoolStopped(
+                f"this client belongs to process {self._pid}; after a fork the child"
+                " must open its own bp.AsyncClient"
+            )
+        async with self._opening:
+            if self._reactor is None or self._reactor.over:
+                session = await asyncio.to_thread(Session.connect, self.socket, self._timeout_s)
+                self._reactor = Reactor(session)
+        return self._reactor
+
+    async def _port(self, model: str) -> tuple[Reactor, Port]:
+        reactor = await self._usable()
+        port = reactor.session.ports.get(model)
+        if port is None:
+            async with self._opening:
+                port = await asyncio.to_thread(reactor.session.open_port, model, self._timeout_s)
+        return reactor, port

@@ -1,0 +1,27 @@
+"""The pool's board: what every process may know of it at a glance, read-only for clients."""
+
+from __future__ import annotations
+
+from batchpool.core.layout import board_layout
+from batchpool.core.lifecycle import PoolState
+from batchpool.shm.lane import Word
+from batchpool.shm.segment import map_checked, word
+
+
+class Board:
+    """The board of a pool with `models` models; only the supervisor maps it writable."""
+
+    def __init__(self, fd: int, models: int, *, writable: bool = False) -> None:
+        layout = board_layout(models)
+        segment = map_checked(fd, layout, writable=writable)
+        cells = segment.cells()
+        self.state = Word(cells, word(layout, "state"))
+        self.generation = Word(cells, word(layout, "generation"))
+        self.serving = segment.array(layout.columns["serving"])
+
+    def serves(self, model: int) -> bool:
+        """Whether at least one warm worker serves the model."""
+        return bool(self.serving[model])
+
+    def is_ready(self) -> bool:
+        return self.state.get() == PoolState.READY

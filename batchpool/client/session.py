@@ -1,0 +1,218 @@
+"""A client's session with the pool: attach over the control socket, get lanes, notice the end.
+
+The same for a local program, which connects to the pool's unix socket, and for an HTTP front
+end, which gets its end of a socket pair from the supervisor. Nothing here needs an HTTP
+library, and no call but `attach` and `open_port` waits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.client.board import Board
+from batchpool.client.port import Port
+from batchpool.core.errors import (
+    InternalError,
+    NotFound,
+    NotReady,
+    Overloaded,
+    PoolError,
+    PoolStopped,
+)
+from batchpool.core.layout import VERSION, lane_layout
+from batchpool.core.lifecycle import Gate
+from batchpool.core.tensors import ModelSpec
+from batchpool.shm.channel import Channel, Closed, close_all
+from batchpool.shm.doorbell import Doorbell, Waiter
+from batchpool.shm.lane import Lane
+from batchpool.shm.ring import require_memory_order
+from batchpool.shm.segment import map_checked
+
+_REFUSALS: dict[str, type[PoolError]] = {
+    kind.code: kind for kind in (NotFound, NotReady, Overloaded, InternalError)
+}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a client knows of a model before it has a lane. index: its place on the board."""
+
+    index: int
+    spec: ModelSpec
+    watermark: float
+    request_timeout_s: float
+    max_batch: int
+
+
+class Session:
+    """One attached client. `where` names the pool in error messages."""
+
+    def __init__(self, channel: Channel, where: str) -> None:
+        require_memory_order()
+        self.where = where
+        self.channel = channel
+        self.pid = os.getpid()
+        self.bell = Doorbell()
+        self.models: dict[str, ModelFacts] = {}
+        self.server: dict[str, Any] = {}
+        self.ports: dict[str, Port] = {}
+        self.closed = False
+        self._board: Board | None = None
+        self._batcher_bell: Doorbell | None = None
+
+    @classmethod
+    def connect(cls, path: str, timeout_s: float = 10.0) -> Session:
+        """Connect to a pool's unix socket and attach; PoolStopped says why it cannot."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            sock.connect(path)
+        except OSError as exc:
+            sock.close()
+            raise PoolStopped(_cannot_connect(path, exc)) from exc
+        session = cls(Channel(sock), path)
+        try:
+            session.attach(timeout_s)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    @property
+    def board(self) -> Board:
+        assert self._board is not None, "attach first"
+        return self._board
+
+    def ring(self) -> None:
+        """Wake the batcher."""
+        assert self._batcher_bell is not None, "attach first"
+        self._batcher_bell.ring()
+
+    def attach(self, timeout_s: float = 10.0) -> None:
+        """Say hello; learn the models, the board and the batcher's bell."""
+        hello = {"op": "attach", "version": VERSION}
+        answer, fds = self._ask(hello, timeout_s, [self.bell.fd])
+        if len(fds) != 2:
+            close_all(fds)
+            raise InternalError(f"the pool at {self.where} sent {len(fds)} descriptors, not 2")
+        for index, form in enumerate(answer["models"]):
+            spec = ModelSpec.from_wire(form["spec"])
+            self.models[spec.name] = ModelFacts(
+                index, spec, form["watermark"], form["request_timeout_s"], form["max_batch"]
+            )
+        self.server = answer["server"]
+        board_fd, bell_fd = fds
+        self._board = Board(board_fd, len(self.models))
+        os.close(board_fd)
+        self._batcher_bell = Doorbell(bell_fd)
+
+    def facts(self, model: str) -> ModelFacts:
+        """A model's facts; NotFound names the models there are."""
+        facts = self.models.get(model)
+        if facts is None:
+            known = ", ".join(map(repr, self.models)) or "none"
+            raise NotFound(f"there is no model {model!r}; the pool has {known}")
+        return facts
+
+    def open_port(self, model: str, timeout_s: float = 10.0) -> Port:
+        """The port to a model; its lane is asked for at the first use. Waits for the gate."""
+        port = self.ports.get(model)
+        if port is None:
+            port = self.ports[model] = self.new_port(model, timeout_s)
+        return port
+
+    def new_port(self, model: str, timeout_s: float = 10.0) -> Port:
+        """A port on a new lane, which the caller puts into `ports`: a loop does that itself."""
+        facts = self.facts(model)
+        until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+        answer, fds = self._ask({"op": "lane", "model": model}, timeout_s)
+        layout = lane_layout(facts.spec, answer["slots"])
+        try:
+            if len(fds) != 1 or layout.digest != answer["digest"]:
+                raise InternalError(f"the pool at {self.where} sent a lane of another layout")
+            lane = Lane(facts.spec, map_checked(fds[0], layout), layout)
+        finally:
+            close_all(fds)
+        port = Port(
+            lane,
+            watermark=facts.watermark,
+            serving=lambda: self.board.serves(facts.index),
+        )
+        self._await_gate(lane, until_ns)
+        return port
+
+    def _await_gate(self, lane: Lane, until_ns: int) -> None:
+        """The batcher rings when it has mapped the lane and opened it."""
+        waiter = Waiter(self.bell.fd, self.channel.fileno())
+        while lane.gate.get() == Gate.CLOSED:
+            if time.monotonic_ns() >= until_ns:
+                raise NotReady(f"the pool at {self.where} did not open the lane in time")
+            ready = waiter.wait_until(min(until_ns, time.monotonic_ns() + 100_000_000))
+            self.bell.clear()
+            if self.channel.fileno() in ready and self.is_over():
+                raise self.stopped()
+
+    def is_over(self) -> bool:
+        """Whether the pool has closed the connection; looks, never waits."""
+        try:
+            raw = self.channel.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return not raw
+
+    def stopped(self) -> PoolStopped:
+        """The error for what cannot be answered any more."""
+        return PoolStopped(
+            f"the pool at {self.where} has stopped; requests under way may or may not have run"
+        )
+
+    def ask(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
+        """One question over the control socket, one answer."""
+        answer, fds = self._ask(message, timeout_s)
+        close_all(fds)
+        return answer
+
+    def _ask(
+        self, message: dict[str, Any], timeout_s: float, fds: list[int] | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
+        waiter = Waiter(self.channel.fileno())
+        try:
+            self.channel.send(message, fds or [])
+            if not waiter.wait_ms(timeout_s * 1000):
+                raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
+            answer, received = self.channel.receive()
+        except Closed as exc:
+            raise self.stopped() from exc
+        if answer["op"] == "error":
+            close_all(received)
+            raise _REFUSALS.get(answer["code"], InternalError)(answer["error"])
+        return answer, received
+
+    def close(self) -> None:
+        """End the session: the pool takes the lanes back. Results already taken stay valid."""
+        if self.closed:
+            return
+        self.closed = True
+        self.channel.close()
+        self.bell.close()
+        if self._batcher_bell is not None:
+            self._batcher_bell.close()
+        self.ports.clear()
+
+
+def _cannot_connect(path: str, exc: OSError) -> str:
+    if isinstance(exc, FileNotFoundError):
+        return f"no pool listens at {path}: there is no such socket; is the server running?"
+    if isinstance(exc, ConnectionRefusedError):
+        return f"no pool listens at {path}: the socket is left over from one that has stopped"
+    if isinstance(exc, PermissionError):
+        return (
+            f"no permission to connect to the pool at {path}: its owner and mode decide who may;"
+            " run as that user or ask for a socket that your group may write"
+        )
+    return f"cannot connect to the pool at {path}: {exc.strerror}"

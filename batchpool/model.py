@@ -1,0 +1,85 @@
+"""What a user writes: a class with tensors, `load` and `infer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from batchpool.core.errors import ConfigError
+from batchpool.core.tensors import ModelSpec, Tensor
+
+
+class Batch(Mapping[str, Any]):
+    """The rows of one call: `batch["x"]` is an array [n, *row shape].
+
+    With framework "torch" numeric tensors are torch.Tensors on the worker's device, with
+    "numpy" they are numpy arrays. A bytes tensor is a numpy object array of `bytes`. A
+    declared parameter is an array [n]. `sizes["ids"]` is an int64 array [n, dynamic
+    dimensions] with each row's own sizes; beyond them the row holds the declared pad.
+    """
+
+    __slots__ = ("n", "sizes", "_tensors")
+
+    def __init__(self, n: int, tensors: dict[str, Any], sizes: dict[str, Any] | None = None):
+        self.n = n
+        self.sizes = sizes or {}
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Any:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class Model:
+    """Subclass it, name the tensors, and write `infer`. One instance lives in each worker.
+
+    name        how callers address it; default: the class name in lower case
+    framework   "torch" (default) or "numpy"; a numpy model's worker never imports torch
+    inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension
+    writable    numpy only: True gives `infer` a copy it may edit; False (default) a
+                read-only view of shared memory wherever that is possible
+    """
+
+    name: ClassVar[str] = ""
+    framework: ClassVar[str] = "torch"
+    inputs: ClassVar[Sequence[Tensor]] = ()
+    outputs: ClassVar[Sequence[Tensor]] = ()
+    parameters: ClassVar[Sequence[Tensor]] = ()
+    writable: ClassVar[bool] = False
+
+    def load(self, device: str) -> None:
+        """Called once per worker before any `infer`. device: "cuda:0" or "cpu"."""
+
+    def infer(self, batch: Batch) -> Mapping[str, Any]:
+        """Run n rows; return {output name: array [n, *row shape]} in row order.
+
+        An output with dynamic dimensions may be a list of n arrays, each of its own size.
+        An exception fails the rows of the batch, never the worker.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define infer")
+
+    def warm_up_row(self) -> Mapping[str, Any]:
+        """One row ({input name: value of the row's shape}) for the calls before ready.
+
+        Default: the pad value at full size for numbers, b"warm up" for bytes.
+        """
+        return {}
+
+
+def spec_of(model: type[Model]) -> ModelSpec:
+    """The tensors a model class declares, checked; ConfigError says what is wrong."""
+    if not (isinstance(model, type) and issubclass(model, Model)):
+        raise ConfigError(f"{model!r} is not a subclass of batchpool.Model")
+    name = model.__dict__.get("name") or model.name or model.__name__.lower()
+    for kind in ("inputs", "outputs", "parameters"):
+        for tensor in getattr(model, kind):
+            if not isinstance(tensor, Tensor):
+                raise ConfigError(f"model {name!r}: {kind} must be bp.Tensor, not {tensor!r}")
+    return ModelSpec(
+        name, model.framework, tuple(model.inputs), tuple(model.outputs), tuple(model.parameters)
+    )

@@ -1,0 +1,1 @@
+"""The processes of the pool: supervisor, batcher and workers."""

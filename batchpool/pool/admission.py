@@ -1,0 +1,118 @@
+"""The batcher's side of one lane: admit what the client submitted, publish what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from batchpool.core.lifecycle import Gate, State
+from batchpool.core.queue import FIELDS, I64, Field
+from batchpool.core.tensors import Array
+from batchpool.shm.lane import Lane
+from batchpool.shm.ring import pack, unpack
+
+_NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
+
+
+class AdmittedLane:
+    """One lane as the batcher holds it. `number` is its place in every table of lanes."""
+
+    def __init__(
+        self, number: int, serial: int, model: int, lane: Lane, ring_client: Callable[[], None]
+    ) -> None:
+        self.number = number
+        self.serial = serial
+        self.model = model
+        self.lane = lane
+        self.ring_client = ring_client
+        self.running = 0
+        self.closing = False
+        self.broken = False
+        self._sq = lane.sq_consumer()
+        self._cq = lane.cq_producer()
+        self._cancels = lane.cancels.get()
+
+    def open(self, gate: Gate = Gate.OPEN) -> None:
+        self.lane.gate.set(int(gate))
+
+    def admit(self) -> I64:
+        """Take every submitted row: its header words are copied here, once, and checked.
+
+        Returns rows [FIELDS, n]. An entry that names no submitted use of a slot is stale:
+        counted, ignored. A ring or slot number that no right client can write closes the lane.
+        """
+        lane = self.lane
+        try:
+            entries = self._sq.peek()
+        except ValueError:
+            self._break()
+            return _NO_ROWS
+        n = len(entries)
+        if n == 0:
+            return _NO_ROWS
+        slots, sequences = unpack(entries)
+        if int(slots.max()) >= lane.slots:
+            self._break()
+            return _NO_ROWS
+        good = (lane.state[slots] == State.SUBMITTED) & (lane.sequence[slots] == sequences)
+        if not good.all() or len(np.unique(slots)) != n:
+            slots, sequences = self._only_good(slots, sequences, good)
+        rows = self._headers(slots, sequences)
+        rows[Field.ATTEMPT] = 0
+        lane.attempt[slots] = 0
+        lane.state[slots] = State.QUEUED
+        self._sq.advance(n)
+        return rows
+
+    def _only_good(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
+        """Drop stale entries and second entries of one slot, and count them."""
+        _, first = np.unique(slots, return_index=True)
+        once = np.zeros(len(slots), dtype=bool)
+        once[first] = True
+        keep = good & once
+        self.lane.stale.set(self.lane.stale.get() + int((~keep).sum()))
+        return slots[keep], sequences[keep]
+
+    def _break(self) -> None:
+        self.broken = True
+        self.open(Gate.BROKEN)
+        self.ring_client()
+
+    def cancels_came(self) -> bool:
+        """Whether cancel words were set since the last call."""
+        now = self.lane.cancels.get()
+        came = now != self._cancels
+        self._cancels = now
+        return came
+
+    def cancelled(self, slots: Array, sequences: Array) -> Array:
+        """Which of these uses the client has cancelled, as a mask."""
+        mask: Array = self.lane.cancel[slots] == sequences
+        return mask
+
+    def complete(self, slots: Array, sequences: Array) -> None:
+        """Hand slots back to the client: DONE first, then the completion entries, then the bell."""
+        self.lane.state[slots] = State.DONE
+        self._cq.push(pack(slots, sequences))
+        self.ring_client()
+
+    def unfinished(self) -> I64:
+        """After a takeover: the rows QUEUED in shared memory, as `admit` would give them."""
+        lane = self.lane
+        slots = np.flatnonzero(lane.state == State.QUEUED)
+        rows = self._headers(slots, lane.sequence[slots])
+        rows[Field.ATTEMPT] = lane.attempt[slots]
+        return rows
+
+    def _headers(self, slots: Array, sequences: Array) -> I64:
+        lane = self.lane
+        rows = np.empty((FIELDS, len(slots)), dtype=np.int64)
+        rows[Field.LANE] = self.number
+        rows[Field.SLOT] = slots
+        rows[Field.SEQUENCE] = sequences
+        rows[Field.SUBMIT_NS] = lane.submit_ns[slots]
+        rows[Field.DEADLINE_NS] = lane.deadline_ns[slots]
+        rows[Field.PRIORITY] = lane.priority[slots]
+        rows[Field.FLOW] = lane.flow[slots]
+        return rows

@@ -1,0 +1,57 @@
+"""What every child of the supervisor does first, and how it is told what to do.
+
+A child dies with its supervisor (PR_SET_PDEATHSIG), whatever kills that one; it compares its
+parent's pid with the one it was given, because the parent may have died before the call. It
+ignores SIGINT: Ctrl+C reaches the whole terminal group, and only the supervisor acts on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from batchpool.shm.channel import Channel
+
+_PR_SET_PDEATHSIG = 1
+EXIT_LOAD_FAILED = 3
+
+
+def start(parent: int) -> None:
+    """Bind this process's life to `parent`; ignore SIGINT."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def arguments(role: str, argv: Sequence[str]) -> argparse.Namespace:
+    """The flags every child is started with."""
+    parser = argparse.ArgumentParser(prog=f"batchpool.pool {role}")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--log-level", default="info")
+    return parser.parse_args(argv)
+
+
+def control_channel(fd: int) -> Channel:
+    """The child's end of the supervisor's socket pair."""
+    sock = socket.socket(fileno=fd)
+    sock.set_inheritable(False)
+    return Channel(sock)
+
+
+def log_to_stderr(role: str, level: str) -> None:
+    """One line per message, with the role in front."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format=f"%(asctime)s {role} %(levelname)s %(message)s",
+    )

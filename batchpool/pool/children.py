@@ -1,0 +1,151 @@
+"""The supervisor's side of a child process: start by exec, notice the end, remember the past."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchpool.shm.channel import Channel, Closed, close_all, pair
+
+_BACK_OFF_FIRST_S = 0.5
+_BACK_OFF_MOST_S = 30.0
+
+
+@dataclass
+class Post:
+    """A place a process fills, one after another: "worker 0 of minilm". It has the history."""
+
+    name: str
+    restarts: int = 0
+    failures: int = 0  # deaths in a row without any useful work
+    last_error: str = ""
+
+    def next_start_s(self, useful: bool) -> float:
+        """How long to wait before the next start; a death after useful work starts at once."""
+        self.restarts += 1
+        if useful:
+            self.failures = 0
+            return 0.0
+        self.failures += 1
+        return float(min(_BACK_OFF_MOST_S, _BACK_OFF_FIRST_S * 2 ** (self.failures - 1)))
+
+
+@dataclass
+class Child:
+    """A running child. `pidfd` is -1 where the kernel has none; then `is_gone` is asked."""
+
+    role: str
+    post: Post
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    pidfd: int
+    state: str = "starting"
+    closed: bool = field(default=False, repr=False)
+    outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque, repr=False)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def is_gone(self) -> bool:
+        """Whether it has ended; reaps it if so."""
+        return self.process.poll() is not None
+
+    def ending(self) -> str:
+        """How it ended, for people."""
+        code = self.process.returncode
+        if code is None:
+            return "has not ended"
+        if code < 0:
+            try:
+                return f"was killed by {signal.Signals(-code).name}"
+            except ValueError:
+                return f"was killed by signal {-code}"
+        return f"ended with exit status {code}"
+
+    def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a control message, in order; kept until the child reads if it is busy."""
+        self.outbox.append((message, [os.dup(fd) for fd in fds]))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept. A child that is gone gets nothing more: its end is noticed elsewhere."""
+        while self.outbox:
+            message, fds = self.outbox[0]
+            try:
+                self.channel.send(message, fds)
+            except BlockingIOError:
+                return
+            except Closed:
+                self._drop_outbox()
+                return
+            self.outbox.popleft()
+            close_all(fds)
+
+    def _drop_outbox(self) -> None:
+        while self.outbox:
+            close_all(self.outbox.popleft()[1])
+
+    def kill(self, sig: signal.Signals = signal.SIGKILL) -> None:
+        if not self.is_gone():
+            self.process.send_signal(sig)
+
+    def close(self) -> None:
+        """Let go of its descriptors, once it has ended."""
+        if not self.closed:
+            self.closed = True
+            self._drop_outbox()
+            self.channel.close()
+            if self.pidfd >= 0:
+                os.close(self.pidfd)
+
+
+def start_child(
+    role: str,
+    module: Sequence[str],
+    post: Post,
+    *,
+    flags: Sequence[str] = (),
+    fds: Sequence[int] = (),
+    settings: Mapping[str, str] | None = None,
+) -> Child:
+    """Start `python -m MODULE...` with one end of a control channel.
+
+    Only the supervisor's main thread may call this: the child's life is bound to the thread
+    that started it. settings: what its environment has more than ours.
+    """
+    ours, theirs = pair()
+    command = [
+        sys.executable,
+        "-m",
+        *module,
+        "--control-fd",
+        str(theirs.fileno()),
+        "--parent",
+        str(os.getpid()),
+        *flags,
+    ]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno(), *fds],
+            env={**os.environ, **(settings or {})},
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    ours.sock.setblocking(False)
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        pidfd = -1
+    return Child(role, post, process, ours, pidfd)

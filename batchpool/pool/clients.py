@@ -1,0 +1,31 @@
+"""The supervisor's side of one attached client: a local program or an HTTP front end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from batchpool.shm.channel import Channel
+from batchpool.shm.lease import Peer
+
+
+@dataclass
+class Attached:
+    """A control connection. `bell_fd` is -1 until it has attached.
+
+    frontend: the front end's place, or None for a local client.
+    """
+
+    owner: str
+    channel: Channel
+    peer: Peer | None
+    pidfd: int
+    frontend: int | None = None
+    bell_fd: int = -1
+
+    def close(self) -> None:
+        self.channel.close()
+        for fd in (self.pidfd, self.bell_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self.bell_fd = -1

@@ -1,0 +1,101 @@
+"""The batcher's side of one worker: hand it batch records, take them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchpool.core.layout import RECORDS
+from batchpool.core.lifecycle import Outcome, Reason
+from batchpool.core.queue import I64, Field
+from batchpool.shm.records import Records
+
+
+@dataclass
+class Batch:
+    """A batch under way: which record, which rows [FIELDS, n], and when it left."""
+
+    record: int
+    token: int
+    rows: I64
+    sent_ns: int
+
+
+class CrewMember:
+    """One worker as the batcher holds it."""
+
+    def __init__(self, number: int, model: int, records: Records, ring: Callable[[], None]) -> None:
+        self.number = number
+        self.model = model
+        self.records = records
+        self.ring = ring
+        self.batches: dict[int, Batch] = {}
+        self.acknowledged = np.zeros(len(records.lanes), dtype=bool)
+        self._sq = records.sq_producer()
+        self._cq = records.cq_consumer()
+        self._token = int(records.token.max())
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.batches)
+
+    def is_ready(self) -> bool:
+        return bool(self.records.ready.get())
+
+    def look_at_lanes(self, serials: I64) -> bool:
+        """Learn which lanes the worker has mapped; True if it may run all that exist."""
+        self.acknowledged = (self.records.lanes == serials) & (serials > 0)
+        return bool((self.acknowledged | (serials == 0)).all())
+
+    def prepare(self, rows: I64, reason: Reason, now_ns: int) -> Batch:
+        """Write a free record; its token makes it the rows' record. `publish` follows."""
+        records = self.records
+        record = next(r for r in range(RECORDS) if r not in self.batches)
+        n = rows.shape[1]
+        records.n[record] = n
+        records.reason[record] = int(reason)
+        records.attempt[record] = int(rows[Field.ATTEMPT].max())
+        records.outcome[record] = int(Outcome.NONE)
+        records.row_lane[record, :n] = rows[Field.LANE]
+        records.row_slot[record, :n] = rows[Field.SLOT]
+        records.row_sequence[record, :n] = rows[Field.SEQUENCE]
+        self._token += 1
+        records.token[record] = self._token
+        batch = Batch(record, self._token, rows, now_ns)
+        self.batches[record] = batch
+        return batch
+
+    def publish(self, batch: Batch) -> None:
+        """The rows are RUNNING: let the worker see the record."""
+        self._sq.push_few([batch.record | (batch.token & 0xFFFFFFFF) << 32])
+        self.ring()
+
+    def finished(self) -> list[Batch]:
+        """The batches whose outputs stand, oldest first; `free` each when it is handled."""
+        entries = self._cq.peek()
+        done = []
+        for entry in entries.tolist():
+            batch = self.batches.get(entry & 0xFFFFFFFF)
+            if batch is not None and batch.token & 0xFFFFFFFF == entry >> 32:
+                done.append(batch)
+        self._seen = len(entries)
+        return done
+
+    def outputs_stand(self, batch: Batch) -> bool:
+        """Whether the worker finished this batch, whatever its completion ring says."""
+        return bool(self.records.finished[batch.record] == batch.token)
+
+    def free(self, batch: Batch) -> None:
+        """Every completion of the batch stands: the record may be used again."""
+        self.records.freed[batch.record] = batch.token
+        del self.batches[batch.record]
+
+    def advance(self) -> None:
+        """All batches of the last `finished` are handled."""
+        if self._seen:
+            self._cq.advance(self._seen)
+            self._seen = 0
+
+    _seen = 0

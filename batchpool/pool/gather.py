@@ -1,0 +1,84 @@
+"""A batch's rows as the worker sees them: which lanes and slots, and arrays out of and into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchpool.core.tensors import Array
+from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
+from batchpool.shm.lane import Lane
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows start..stop of a batch, all from one lane."""
+
+    lane: Lane
+    slots: Array
+    where: Where
+    start: int
+    stop: int
+
+
+def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Part]:
+    """Split rows, sorted by lane, into one part a lane. KeyError: a lane is not mapped here."""
+    cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+    return [
+        Part(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
+        for a, b in zip(cuts, cuts[1:])
+    ]
+
+
+def count_extents(parts: Sequence[Part]) -> int:
+    """How many runs of neighbouring slots the batch has: the copies a transfer needs."""
+    return sum(
+        1
+        if isinstance(part.where, slice)
+        else 1 + int(np.count_nonzero(part.slots[1:] != part.slots[:-1] + 1))
+        for part in parts
+    )
+
+
+def load_input(
+    parts: Sequence[Part], name: str, *, parameter: bool = False
+) -> tuple[Array, Array | None]:
+    """One input of the batch as ([n, *row shape], sizes [n, dynamic dims] or None).
+
+    A view of the lane itself when the tensor is fixed and the batch is one extent.
+    """
+    columns = [_column(part, name, parameter) for part in parts]
+    if len(parts) == 1:
+        sizes = columns[0].sizes_of(parts[0].where)
+        return columns[0].load(parts[0].where, sizes=sizes), sizes
+    tensor = columns[0].tensor
+    if not tensor.dynamic:
+        return np.concatenate([c.load(p.where) for c, p in zip(columns, parts)]), None
+    each = [c.sizes_of(p.where) for c, p in zip(columns, parts)]
+    sizes = np.concatenate([s for s in each if s is not None])
+    shape = list(tensor.max_shape)
+    for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic):
+        shape[dim] = most
+    rows = np.full((len(sizes), *shape), tensor.stored_pad, dtype=tensor.np_dtype)
+    for column, part, own in zip(columns, parts, each):
+        found = column.load(part.where, sizes=own)
+        rows[(slice(part.start, part.stop), *(slice(0, m) for m in found.shape[1:]))] = found
+    if not tensor.is_bytes:
+        pad_rows(rows, sizes, tensor.dynamic, tensor.stored_pad)
+    return rows, sizes
+
+
+def _column(part: Part, name: str, parameter: bool) -> TensorColumn:
+    return (part.lane.parameters if parameter else part.lane.inputs)[name]
+
+
+def store_output(parts: Sequence[Part], name: str, rows: Array | list[Array]) -> None:
+    """Write one output of the batch into its slots: an array, or one array a row."""
+    for part in parts:
+        column = part.lane.outputs[name]
+        if isinstance(rows, list):
+            column.store_ragged(part.slots.tolist(), rows[part.start : part.stop])
+        else:
+            column.store(part.where, rows[part.start : part.stop])

@@ -1,0 +1,47 @@
+"""What the supervisor holds for the whole life of the pool, whoever comes and goes.
+
+Every descriptor is kept here, so that a new batcher or worker is handed the same lanes again.
+"""
+
+from __future__ import annotations
+
+import os
+
+from batchpool.client.board import Board
+from batchpool.core.layout import board_layout
+from batchpool.pool.lanes import LaneBook
+from batchpool.pool.listening import ControlSocket, listen_http
+from batchpool.pool.plan import Plan
+from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.segment import create, remove_leftovers
+
+
+class Holdings:
+    """The pool's sockets, board, bells and lanes. Raises StartError for what cannot be had."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.control = ControlSocket(plan.socket)
+        try:
+            self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
+        except BaseException:
+            self.control.close()
+            raise
+        self.leftovers = remove_leftovers()
+        models = len(plan.models)
+        self.board_fd = create(board_layout(models), sealed=False)
+        # Clients may map the board, but not writable.
+        self.board_read_fd = os.open(f"/proc/self/fd/{self.board_fd}", os.O_RDONLY | os.O_CLOEXEC)
+        self.board = Board(self.board_fd, models, writable=True)
+        self.batcher_bell = Doorbell()
+        self.lanes = LaneBook(plan.max_lanes)
+
+    def close(self) -> None:
+        for entry in self.lanes:
+            self.lanes.remove(entry.number)
+        for listener in self.listeners:
+            listener.close()
+        self.control.close()
+        self.batcher_bell.close()
+        os.close(self.board_read_fd)
+        os.close(self.board_fd)

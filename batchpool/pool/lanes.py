@@ -1,0 +1,74 @@
+"""The supervisor's book of lanes: numbers, serials, descriptors, and who each belongs to.
+
+A lane's number is its place in every process's tables; it is used again only after every
+process has let the old lane go. Its serial is never used again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from batchpool.core.errors import Overloaded
+from batchpool.core.layout import Layout
+from batchpool.shm.segment import create
+
+
+@dataclass
+class LaneEntry:
+    """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again."""
+
+    number: int
+    serial: int
+    model: int
+    owner: str
+    layout: Layout
+    fd: int
+    bell_fd: int
+    closing: bool = False
+
+    def claimed(self) -> int:
+        """Slots its client has claimed, as it last said."""
+        raw = os.pread(self.fd, 8, self.layout.words["claimed"])
+        return int(struct.unpack("<Q", raw)[0])
+
+
+class LaneBook:
+    """All lanes of the pool."""
+
+    def __init__(self, max_lanes: int) -> None:
+        self._free = list(range(max_lanes - 1, -1, -1))
+        self._serial = 0
+        self._entries: dict[int, LaneEntry] = {}
+
+    def __iter__(self) -> Iterator[LaneEntry]:
+        return iter(list(self._entries.values()))
+
+    def of_owner(self, owner: str) -> list[LaneEntry]:
+        return [e for e in self._entries.values() if e.owner == owner and not e.closing]
+
+    def add(
+        self, model: int, owner: str, layout: Layout, bell_fd: int, *, sealed: bool
+    ) -> LaneEntry:
+        """A new lane; bell_fd is duplicated. Overloaded when the table is full, StartError
+        when there is no memory."""
+        if not self._free:
+            raise Overloaded("the pool has no room for another lane now; try again later")
+        fd = create(layout, sealed=sealed)
+        self._serial += 1
+        number = self._free.pop()
+        entry = LaneEntry(number, self._serial, model, owner, layout, fd, os.dup(bell_fd))
+        self._entries[number] = entry
+        return entry
+
+    def get(self, number: int) -> LaneEntry | None:
+        return self._entries.get(number)
+
+    def remove(self, number: int) -> None:
+        """Every process has been told to let it go, in the order of its messages."""
+        entry = self._entries.pop(number)
+        os.close(entry.fd)
+        os.close(entry.bell_fd)
+        self._free.append(number)

@@ -1,0 +1,384 @@
+"""The supervisor's children: who must be there, who is, and what to do when one is not.
+
+    batcher     restarted at once; the new one takes over from shared memory
+    front end   restarted; its lanes are closed and it gets new ones
+    worker      reaped, then its rows run again elsewhere; restarted at once after useful work,
+                with exponential back-off when it dies before finishing anything
+
+Before the pool was ready once, a worker that cannot load ends the start instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batchpool.core.errors import StartError
+from batchpool.core.layout import worker_layout
+from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.holdings import Holdings
+from batchpool.pool.lanes import LaneEntry
+from batchpool.pool.plan import WorkerPlan
+from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.records import Records
+from batchpool.shm.segment import create, map_checked
+
+_LOG = logging.getLogger("batchpool.supervisor")
+
+
+@dataclass
+class Seat:
+    """One worker's place: a model on a device. The rest is of the worker in it now."""
+
+    model: int
+    plan: WorkerPlan
+    post: Post
+    child: Child | None = None
+    number: int = 0
+    fd: int = -1
+    bell: Doorbell | None = None
+    records: Records | None = None
+    ready: bool = False
+    started_ns: int = 0
+    start_at_ns: int | None = None
+
+
+class Staff:
+    """All children. `watch(child)` and `unwatch(child)` are the supervisor's event loop."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        watch: Callable[[Child], None],
+        unwatch: Callable[[Child], None],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._holdings = holdings
+        self._plan = holdings.plan
+        self._watch = watch
+        self._unwatch = unwatch
+        self._clock_ns = clock_ns
+        self._numbers = 0
+        self.batcher_post = Post("batcher")
+        self.batcher: Child | None = None
+        self.frontend_posts = [Post(f"frontend {i}") for i in range(self._plan.frontends)]
+        self.frontends: list[Child | None] = [None] * self._plan.frontends
+        self._frontend_at_ns: dict[int, int] = {}
+        self._batcher_at_ns: int | None = None
+        self._lost: dict[int, tuple[int, int, Doorbell]] = {}  # number -> model, fd, bell
+        self.seats = [
+            Seat(index, worker, Post(f"worker {worker.index} of {model.spec.name}"))
+            for index, model in enumerate(self._plan.models)
+            for worker in model.workers
+        ]
+        self.was_ready = False
+        self.stopping = False
+
+    # -- starting -----------------------------------------------------------------------
+
+    def start_all(self) -> None:
+        self.start_batcher(takeover=False)
+        for i in range(self._plan.frontends):
+            self.start_frontend(i)
+        for seat in self.seats:
+            self.start_worker(seat)
+
+    def _flags(self) -> list[str]:
+        return ["--log-level", self._plan.server.log_level]
+
+    def start_batcher(self, *, takeover: bool) -> None:
+        holdings = self._holdings
+        child = start_child(
+            "batcher", ["batchpool.pool", "batcher"], self.batcher_post, flags=self._flags()
+        )
+        self.batcher = child
+        self._batcher_at_ns = None
+        models = [
+            {
+                "spec": model.spec.to_wire(),
+                "max_batch": model.config.max_batch,
+                "max_wait_ns": round(model.config.max_wait_ms * 1e6),
+                "attempts": model.config.attempts,
+                "idempotent": model.config.idempotent,
+            }
+            for model in self._plan.models
+        ]
+        start = {"op": "start", "models": models, "max_lanes": self._plan.max_lanes}
+        child.tell(start, [holdings.batcher_bell.fd])
+        for entry in holdings.lanes:
+            self._tell_lane(child, entry)
+        for seat in self.seats:
+            if seat.bell is not None:
+                self._tell_worker(seat.number, seat.model, seat.fd, seat.bell)
+        for number, (model, fd, bell) in self._lost.items():
+            self._tell_worker(number, model, fd, bell)
+        child.tell({"op": "begin", "takeover": takeover})
+        for entry in holdings.lanes:
+            if entry.closing:
+                child.tell({"op": "unlane", "lane": entry.number})
+        for number in self._lost:
+            child.tell({"op": "worker_lost", "worker": number})
+        if self.stopping:
+            child.tell({"op": "drain"})
+        child.state = "running"
+        self._watch(child)
+
+    def _tell_worker(self, number: int, model: int, fd: int, bell: Doorbell) -> None:
+        if self.batcher is not None:
+            max_batch = self._plan.models[model].config.max_batch
+            message = {"op": "worker", "worker": number, "model": model, "max_batch": max_batch}
+            self.batcher.tell(message, [fd, bell.fd])
+
+    def _tell_lane(self, batcher: Child, entry: LaneEntry) -> None:
+        batcher.tell(
+            {
+                "op": "lane",
+                "lane": entry.number,
+                "serial": entry.serial,
+                "model": entry.model,
+                "slots": entry.layout.slots,
+            },
+            [entry.fd, entry.bell_fd],
+        )
+
+    def start_frontend(self, i: int) -> None:
+        listener = self._holdings.listeners[i]
+        child = start_child(
+            "frontend",
+            ["batchpool.edge"],
+            self.frontend_posts[i],
+            flags=["--listen-fd", str(listener.fileno()), *self._flags()],
+            fds=[listener.fileno()],
+        )
+        self.frontends[i] = child
+        self._frontend_at_ns.pop(i, None)
+        self._watch(child)
+
+    def start_worker(self, seat: Seat) -> None:
+        model = self._plan.models[seat.model]
+        layout = worker_layout(model.config.max_batch, self._plan.max_lanes)
+        self._numbers += 1
+        seat.number = self._numbers
+        seat.fd = create(layout, sealed=False)
+        seat.bell = Doorbell()
+        seat.records = Records(map_checked(seat.fd, layout), layout)
+        seat.ready = False
+        seat.start_at_ns = None
+        seat.started_ns = self._clock_ns()
+        child = start_child(
+            "worker",
+            ["batchpool.pool", "worker"],
+            seat.post,
+            flags=self._flags(),
+            settings=seat.plan.settings(os.environ),
+        )
+        seat.child = child
+        start = {
+            "op": "start",
+            "import": model.config.import_name,
+            "spec": model.spec.to_wire(),
+            "device": seat.plan.device,
+            "max_batch": model.config.max_batch,
+            "max_lanes": self._plan.max_lanes,
+            "threads": seat.plan.threads,
+        }
+        child.tell(start, [seat.fd, seat.bell.fd, self._holdings.batcher_bell.fd])
+        for entry in self._holdings.lanes:
+            if entry.model == seat.model:
+                self._tell_worker_lane(child, entry)
+        self._tell_worker(seat.number, seat.model, seat.fd, seat.bell)
+        self._watch(child)
+
+    def _tell_worker_lane(self, child: Child, entry: LaneEntry) -> None:
+        child.tell(
+            {
+                "op": "lane",
+                "lane": entry.number,
+                "serial": entry.serial,
+                "slots": entry.layout.slots,
+            },
+            [entry.fd],
+        )
+
+    # -- lanes --------------------------------------------------------------------------
+
+    def announce_lane(self, entry: LaneEntry) -> None:
+        """A new lane: the batcher and the model's workers map it."""
+        if self.batcher is not None:
+            self._tell_lane(self.batcher, entry)
+        for seat in self.seats:
+            if seat.model == entry.model and seat.child is not None:
+                self._tell_worker_lane(seat.child, entry)
+
+    def retire_lane(self, entry: LaneEntry) -> None:
+        """Its client is gone: the batcher lets it go first, since rows may be RUNNING."""
+        entry.closing = True
+        if self.batcher is not None:
+            self.batcher.tell({"op": "unlane", "lane": entry.number})
+
+    def lane_closed(self, number: int) -> None:
+        """The batcher has let it go: so do the workers, and the number is free again."""
+        entry = self._holdings.lanes.get(number)
+        if entry is None:
+            return
+        for seat in self.seats:
+            if seat.model == entry.model and seat.child is not None:
+                seat.child.tell({"op": "unlane", "lane": number})
+        self._holdings.lanes.remove(number)
+
+    # -- what children say and how they end ---------------------------------------------
+
+    def worker_says(self, child: Child, message: dict[str, object]) -> None:
+        seat = self._seat_of(child)
+        if message["op"] == "ready":
+            seat.ready = True
+            child.state = "serving"
+            self._count_serving()
+            took_s = (self._clock_ns() - seat.started_ns) / 1e9
+            _LOG.info("%s is warm on %s after %.1f s", seat.post.name, seat.plan.device, took_s)
+        elif message["op"] == "failed":
+            seat.post.last_error = str(message["error"])
+
+    def worker_handled(self, number: int) -> None:
+        """The batcher has taken every row of a lost worker: its segment may go."""
+        _, fd, bell = self._lost.pop(number)
+        os.close(fd)
+        bell.close()
+
+    def _seat_of(self, child: Child) -> Seat:
+        return next(seat for seat in self.seats if seat.child is child)
+
+    def _count_serving(self) -> None:
+        board = self._holdings.board
+        for model in range(len(self._plan.models)):
+            board.serving[model] = sum(s.ready for s in self.seats if s.model == model)
+
+    def all_serve(self) -> bool:
+        """Whether every worker of every model is warm."""
+        return all(seat.ready for seat in self.seats)
+
+    def on_gone(self, child: Child) -> None:
+        """A child has ended and was reaped. StartError before the pool was ready once."""
+        self._unwatch(child)
+        child.state = "gone"
+        now_ns = self._clock_ns()
+        if child.role == "worker":
+            self._worker_gone(self._seat_of(child), child, now_ns)
+        elif child.role == "batcher":
+            self.batcher = None
+            self._note(child)
+            self._batcher_at_ns = now_ns + int(child.post.next_start_s(self.was_ready) * 1e9)
+        else:
+            i = self.frontends.index(child)
+            self.frontends[i] = None
+            if not self.stopping:
+                self._note(child)
+                delay_s = child.post.next_start_s(self.was_ready)
+                self._frontend_at_ns[i] = now_ns + int(delay_s * 1e9)
+        child.close()
+        if not self.was_ready and not self.stopping and child.role != "worker":
+            raise StartError(f"{child.post.name} {child.ending()} before the pool was ready")
+
+    def _note(self, child: Child) -> None:
+        if not child.post.last_error or child.state != "starting":
+            child.post.last_error = child.ending()
+        _LOG.warning("%s (pid %d) %s", child.post.name, child.pid, child.ending())
+
+    def _worker_gone(self, seat: Seat, child: Child, now_ns: int) -> None:
+        assert seat.records is not None and seat.bell is not None
+        useful = seat.records.batches.get() > 0
+        was_ready = seat.ready
+        seat.child = None
+        seat.ready = False
+        self._count_serving()
+        if was_ready or not seat.post.last_error:
+            seat.post.last_error = child.ending()
+        self._lost[seat.number] = (seat.model, seat.fd, seat.bell)
+        seat.records = None
+        seat.bell = None
+        if self.batcher is not None:
+            self.batcher.tell({"op": "worker_lost", "worker": seat.number})
+        if not self.was_ready and not self.stopping:
+            name = self._plan.models[seat.model].spec.name
+            raise StartError(
+                f"model {name!r} cannot be served: {seat.post.name} on {seat.plan.device}"
+                f" {_while_loading(child, seat.post.last_error)}"
+            )
+        delay_s = seat.post.next_start_s(useful)
+        seat.start_at_ns = now_ns + int(delay_s * 1e9)
+        if not self.stopping:
+            _LOG.warning(
+                "%s (pid %d) %s; starting another in %.1f s",
+                seat.post.name, child.pid, seat.post.last_error, delay_s,
+            )  # fmt: skip
+
+    # -- time ---------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        """Do what is due; returns when something is next due (CLOCK_MONOTONIC ns)."""
+        now_ns = self._clock_ns()
+        due_ns = now_ns + 1_000_000_000
+        for child in self.everybody():
+            child.flush()
+        if self._batcher_at_ns is not None and not self.batcher:
+            if self._batcher_at_ns <= now_ns:
+                self.start_batcher(takeover=True)
+            else:
+                due_ns = min(due_ns, self._batcher_at_ns)
+        for i, at_ns in list(self._frontend_at_ns.items()):
+            if at_ns <= now_ns and not self.stopping:
+                self.start_frontend(i)
+            due_ns = min(due_ns, max(at_ns, now_ns))
+        for seat in self.seats:
+            if seat.child is not None:
+                self._check_time(seat, now_ns)
+            elif seat.start_at_ns is not None:
+                if seat.start_at_ns <= now_ns:
+                    self.start_worker(seat)
+                else:
+                    due_ns = min(due_ns, seat.start_at_ns)
+        return due_ns
+
+    def _check_time(self, seat: Seat, now_ns: int) -> None:
+        """Kill a worker that takes too long to load or over a batch."""
+        assert seat.child is not None and seat.records is not None
+        config = self._plan.models[seat.model].config
+        load_s = self._plan.server.load_timeout_s
+        if not seat.ready:
+            if now_ns - seat.started_ns > load_s * 1e9:
+                seat.post.last_error = f"did not load within load_timeout_s = {load_s:g}"
+                seat.child.kill()
+        elif seat.records.running.get():
+            since_ns = now_ns - seat.records.progress_ns.get()
+            if since_ns > config.batch_timeout_s * 1e9:
+                limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
+                _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
+                seat.child.kill()
+
+    def everybody(self) -> list[Child]:
+        workers = [seat.child for seat in self.seats]
+        return [c for c in (self.batcher, *self.frontends, *workers) if c is not None]
+
+    def stop_frontends(self, sig: signal.Signals = signal.SIGTERM) -> None:
+        self._frontend_at_ns.clear()
+        for child in self.frontends:
+            if child is not None:
+                child.kill(sig)
+
+    def kill_all(self) -> None:
+        """End every child now and reap it."""
+        for child in self.everybody():
+            child.kill()
+        for child in self.everybody():
+            child.process.wait()
+            child.close()
+
+
+def _while_loading(child: Child, error: str) -> str:
+    """A failed start in words: what the worker said, or how it ended without a word."""
+    if error == child.ending():
+        return f"{error} while loading"
+    return error if error.startswith("did not") else f"failed: {error}"

@@ -1,0 +1,265 @@
+"""The supervisor: starts the pool's processes, watches them, ends them. No torch, no HTTP.
+
+One thread, one loop: signals only enqueue, the loop acts. It returns the exit status:
+
+    0  stopped by SIGTERM or SIGINT, every accepted request answered
+    1  stopped, but drain_s passed or a second signal came while requests were under way
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from batchpool.core.lifecycle import PoolState
+from batchpool.pool import child as child_start
+from batchpool.pool.children import Child
+from batchpool.pool.clients import Attached
+from batchpool.pool.desk import Desk, attached_frontend
+from batchpool.pool.holdings import Holdings
+from batchpool.pool.plan import Plan
+from batchpool.pool.staff import Staff
+from batchpool.pool.status import compose
+from batchpool.shm.channel import Closed
+from batchpool.shm.ring import require_memory_order
+
+_LOG = logging.getLogger("batchpool.supervisor")
+_REAP_GRACE_NS = 1_000_000_000  # how long clients get to take their last completions
+
+
+def run(plan: Plan) -> int:
+    """Serve a plan until a signal ends it; raises StartError when it cannot start."""
+    require_memory_order()
+    child_start.log_to_stderr("supervisor", plan.server.log_level)
+    supervisor = Supervisor(plan)
+    try:
+        return supervisor.run()
+    finally:
+        supervisor.close()
+
+
+class Supervisor:
+    """The loop around holdings, staff and desk."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._started_ns = time.monotonic_ns()
+        self._holdings = Holdings(plan)
+        self._poll = select.poll()
+        self._fds: dict[int, Any] = {}
+        self._staff = Staff(self._holdings, self._watch, self._unwatch, time.monotonic_ns)
+        self._desk = Desk(self._holdings, self._staff, self._status)
+        self._edges: dict[int, Attached] = {}  # front end's pid -> it as a client
+        self._signals: list[int] = []
+        self._drained = False
+        self._deadline_ns = 0
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._take_signals()
+
+    def _take_signals(self) -> None:
+        self._wake_r.setblocking(False)
+        self._wake_w.setblocking(False)
+        self._old_wakeup = signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
+        self._old_handlers = {
+            sig: signal.signal(sig, lambda number, frame: self._signals.append(number))
+            for sig in (signal.SIGTERM, signal.SIGINT)
+        }
+        self._register(self._wake_r.fileno(), "signals")
+        self._register(self._holdings.control.sock.fileno(), "control")
+
+    def _register(self, fd: int, what: Any) -> None:
+        self._fds[fd] = what
+        self._poll.register(fd, select.POLLIN)
+
+    def _forget(self, fd: int) -> None:
+        if self._fds.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def _status(self, tallies: dict[str, Any]) -> dict[str, Any]:
+        return compose(self._holdings, self._staff, self._started_ns, tallies)
+
+    # -- the loop -----------------------------------------------------------------------
+
+    def run(self) -> int:
+        if self._holdings.leftovers:
+            _LOG.info("removed %d segments of dead pools", len(self._holdings.leftovers))
+        self._holdings.board.state.set(int(PoolState.STARTING))
+        self._staff.start_all()
+        while True:
+            due_ns = self._staff.tick()
+            if self._staff.stopping:
+                status = self._end_of_drain()
+                if status is not None:
+                    return status
+                due_ns = min(due_ns, time.monotonic_ns() + 20_000_000, self._deadline_ns)
+            elif not self._staff.was_ready and self._staff.all_serve():
+                self._announce_ready()
+            self._wait(due_ns)
+            self._act_on_signals()
+
+    def _wait(self, due_ns: int) -> None:
+        timeout_ms = max(0.0, (due_ns - time.monotonic_ns()) / 1e6)
+        for fd, _ in self._poll.poll(timeout_ms):
+            what = self._fds.get(fd)
+            if what == "signals":
+                self._wake_r.recv(4096)
+            elif what == "control":
+                self._accept()
+            elif isinstance(what, Child):
+                self._child_event(what, fd)
+            elif isinstance(what, Attached):
+                self._client_event(what, fd)
+        for child in self._staff.everybody():
+            if child.pidfd < 0 and child.is_gone():
+                self._gone(child)
+
+    def _announce_ready(self) -> None:
+        self._staff.was_ready = True
+        self._holdings.board.state.set(int(PoolState.READY))
+        names = ", ".join(m.spec.name for m in self._plan.models)
+        took_s = (time.monotonic_ns() - self._started_ns) / 1e9
+        _LOG.info("ready after %.1f s: %s serves %s", took_s, self._plan.url, names)
+        _LOG.info("local clients: %s", self._plan.socket)
+
+    # -- children -----------------------------------------------------------------------
+
+    def _watch(self, child: Child) -> None:
+        if child.pidfd >= 0:
+            self._register(child.pidfd, child)
+        self._register(child.channel.fileno(), child)
+        if child.role == "frontend":
+            index = self._staff.frontends.index(child)
+            owner = f"frontend {index} (pid {child.pid})"
+            self._edges[child.pid] = attached_frontend(owner, child.channel, index)
+
+    def _unwatch(self, child: Child) -> None:
+        if child.pidfd >= 0:
+            self._forget(child.pidfd)
+        self._forget(child.channel.fileno())
+
+    def _child_event(self, child: Child, fd: int) -> None:
+        if fd == child.pidfd:
+            if child.is_gone():
+                self._hear(child)  # its last words
+                self._gone(child)
+        elif not child.closed:
+            self._hear(child)
+
+    def _hear(self, child: Child) -> None:
+        while True:
+            try:
+                message, fds = child.channel.receive()
+            except BlockingIOError:
+                return
+            except (Closed, ValueError):
+                # The end itself is told by the pidfd; a closed channel alone would spin here.
+                self._forget(child.channel.fileno())
+                if child.pidfd < 0:
+                    child.process.wait()
+                return
+            if child.role == "worker":
+                self._staff.worker_says(child, message)
+            elif child.role == "frontend":
+                if message["op"] == "serving":
+                    child.state = "serving"
+                else:
+                    self._desk.handle(self._edges[child.pid], message, fds)
+            else:
+                self._batcher_says(message)
+
+    def _batcher_says(self, message: dict[str, Any]) -> None:
+        op = message["op"]
+        if op == "lane_closed":
+            self._staff.lane_closed(message["lane"])
+        elif op == "worker_handled":
+            self._staff.worker_handled(message["worker"])
+        elif op == "tally":
+            self._desk.tally_came(message)
+        elif op == "drained":
+            self._drained = True
+
+    def _gone(self, child: Child) -> None:
+        if child.role == "frontend":
+            edge = self._edges.pop(child.pid, None)
+            if edge is not None:
+                self._desk.drop(edge)
+        if child.role == "batcher":
+            self._desk.batcher_gone()
+        self._staff.on_gone(child)
+
+    # -- local clients ------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        who = self._desk.accept()
+        if who is not None:
+            self._register(who.channel.fileno(), who)
+            if who.pidfd >= 0:
+                self._register(who.pidfd, who)
+
+    def _client_event(self, who: Attached, fd: int) -> None:
+        # The pidfd is readable when the process has died, even if a forked child of it still
+        # holds the socket.
+        if fd == who.pidfd or not self._desk.hear(who):
+            self._forget(who.channel.fileno())
+            if who.pidfd >= 0:
+                self._forget(who.pidfd)
+            self._desk.drop(who)
+
+    # -- the end ------------------------------------------------------------------------
+
+    def _act_on_signals(self) -> None:
+        while self._signals:
+            name = signal.Signals(self._signals.pop(0)).name
+            if not self._staff.stopping:
+                self._begin_drain(name)
+            else:
+                _LOG.warning("%s again: stopping at once", name)
+                self._deadline_ns = 0
+
+    def _begin_drain(self, name: str) -> None:
+        drain_s = self._plan.server.drain_s
+        _LOG.info("%s: accepted requests get %g s to finish", name, drain_s)
+        self._staff.stopping = True
+        self._deadline_ns = time.monotonic_ns() + int(drain_s * 1e9)
+        self._holdings.board.state.set(int(PoolState.DRAINING))
+        if self._staff.batcher is not None:
+            self._staff.batcher.tell({"op": "drain"})
+        self._staff.stop_frontends()
+
+    def _end_of_drain(self) -> int | None:
+        """The exit status once everything is answered or the time is up; None before."""
+        now_ns = time.monotonic_ns()
+        if self._drained and not any(self._staff.frontends):
+            # Every row is done. What is still claimed waits for its client to take it.
+            self._deadline_ns = min(self._deadline_ns, now_ns + _REAP_GRACE_NS)
+            if not any(e.claimed() for e in self._holdings.lanes if not e.closing):
+                _LOG.info("stopped: every accepted request was answered")
+                return 0
+        if now_ns < self._deadline_ns:
+            return None
+        left = sum(entry.claimed() for entry in self._holdings.lanes)
+        if self._drained and not any(self._staff.frontends):
+            _LOG.info("stopped: %d answered rows were not fetched by their clients", left)
+            return 0
+        _LOG.error("stopped with %d rows under way: the time to drain was up", left)
+        return 1
+
+    def close(self) -> None:
+        """End every child, let everything go. Also after a failed start."""
+        self._holdings.board.state.set(int(PoolState.STOPPED))
+        self._staff.kill_all()
+        for edge in self._edges.values():
+            edge.close()
+        for who in list(self._desk.local):
+            who.close()
+        self._holdings.close()
+        for sig, handler in self._old_handlers.items():
+            signal.signal(sig, handler)
+        signal.set_wakeup_fd(self._old_wakeup)
+        self._wake_r.close()
+        self._wake_w.close()
+        logging.shutdown()

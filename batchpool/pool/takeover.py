@@ -1,0 +1,92 @@
+"""A new batcher takes over: what the lanes and records say is all it has, and enough.
+
+The old batcher may have died after any single store. Its order of stores makes each case
+decidable:
+
+    record not published   token stands, no ring entry  -> its rows are queued again
+    record running         token stands, in the ring    -> wait for the worker
+    record finished        worker stored `finished`     -> complete the rows still RUNNING
+    row QUEUED             in no record                 -> into the queue
+    row SUBMITTED          its ring entry is still pending, admit finds it
+    row DONE               perhaps without a completion entry: raising the lane's generation
+                           makes the client look at its own slots
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from batchpool.core.layout import RECORDS
+from batchpool.core.lifecycle import State
+from batchpool.core.queue import FIELDS, I64, Field
+from batchpool.pool.batcher import Batcher
+from batchpool.pool.crew import Batch, CrewMember
+
+
+def take_over(batcher: Batcher) -> None:
+    """Adopt what stands in the lanes and workers that were added; then step as usual."""
+    for member in batcher.crew.values():
+        published = _published(member)
+        for record in range(RECORDS):
+            _adopt_record(batcher, member, record, published)
+    for lane in batcher.lanes.values():
+        model = batcher.models[lane.model]
+        model.queue.append(lane.unfinished())
+    for model in batcher.models:
+        rows = model.queue.take(slice(0, len(model.queue)))
+        model.queue.append(rows[:, np.argsort(rows[Field.SUBMIT_NS], kind="stable")])
+    for lane in batcher.lanes.values():
+        lane.lane.generation.set(lane.lane.generation.get() + 1)
+        lane.ring_client()
+
+
+def _published(member: CrewMember) -> set[int]:
+    """The ring entries the worker may still act on, or has acted on and not yet passed."""
+    pending = member.records.sq_consumer().peek().tolist()
+    return {int(entry) for entry in pending}
+
+
+def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: set[int]) -> None:
+    records = member.records
+    token = int(records.token[record])
+    if token == int(records.freed[record]):
+        return
+    n = min(int(records.n[record]), records.row_slot.shape[1])
+    rows = np.zeros((FIELDS, n), dtype=np.int64)
+    rows[Field.LANE] = records.row_lane[record, :n]
+    rows[Field.SLOT] = records.row_slot[record, :n]
+    rows[Field.SEQUENCE] = records.row_sequence[record, :n]
+    rows = _still(batcher, rows, State.RUNNING)
+    batch = Batch(record, token, rows, 0)
+    if int(records.finished[record]) == token:
+        for lane, part in batcher.by_lane(rows):
+            lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
+        records.freed[record] = token
+    elif record | (token & 0xFFFFFFFF) << 32 in published:
+        for lane, part in batcher.by_lane(rows):
+            lane.running += part.shape[1]
+        member.batches[record] = batch
+    else:
+        for lane, part in batcher.by_lane(rows):
+            lane.lane.state[part[Field.SLOT]] = State.QUEUED
+        records.freed[record] = token
+
+
+def _still(batcher: Batcher, rows: I64, state: State) -> I64:
+    """Those of the rows whose slot is in this state and still in the same use, with headers."""
+    keep = np.zeros(rows.shape[1], dtype=bool)
+    for i in range(rows.shape[1]):
+        lane = batcher.lanes.get(int(rows[Field.LANE, i]))
+        if lane is None:
+            continue
+        slot = int(rows[Field.SLOT, i])
+        same = int(lane.lane.sequence[slot]) == int(rows[Field.SEQUENCE, i])
+        if same and int(lane.lane.state[slot]) == state:
+            keep[i] = True
+            rows[Field.SUBMIT_NS, i] = lane.lane.submit_ns[slot]
+            rows[Field.DEADLINE_NS, i] = lane.lane.deadline_ns[slot]
+            rows[Field.PRIORITY, i] = lane.lane.priority[slot]
+            rows[Field.FLOW, i] = lane.lane.flow[slot]
+            rows[Field.ATTEMPT, i] = lane.lane.attempt[slot]
+    kept: I64 = rows[:, keep]
+    return kept

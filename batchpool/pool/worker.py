@@ -1,0 +1,190 @@
+"""The worker's core: take batch records, run the model, write the outputs into the lanes.
+
+`Worker.step()` launches the next record if there is one and room in flight, else finishes
+the oldest in flight. What runs a batch is a `Runner` (pool/runner.py): the numpy and torch
+roads on the CPU and the CUDA streams look the same from here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+from batchpool.core.errors import PoolError, Status
+from batchpool.core.lifecycle import Outcome
+from batchpool.core.tensors import Array, ModelSpec
+from batchpool.pool.answers import Answers, check_answers
+from batchpool.pool.gather import Part, count_extents, load_input, parts_of, store_output
+from batchpool.shm.lane import Lane
+from batchpool.shm.records import Records
+from batchpool.shm.ring import fence
+
+_MESSAGE_CHARS = 2000
+
+
+class Runner(Protocol):
+    """Runs batches of one model. `launch` may return before the work is done."""
+
+    depth: int
+
+    def launch(
+        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+    ) -> Any:
+        """Start a batch on its inputs [n, ...]; `views`: they are views of the lane."""
+
+    def finish(self, flight: Any) -> Any:
+        """Wait for a batch; its outputs {name: host array [n, ...]}. Raises what it raised."""
+
+
+@dataclass
+class Flight:
+    """A batch that was launched."""
+
+    record: int
+    token: int
+    parts: list[Part]
+    n: int
+    sizes: dict[str, Array | None]
+    handle: Any
+    error: BaseException | None
+
+
+class Worker:
+    """One worker of one model, without the process around it."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        records: Records,
+        runner: Runner,
+        ring_batcher: Callable[[], None],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self.spec = spec
+        self.lanes: dict[int, Lane] = {}
+        self._records = records
+        self._runner = runner
+        self._ring_batcher = ring_batcher
+        self._clock_ns = clock_ns
+        self._sq = records.sq_consumer()
+        self._cq = records.cq_producer()
+        self._flights: deque[Flight] = deque()
+
+    def add_lane(self, number: int, serial: int, lane: Lane) -> None:
+        """A lane is mapped here; acknowledging it lets the batcher send its rows."""
+        self.lanes[number] = lane
+        self._records.lanes[number] = serial
+
+    def drop_lane(self, number: int) -> None:
+        self._records.lanes[number] = 0
+        self.lanes.pop(number, None)
+
+    def step(self) -> bool:
+        """One move; False when there was nothing to do."""
+        if len(self._flights) < self._runner.depth and self._launch_next():
+            return True
+        if self._flights:
+            self._finish_oldest()
+            return True
+        return False
+
+    def _launch_next(self) -> bool:
+        pending = self._sq.peek()
+        if len(pending) <= len(self._flights):
+            return False
+        entry = int(pending[len(self._flights)])
+        self._flights.append(self._launch(entry & 0xFFFFFFFF))
+        return True
+
+    def _launch(self, record: int) -> Flight:
+        records = self._records
+        n = int(records.n[record])
+        token = int(records.token[record])
+        now_ns = self._clock_ns()
+        records.start_ns[record] = now_ns
+        if not self._flights:
+            self._stamp(token, now_ns)
+        parts = parts_of(
+            self.lanes, records.row_lane[record, :n], records.row_slot[record, :n].copy()
+        )
+        records.extents[record] = count_extents(parts)
+        flight = Flight(record, token, parts, n, {}, None, None)
+        try:
+            inputs: dict[str, Array] = {}
+            for tensor in self.spec.inputs:
+                inputs[tensor.name], flight.sizes[tensor.name] = load_input(parts, tensor.name)
+            for tensor in self.spec.parameters:
+                inputs[tensor.name], _ = load_input(parts, tensor.name, parameter=True)
+            views = len(parts) == 1 and isinstance(parts[0].where, slice)
+            flight.handle = self._runner.launch(n, inputs, flight.sizes, views)
+        except (Exception, SystemExit) as exc:  # whatever a model raises fails its batch only
+            flight.error = exc
+        return flight
+
+    def _finish_oldest(self) -> None:
+        flight = self._flights[0]
+        failed: dict[int, str] | None = None
+        outcome = Outcome.OK
+        try:
+            if flight.error is not None:
+                raise flight.error
+            found = self._runner.finish(flight.handle)
+            answers = check_answers(self.spec, found, flight.n, flight.sizes)
+            self._store(flight, answers)
+            failed = answers.failed
+        except (Exception, SystemExit) as exc:
+            outcome = Outcome.FAILED
+            text = describe_error(exc)
+            for part in flight.parts:
+                part.lane.write_status(part.slots, Status.MODEL_ERROR, text)
+        if failed is not None:
+            self._mark(flight, failed)
+        self._publish(flight, outcome)
+
+    def _store(self, flight: Flight, answers: Answers) -> None:
+        for name, rows in answers.outputs.items():
+            store_output(flight.parts, name, rows)
+
+    def _mark(self, flight: Flight, failed: dict[int, str]) -> None:
+        for part in flight.parts:
+            part.lane.status[part.slots] = int(Status.OK)
+            for i in range(part.start, part.stop) if failed else ():
+                if i in failed:
+                    slot = part.slots[i - part.start : i - part.start + 1]
+                    part.lane.write_status(slot, Status.MODEL_ERROR, failed[i])
+
+    def _publish(self, flight: Flight, outcome: Outcome) -> None:
+        """Outputs and statuses stand; `finished` says so, then the ring, then the bell."""
+        records, record = self._records, flight.record
+        now_ns = self._clock_ns()
+        records.end_ns[record] = now_ns
+        records.outcome[record] = int(outcome)
+        fence()
+        records.finished[record] = flight.token
+        records.batches.set(records.batches.get() + 1)
+        records.rows.set(records.rows.get() + flight.n)
+        self._flights.popleft()
+        self._stamp(self._flights[0].token if self._flights else 0, now_ns)
+        self._cq.push_few([record | (flight.token & 0xFFFFFFFF) << 32])
+        self._sq.advance(1)
+        self._ring_batcher()
+
+    def _stamp(self, oldest: int, now_ns: int) -> None:
+        """Which batch is the oldest in flight (0: none), and since when."""
+        self._records.progress_ns.set(now_ns)
+        self._records.running.set(oldest)
+
+
+def describe_error(exc: BaseException) -> str:
+    """One bounded line for the caller; an exception whose own text fails is no problem."""
+    if isinstance(exc, PoolError):
+        return exc.message[:_MESSAGE_CHARS]
+    try:
+        text = str(exc)
+    except Exception:
+        text = "(its message cannot be shown)"
+    text = " ".join(text[:_MESSAGE_CHARS].split())
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

@@ -1,0 +1,150 @@
+"""The worker process: one model on one device, between its two bells.
+
+Told by the supervisor over the control channel:
+
+    start     {import, spec, device, max_batch, max_lanes, threads}  fds: segment, its own
+              bell, the batcher's bell
+    lane      {lane, serial, slots}  fds: the lane's segment
+    unlane    {lane}
+
+and tells it:  ready {} | failed {error}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from batchpool.core.layout import lane_layout, worker_layout
+from batchpool.core.tensors import ModelSpec
+from batchpool.pool import child
+from batchpool.pool.describe import load_class
+from batchpool.pool.runner import make_runner
+from batchpool.pool.warm_up import warm_up
+from batchpool.pool.worker import Worker, describe_error
+from batchpool.shm.channel import Channel, Closed, close_all
+from batchpool.shm.doorbell import Doorbell, Waiter
+from batchpool.shm.lane import Lane
+from batchpool.shm.records import Records
+from batchpool.shm.segment import map_checked
+
+_LOG = logging.getLogger("batchpool.worker")
+_LOOK_MS = 1000.0
+_MOVES_BETWEEN_LOOKS = 16
+
+
+class WorkerProcess:
+    """The process around a `Worker`: control messages, load, warm-up, the loop."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        message, fds = channel.receive()
+        self._facts = message
+        self.spec = ModelSpec.from_wire(message["spec"])
+        layout = worker_layout(message["max_batch"], message["max_lanes"])
+        segment_fd, bell_fd, batcher_fd = fds
+        self._records = Records(map_checked(segment_fd, layout), layout)
+        os.close(segment_fd)
+        self._bell = Doorbell(bell_fd)
+        self._batcher_bell = Doorbell(batcher_fd)
+        self._waiter = Waiter(self._bell.fd, channel.fileno())
+
+    def load(self) -> Worker:
+        """Import, load and warm up the model; its exceptions are the caller's."""
+        facts = self._facts
+        if self.spec.framework == "torch":
+            _prepare_torch(facts["device"], facts["threads"])
+        model = load_class(facts["import"])()
+        model.load(facts["device"])
+        runner = make_runner(model, self.spec, facts["device"], facts["max_batch"])
+        warm_up(model, self.spec, runner, facts["max_batch"])
+        return Worker(self.spec, self._records, runner, self._batcher_bell.ring, time.monotonic_ns)
+
+    def run(self, worker: Worker) -> None:
+        """Serve until the supervisor closes the channel."""
+        self._hear(worker)
+        self._records.ready.set(1)
+        self._channel.send({"op": "ready"})
+        self._batcher_bell.ring()
+        moves = 0
+        while True:
+            moves += 1
+            if moves % _MOVES_BETWEEN_LOOKS == 0:
+                self._hear(worker)
+            if worker.step():
+                continue
+            self._bell.clear()
+            if worker.step():
+                continue
+            self._waiter.wait_ms(_LOOK_MS)
+            self._hear(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        """Take all control messages there are."""
+        while True:
+            try:
+                message, fds = self._channel.receive()
+            except BlockingIOError:
+                return
+            if message["op"] == "lane":
+                self._map_lane(worker, message, fds)
+            elif message["op"] == "unlane":
+                worker.drop_lane(message["lane"])
+
+    def _map_lane(self, worker: Worker, message: dict[str, Any], fds: list[int]) -> None:
+        layout = lane_layout(self.spec, message["slots"])
+        try:
+            lane = Lane(self.spec, map_checked(fds[0], layout), layout)
+        finally:
+            close_all(fds)
+        worker.add_lane(message["lane"], message["serial"], lane)
+        self._batcher_bell.ring()
+
+
+def _prepare_torch(device: str, threads: int) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise RuntimeError(
+                f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device"
+            )
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(threads)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The role `worker`."""
+    args = child.arguments("worker", argv)
+    child.start(args.parent)
+    child.log_to_stderr("worker", args.log_level)
+    channel = child.control_channel(args.control_fd)
+    try:
+        process = WorkerProcess(channel)
+        channel.sock.setblocking(False)
+        try:
+            worker = process.load()
+        except BaseException as exc:
+            traceback.print_exc()
+            channel.send({"op": "failed", "error": _where(exc)})
+            return child.EXIT_LOAD_FAILED
+        process.run(worker)
+    except Closed:
+        return 0
+    return 0
+
+
+def _where(exc: BaseException) -> str:
+    """The error and the innermost line of the user's own code."""
+    text = describe_error(exc)
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+        if not frame.filename.startswith((ours, sys.base_prefix, sys.prefix)):
+            return f"{text} ({frame.filename}:{frame.lineno})"
+    return text

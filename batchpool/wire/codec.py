@@ -1,0 +1,54 @@
+"""Codec: the wire form of one model; what both HTTP roads call for every infer request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchpool.core.tensors import Array, ModelSpec
+from batchpool.wire import msgpack_form, oip
+from batchpool.wire.raw import RawForm
+from batchpool.wire.request import Body, Form, HeaderList, Headers, InferRequest, form_of
+from batchpool.wire.tables import ModelTables
+
+
+class Codec:
+    """Reads requests for one model and writes their answers. Keeps nothing of a request.
+
+    version: the model's version as answers show it.  Raises ConfigError for a spec whose
+    parameter names the protocol keeps for itself.
+    """
+
+    __slots__ = ("_raw", "_tables")
+
+    def __init__(self, spec: ModelSpec, version: str = "1") -> None:
+        self._tables = ModelTables(spec, version)
+        self._raw = RawForm(self._tables)
+
+    def parse(self, headers: Headers, body: Body) -> InferRequest:
+        """One checked request from its headers and its whole body, already decompressed.
+
+        The rows are views of `body`. Raises only `PoolError`s: InvalidRequest,
+        UnsupportedMediaType for the content type, TooLarge for what no slot can hold.
+        """
+        form = form_of(headers)
+        if form is Form.RAW:
+            return self._raw.parse(headers, body)
+        if form is Form.OIP:
+            return oip.parse(self._tables, headers, body)
+        return msgpack_form.parse(self._tables, headers, body)
+
+    def encode(
+        self,
+        request: InferRequest,
+        outputs: Mapping[str, Array],
+        model_parameters: Mapping[str, Any] | None = None,
+    ) -> tuple[HeaderList, bytes]:
+        """The headers (with content type and length) and the body of a 200 answer.
+
+        outputs: every output asked for, [n, *row shape] in its storage dtype.
+        model_parameters: what the answer's `parameters` say; absent when None or empty.
+        Raises InvalidRequest for BYTES that were asked for as JSON and are not UTF-8.
+        """
+        write = msgpack_form.encode if request.form is Form.MSGPACK else oip.encode
+        return write(self._tables, request, outputs, model_parameters)

@@ -1,0 +1,110 @@
+"""Content codings: gzip and deflate (in zlib's container, as RFC 9110 says), both ways.
+
+One coding a request, and one gzip member a body: a chain of millions of tiny members
+would cost far more time than its bytes are worth.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from batchpool.core.errors import InvalidRequest, TooLarge, UnsupportedMediaType
+from batchpool.wire.request import Body, HeaderList, Headers, brief
+
+_GZIP, _ZLIB = 31, 15
+_CODINGS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
+# Tensors hardly shrink further at higher levels, and the time is the event loop's.
+_LEVEL = 1
+
+
+def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
+    """The body as it was before Content-Encoding; the same object when there was none.
+
+    Never holds more than limit_bytes + 1 decoded bytes. Raises TooLarge beyond the limit,
+    UnsupportedMediaType for another coding, InvalidRequest for corrupt or cut bytes.
+    """
+    coding = headers.get(b"content-encoding", b"").strip().lower()
+    if coding in (b"", b"identity"):
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes)
+        return body
+    window = _CODINGS.get(coding)
+    if window is None:
+        raise UnsupportedMediaType(
+            f"content encoding {brief(coding.decode('latin-1'))} is not known here;"
+            " gzip, deflate or none was expected"
+        )
+    stream = zlib.decompressobj(window)
+    try:
+        decoded = stream.decompress(body, limit_bytes + 1)
+    except zlib.error as exc:
+        raise InvalidRequest(f"the body is not {coding.decode()}: {exc}") from None
+    if len(decoded) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if not stream.eof:
+        raise InvalidRequest(f"the body's {coding.decode()} stream is cut off")
+    if stream.unused_data:
+        raise InvalidRequest(
+            f"{len(stream.unused_data)} bytes are left over after the body's"
+            f" {coding.decode()} stream"
+        )
+    return decoded
+
+
+def _too_large(limit_bytes: int) -> TooLarge:
+    return TooLarge(f"the body is larger than {limit_bytes} bytes, the most that is taken")
+
+
+def encode_body(accept_encoding: bytes | None, body: bytes) -> tuple[bytes, bytes]:
+    """(coding, body): compressed if Accept-Encoding asks for it, else (b"", the same body)."""
+    coding = _wanted(accept_encoding) if accept_encoding else b""
+    if not coding:
+        return b"", body
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _CODINGS[coding])
+    return coding, stream.compress(body) + stream.flush()
+
+
+def encode_answer(
+    accept_encoding: bytes | None, headers: HeaderList, body: bytes
+) -> tuple[HeaderList, bytes]:
+    """A whole answer so compressed: body and Content-Length changed, Content-Encoding added.
+
+    Inference-Header-Content-Length stays: it counts bytes before compression.
+    """
+    coding, encoded = encode_body(accept_encoding, body)
+    if not coding:
+        return headers, body
+    changed = [pair for pair in headers if pair[0] != b"content-length"]
+    changed += [
+        (b"content-encoding", coding),
+        (b"vary", b"accept-encoding"),
+        (b"content-length", b"%d" % len(encoded)),
+    ]
+    return changed, encoded
+
+
+def _wanted(accept_encoding: bytes) -> bytes:
+    """The coding with the highest q, gzip first among equals; b"" when plain is preferred."""
+    qualities: dict[bytes, float] = {}
+    for item in accept_encoding.lower().split(b","):
+        name, _, rest = item.partition(b";")
+        qualities[name.strip()] = _quality(rest)
+    others = qualities.get(b"*", 0.0)
+    plain = qualities.get(b"identity", 0.0)
+    best, coding = max(
+        (qualities.get(b"gzip", others), b"gzip"),
+        (qualities.get(b"deflate", others), b"deflate"),
+        key=lambda pair: pair[0],
+    )
+    return coding if best > 0 and best >= plain else b""
+
+
+def _quality(text: bytes) -> float:
+    name, _, value = text.strip().partition(b"=")
+    if name.strip() != b"q":
+        return 1.0
+    try:
+        quality = float(value)
+    except ValueError:
+        return 0.0
+    return quality if 0.0 <= quality <= 1.0 else 0.0

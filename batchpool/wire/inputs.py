@@ -1,0 +1,113 @@
+"""InputReader: one declared input, read from bytes or from JSON, checked against its Tensor.
+
+Numbers in JSON must fit the declared dtype exactly as `core.numbers.from_numbers` says:
+integers are never wrapped, 1.0 and 1e3 are not integers, 1e39 is not an FP32. FP16 and
+BF16 travel as bytes only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from batchpool.core.errors import InvalidRequest, TooLarge
+from batchpool.core.numbers import from_numbers
+from batchpool.core.tensors import Array, Tensor, check_shape
+from batchpool.wire import elements
+from batchpool.wire.request import Body, brief
+
+# Everything that msgspec raises on bytes from outside. RecursionError: nesting too deep.
+UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+# Shapes are checked as Python ints of any size; beyond this one no array can be.
+_MOST = 2**63 - 1
+# A row of zero bytes costs nothing to send, so nothing else bounds how many come.
+_MOST_EMPTY_ROWS = 2**20
+
+
+class InputReader:
+    """Tables of one input, computed once; no method keeps anything of a request."""
+
+    __slots__ = ("_fixed_row", "binary_only", "dtype", "is_bytes", "name", "tensor", "wire_dtype")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.name = tensor.name
+        self.wire_dtype = tensor.wire_dtype
+        self.dtype = tensor.np_dtype
+        self.is_bytes = tensor.is_bytes
+        self.binary_only = tensor.dtype in ("float16", "bfloat16")
+        plain = not tensor.dynamic and 0 not in tensor.max_shape
+        self._fixed_row = list(tensor.max_shape) if plain else None
+
+    def rows_in(self, wire_dtype: str, shape: list[int]) -> int:
+        """The row count of a tensor so declared, after checking dtype and shape."""
+        if wire_dtype != self.wire_dtype:
+            raise InvalidRequest(
+                f"input {self.name!r} has datatype {brief(wire_dtype)};"
+                f" {self.wire_dtype} was expected"
+            )
+        if shape[1:] == self._fixed_row and shape and 0 < shape[0] <= _MOST:
+            return shape[0]
+        return self._judge(shape)
+
+    def _judge(self, shape: list[int]) -> int:
+        if len(shape) > 32 or not all(0 <= size <= _MOST for size in shape):
+            raise InvalidRequest(
+                f"input {self.name!r} has shape {brief(shape)};"
+                f" {self.tensor.describe_shape()} was expected"
+            )
+        check_shape(self.tensor, shape)
+        rows = shape[0]
+        if rows < 1:
+            raise InvalidRequest(f"input {self.name!r} has 0 rows; at least 1 was expected")
+        if rows > _MOST_EMPTY_ROWS and 0 in shape:
+            raise TooLarge(
+                f"input {self.name!r} has {rows} empty rows; at most {_MOST_EMPTY_ROWS} are taken"
+            )
+        return rows
+
+    def from_bytes(self, body: Body, at: int, size: int, shape: Sequence[int]) -> Array:
+        """`size` bytes of the body from `at` on, as an array of the checked `shape`.
+
+        A view of the body, maybe unaligned; BYTES elements are copied.
+        """
+        if self.is_bytes:
+            return elements.unpack(self.tensor, memoryview(body)[at : at + size], shape)
+        needed = math.prod(shape) * self.dtype.itemsize
+        if size != needed:
+            raise InvalidRequest(
+                f"input {self.name!r} has {size} bytes;"
+                f" shape {list(shape)} of {self.wire_dtype} needs {needed}"
+            )
+        return self.view(body, at, shape)
+
+    def view(self, body: Body, at: int, shape: Sequence[int]) -> Array:
+        """The numbers at `at` in the body; the caller has checked that they fit in it."""
+        array: Array = np.ndarray(shape, self.dtype, body, at)
+        if self.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+            raise InvalidRequest(f"input {self.name!r} is BOOL; each byte must be 0 or 1")
+        return array
+
+    def from_json(self, data: msgspec.Raw, shape: Sequence[int]) -> Array:
+        """The JSON list `data`, flat or nested row-major, as an array of the checked `shape`."""
+        if self.binary_only:
+            raise InvalidRequest(
+                f"input {self.name!r} is {self.wire_dtype}, which JSON cannot carry;"
+                " send it as binary data with parameters.binary_data_size"
+            )
+        try:
+            values = msgspec.json.decode(data)
+        except UNREADABLE as exc:
+            raise InvalidRequest(f"input {self.name!r}: its data: {exc}") from None
+        if type(values) is not list:
+            raise InvalidRequest(
+                f"input {self.name!r}: its data is {brief(values)}; a list was expected"
+            )
+        flat = elements.flatten(self.tensor, values)
+        if self.is_bytes:
+            return elements.from_values(self.tensor, flat, shape)
+        return from_numbers(self.tensor, flat, shape)

@@ -1,0 +1,85 @@
+"""The JSON objects of the metadata, config and health routes, as plain dicts.
+
+GET /v2                      server_metadata
+GET /v2/models/M             model_metadata: shapes with the row dimension, -1, in front
+GET /v2/models/M/config      model_config: dims without it, dtypes as TYPE_FP32, ...
+GET /v2/health/live          live
+GET /v2/health/ready         ready: under both names, as the protocol's text says `live`
+GET /v2/models/M/ready       model_ready
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from batchpool.core.tensors import ModelSpec, Tensor
+
+# Only what works: schedule_policy is the parameters `priority` and `timeout`.
+EXTENSIONS = ("binary_tensor_data", "parameters", "schedule_policy", "model_configuration")
+
+_PLATFORMS = {"torch": "pytorch_batchpool", "numpy": "numpy_batchpool"}
+
+
+def server_metadata(version: str) -> dict[str, Any]:
+    return {"name": "batchpool", "version": version, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(spec: ModelSpec, versions: Sequence[str] = ("1",)) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "versions": list(versions),
+        "platform": _PLATFORMS[spec.framework],
+        "inputs": [_tensor(tensor) for tensor in spec.inputs],
+        "outputs": [_tensor(tensor) for tensor in spec.outputs],
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.wire_dtype, "shape": tensor.wire_shape}
+
+
+def model_config(spec: ModelSpec, max_batch: int, max_wait_us: int = 0) -> dict[str, Any]:
+    """max_batch: rows a batch may have; larger requests are split.  max_wait_us: the wait for it.
+
+    Declared request parameters are listed under `parameters` with dtype and default.
+    """
+    config: dict[str, Any] = {
+        "name": spec.name,
+        "platform": _PLATFORMS[spec.framework],
+        "backend": "batchpool",
+        "max_batch_size": max_batch,
+        "input": [_config_tensor(tensor) for tensor in spec.inputs],
+        "output": [_config_tensor(tensor) for tensor in spec.outputs],
+        "dynamic_batching": {"max_queue_delay_microseconds": max_wait_us},
+        "model_transaction_policy": {"decoupled": False},
+        "response_cache": {"enable": False},
+    }
+    if spec.parameters:
+        config["parameters"] = {
+            parameter.name: {"string_value": _describe(parameter)} for parameter in spec.parameters
+        }
+    return config
+
+
+def _config_tensor(tensor: Tensor) -> dict[str, Any]:
+    word = "STRING" if tensor.is_bytes else tensor.wire_dtype
+    return {"name": tensor.name, "data_type": f"TYPE_{word}", "dims": tensor.wire_shape[1:]}
+
+
+def _describe(parameter: Tensor) -> str:
+    if parameter.default is None:
+        return f"{parameter.dtype}, required"
+    return f"{parameter.dtype}, default {parameter.default}"
+
+
+def live() -> dict[str, Any]:
+    return {"live": True}
+
+
+def ready(is_ready: bool) -> dict[str, Any]:
+    return {"live": is_ready, "ready": is_ready}
+
+
+def model_ready(name: str, is_ready: bool) -> dict[str, Any]:
+    return {"name": name, "ready": is_ready}

@@ -1,0 +1,151 @@
+"""The msgpack form (Content-Type: application/msgpack): one map, tensors as binary.
+
+    request   {"id"?: text, "inputs": {name: TENSOR}, "outputs"?: [name], "parameters"?: {}}
+    response  {"id"?: text, "model_name": text, "model_version": text, "parameters"?: {},
+               "outputs": {name: TENSOR}}
+    TENSOR    {"dtype": "FP32", "shape": [n, ...], "data": bin}
+              BYTES: "data" is a flat list of bin or str; in a response, of bin
+
+`data` is little-endian, row-major. Map keys must be text, extension types are refused,
+and nothing is allocated for a length before its bytes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors import Array
+from batchpool.wire import elements, parameters
+from batchpool.wire.inputs import UNREADABLE, InputReader
+from batchpool.wire.request import (
+    Body,
+    Form,
+    HeaderList,
+    Headers,
+    InferRequest,
+    OutputChoice,
+    header_priority,
+    header_timeout_ns,
+    sooner,
+)
+from batchpool.wire.tables import ModelTables
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    inputs: msgspec.Raw
+    outputs: list[str] | None = None
+    id: str | None = None
+    parameters: dict[str, bool | int | float | str] | None = None
+
+
+class _Tensor(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    dtype: str
+    shape: list[int]
+    data: msgspec.Raw
+
+
+_HEAD = msgspec.msgpack.Decoder(_Head)
+_INPUTS = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_TENSOR = msgspec.msgpack.Decoder(_Tensor)
+_BIN = msgspec.msgpack.Decoder(memoryview)
+_LIST = msgspec.msgpack.Decoder(list[Any])
+
+
+def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
+    """One request; InvalidRequest or TooLarge says what is wrong with it."""
+    head: _Head = _decode(_HEAD, body, "the request's msgpack")
+    inputs: dict[str, msgspec.Raw] = _decode(_INPUTS, head.inputs, "the request's inputs")
+    if len(inputs) != _map_size(memoryview(head.inputs)):
+        raise InvalidRequest("the request's inputs: a name stands twice")
+    tensors: dict[str, Array] = {}
+    n = 0
+    for name, packed in inputs.items():
+        reader = tables.reader(name, tensors)
+        given: _Tensor = _decode(_TENSOR, packed, f"input {name!r}")
+        rows = reader.rows_in(given.dtype, given.shape)
+        if tensors:
+            tables.check_same_rows(name, rows, tensors, n)
+        n = rows
+        tensors[name] = _read(reader, given)
+    asked = parameters.read(tables, head.parameters or {})
+    return InferRequest(
+        head.id or None,
+        tables.rows(n, tensors, asked.values),
+        _outputs(tables, head.outputs),
+        sooner(header_timeout_ns(headers), asked.timeout_ns),
+        header_priority(headers) or asked.priority,
+        Form.MSGPACK,
+    )
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], packed: Body | msgspec.Raw, what: str) -> Any:
+    try:
+        return decoder.decode(packed)
+    except UNREADABLE as exc:
+        text = str(exc)
+        raise InvalidRequest(f"{what}: {text[:300]}") from None
+
+
+def _map_size(packed: memoryview) -> int:
+    """How many pairs a well-formed msgpack map has by its own first bytes."""
+    if packed[0] == 0xDE:
+        return int.from_bytes(packed[1:3], "big")
+    if packed[0] == 0xDF:
+        return int.from_bytes(packed[1:5], "big")
+    return packed[0] & 0x0F
+
+
+def _read(reader: InputReader, given: _Tensor) -> Array:
+    what = f"input {reader.name!r}: its data"
+    if not reader.is_bytes:
+        view: memoryview = _decode(_BIN, given.data, what)
+        return reader.from_bytes(view, 0, len(view), given.shape)
+    values: list[Any] = _decode(_LIST, given.data, what)
+    return elements.from_values(reader.tensor, values, given.shape)
+
+
+def _outputs(tables: ModelTables, asked: list[str] | None) -> tuple[OutputChoice, ...]:
+    if not asked:
+        return tables.all_binary
+    choices: dict[str, OutputChoice] = {}
+    for name in asked:
+        choices[name] = tables.output(name, True, choices)
+    return tuple(choices.values())
+
+
+def encode(
+    tables: ModelTables,
+    request: InferRequest,
+    outputs: Mapping[str, Array],
+    model_parameters: Mapping[str, Any] | None,
+) -> tuple[HeaderList, bytes]:
+    """The answer's headers and body."""
+    answer: dict[str, Any] = {"id": request.id} if request.id else {}
+    answer["model_name"] = tables.spec.name
+    answer["model_version"] = tables.version
+    if model_parameters:
+        answer["parameters"] = dict(model_parameters)
+    answer["outputs"] = {
+        choice.name: _tensor(tables, choice.name, outputs[choice.name])
+        for choice in request.outputs
+    }
+    body = msgspec.msgpack.encode(answer)
+    return [
+        (b"content-type", b"application/msgpack"),
+        (b"content-length", b"%d" % len(body)),
+    ], body
+
+
+def _tensor(tables: ModelTables, name: str, array: Array) -> dict[str, Any]:
+    writer = tables.writers[name]
+    form: dict[str, Any] = {"dtype": writer.wire_dtype, "shape": list(array.shape)}
+    if writer.wire_dtype == "BYTES":
+        form["data"] = array.reshape(-1).tolist()
+    else:
+        form["data"] = writer.to_bytes(array).reshape(-1).view(np.uint8).data
+    return form

@@ -1,0 +1,279 @@
+"""Open Inference Protocol v2: a JSON header, and binary tensors behind it.
+
+    body = <JSON><bytes of binary tensor 0><bytes of binary tensor 1>...
+
+in the order of the JSON's list, little-endian, row-major, without padding; the header
+Inference-Header-Content-Length says where the JSON ends and is absent when nothing
+follows it. Fields that are not the protocol's are refused, not dropped: a misspelt
+`parameters` would otherwise change the answer in silence. The `model_name` and
+`model_version` that some clients repeat in the request are let through. Extensions not
+offered are refused by name: shared memory, classification, sequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors import Array
+from batchpool.wire import parameters
+from batchpool.wire.inputs import UNREADABLE, InputReader
+from batchpool.wire.request import (
+    Body,
+    Form,
+    HeaderList,
+    Headers,
+    InferRequest,
+    OutputChoice,
+    brief,
+    header_length,
+    header_priority,
+    header_timeout_ns,
+    sooner,
+)
+from batchpool.wire.tables import ModelTables
+
+_ABSENT = msgspec.Raw()
+
+
+class _InputExtra(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    binary_data_size: int | None = None
+    shared_memory_region: Any = None
+    shared_memory_byte_size: Any = None
+    shared_memory_offset: Any = None
+
+
+class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: _InputExtra | None = None
+    data: msgspec.Raw = _ABSENT
+
+
+class _OutputExtra(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    binary_data: bool | None = None
+    classification: Any = None
+    shared_memory_region: Any = None
+    shared_memory_byte_size: Any = None
+    shared_memory_offset: Any = None
+
+
+class _Output(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str
+    parameters: _OutputExtra | None = None
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    inputs: list[_Input]
+    outputs: list[_Output] | None = None
+    id: str | None = None
+    parameters: dict[str, bool | int | float | str] | None = None
+    model_name: Any = None
+    model_version: Any = None
+
+
+class _Name(msgspec.Struct):
+    name: str = ""
+
+
+class _Names(msgspec.Struct):
+    """As much of a header that could not be read as it takes to name the faulty tensor."""
+
+    inputs: list[_Name] = []
+    outputs: list[_Name] = []
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_NAMES = msgspec.json.Decoder(_Names)
+_PLACE = re.compile(r"\$\.(input|output)s\[(\d+)\]")
+
+
+def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
+    """One request; InvalidRequest or TooLarge says what is wrong with it."""
+    size = len(body)
+    at = header_length(headers, size)
+    head = _read_head(body if at == size else body[:at])
+    tensors: dict[str, Array] = {}
+    n = 0
+    for given in head.inputs:
+        reader = tables.reader(given.name, tensors)
+        rows = reader.rows_in(given.datatype, given.shape)
+        if rows != n:
+            if tensors:
+                tables.check_same_rows(given.name, rows, tensors, n)
+            n = rows
+        binary_size = _binary_size(given)
+        if binary_size is None:
+            tensors[given.name] = reader.from_json(given.data, given.shape)
+            continue
+        tensors[given.name] = _binary(reader, body, at, binary_size, given.shape)
+        at += binary_size
+    if at != size:
+        raise InvalidRequest(
+            f"{size - at} bytes are left over after the last binary input of model"
+            f" {tables.spec.name!r}"
+        )
+    timeout_ns = header_timeout_ns(headers)
+    priority = header_priority(headers)
+    if not head.parameters:
+        outputs = _outputs(tables, head.outputs, False)
+        return InferRequest(
+            head.id or None,
+            tables.rows(n, tensors, None),
+            outputs,
+            timeout_ns,
+            priority,
+            Form.OIP,
+        )
+    asked = parameters.read(tables, head.parameters)
+    return InferRequest(
+        head.id or None,
+        tables.rows(n, tensors, asked.values),
+        _outputs(tables, head.outputs, asked.binary_output),
+        sooner(timeout_ns, asked.timeout_ns),
+        priority or asked.priority,
+        Form.OIP,
+    )
+
+
+def _read_head(head: Body) -> _Head:
+    try:
+        return _HEAD.decode(head)
+    except UNREADABLE as exc:
+        raise InvalidRequest(_explain(head, exc)) from None
+
+
+def _explain(head: Body, exc: Exception) -> str:
+    text = str(exc)
+    if len(text) > 300:
+        text = text[:297] + "..."
+    place = _PLACE.search(text)
+    if place is None:
+        return f"the request's JSON: {text}"
+    kind = place[1]
+    try:
+        names = _NAMES.decode(head)
+        name = (names.inputs if kind == "input" else names.outputs)[int(place[2])].name
+    except (*UNREADABLE, IndexError):
+        name = ""
+    return f"{kind} {brief(name)}: {text}" if name else f"the request's JSON: {text}"
+
+
+def _binary_size(given: _Input) -> int | None:
+    """The input's `binary_data_size`, None when it brings JSON data."""
+    extra = given.parameters
+    if extra is None:
+        if given.data is _ABSENT:
+            raise _not_one_source(given, "neither came")
+        return None
+    if (
+        extra.shared_memory_region is not None
+        or extra.shared_memory_byte_size is not None
+        or extra.shared_memory_offset is not None
+    ):
+        raise InvalidRequest(
+            f"input {given.name!r}: the shared-memory extension is not offered; send the tensor"
+            " in the request"
+        )
+    if extra.binary_data_size is None:
+        if given.data is _ABSENT:
+            raise _not_one_source(given, "neither came")
+    elif given.data is not _ABSENT:
+        raise _not_one_source(given, "both came")
+    return extra.binary_data_size
+
+
+def _not_one_source(given: _Input, came: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"input {given.name!r}: exactly one of 'data' and 'binary_data_size' in 'parameters'"
+        f" was expected; {came}"
+    )
+
+
+def _binary(reader: InputReader, body: Body, at: int, size: int, shape: list[int]) -> Array:
+    if not 0 <= size <= len(body) - at:
+        raise InvalidRequest(
+            f"input {reader.name!r} has binary_data_size {brief(size)},"
+            f" but {len(body) - at} bytes are left"
+        )
+    return reader.from_bytes(body, at, size, shape)
+
+
+def _outputs(
+    tables: ModelTables, asked: list[_Output] | None, binary_default: bool
+) -> tuple[OutputChoice, ...]:
+    if not asked:
+        return tables.all_outputs(binary_default)
+    choices: dict[str, OutputChoice] = {}
+    for output in asked:
+        extra = output.parameters
+        binary = binary_default
+        if extra is not None:
+            _refuse_extensions(output.name, extra)
+            if extra.binary_data is not None:
+                binary = extra.binary_data
+        choices[output.name] = tables.output(output.name, binary, choices)
+    return tuple(choices.values())
+
+
+def _refuse_extensions(name: str, extra: _OutputExtra) -> None:
+    if extra.classification:
+        raise InvalidRequest(
+            f"output {brief(name)}: the classification extension is not offered; ask for the"
+            " scores themselves"
+        )
+    if (
+        extra.shared_memory_region is not None
+        or extra.shared_memory_byte_size is not None
+        or extra.shared_memory_offset is not None
+    ):
+        raise InvalidRequest(
+            f"output {brief(name)}: the shared-memory extension is not offered; the tensor comes"
+            " in the response"
+        )
+
+
+def encode(
+    tables: ModelTables,
+    request: InferRequest,
+    outputs: Mapping[str, Array],
+    model_parameters: Mapping[str, Any] | None,
+) -> tuple[HeaderList, bytes]:
+    """The answer's headers and body: outputs as chosen, binary ones behind the JSON in order."""
+    pieces: list[bytes] = []
+    tail: list[Any] = [b""]
+    tail_size = 0
+    for choice in request.outputs:
+        array = outputs[choice.name]
+        writer = tables.writers[choice.name]
+        if choice.binary:
+            payload = writer.to_bytes(array)
+            size = len(payload) if isinstance(payload, bytes) else payload.nbytes
+            pieces.append(writer.binary_piece(array.shape, size))
+            tail.append(payload)
+            tail_size += size
+        else:
+            pieces.append(writer.json_piece(array))
+    extra = (
+        b'"parameters":%s,' % msgspec.json.encode(dict(model_parameters))
+        if model_parameters
+        else b""
+    )
+    identity = b'"id":%s,' % msgspec.json.encode(request.id) if request.id else b""
+    head = b'{%s%s%s"outputs":[%s]}' % (identity, tables.answer_head, extra, b",".join(pieces))
+    if not tail_size:
+        return [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(head)),
+        ], head
+    tail[0] = head
+    return [
+        (b"content-type", b"application/octet-stream"),
+        (b"inference-header-content-length", b"%d" % len(head)),
+        (b"content-length", b"%d" % (len(head) + tail_size)),
+    ], b"".join(tail)

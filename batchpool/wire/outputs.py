@@ -1,0 +1,77 @@
+"""OutputWriter: one declared output as its piece of the JSON answer, and as bytes.
+
+JSON numbers are flat and row-major. JSON has no NaN and no Infinity: each becomes `null`.
+FP16 and BF16 are never written as JSON; such a request was refused before it ran.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from batchpool.core.errors import InternalError, InvalidRequest
+from batchpool.core.tensors import Array, Tensor
+from batchpool.wire import elements
+
+_KNOWN_SHAPES = 512
+
+
+class OutputWriter:
+    """Tables of one output. Pieces of JSON are kept for the shapes met last, a bounded number."""
+
+    __slots__ = ("_dtype", "_head", "_is_bytes", "_known", "binary_only", "name", "wire_dtype")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.name = tensor.name
+        self.wire_dtype = tensor.wire_dtype
+        self.binary_only = tensor.dtype in ("float16", "bfloat16")
+        self._dtype = tensor.np_dtype
+        self._is_bytes = tensor.is_bytes
+        name = msgspec.json.encode(tensor.name).decode()
+        self._head = f'{{"name":{name},"datatype":"{tensor.wire_dtype}","shape":['
+        self._known: dict[tuple[int, ...], bytes] = {}
+
+    def to_bytes(self, array: Array) -> Any:
+        """The tensor's bytes: `bytes`, or the array itself if it can be joined as it lies."""
+        if self._is_bytes:
+            return elements.pack(array)
+        if array.dtype != self._dtype:
+            raise InternalError(
+                f"output {self.name!r} has dtype {array.dtype}; {self._dtype} was expected"
+            )
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    def binary_piece(self, shape: tuple[int, ...], size: int) -> bytes:
+        """The output's JSON object when its `size` bytes follow behind the JSON."""
+        if self._is_bytes:
+            return self._piece(shape, size)
+        piece = self._known.get(shape)
+        if piece is None:
+            if len(self._known) >= _KNOWN_SHAPES:
+                self._known.clear()
+            piece = self._known[shape] = self._piece(shape, size)
+        return piece
+
+    def _piece(self, shape: tuple[int, ...], size: int) -> bytes:
+        dims = ",".join(map(str, shape))
+        return f'{self._head}{dims}],"parameters":{{"binary_data_size":{size}}}}}'.encode()
+
+    def json_piece(self, array: Array) -> bytes:
+        """The output's JSON object with its data; InvalidRequest for BYTES that are not UTF-8."""
+        values = array.reshape(-1).tolist()
+        if self._is_bytes:
+            try:
+                values = [element.decode() for element in values]
+            except UnicodeDecodeError:
+                raise InvalidRequest(
+                    f"output {self.name!r} is not UTF-8 text, so JSON cannot carry it;"
+                    " ask for it with parameters.binary_data true"
+                ) from None
+        dims = ",".join(map(str, array.shape))
+        return b'%s%s],"data":%s}' % (
+            self._head.encode(),
+            dims.encode(),
+            msgspec.json.encode(values),
+        )

@@ -1,0 +1,100 @@
+"""The raw form: with Inference-Header-Content-Length: 0 the body is the one input's tensor.
+
+    input's row          the body is
+    all dimensions fixed    k rows: any multiple of the row's bytes
+    one dynamic dimension   one row; its size follows from the body's
+    BYTES, one element      one row: the element itself, such as plain text, without a length
+
+A model with several inputs or several dynamic dimensions needs the full form. Every
+declared parameter takes its default. All outputs come back as in the full form, binary
+behind a JSON header, in the model's order.
+"""
+
+from __future__ import annotations
+
+import math
+
+from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors import Array, Dim, check_shape
+from batchpool.wire import elements
+from batchpool.wire.inputs import InputReader
+from batchpool.wire.request import (
+    Body,
+    Form,
+    Headers,
+    InferRequest,
+    header_priority,
+    header_timeout_ns,
+)
+from batchpool.wire.tables import ModelTables
+
+
+class RawForm:
+    """The raw form of one model, with what its rows measure computed once."""
+
+    def __init__(self, tables: ModelTables) -> None:
+        self._tables = tables
+        self._reader: InputReader = next(iter(tables.readers.values()))
+        self._name = self._reader.name
+        tensor = self._reader.tensor
+        fixed = [d for d in tensor.shape if not isinstance(d, Dim)]
+        dynamic = len(tensor.dynamic)
+        itemsize = 1 if tensor.is_bytes else tensor.np_dtype.itemsize
+        # Bytes of a row, or of one step of its dynamic dimension.
+        self._step = math.prod(fixed) * itemsize
+        self._row = tensor.max_shape
+        self._whole_rows = not dynamic and not tensor.is_bytes
+        self._refusal = _refusal(tables, dynamic, self._step)
+
+    def parse(self, headers: Headers, body: Body) -> InferRequest:
+        """One request; InvalidRequest or TooLarge says what is wrong with it."""
+        if self._refusal:
+            raise InvalidRequest(self._refusal)
+        if self._whole_rows:
+            n, rest = divmod(len(body), self._step)
+            if rest or not n:
+                raise self._wrong_size(len(body))
+            array = self._reader.view(body, 0, (n, *self._row))
+        else:
+            n, array = 1, self._one_row(body)
+        return InferRequest(
+            None,
+            self._tables.rows(n, {self._name: array}, None),
+            self._tables.all_binary,
+            header_timeout_ns(headers),
+            header_priority(headers),
+            Form.RAW,
+        )
+
+    def _one_row(self, body: Body) -> Array:
+        tensor = self._reader.tensor
+        count, rest = (1, 0) if tensor.is_bytes else divmod(len(body), self._step)
+        if rest:
+            raise self._wrong_size(len(body))
+        shape = (1, *(count if isinstance(d, Dim) else d for d in tensor.shape))
+        check_shape(tensor, shape)
+        if tensor.is_bytes:
+            return elements.as_array([elements.check_length(tensor, 0, bytes(body))], shape)
+        return self._reader.view(body, 0, shape)
+
+    def _wrong_size(self, size: int) -> InvalidRequest:
+        tensor = self._reader.tensor
+        return InvalidRequest(
+            f"input {tensor.name!r}: the raw body has {size} bytes; whole rows of"
+            f" {tensor.describe_shape()} {tensor.wire_dtype} come in steps of {self._step}"
+        )
+
+
+def _refusal(tables: ModelTables, dynamic: int, step: int) -> str:
+    """Why this model cannot be asked in raw form; empty when it can."""
+    advice = "; send the JSON form with binary_data_size instead"
+    spec = tables.spec
+    tensor = spec.inputs[0]
+    if len(spec.inputs) > 1:
+        return f"model {spec.name!r} has {len(spec.inputs)} inputs, a raw body is one{advice}"
+    if dynamic > 1 or not step or (tensor.is_bytes and step > 1):
+        return (
+            f"input {tensor.name!r} of shape {tensor.describe_shape()} {tensor.wire_dtype}"
+            f" cannot be a raw body{advice}"
+        )
+    return ""

@@ -1,0 +1,78 @@
+"""The JSON objects of metadata, config and health."""
+
+from __future__ import annotations
+
+from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.wire import metadata
+from tests.unit.wire.calls import AFFINE, MIXED
+
+
+def test_server_metadata_lists_only_what_works() -> None:
+    assert metadata.server_metadata("1.2.3") == {
+        "name": "batchpool",
+        "version": "1.2.3",
+        "extensions": [
+            "binary_tensor_data", "parameters", "schedule_policy", "model_configuration"
+        ],
+    }  # fmt: skip
+
+
+def test_model_metadata_shows_the_row_dimension_first() -> None:
+    image = Tensor("image", "uint8", (3, Dim(224), Dim(224)))
+    spec = ModelSpec("resnet", "torch", (image,), (Tensor("y", "bfloat16", (10,)),))
+    assert metadata.model_metadata(spec, ["2"]) == {
+        "name": "resnet",
+        "versions": ["2"],
+        "platform": "pytorch_batchpool",
+        "inputs": [{"name": "image", "datatype": "UINT8", "shape": [-1, 3, -1, -1]}],
+        "outputs": [{"name": "y", "datatype": "BF16", "shape": [-1, 10]}],
+    }
+    assert metadata.model_metadata(MIXED)["platform"] == "numpy_batchpool"
+    assert metadata.model_metadata(MIXED)["versions"] == ["1"]
+    assert metadata.model_metadata(MIXED)["inputs"] == [
+        {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
+        {"name": "text", "datatype": "BYTES", "shape": [-1]},
+    ]
+
+
+def test_model_config_leaves_the_row_dimension_out() -> None:
+    needed = Tensor("needed", "float32", ())
+    spec = ModelSpec("mixed", "numpy", MIXED.inputs, MIXED.outputs, (*MIXED.parameters, needed))
+    assert metadata.model_config(spec, 64, 10_000) == {
+        "name": "mixed",
+        "platform": "numpy_batchpool",
+        "backend": "batchpool",
+        "max_batch_size": 64,
+        "input": [
+            {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]},
+            {"name": "text", "data_type": "TYPE_STRING", "dims": []},
+        ],
+        "output": [
+            {"name": "score", "data_type": "TYPE_FP32", "dims": [2]},
+            {"name": "label", "data_type": "TYPE_STRING", "dims": []},
+            {"name": "half", "data_type": "TYPE_FP16", "dims": [2]},
+        ],
+        "dynamic_batching": {"max_queue_delay_microseconds": 10_000},
+        "model_transaction_policy": {"decoupled": False},
+        "response_cache": {"enable": False},
+        "parameters": {
+            "top_k": {"string_value": "int64, default 5"},
+            "needed": {"string_value": "float32, required"},
+        },
+    }
+    assert "parameters" not in metadata.model_config(AFFINE, 1)
+
+
+def test_every_input_of_the_config_stands_in_the_metadata() -> None:
+    for spec in (AFFINE, MIXED):
+        shown = metadata.model_metadata(spec)
+        config = metadata.model_config(spec, 8)
+        assert [t["name"] for t in config["input"]] == [t["name"] for t in shown["inputs"]]
+        assert [t["dims"] for t in config["input"]] == [t["shape"][1:] for t in shown["inputs"]]
+
+
+def test_health() -> None:
+    assert metadata.live() == {"live": True}
+    assert metadata.ready(True) == {"live": True, "ready": True}
+    assert metadata.ready(False) == {"live": False, "ready": False}
+    assert metadata.model_ready("m", False) == {"name": "m", "ready": False}

@@ -1,0 +1,98 @@
+"""Content types and the headers that every form shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchpool.core.errors import InvalidRequest, UnsupportedMediaType
+from batchpool.wire.request import (
+    Form,
+    brief,
+    form_of,
+    header_length,
+    header_priority,
+    header_timeout_ns,
+    sooner,
+)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "form"),
+    [
+        (None, Form.OIP),
+        (b"", Form.OIP),
+        (b"application/json", Form.OIP),
+        (b"Application/JSON; charset=utf-8", Form.OIP),
+        (b"application/octet-stream", Form.OIP),
+        (b"application/x-www-form-urlencoded", Form.OIP),
+        (b"application/msgpack", Form.MSGPACK),
+        (b"application/x-msgpack ;v=5", Form.MSGPACK),
+        (b"application/vnd.msgpack", Form.MSGPACK),
+    ],
+)
+def test_the_form_by_content_type(content_type: bytes | None, form: Form) -> None:
+    headers = {} if content_type is None else {b"content-type": content_type}
+    assert form_of(headers) is form
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [b"text/plain", b"multipart/form-data; boundary=x", b"image/png", b"json", b"\xff" * 500],
+)
+def test_other_content_types_are_not_known(content_type: bytes) -> None:
+    with pytest.raises(UnsupportedMediaType) as caught:
+        form_of({b"content-type": content_type})
+    assert caught.value.status == 415
+    assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("length", "form"),
+    [(b"0", Form.RAW), (b"000", Form.RAW), (b"10", Form.OIP), (b"", Form.OIP), (b"x", Form.OIP)],
+)
+def test_a_header_length_of_zero_is_the_raw_form(length: bytes, form: Form) -> None:
+    headers = {b"inference-header-content-length": length}
+    assert form_of(headers) is form
+    assert form_of(headers | {b"content-type": b"application/octet-stream"}) is form
+    assert form_of(headers | {b"content-type": b"application/msgpack"}) is Form.MSGPACK
+
+
+def test_the_header_length() -> None:
+    assert header_length({}, 7) == 7
+    assert header_length({b"inference-header-content-length": b"7"}, 7) == 7
+    with pytest.raises(InvalidRequest, match=r"out of range \[0, 7\]"):
+        header_length({b"inference-header-content-length": b"8"}, 7)
+
+
+def test_the_timeout() -> None:
+    assert header_timeout_ns({}) is None
+    for text, expected in (
+        (b"0", None),
+        (b"1", 1_000_000),
+        (b"30000", 30_000_000_000),
+        (b"9" * 5000, 2**63 - 1),
+    ):
+        assert header_timeout_ns({b"x-request-timeout-ms": text}) == expected
+    for text in (b"-1", b"1.5", b"", b"1 ", b"abc", "²".encode("latin-1")):
+        with pytest.raises(InvalidRequest, match="X-Request-Timeout-Ms"):
+            header_timeout_ns({b"x-request-timeout-ms": text})
+
+
+def test_the_priority() -> None:
+    assert header_priority({}) == 0
+    assert [header_priority({b"x-request-priority": b"%d" % p}) for p in (0, 1, 255)] == [0, 1, 255]
+    for text in (b"256", b"-1", b"high", b"", b"9" * 5000):
+        with pytest.raises(InvalidRequest, match="X-Request-Priority"):
+            header_priority({b"x-request-priority": text})
+
+
+def test_the_sooner_timeout() -> None:
+    assert sooner(None, None) is None
+    assert (sooner(3, None), sooner(None, 3), sooner(3, 4), sooner(4, 3)) == (3, 3, 3, 3)
+
+
+def test_brief_is_quoted_and_short() -> None:
+    assert brief("a") == "'a'"
+    assert brief(5) == "5"
+    for long in ("x" * 10_000, ["x"] * 10_000, 10**1000):
+        assert len(brief(long)) <= 82

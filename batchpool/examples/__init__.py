@@ -1,0 +1,1 @@
+"""Models to start from; each can be served as it stands."""

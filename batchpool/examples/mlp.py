@@ -1,0 +1,50 @@
+"""A torch model of three layers, 512-2048-2048-512, with random weights from a fixed seed.
+
+    pip install 'batchpool[torch]'
+    batchpool serve --model batchpool.examples.mlp:MLP
+
+    python3 -c 'print({"inputs": [{"name": "x", "shape": [1, 512], "datatype": "FP32",
+      "data": [0.5] * 512}]})' | tr "'" '"' |
+      curl -s localhost:8000/v2/models/mlp/infer -d @-
+
+On a GPU it computes in half precision, on a CPU in single precision. Rows are float32 on
+both roads, 2 KiB in and 2 KiB out; they are converted on the device. All workers have the
+same weights, so any of them gives a row the same answer.
+"""
+
+from __future__ import annotations
+
+import torch
+
+import batchpool as bp
+
+_WIDTH = 512
+_HIDDEN = 2048
+_SEED = 1234
+
+
+class MLP(bp.Model):
+    """`x` [n, 512] float32 -> `y` [n, 512] float32."""
+
+    name = "mlp"
+    framework = "torch"
+    inputs = [bp.Tensor("x", "float32", (_WIDTH,))]
+    outputs = [bp.Tensor("y", "float32", (_WIDTH,))]
+
+    def load(self, device: str) -> None:
+        # Made on the CPU, under a generator state of their own: the same on every device.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            layers = torch.nn.Sequential(
+                torch.nn.Linear(_WIDTH, _HIDDEN),
+                torch.nn.ReLU(),
+                torch.nn.Linear(_HIDDEN, _HIDDEN),
+                torch.nn.ReLU(),
+                torch.nn.Linear(_HIDDEN, _WIDTH),
+            )
+        self._dtype = torch.float16 if device.startswith("cuda") else torch.float32
+        self._layers = layers.to(device, self._dtype).eval()
+
+    def infer(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
+        y: torch.Tensor = self._layers(batch["x"].to(self._dtype))
+        return {"y": y.float()}

@@ -20,13 +20,14 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format clean always
+.PHONY: help serve test lint format readme clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
 	@echo 'make test     install, then lint and run all tests'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff rewrite the files'
+	@echo 'make readme   make the generated sections of README.md anew'
 	@echo 'make clean    remove .venv, caches and build output'
 	@echo
 	@echo 'Variables: PYTHON (to make the environment with), VENV (default: the active one, or'
@@ -46,6 +47,10 @@ lint: $(stamp)dev
 format: $(stamp)dev
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
+
+readme: $(stamp)dev
+	$(bin)/python -c 'from pathlib import Path; from batchpool.core.manual import refreshed; \
+		p = Path("README.md"); p.write_text(refreshed(p.read_text()))'
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

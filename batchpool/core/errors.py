@@ -2,23 +2,8 @@
 
 Nobody else types a status number or an error code. An error that travels through
 shared memory does so as a `Status` number in the slot's `status` word plus a short
-text; `error_for` turns the pair back into the exception.
-
-    class                 status  code                 says
-    InvalidRequest        400     invalid_request      malformed, wrong dtype, shape or name
-    NotFound              404     not_found            no such model or path
-    MethodNotAllowed      405     method_not_allowed   wrong verb
-    TooLarge              413     too_large            can never fit: body, row or number of rows
-    UnsupportedMediaType  415     unsupported_media    unknown content type or encoding
-    ModelError            500     model_error          the model raised, or answered wrongly
-    WorkerLost            500     worker_lost          the worker died with it, every attempt
-    InternalError         500     internal             a fault of ours; details are in the log
-    Overloaded            503     overloaded           the lane is above its watermark
-    Draining              503     draining             the pool is shutting down
-    NotReady              503     not_ready            no worker can serve this model now
-    PoolStopped           503     pool_stopped         the pool went away with the request
-    DeadlineExceeded      504     deadline_exceeded    the request's time was up
-    Cancelled             499     cancelled            the caller took the request back
+text; `error_for` turns the pair back into the exception. The README's table is made from the
+classes below.
 """
 
 from __future__ import annotations
@@ -48,14 +33,20 @@ class PoolError(Exception):
 
 
 class InvalidRequest(PoolError, ValueError):
+    """Malformed, wrong dtype, shape or name, undeclared parameter."""
+
     status, code = 400, "invalid_request"
 
 
 class NotFound(PoolError, LookupError):
+    """No such model, version or path."""
+
     status, code = 404, "not_found"
 
 
 class MethodNotAllowed(PoolError):
+    """Wrong verb for this path."""
+
     status, code = 405, "method_not_allowed"
 
     def __init__(self, message: str, allowed: str = "") -> None:
@@ -67,22 +58,32 @@ class MethodNotAllowed(PoolError):
 
 
 class TooLarge(PoolError, ValueError):
+    """Can never fit: the body, a row, or more rows than a lane holds."""
+
     status, code = 413, "too_large"
 
 
 class UnsupportedMediaType(PoolError):
+    """Unknown content type or encoding."""
+
     status, code = 415, "unsupported_media"
 
 
 class ModelError(PoolError):
+    """The model raised, or answered what it did not declare."""
+
     status, code = 500, "model_error"
 
 
 class WorkerLost(PoolError):
+    """The worker died with this row, on every attempt."""
+
     status, code = 500, "worker_lost"
 
 
 class InternalError(PoolError):
+    """A fault of ours; the log has the details."""
+
     status, code = 500, "internal"
 
 
@@ -103,26 +104,38 @@ class Retryable(PoolError):
 
 
 class Overloaded(Retryable):
+    """The lane is above its watermark; come back after Retry-After."""
+
     code = "overloaded"
 
 
 class Draining(Retryable):
+    """The pool is shutting down."""
+
     code = "draining"
 
 
 class NotReady(Retryable):
+    """No worker can serve this model now."""
+
     code = "not_ready"
 
 
 class PoolStopped(Retryable, ConnectionError):
+    """The pool went away with the request."""
+
     code = "pool_stopped"
 
 
 class DeadlineExceeded(PoolError, TimeoutError):
+    """The request's time was up before it was answered."""
+
     status, code = 504, "deadline_exceeded"
 
 
 class Cancelled(PoolError):
+    """The caller took the request back."""
+
     status, code = 499, "cancelled"
 
 
@@ -171,3 +184,15 @@ class ConfigError(Exception):
 
 class StartError(Exception):
     """The pool could not start (port taken, memory too small, a model that cannot load)."""
+
+
+def all_errors() -> list[type[PoolError]]:
+    """Every class that stands for an answer, by HTTP status and code."""
+    kinds: list[type[PoolError]] = []
+    open_kinds = [PoolError]
+    while open_kinds:
+        kind = open_kinds.pop()
+        open_kinds += kind.__subclasses__()
+        if kind not in (PoolError, Retryable):
+            kinds.append(kind)
+    return sorted(set(kinds), key=lambda kind: (kind.status, kind.code))

@@ -1,4 +1,4 @@
-"""The configuration's manual, in two forms, both derived from its dataclasses.
+"""The manuals of configuration and errors, derived from the code that defines them.
 
 `example_toml` is a file that loads and changes nothing: every key is there with its help,
 commented out at its default. `reference_markdown` is the same as tables for the README.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 
 from batchpool.core.config import Key, ModelConfig, ServerConfig, keys_of, shown
+from batchpool.core.errors import all_errors
 
 EXAMPLE_IMPORT = "batchpool.examples.affine:Affine"
 
@@ -70,3 +71,24 @@ def reference_markdown() -> str:
             rows.append("| " + " | ".join(cells) + " |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def errors_markdown() -> str:
+    """Every error as a Markdown table: HTTP status, code, exception, meaning."""
+    rows = ["| status | `code` | `bp.` exception | when |", "|---|---|---|---|"]
+    for kind in all_errors():
+        meaning = " ".join((kind.__doc__ or "").split()).rstrip(".")
+        rows.append(f"| {kind.status} | `{kind.code}` | `{kind.__name__}` | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def refreshed(readme: str) -> str:
+    """The README's text with its generated sections between the markers made anew."""
+    for name, made in (("config", reference_markdown()), ("errors", errors_markdown())):
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        head, found, rest = readme.partition(start)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"the README has no section {start} ... {end}")
+        readme = f"{head}{start}\n\n{made}\n{end}{tail}"
+    return readme

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from batchpool.core.config import TABLES, Config, ModelConfig, keys_of, load_toml
+from batchpool.core.errors import all_errors
 from batchpool.core.manual import (
     EXAMPLE_IMPORT,
     default_text,
+    errors_markdown,
     example_toml,
     reference_markdown,
+    refreshed,
     values_text,
 )
 
 README = Path(__file__).parents[3] / "README.md"
-SECTION = re.compile(r"<!-- config -->\n(.*?)<!-- /config -->", re.DOTALL)
 DEFAULTS = Config(models=(ModelConfig(import_name=EXAMPLE_IMPORT),))
 
 
@@ -59,9 +61,18 @@ def test_the_reference_has_one_line_for_each_key() -> None:
             assert line == f"| `{key.name}` | {default} | {key.help} | {values_text(key)} |"
 
 
-def test_the_readme_has_the_reference() -> None:
-    text = README.read_text(encoding="utf-8") if README.exists() else ""
-    found = SECTION.search(text)
-    if found is None:
-        pytest.skip("README.md has no <!-- config --> section")
-    assert found[1].strip() == reference_markdown().strip()
+def test_the_generated_sections_of_the_readme_are_fresh() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert refreshed(text) == text, "run `make readme`"
+
+
+def test_a_readme_without_the_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="<!-- config -->"):
+        refreshed("no markers here")
+
+
+def test_every_error_stands_in_the_table_with_its_own_status_and_code() -> None:
+    lines = errors_markdown().splitlines()[2:]
+    assert len(lines) == len(all_errors()) == 14
+    assert "| 503 | `overloaded` | `Overloaded` |" in "\n".join(lines)
+    assert not any("| |" in line for line in lines), "every class says when it is raised"

@@ -1,0 +1,1 @@
+"""Benchmarks: each runs the alternative beside ours, interleaved, and checks every answer."""

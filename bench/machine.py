@@ -1,0 +1,99 @@
+"""What a figure is worth nothing without: the machine, the versions, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("batchpool", "numpy", "torch", "uvicorn", "starlette", "uvloop", "httptools")
+
+
+def facts() -> dict[str, Any]:
+    """The machine and the versions, as one flat object."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": _gpus(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+        "command": shlex.join(["python", "-m", *_command()]),
+    }
+
+
+def _command() -> list[str]:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return [spec.name if spec else sys.argv[0], *sys.argv[1:]]
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _gpus() -> list[str]:
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "-"
+
+
+def spread(values: Sequence[float], digits: int = 0) -> dict[str, float]:
+    """Median, least and most of several rounds."""
+    return {
+        "median": round(statistics.median(values), digits),
+        "min": round(min(values), digits),
+        "max": round(max(values), digits),
+        "rounds": len(values),
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie (nearest rank)."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+def report(title: str, rows: dict[str, Any], path: str | None) -> None:
+    """Print a table and, if asked, save it with the machine's facts as JSON."""
+    told = facts()
+    print(f"\n{title}")
+    print(f"  {told['cpu']}, {told['cores']} cores, {told['gpus'] or 'no GPU'}, {told['kernel']}")
+    print(f"  python {told['python']}, numpy {told['numpy']}, torch {told['torch']}")
+    print(f"  {told['command']}\n")
+    for name, value in rows.items():
+        if isinstance(value, dict) and "median" in value:
+            text = f"{value['median']:>12,g}   ({value['min']:,g} .. {value['max']:,g})"
+        else:
+            text = json.dumps(value)
+        print(f"  {name:<44} {text}")
+    if path:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps({"machine": told, "rows": rows}, indent=1) + "\n")
+        print(f"\n  saved {path}")

@@ -1,0 +1,184 @@
+"""Everything that only a GPU machine can show, in one run; saves JSON.
+
+    python -m tests.gpu.run [--save FILE.json]
+
+1. one worker per GPU, each seeing its own device and no other
+2. CUDA_VISIBLE_DEVICES of the parent as a UUID and as a subset
+3. the MLP of the examples through local clients and HTTP: answers equal a direct call
+4. rows per second of local clients, checked
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import batchpool as bp
+from batchpool.examples.mlp import MLP
+from bench.machine import facts, report
+from bench.serving import serving
+
+
+def uuids() -> list[str]:
+    """The UUIDs that nvidia-smi lists, in its order."""
+    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+    return [line.split("UUID: ")[1].rstrip(")") for line in found.stdout.splitlines()]
+
+
+def ask_where(pool: bp.Client, n: int = 400) -> tuple[Counter[str], set[str]]:
+    """Where n single rows ran: {uuid: rows}, and the CUDA_VISIBLE_DEVICES of the workers."""
+
+    def one(tag: int) -> Any:
+        found = pool.infer("where", tag=np.array([tag]))
+        assert found["tag"][0] == tag
+        return found
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(one, range(n)))
+    rows = Counter(f"GPU-{a['uuid'][0].decode()}" for a in answers)
+    return rows, {a["visible"][0].decode() for a in answers}
+
+
+def check_devices(gpus: list[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    # No waiting and batches of one row, so that the rows spread over the workers.
+    flags = ("--max-batch", "1", "--max-wait-ms", "0", "--frontends", "1")
+    with serving(["tests.gpu.models:Where"], *flags) as served, bp.Client(served.socket) as pool:
+        rows, visible = ask_where(pool)
+        assert set(rows) == set(gpus), f"{rows} ran on other GPUs than {gpus}"
+        assert visible == {str(i) for i in range(len(gpus))}
+        told["rows per GPU"] = dict(rows)
+        told["processes with a CUDA context"] = contexts(served.pids())
+    for name, value, expected in (
+        ("a UUID", gpus[-1], [gpus[-1]]),
+        ("a subset", str(len(gpus) - 1), [gpus[-1]]),
+    ):
+        os.environ["CUDA_VISIBLE_DEVICES"] = value
+        try:
+            with (
+                serving(["tests.gpu.models:Where"], *flags) as served,
+                bp.Client(served.socket) as pool,
+            ):
+                rows, visible = ask_where(pool, 50)
+        finally:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        assert sorted(rows) == expected, rows
+        assert visible == {value}, visible
+        told[f"CUDA_VISIBLE_DEVICES = {name}"] = f"ran on {', '.join(rows)}"
+    return told
+
+
+def contexts(pids: dict[str, int]) -> list[str]:
+    """Which of the pool's processes have the CUDA driver's device files open."""
+    found = []
+    for name, pid in pids.items():
+        opened = {os.path.realpath(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+        if any(path.startswith("/dev/nvidia") for path in opened):
+            found.append(name)
+    assert found, "no process has opened the driver"
+    assert all(name.startswith("worker") for name in found), found
+    return found
+
+
+def direct(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same model called in this process, on the first GPU."""
+    model = MLP()
+    model.load("cuda:0")
+    with torch.inference_mode():
+        batch = bp.Batch(len(x), {"x": torch.from_numpy(x).cuda()})
+        return np.asarray(model.infer(batch)["y"].cpu().numpy())
+
+
+def check_mlp(seconds: float) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    x = np.random.default_rng(3).standard_normal((4096, 512), dtype=np.float32)
+    flags = ("--max-wait-ms", "0", "--frontends", "1", "--max-batch", "64")
+    with serving(["batchpool.examples.mlp:MLP"], *flags) as served:
+        with bp.Client(served.socket) as pool:
+            lone = pool.infer("mlp", x=x[:1])["y"]
+            assert np.array_equal(lone, direct(x[:1])), "a lone row differs from the direct call"
+            y = pool.infer("mlp", x=x)["y"]
+            want = np.concatenate([direct(x[i : i + 64]) for i in range(0, len(x), 64)])
+            scale = np.abs(want).max()
+            error = float(np.abs(y - want).max() / scale)
+            assert error < 2e-3, error
+            told["lone row equals the direct call, bit for bit"] = True
+            told["4096 rows, largest difference to direct batches of 64"] = error
+            told["rows/s, one client, infer of 4096 rows"] = rate(
+                lambda: pool.infer("mlp", x=x), len(x), seconds
+            )
+            took = []
+            for _ in range(2000):
+                start = time.perf_counter()
+                pool.infer("mlp", x=x[:1])
+                took.append((time.perf_counter() - start) * 1e6)
+            took.sort()
+            told["lone row p50, p99 us"] = [round(took[1000]), round(took[1980])]
+        url = f"http://127.0.0.1:{served.port}/v2/models/mlp/infer"
+        head = {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": "0",
+        }
+        request = urllib.request.Request(url, x[:3].tobytes(), head)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            body = answer.read()
+            json_bytes = int(answer.headers["Inference-Header-Content-Length"])
+        over_http = np.frombuffer(body[json_bytes:], np.float32).reshape(3, 512)
+        assert np.abs(over_http - want[:3]).max() / scale < 2e-3
+        told["three raw rows over HTTP"] = "right"
+    return told
+
+
+def rate(call: Any, rows: int, seconds: float) -> float:
+    done, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        call()
+        done += rows
+    return round(done / (time.perf_counter() - start))
+
+
+def check_errors() -> dict[str, Any]:
+    """A model that raises fails its rows only; the worker and its stream live on."""
+    with serving(["tests.gpu.models:Raises"], "--frontends", "1", "--max-wait-ms", "0") as served:
+        pids = served.pids()
+        with bp.Client(served.socket) as pool:
+            good = np.ones((3, 4), dtype=np.float32)
+            for _ in range(20):
+                with pytest.raises(bp.ModelError, match="a negative row"):
+                    pool.infer("raises", x=-good)
+                assert np.array_equal(pool.infer("raises", x=good)["y"], good * 2 + 1)
+        assert served.pids() == pids, "a worker was restarted"
+    return {"a raising model": "20 errors, 20 right answers, no restart"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--save")
+    parser.add_argument("--seconds", type=float, default=5)
+    args = parser.parse_args()
+    print(json.dumps(facts(), indent=1), flush=True)
+    rows: dict[str, Any] = {}
+    for step in (
+        lambda: check_devices(uuids()),
+        check_errors,
+        lambda: check_mlp(args.seconds),
+    ):
+        found = step()
+        print(json.dumps(found, indent=1), flush=True)
+        rows.update(found)
+    report("The road on CUDA", rows, args.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Connection: uvicorn's HTTP/1.1 protocol with an end to every wait, and errors in JSON.
+
+uvicorn waits for ever for a first request, for the rest of one, and for a caller to read its
+answer, and takes headers of any size. `sweep`, called every second or so, ends:
+
+    stall_s       no byte came of a request that has begun; none was taken of an answer
+    arrival_s     one request took this long to arrive, however it trickled
+    keep_alive_s  nothing was asked
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from batchpool.core.errors import InvalidRequest
+from batchpool.edge.answers import refusal
+
+_OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may take. head_bytes: request line and headers; fields: headers."""
+
+    stall_s: float = 30.0
+    arrival_s: float = 600.0
+    keep_alive_s: float = 75.0
+    head_bytes: int = 64 * 1024
+    fields: int = 256
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. A subclass may set other limits."""
+
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._stirred_s = self.loop.time()  # a byte came, or an answer was complete
+        self._begun_s = 0.0  # the request's first byte
+        self._arriving = False
+        self._in_head = False
+        self._offer = False
+        self._piece = b""
+        self._head_bytes = 0
+        self._unsent_bytes = 0
+        self._sent_s = 0.0  # the unsent bytes got fewer
+
+    def data_received(self, data: bytes) -> None:
+        self._stirred_s = self.loop.time()
+        while data:
+            self._piece, self._again = data, b""
+            in_head = self._in_head
+            super().data_received(data)
+            if in_head and self._in_head:
+                self._head_bytes += len(data)
+            data = self._again
+        self._piece = b""
+        fields = len(self.headers or ())  # trailers of a chunked body add to them
+        if self._head_bytes > self.limits.head_bytes or fields > self.limits.fields:
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.send_400_response(
+                f"the request's headers are too large: at most {self.limits.head_bytes} bytes"
+                f" and {self.limits.fields} fields are taken"
+            )
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # nothing may follow the last answer
+        answer = refusal(InvalidRequest(msg))
+        lines = [b"HTTP/1.1 %d Bad Request" % answer.status]
+        lines += [b"%s: %s" % field for field in answer.headers]
+        lines += [b"connection: close", b"", answer.body]
+        self.transport.write(b"\r\n".join(lines))
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade was offered; uvicorn calls this when the parser gave up because of it.
+
+        HTTP wants such an offer ignored, and some libraries make one with every first request
+        (h2c). The parser would lose the request's body, so it gets the request once more
+        without the offer, and then what came behind the head.
+        """
+        stop = sys.exception()
+        if not self._offer or stop is None:
+            return
+        rest = self._piece[stop.args[0] :]
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % field for field in self.headers if field[0] not in _OFFER_FIELDS]
+        self._offer = False
+        self.parser = httptools.HttpRequestParser(self)
+        self._again = b"\r\n".join([*lines, b"", rest])
+
+    # -- the parser's calls -------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun_s = self._stirred_s
+        self._arriving = self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offer:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._offer:
+            super().on_message_complete()
+            self._arriving = False
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            # The application has taken and dropped as much of a refused body as it wants.
+            self.transport.close()
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        self._stirred_s = self.loop.time()
+        super().on_response_complete()
+
+    # -- ends of waits ------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """End this connection if it has waited too long. now_s: the loop's time."""
+        unsent_bytes = self.unsent_bytes()
+        if unsent_bytes < self._unsent_bytes or self._unsent_bytes == 0:
+            self._sent_s = now_s
+        self._unsent_bytes = unsent_bytes
+        if unsent_bytes:
+            if now_s - self._sent_s > self.limits.stall_s:
+                self.transport.abort()
+        elif not self.transport.is_closing() and self._is_overdue(now_s):
+            self.transport.close()
+
+    def unsent_bytes(self) -> int:
+        """What the caller has yet to take of answers that wait here; 0 if none waits here.
+
+        What waits in the kernel counts with it: the kernel asks for more only when a good
+        part of its own buffer is free, which a slow reader takes long to achieve.
+        """
+        here: int = self.transport.get_write_buffer_size()
+        if here == 0:
+            return 0
+        sock = self.transport.get_extra_info("socket")
+        raw = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        return here + int.from_bytes(raw, sys.byteorder)
+
+    def _is_overdue(self, now_s: float) -> bool:
+        if self.flow.read_paused:  # it is us who keep the caller from sending
+            self._stirred_s = now_s
+        quiet_s = now_s - self._stirred_s
+        if self._arriving:
+            late = now_s - self._begun_s > self.limits.arrival_s
+            return quiet_s > self.limits.stall_s or late
+        busy = self.cycle is not None and not self.cycle.response_complete
+        return not busy and quiet_s > self.limits.keep_alive_s
+
+
+def sweep_all(connections: Iterable[object], now_s: float) -> None:
+    """Sweep a server's connections."""
+    for connection in list(connections):
+        assert isinstance(connection, Connection)
+        connection.sweep(now_s)

@@ -1,0 +1,128 @@
+"""Front: what one front end serves and what it answers besides infer. No HTTP library here.
+
+live    200 while the process runs
+ready   200 when the pool was started, is not draining, and every model's lane is open and
+        served by a worker; else 503 with the reason. Overload does not make it unready
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+
+from batchpool.client.aio import Reactor
+from batchpool.core.errors import Draining, NotFound, NotReady, PoolError
+from batchpool.core.lifecycle import PoolState
+from batchpool.edge.answers import Answer, json_answer, refusal
+from batchpool.edge.door import VERSION, Door
+from batchpool.edge.infer import Aside
+from batchpool.wire import metadata as objects
+
+_MIB = 2**20
+
+
+class Front:
+    """The doors of one attached session. stopping: set when this front end takes its leave."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        session = reactor.session
+        most = session.server["max_body_mib"] * _MIB
+        self.max_body_bytes: int = most
+        self.stopping = False
+        self.aside = Aside()
+        self.doors = {
+            name: Door(facts, session.ports[name], reactor, most)
+            for name, facts in session.models.items()
+        }
+        self._reactor = reactor
+        self._server = json_answer(objects.server_metadata(package_version()))
+        self._models = {
+            name: json_answer(objects.model_metadata(door.facts.spec, (VERSION,)))
+            for name, door in self.doors.items()
+        }
+        self._configs = {
+            name: json_answer(objects.model_config(door.facts.spec, door.facts.max_batch))
+            for name, door in self.doors.items()
+        }
+
+    def door(self, model: str, version: str = VERSION) -> Door:
+        """The door of a model; NotFound names the models or the version there are."""
+        door = self.doors.get(model)
+        if door is None:
+            known = ", ".join(map(repr, self.doors)) or "none"
+            raise NotFound(f"there is no model {model!r}; the server has {known}")
+        if version != VERSION:
+            raise NotFound(f"model {model!r} has no version {version!r}; it has {VERSION!r}")
+        return door
+
+    # -- answers ------------------------------------------------------------------------
+
+    def root(self) -> Answer:
+        """GET /: where to go from here."""
+        return json_answer(
+            {
+                "name": "batchpool",
+                "version": package_version(),
+                "api": "/v2",
+                "protocol": "Open Inference Protocol v2",
+                "models": [f"/v2/models/{name}" for name in self.doors],
+                "documentation": "README.md of batchpool",
+            }
+        )
+
+    def server_metadata(self) -> Answer:
+        return self._server
+
+    def live(self) -> Answer:
+        return json_answer(objects.live())
+
+    def ready(self) -> Answer:
+        try:
+            self._check_ready()
+        except PoolError as exc:
+            return refusal(exc, objects.ready(False))
+        return json_answer(objects.ready(True))
+
+    def model_metadata(self, model: str, version: str = VERSION) -> Answer:
+        return self._models[self.door(model, version).facts.spec.name]
+
+    def model_config(self, model: str, version: str = VERSION) -> Answer:
+        return self._configs[self.door(model, version).facts.spec.name]
+
+    def model_ready(self, model: str, version: str = VERSION) -> Answer:
+        door = self.door(model, version)
+        try:
+            self._check_leaving()
+            door.check_open()
+        except PoolError as exc:
+            return refusal(exc, objects.model_ready(model, False))
+        return json_answer(objects.model_ready(model, True))
+
+    # -- readiness ----------------------------------------------------------------------
+
+    def _check_leaving(self) -> None:
+        if self._reactor.over:
+            raise self._reactor.session.stopped()
+        state = self._reactor.session.board.state.get()
+        if self.stopping or state in (PoolState.DRAINING, PoolState.STOPPED):
+            raise Draining("the server is shutting down")
+
+    def _check_ready(self) -> None:
+        self._check_leaving()
+        if self._reactor.session.board.state.get() != PoolState.READY:
+            raise NotReady("the server is starting")
+        if not self.doors:
+            raise NotReady("the server has no models")
+        for door in self.doors.values():
+            door.check_open()
+
+
+Ask = Callable[..., Answer]
+
+
+def package_version() -> str:
+    """The installed version of batchpool; "unknown" for a source tree that is not installed."""
+    try:
+        return metadata.version("batchpool")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,75 @@
+"""One infer request on the ASGI road: read the body, walk it through its Door, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from batchpool.client.aio import Reply
+from batchpool.client.port import Pending
+from batchpool.core.errors import Cancelled
+from batchpool.edge.answers import Answer
+from batchpool.edge.door import Arrival, Door
+from batchpool.edge.upload import Upload
+
+_Result = TypeVar("_Result")
+
+
+class Aside:
+    """A thread for the few requests whose parsing or encoding takes long, one after another.
+
+    One only: it competes with the loop for the interpreter, which a single step of reading
+    50 MB of JSON keeps for up to 0.4 s; with two the loop would wait for both.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "batchpool-aside")
+
+    async def run(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> Answer | None:
+    """The answer to one request; None when the caller has gone. Raises what refuses it."""
+    door.admit(arrival)
+    body = await upload.read(door.max_body_bytes)
+    if body is None:
+        return None
+    if door.parses_long(arrival, body):
+        request = await aside.run(door.parse, arrival, body)
+    else:
+        request = door.parse(arrival, body)
+    pending, reply = door.submit(arrival, request)
+    del body
+    if not await _finished(door, pending, reply, upload):
+        return None
+    if door.encodes_long(arrival, request, pending.n):
+        # Copies: the slots are free at once, and no thread reads what is another's by then.
+        outputs = door.fetch(request, pending)
+        return await aside.run(door.encode, arrival, request, outputs)
+    return door.fetch_and_encode(arrival, request, pending)
+
+
+async def _finished(door: Door, pending: Pending, reply: Reply, upload: Upload) -> bool:
+    """Wait for the rows; False when the caller goes first. Raises why they are not finished."""
+    watch = asyncio.create_task(_leave_when_lost(door, pending, reply, upload))
+    try:
+        await reply
+    except Cancelled:
+        return False
+    except BaseException:
+        door.forget(pending, reply)
+        raise
+    finally:
+        watch.cancel()
+    return True
+
+
+async def _leave_when_lost(door: Door, pending: Pending, reply: Reply, upload: Upload) -> None:
+    await upload.until_lost()
+    door.leave(pending, reply)

@@ -1,0 +1,161 @@
+"""A pool without its processes: real lanes, batcher and workers, stepped from the test's loop.
+
+`hold` keeps the workers from running anything, so that a test decides when rows finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from batchpool.client.board import Board
+from batchpool.client.port import Port
+from batchpool.client.session import ModelFacts, Session
+from batchpool.core.batching import Limits
+from batchpool.core.layout import board_layout, lane_layout, worker_layout
+from batchpool.core.lifecycle import PoolState
+from batchpool.core.tensors import ModelSpec
+from batchpool.model import Model, spec_of
+from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.batcher import Batcher, ModelQueue
+from batchpool.pool.crew import CrewMember
+from batchpool.pool.runner import NumpyRunner
+from batchpool.pool.worker import Worker
+from batchpool.shm.channel import pair
+from batchpool.shm.lane import Lane
+from batchpool.shm.records import Records
+from batchpool.shm.segment import create, map_checked
+from tests.unit.edge.loops import until
+
+SERVER: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 8000,
+    "max_body_mib": 8,
+    "drain_s": 5.0,
+    "log_level": "info",
+}
+_LOOK_S = 0.05
+
+
+class SessionDouble(Session):
+    """A session that was attached to nobody; `theirs` is the supervisor's end of it."""
+
+    def __init__(self, models: int, ring: Any, server: Mapping[str, Any]) -> None:
+        ours, self.theirs = pair()
+        super().__init__(ours, "the supervisor")
+        self.server = {**SERVER, **server}
+        self._ring_batcher = ring
+        fd = create(board_layout(models), sealed=False)
+        self._board = Board(fd, models, writable=True)
+        os.close(fd)
+        self._board.state.set(int(PoolState.READY))
+        self._board.serving[:] = 1
+
+    def ring(self) -> None:
+        self._ring_batcher()
+
+    def close(self) -> None:
+        super().close()
+        self.theirs.close()
+
+
+class PoolDouble:
+    """One lane, one worker a model. `async with` runs it on the loop."""
+
+    def __init__(
+        self,
+        *models: type[Model],
+        slots: int = 64,
+        max_batch: int = 16,
+        request_timeout_s: float = 30.0,
+        server: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.hold = False
+        self._wake = asyncio.Event()
+        self.session = SessionDouble(len(models), self._wake.set, server or {})
+        specs = [spec_of(model) for model in models]
+        self.batcher = Batcher([ModelQueue(s.name, Limits(max_batch, 0)) for s in specs], 8)
+        self.workers: list[Worker] = []
+        self._records: list[Records] = []
+        for index, (model, spec) in enumerate(zip(models, specs, strict=True)):
+            self._serve(index, model(), spec, slots, max_batch)
+            self.session.models[spec.name] = ModelFacts(
+                index, spec, 0.9, request_timeout_s, max_batch
+            )
+
+    def _serve(self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int) -> None:
+        layout, records = lane_layout(spec, slots), worker_layout(rows, 8)
+        lane_fd, records_fd = create(layout, sealed=True), create(records, sealed=False)
+
+        def lane() -> Lane:
+            return Lane(spec, map_checked(lane_fd, layout), layout)
+
+        def records_view() -> Records:
+            return Records(map_checked(records_fd, records), records)
+
+        worker = Worker(spec, records_view(), NumpyRunner(model), self._wake.set, time.monotonic_ns)
+        worker.add_lane(index, index + 1, lane())
+        self.batcher.add_lane(AdmittedLane(index, index + 1, index, lane(), self.session.bell.ring))
+        member = CrewMember(index, index, records_view(), self._wake.set)
+        member.records.ready.set(1)
+        self.batcher.add_worker(member)
+        self.workers.append(worker)
+        self._records.append(member.records)
+        board = self.session.board
+        self.session.ports[spec.name] = Port(
+            lane(), watermark=0.9, serving=lambda: board.serves(index)
+        )
+        os.close(lane_fd)
+        os.close(records_fd)
+
+    def port(self, model: str) -> Port:
+        return self.session.ports[model]
+
+    async def run_one_batch(self, model: str) -> None:
+        """Let a worker that is held run one batch."""
+        index = self.session.models[model].index
+        worker, batches = self.workers[index], self._records[index].batches
+        before = batches.get()
+        await until(lambda: worker.step() and batches.get() > before, "a batch is run")
+
+    def release(self) -> None:
+        """Let the workers run again."""
+        self.hold = False
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            now_ns = time.monotonic_ns()
+            wake_at_ns = self.batcher.step(now_ns)
+            worked = False
+            for worker in () if self.hold else self.workers:
+                while worker.step():
+                    worked = True
+            if worked:
+                continue
+            wait_s = min(_LOOK_S, max(0.0, (wake_at_ns - now_ns) / 1e9))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+
+    async def __aenter__(self) -> PoolDouble:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+        self.session.close()

@@ -38,6 +38,10 @@ from batchpool.shm.lane import Lane
 from batchpool.shm.ring import unpack
 
 _NEVER_NS = 2**63 - 1
+# Plain ints: cheaper to store and to compare than members of an enum.
+_FREE, _FILLING = int(State.FREE), int(State.FILLING)
+_SUBMITTED, _DONE = int(State.SUBMITTED), int(State.DONE)
+_OPEN = int(Gate.OPEN)
 _U32 = 0xFFFFFFFF
 
 
@@ -112,7 +116,7 @@ class Port:
     def check_gate(self) -> None:
         """Raise why the lane takes no claims at all now, if so."""
         gate = self.lane.gate.get()
-        if gate != Gate.OPEN:
+        if gate != _OPEN:
             raise self._shut(gate)
         if not self._serving():
             raise NotReady(f"no worker serves model {self.spec.name!r} now")
@@ -145,7 +149,7 @@ class Port:
         slots: Sequence[int] = (self.map.take_one(),) if rows.n == 1 else self.map.take(rows.n)
         where = where_of(slots)
         for slot in slots:
-            self._state[slot] = State.FILLING
+            self._state[slot] = _FILLING
         try:
             for name, column in self._inputs:
                 column.store(where, rows.tensors[name])
@@ -165,7 +169,7 @@ class Port:
             self._uses[slot] = use
             self._sequence[slot] = use
             self._owner[slot] = pending
-            self._state[slot] = State.SUBMITTED
+            self._state[slot] = _SUBMITTED
             self._queued.append(slot | use << 32)
         self._due_at[slots[0]] = deadline_ns
         return pending
@@ -202,7 +206,7 @@ class Port:
         owner, uses = self._owner, self._uses
         for slot, use in tickets:
             pending = owner[slot] if slot < len(owner) else None
-            if pending is None or uses[slot] != use or self._state[slot] != State.DONE:
+            if pending is None or uses[slot] != use or self._state[slot] != _DONE:
                 self.stale += 1
                 continue
             owner[slot] = None
@@ -218,7 +222,7 @@ class Port:
     def _after_takeover(self, finished: list[Pending]) -> None:
         """A new batcher: the old one may have died between DONE and the completion entry."""
         self._generation = self.lane.generation.get()
-        done = np.flatnonzero(self.lane.state == State.DONE).tolist()
+        done = np.flatnonzero(self.lane.state == _DONE).tolist()
         mine = [slot for slot in done if self._owner[slot] is not None]
         self._complete(((slot, self._uses[slot]) for slot in mine), finished)
 
@@ -296,6 +300,7 @@ class Port:
         """
         if pending.abandoned or pending.remaining == 0:
             return
+        self.flush()  # the batcher looks for cancelled rows among those it has admitted
         pending.abandoned = True
         self._due_at[pending.slots[0]] = _NEVER_NS
         for slot in pending.slots:
@@ -320,7 +325,7 @@ class Port:
 
     def _free(self, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._state[slot] = State.FREE
+            self._state[slot] = _FREE
         if len(slots) == 1:
             self.map.give_back(slots[0])
         else:

@@ -23,7 +23,7 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   stale        u64  batcher  stale tickets ever seen         |
           +--------------------------------------------------------------+
           | sq: u64[C]   low 32 bits slot, high 32 bits sequence         |  client
-          | cq: u64[C]   the same                                        |  batcher
+          | cq: u64[2C]  the same; twice as many, see below              |  batcher
           +--------------------------------------------------------------+
           | header columns, u32/i64 [S] each, 128-byte aligned           |
           |   state        u32  the state's owner (core/lifecycle.py)    |
@@ -44,6 +44,10 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   in.NAME      client; out.NAME  worker; par.NAME  client    |
           |   len.in.NAME  u32 [S, *row shape]: lengths of bytes elements|
           +--------------------------------------------------------------+
+
+After a batcher's takeover the client looks for DONE slots by itself. It may then give out a slot
+again whose completion entry is still on its way, so that between two reaps up to two entries a
+slot can stand in cq.
 
 A dynamic dimension's column has room for its maximum; the size stands in size.in/size.out,
 in the order of the tensors and their dynamic dimensions. A bytes tensor's column is
@@ -226,7 +230,7 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
     words, at = _words(LANE_WORDS)
     adder = _Adder(at)
     adder.add("sq", "u8", (capacity,), "client")
-    adder.add("cq", "u8", (capacity,), "batcher")
+    adder.add("cq", "u8", (2 * capacity,), "batcher")
     for name, (dtype, writer) in HEADER_COLUMNS.items():
         adder.add(name, dtype, (slots,), writer)
     for road, writer, tensors in (("in", "client", spec.inputs), ("out", "worker", spec.outputs)):

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +115,7 @@ class Tensor:
         """The wire protocol's name of the dtype, as "FP32"."""
         return _DTYPES[self.dtype][1]
 
-    @property
+    @cached_property
     def np_dtype(self) -> np.dtype[Any]:
         """The storage dtype: native numpy; uint16 for bfloat16; object for bytes."""
         return np.dtype(_DTYPES[self.dtype][0])
@@ -124,15 +125,25 @@ class Tensor:
         """`pad` as the storage dtype holds it: a bfloat16's bits; b"" for bytes."""
         return b"" if self.is_bytes else stored_number(self, self.pad)
 
-    @property
+    @cached_property
     def max_shape(self) -> tuple[int, ...]:
         """The row's shape with every dynamic dimension at its maximum."""
         return tuple(d.max if isinstance(d, Dim) else d for d in self.shape)
 
-    @property
+    @cached_property
     def dynamic(self) -> tuple[int, ...]:
         """The positions of the dynamic dimensions in the row's shape."""
         return tuple(i for i, d in enumerate(self.shape) if isinstance(d, Dim))
+
+    def is_plain(self, array: Any) -> bool:
+        """Whether this is exactly an array [n, *row shape] of a fixed tensor, needing nothing."""
+        return (
+            type(array) is np.ndarray
+            and array.dtype is self.np_dtype
+            and not self.dynamic
+            and array.ndim == 1 + len(self.shape)
+            and array.shape[1:] == self.shape
+        )
 
     @property
     def wire_shape(self) -> list[int]:
@@ -293,7 +304,9 @@ def check_parameters(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any
     """Every declared parameter's value, given or default; InvalidRequest names what is wrong."""
     values: dict[str, Any] = {}
     for parameter in spec.parameters:
-        value = given.get(parameter.name, parameter.default)
+        value = given.get(parameter.name)
+        if value is None:
+            value = parameter.default
         if value is None:
             raise InvalidRequest(
                 f"parameter {parameter.name!r} of model {spec.name!r} is missing and has no default"
@@ -310,6 +323,8 @@ def check_parameters(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any
 
 def as_rows(tensor: Tensor, value: Any) -> Array:
     """`value` as a checked array [n, *row shape] of the tensor's storage dtype."""
+    if tensor.is_plain(value) and not tensor.is_bytes:
+        return cast(Array, value)
     if tensor.is_bytes:
         loose = object_array(tensor, value)
         check_shape(tensor, loose.shape)

@@ -12,6 +12,8 @@ from batchpool.core.tensors import Array
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
 
+# Plain ints: comparing an array with an enum's member costs four times as much.
+_SUBMITTED, _QUEUED, _DONE = int(State.SUBMITTED), int(State.QUEUED), int(State.DONE)
 _NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
 
 
@@ -31,7 +33,7 @@ class AdmittedLane:
         self.broken = False
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
-        self._cancels = lane.cancels.get()
+        self._cancels = -1  # every cancel word is looked at once
 
     def open(self, gate: Gate = Gate.OPEN) -> None:
         self.lane.gate.set(int(gate))
@@ -55,22 +57,22 @@ class AdmittedLane:
         if int(slots.max()) >= lane.slots:
             self._break()
             return _NO_ROWS
-        good = (lane.state[slots] == State.SUBMITTED) & (lane.sequence[slots] == sequences)
+        good = (lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)
         if not good.all() or len(np.unique(slots)) != n:
             slots, sequences = self._only_good(slots, sequences, good)
         rows = self._headers(slots, sequences)
         rows[Field.ATTEMPT] = 0
         lane.attempt[slots] = 0
-        lane.state[slots] = State.QUEUED
+        lane.state[slots] = _QUEUED
         self._sq.advance(n)
         return rows
 
     def _only_good(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop stale entries and second entries of one slot, and count them."""
-        _, first = np.unique(slots, return_index=True)
-        once = np.zeros(len(slots), dtype=bool)
-        once[first] = True
-        keep = good & once
+        candidates = np.flatnonzero(good)
+        _, first = np.unique(slots[candidates], return_index=True)
+        keep = np.zeros(len(slots), dtype=bool)
+        keep[candidates[first]] = True
         self.lane.stale.set(self.lane.stale.get() + int((~keep).sum()))
         return slots[keep], sequences[keep]
 
@@ -80,11 +82,18 @@ class AdmittedLane:
         self.ring_client()
 
     def cancels_came(self) -> bool:
-        """Whether cancel words were set since the last call."""
+        """Whether cancel words were set since the last call. Ask before `admit`.
+
+        The client publishes a row before it cancels it, so what was counted here is admitted.
+        """
         now = self.lane.cancels.get()
         came = now != self._cancels
         self._cancels = now
         return came
+
+    def recheck_cancels(self) -> None:
+        """Rows are back in the queue, whose cancel words may have been set meanwhile."""
+        self._cancels = -1
 
     def cancelled(self, slots: Array, sequences: Array) -> Array:
         """Which of these uses the client has cancelled, as a mask."""
@@ -93,14 +102,17 @@ class AdmittedLane:
 
     def complete(self, slots: Array, sequences: Array) -> None:
         """Hand slots back to the client: DONE first, then the completion entries, then the bell."""
-        self.lane.state[slots] = State.DONE
+        self.lane.state[slots] = _DONE
+        if len(slots) > self._cq.room():
+            self._break()  # its client uses slots again without ever taking completions
+            return
         self._cq.push(pack(slots, sequences))
         self.ring_client()
 
     def unfinished(self) -> I64:
         """After a takeover: the rows QUEUED in shared memory, as `admit` would give them."""
         lane = self.lane
-        slots = np.flatnonzero(lane.state == State.QUEUED)
+        slots = np.flatnonzero(lane.state == _QUEUED)
         rows = self._headers(slots, lane.sequence[slots])
         rows[Field.ATTEMPT] = lane.attempt[slots]
         return rows

@@ -150,11 +150,12 @@ class Batcher:
 
     def _admit(self, lane: AdmittedLane) -> None:
         model = self.models[lane.model]
+        cancels_came = lane.cancels_came()
         rows = lane.admit()
         if rows.shape[1]:
             model.queue.append(rows)
             model.tally.admitted += rows.shape[1]
-        if lane.cancels_came():
+        if cancels_came:
             queued = model.queue.view()
             mine = np.flatnonzero(queued[Field.LANE] == lane.number)
             slots = queued[Field.SLOT, mine]
@@ -266,15 +267,17 @@ class Batcher:
         rows[Field.ATTEMPT] += 1
         again: list[I64] = []
         for lane, part in self.by_lane(rows):
-            slots = part[Field.SLOT]
-            lane.lane.attempt[slots] = part[Field.ATTEMPT]
             lane.running -= part.shape[1]
             spent = part[Field.ATTEMPT] >= (model.attempts if model.idempotent else 1)
             if lane.closing:
                 self._unmap_if_idle(lane)
                 continue
-            lane.lane.state[slots[~spent]] = State.QUEUED
-            again.append(part[:, ~spent])
+            queued = part[:, ~spent]
+            # In this order, so that a takeover may count one death too few but never too many.
+            lane.lane.state[queued[Field.SLOT]] = State.QUEUED
+            lane.lane.attempt[queued[Field.SLOT]] = queued[Field.ATTEMPT]
+            lane.recheck_cancels()
+            again.append(queued)
             if spent.any():
                 model.tally.lost += int(spent.sum())
                 self._end(model, part[:, spent], Status.WORKER_LOST)

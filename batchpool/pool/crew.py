@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchpool.core.layout import RECORDS
-from batchpool.core.lifecycle import Outcome, Reason
+from batchpool.core.lifecycle import Reason
 from batchpool.core.queue import I64, Field
 from batchpool.shm.records import Records
 
@@ -57,7 +57,6 @@ class CrewMember:
         records.n[record] = n
         records.reason[record] = int(reason)
         records.attempt[record] = int(rows[Field.ATTEMPT].max())
-        records.outcome[record] = int(Outcome.NONE)
         records.row_lane[record, :n] = rows[Field.LANE]
         records.row_slot[record, :n] = rows[Field.SLOT]
         records.row_sequence[record, :n] = rows[Field.SEQUENCE]

@@ -38,6 +38,8 @@ def take_over(batcher: Batcher) -> None:
     for lane in batcher.lanes.values():
         lane.lane.generation.set(lane.lane.generation.get() + 1)
         lane.ring_client()
+    for member in batcher.crew.values():
+        member.ring()  # the old batcher may have died between publishing a record and its bell
 
 
 def _published(member: CrewMember) -> set[int]:

@@ -20,7 +20,6 @@ from batchpool.pool.answers import Answers, check_answers
 from batchpool.pool.gather import Part, count_extents, load_input, parts_of, store_output
 from batchpool.shm.lane import Lane
 from batchpool.shm.records import Records
-from batchpool.shm.ring import fence
 
 _MESSAGE_CHARS = 2000
 
@@ -162,7 +161,7 @@ class Worker:
         now_ns = self._clock_ns()
         records.end_ns[record] = now_ns
         records.outcome[record] = int(outcome)
-        fence()
+        records.fence()
         records.finished[record] = flight.token
         records.batches.set(records.batches.get() + 1)
         records.rows.set(records.rows.get() + flight.n)
@@ -184,7 +183,7 @@ def describe_error(exc: BaseException) -> str:
         return exc.message[:_MESSAGE_CHARS]
     try:
         text = str(exc)
-    except Exception:
+    except BaseException:
         text = "(its message cannot be shown)"
     text = " ".join(text[:_MESSAGE_CHARS].split())
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

@@ -19,7 +19,7 @@ class Records:
     def __init__(self, memory: Memory, layout: Layout, fence: Callable[[], None] = fence) -> None:
         self.memory = memory
         self.layout = layout
-        self._fence = fence
+        self.fence = fence
         cells = memory.cells()
         for name in ("progress_ns", "running", "batches", "rows", "ready"):
             setattr(self, name, Word(cells, word(layout, name)))
@@ -46,13 +46,13 @@ class Records:
     ready: Word
 
     def sq_producer(self) -> Producer:
-        return Producer(*ring_parts(self.memory, self.layout, "sq"), fence=self._fence)
+        return Producer(*ring_parts(self.memory, self.layout, "sq"), fence=self.fence)
 
     def sq_consumer(self) -> Consumer:
         return Consumer(*ring_parts(self.memory, self.layout, "sq"))
 
     def cq_producer(self) -> Producer:
-        return Producer(*ring_parts(self.memory, self.layout, "cq"), fence=self._fence)
+        return Producer(*ring_parts(self.memory, self.layout, "cq"), fence=self.fence)
 
     def cq_consumer(self) -> Consumer:
         return Consumer(*ring_parts(self.memory, self.layout, "cq"))

@@ -16,7 +16,7 @@ from typing import Any
 from batchpool.core.tensors import ModelSpec, Tensor
 
 # Only what works: schedule_policy is the parameters `priority` and `timeout`.
-EXTENSIONS = ("binary_tensor_data", "parameters", "schedule_policy", "model_configuration")
+EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")
 
 _PLATFORMS = {"torch": "pytorch_batchpool", "numpy": "numpy_batchpool"}
 

@@ -12,7 +12,7 @@ def test_server_metadata_lists_only_what_works() -> None:
         "name": "batchpool",
         "version": "1.2.3",
         "extensions": [
-            "binary_tensor_data", "parameters", "schedule_policy", "model_configuration"
+            "binary_tensor_data", "parameters", "model_configuration"
         ],
     }  # fmt: skip
 

@@ -1,0 +1,287 @@
+"""The batcher, its takeover and its supervisor with one ordering rule removed at a time.
+
+Each function patches the real classes with a small wrong copy of one of their functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from batchpool.core.layout import RECORDS
+from batchpool.core.lifecycle import State
+from batchpool.core.queue import Field
+from batchpool.pool import takeover
+from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.batcher import Batcher
+from batchpool.pool.crew import CrewMember
+from batchpool.shm.ring import pack, unpack
+from tests.sim import world
+from tests.sim.memory import Process
+from tests.sim.mutations import Deaf, Patch
+from tests.sim.world import World
+
+# -- the batcher ------------------------------------------------------------------------
+
+
+def completion_entry_before_done(patch: Patch) -> None:
+    def complete(self: AdmittedLane, slots: Any, sequences: Any) -> None:
+        self._cq.push(pack(slots, sequences))
+        self.ring_client()
+        self.lane.state[slots] = State.DONE
+
+    patch.setattr(AdmittedLane, "complete", complete)
+
+
+def status_after_done(patch: Patch) -> None:
+    end = Batcher._end
+
+    def hasty(self: Batcher, model: Any, rows: Any, status: Any, text: str = "") -> None:
+        for lane in self.lanes.values():
+            write = lane.lane.write_status
+            lane.lane.write_status = lambda *args: None  # type: ignore[method-assign]
+            try:
+                theirs = rows[:, rows[Field.LANE] == lane.number]
+                end(self, model, theirs, status, text)
+            finally:
+                lane.lane.write_status = write  # type: ignore[method-assign]
+            if theirs.shape[1]:
+                lane.lane.write_status(theirs[Field.SLOT], status, text)
+
+    patch.setattr(Batcher, "_end", hasty)
+
+
+def any_sequence_is_admitted(patch: Patch) -> None:
+    def admit(self: AdmittedLane) -> Any:
+        entries = self._sq.peek()
+        slots, sequences = unpack(entries)
+        good = self.lane.state[slots] == State.SUBMITTED
+        slots, sequences = self._only_good(slots, sequences, good)
+        rows = self._headers(slots, sequences)
+        rows[Field.ATTEMPT] = 0
+        self.lane.attempt[slots] = 0
+        self.lane.state[slots] = State.QUEUED
+        if len(entries):
+            self._sq.advance(len(entries))
+        return rows
+
+    patch.setattr(AdmittedLane, "admit", admit)
+
+
+def any_state_is_admitted(patch: Patch) -> None:
+    def admit(self: AdmittedLane) -> Any:
+        entries = self._sq.peek()
+        slots, sequences = unpack(entries)
+        good = self.lane.sequence[slots] == sequences
+        slots, sequences = self._only_good(slots, sequences, good)
+        rows = self._headers(slots, sequences)
+        rows[Field.ATTEMPT] = 0
+        self.lane.attempt[slots] = 0
+        self.lane.state[slots] = State.QUEUED
+        if len(entries):
+            self._sq.advance(len(entries))
+        return rows
+
+    patch.setattr(AdmittedLane, "admit", admit)
+
+
+def stale_entry_hides_the_good_one(patch: Patch) -> None:
+    def only_good(self: AdmittedLane, slots: Any, sequences: Any, good: Any) -> Any:
+        once = np.zeros(len(slots), dtype=bool)
+        once[np.unique(slots, return_index=True)[1]] = True
+        return slots[good & once], sequences[good & once]
+
+    patch.setattr(AdmittedLane, "_only_good", only_good)
+
+
+def cancels_are_asked_after_admit(patch: Patch) -> None:
+    came = AdmittedLane.cancels_came
+    admit = AdmittedLane.admit
+
+    def late(self: AdmittedLane) -> Any:
+        rows = admit(self)
+        self.late = came(self)  # type: ignore[attr-defined]
+        return rows
+
+    patch.setattr(AdmittedLane, "admit", late)
+    patch.setattr(AdmittedLane, "cancels_came", lambda self: True)
+    cancelled = AdmittedLane.cancelled
+
+    def only_if_came(self: Any, slots: Any, sequences: Any) -> Any:
+        return cancelled(self, slots, sequences) & self.late
+
+    patch.setattr(AdmittedLane, "cancelled", only_if_came)
+
+
+def cancels_are_not_asked_again(patch: Patch) -> None:
+    patch.setattr(
+        AdmittedLane,
+        "recheck_cancels",
+        lambda self: setattr(self, "_cancels", self.lane.cancels.get()),
+    )
+
+
+def record_token_after_publish(patch: Patch) -> None:
+    prepare, publish = CrewMember.prepare, CrewMember.publish
+
+    def without_token(self: CrewMember, *args: Any) -> Any:
+        real, self.records.token = self.records.token, {}  # type: ignore[assignment]
+        try:
+            return prepare(self, *args)
+        finally:
+            self.records.token = real
+
+    def then_token(self: CrewMember, batch: Any) -> None:
+        publish(self, batch)
+        self.records.token[batch.record] = batch.token
+
+    patch.setattr(CrewMember, "prepare", without_token)
+    patch.setattr(CrewMember, "publish", then_token)
+
+
+def record_token_before_rows(patch: Patch) -> None:
+    prepare = CrewMember.prepare
+
+    def hasty(self: CrewMember, *args: Any) -> Any:
+        record = next(r for r in range(RECORDS) if r not in self.batches)
+        self.records.token[record] = self._token + 1
+        real, self.records.token = self.records.token, {}  # type: ignore[assignment]
+        try:
+            return prepare(self, *args)
+        finally:
+            self.records.token = real
+
+    patch.setattr(CrewMember, "prepare", hasty)
+
+
+def running_after_publish(patch: Patch) -> None:
+    def dispatch(self: Batcher, model: Any, member: Any, rows: Any, reason: Any, now: int) -> None:
+        order = np.lexsort((rows[Field.SLOT], rows[Field.LANE]))
+        batch = member.prepare(rows[:, order], reason, now)
+        member.publish(batch)
+        for lane, part in self.by_lane(batch.rows):
+            lane.lane.state[part[Field.SLOT]] = State.RUNNING
+            lane.running += part.shape[1]
+
+    patch.setattr(Batcher, "_dispatch", dispatch)
+
+
+def record_freed_before_completions(patch: Patch) -> None:
+    complete = Batcher._complete
+
+    def hasty(self: Batcher, member: CrewMember, batch: Any) -> None:
+        member.free(batch)
+        member.free = lambda batch: None  # type: ignore[method-assign]
+        try:
+            complete(self, member, batch)
+        finally:
+            del member.free
+
+    patch.setattr(Batcher, "_complete", hasty)
+
+
+def worker_gets_lanes_it_has_not_mapped(patch: Patch) -> None:
+    patch.setattr(CrewMember, "look_at_lanes", lambda self, serials: True)
+
+
+def lane_closed_while_its_rows_run(patch: Patch) -> None:
+    def unmap(self: Batcher, lane: Any) -> None:
+        if lane.closing and lane.number in self.lanes:
+            del self.lanes[lane.number]
+            self._serials[lane.number] = 0
+            self._all_mapped.clear()
+            self._lane_closed(lane.number)
+
+    patch.setattr(Batcher, "_unmap_if_idle", unmap)
+
+
+# -- takeover and reaping ---------------------------------------------------------------
+
+
+def generation_is_not_raised(patch: Patch) -> None:
+    take_over = takeover.take_over
+
+    def quietly(batcher: Batcher) -> None:
+        for lane in batcher.lanes.values():
+            lane.lane.generation = Deaf(lane.lane.generation)  # type: ignore[assignment]
+        take_over(batcher)
+
+    patch.setattr(takeover, "take_over", quietly)
+
+
+def takeover_forgets_queued_rows(patch: Patch) -> None:
+    patch.setattr(AdmittedLane, "unfinished", lambda self: self._headers(*np.zeros((2, 0), int)))
+
+
+def takeover_runs_published_records_again(patch: Patch) -> None:
+    patch.setattr(takeover, "_published", lambda member: set())
+
+
+def takeover_adopts_rows_in_any_state(patch: Patch) -> None:
+    still = takeover._still
+
+    def all_of(batcher: Batcher, rows: Any, state: State) -> Any:
+        parts = [still(batcher, rows[:, i : i + 1].copy(), s) for i in range(rows.shape[1])
+                 for s in (State.RUNNING, State.QUEUED, State.DONE)]  # fmt: skip
+        return np.concatenate([rows[:, :0], *parts], axis=1)
+
+    patch.setattr(takeover, "_still", all_of)
+
+
+def takeover_rings_no_worker(patch: Patch) -> None:
+    take_over = takeover.take_over
+
+    def quietly(batcher: Batcher) -> None:
+        rings = {member: member.ring for member in batcher.crew.values()}
+        for member in rings:
+            member.ring = lambda: None
+        take_over(batcher)
+        for member, ring in rings.items():
+            member.ring = ring
+
+    patch.setattr(takeover, "take_over", quietly)
+
+
+def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
+    """Its rows run again while its last stores have not landed."""
+    supervise, any_turn = World.supervise, World._any_turn
+    late: list[Process] = []
+
+    def hasty(self: World) -> None:
+        process = self.dead[0].process if self.dead else None
+        if process is not None and process.role == "worker":
+            late.append(Process("late stores", "worker", lambda: None))
+            late[-1].hidden, process.hidden = process.hidden, {}
+        supervise(self)
+
+    def landing(self: World) -> None:
+        if late and self.random.random() < 0.03:
+            late.pop(0).land()
+        any_turn(self)
+
+    patch.setattr(World, "supervise", hasty)
+    patch.setattr(World, "_any_turn", landing)
+
+
+def death_counted_before_queued(patch: Patch) -> None:
+    run_again = Batcher._run_again
+
+    def hasty(self: Batcher, member: CrewMember, batch: Any) -> None:
+        for lane, part in self.by_lane(batch.rows):
+            lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT] + 1
+        run_again(self, member, batch)
+
+    patch.setattr(Batcher, "_run_again", hasty)
+
+
+def completion_ring_has_one_entry_a_slot(patch: Patch) -> None:
+    lane_layout = world.lane_layout
+
+    def tight(*args: Any) -> Any:
+        layout = lane_layout(*args)
+        cq = replace(layout.columns["cq"], shape=(layout.capacity,))
+        return replace(layout, columns={**layout.columns, "cq": cq})
+
+    patch.setattr(world, "lane_layout", tight)

@@ -1,0 +1,196 @@
+"""Who may store what, and when: core/layout.py and core/lifecycle.py as checks on every store.
+
+A lane's words have the writers that the layout names. On top of it:
+
+    - counters only rise, and a ring entry that is pending is never overwritten;
+    - a state word is stored by the owner of the state, and only legal moves;
+    - a client writes a slot's headers and inputs only while it is FILLING;
+    - a worker writes outputs and status only of rows that its own records hold, RUNNING;
+    - nobody dispatches past a deadline, nor what was cancelled before the step began;
+    - after the batcher reported a lane closed, only its client touches it.
+
+Of a worker's records: the batcher writes a record only while it is free, token last; the
+worker only while it is not, `finished` last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from batchpool.core.layout import LANE_WORDS, RECORDS, WORKER_WORDS
+from batchpool.core.lifecycle import MOVES, OWNER, Owner, State
+from tests.sim.memory import Fault, Process, SimMemory
+
+Ticket = tuple[int, int, int]  # lane number, slot, sequence
+
+
+def _counter(who: Process, memory: SimMemory, name: str, value: int) -> None:
+    """sq_tail, sq_head, cq_tail, cq_head: rising, and head <= tail <= head + capacity."""
+    ring, end = name.split("_")
+    words = {"tail": memory.word(f"{ring}_tail"), "head": memory.word(f"{ring}_head")}
+    if value <= words[end]:
+        raise Fault(f"{who} lowers {name} from {words[end]} to {value}")
+    words[end] = value
+    capacity = len(memory.column(ring))
+    if not words["head"] <= words["tail"] <= words["head"] + capacity:
+        raise Fault(f"{who} stores {name}: counters {words}, capacity {capacity}")
+
+
+def _entry(who: Process, memory: SimMemory, ring: str, at: int) -> None:
+    tail, head = memory.word(f"{ring}_tail"), memory.word(f"{ring}_head")
+    if (at - head) % len(memory.column(ring)) < tail - head:
+        raise Fault(f"{who} overwrites pending entry {at} of {ring}: head {head}, tail {tail}")
+
+
+class LaneRules:
+    """The rules of one lane. holder(ticket): the unreaped process whose records hold a row."""
+
+    def __init__(
+        self,
+        memory: SimMemory,
+        number: int,
+        client: Process,
+        holder: Callable[[Ticket], Process | None],
+    ) -> None:
+        self.closed = False
+        self._memory = memory
+        self._number = number
+        self._client = client
+        self._holder = holder
+        self._writers = {c.name: c.writer for c in memory.layout.columns.values()}
+        self._cancelled: dict[tuple[int, int], int] = {}
+        self._state = memory.column("state")
+        self._sequence = memory.column("sequence")
+        self._row = {
+            name: max(1, len(place.flat) // memory.layout.slots)
+            for name, place in memory.places.items()
+        }
+        memory.rule = self
+
+    def __call__(self, who: Process, name: str, at: int, value: Any) -> None:
+        if self.closed and who is not self._client:
+            raise Fault(f"{who} stores {name} of lane {self._number}, which was closed")
+        if name == "words":
+            self._store_word(who, self._memory.word_names[at], value)
+        elif name in ("sq", "cq"):
+            self._only(who, "client" if name == "sq" else "batcher", name)
+            _entry(who, self._memory, name, at)
+        else:
+            self._store_column(who, name, at // self._row[name], value)
+
+    def note_cancel(self, slot: int, use: int, event: int) -> None:
+        """The client has cancelled this use, in whatever way it does that."""
+        self._cancelled.setdefault((slot, use), event)
+
+    def _only(self, who: Process, writer: str, name: str) -> None:
+        if who.role != writer or (writer == "client" and who is not self._client):
+            raise Fault(f"{who} stores {name} of lane {self._number}: the {writer}'s")
+
+    def _store_word(self, who: Process, name: str, value: int) -> None:
+        self._only(who, LANE_WORDS[name], name)
+        if name.endswith(("_tail", "_head")):
+            _counter(who, self._memory, name, value)
+        elif name not in ("gate", "claimed") and value < self._memory.word(name):
+            raise Fault(f"{who} lowers {name}")
+
+    def _store_column(self, who: Process, name: str, slot: int, value: int) -> None:
+        state = self._state[slot]
+        if name == "state":
+            self._move(who, slot, State(state), State(value))
+        elif name == "cancel":
+            self._only(who, "client", name)
+        elif name in ("status", "message", "message_len"):
+            holder = self._holder((self._number, slot, self._sequence[slot]))
+            if who.role == "batcher" and OWNER[State(state)] is Owner.BATCHER and holder is None:
+                return
+            self._held(who, name, slot, state)
+        elif self._writers[name] == "worker":
+            self._held(who, name, slot, state)
+        elif name == "attempt":
+            self._only(who, "batcher", name)
+            if OWNER[State(state)] is not Owner.BATCHER:
+                raise Fault(f"{who} stores attempt of slot {slot} in state {State(state).name}")
+        else:
+            self._only(who, self._writers[name], name)
+            if state != State.FILLING:
+                raise Fault(f"{who} stores {name} of slot {slot} in state {State(state).name}")
+
+    def _held(self, who: Process, name: str, slot: int, state: int) -> None:
+        ticket = (self._number, slot, self._sequence[slot])
+        if who.role != "worker" or state != State.RUNNING or self._holder(ticket) is not who:
+            raise Fault(
+                f"{who} stores {name} of {ticket} in state {State(state).name},"
+                f" held by {self._holder(ticket)}"
+            )
+
+    def _move(self, who: Process, slot: int, old: State, new: State) -> None:
+        self._only(who, OWNER[old].value, f"state {old.name} -> {new.name}")
+        if new not in MOVES[old]:
+            raise Fault(f"{who} moves slot {slot} from {old.name} to {new.name}")
+        if new is not State.RUNNING:
+            return
+        use = self._sequence[slot]
+        deadline_ns = self._memory.column("deadline_ns")[slot]
+        if deadline_ns <= who.now_ns:
+            raise Fault(f"{who} dispatches slot {slot} at {who.now_ns}, due at {deadline_ns}")
+        if self._cancelled.get((slot, use), who.since) < who.since:
+            raise Fault(f"{who} dispatches slot {slot} use {use}, cancelled before this step")
+
+
+class RecordRules:
+    """The rules of one worker's segment."""
+
+    def __init__(self, memory: SimMemory, worker: Process) -> None:
+        self._memory = memory
+        self._worker = worker
+        self._token = memory.column("token")
+        self._freed = memory.column("freed")
+        self._finished = memory.column("finished")
+        self._writers = {c.name: c.writer for c in memory.layout.columns.values()}
+        self._seen: tuple[bytes, dict[Ticket, int]] = (b"", {})
+        memory.rule = self
+
+    def active(self, record: int) -> bool:
+        """Whether the record holds rows that the worker has not finished."""
+        token = self._token[record]
+        return bool(token != self._freed[record] and token != self._finished[record])
+
+    def held(self) -> dict[Ticket, int]:
+        """The rows of all active records, each with its record."""
+        key = bytes(self._token) + bytes(self._freed) + bytes(self._finished)
+        if key != self._seen[0]:
+            most = len(self._memory.column("rows.slot")) // RECORDS
+            columns = [self._memory.column(f"rows.{c}") for c in ("lane", "slot", "sequence")]
+            rows: dict[Ticket, int] = {}
+            for record in filter(self.active, range(RECORDS)):
+                first = record * most
+                for at in range(first, first + self._memory.column("n")[record]):
+                    rows[(columns[0][at], columns[1][at], columns[2][at])] = record
+            self._seen = (key, rows)
+        return self._seen[1]
+
+    def __call__(self, who: Process, name: str, at: int, value: Any) -> None:
+        memory = self._memory
+        word = memory.word_names[at] if name == "words" else ""
+        writer = WORKER_WORDS[word] if word else self._writers[name]
+        if who.role != writer or (writer == "worker" and who is not self._worker):
+            raise Fault(f"{who} stores {word or name}[{at}] of {self._worker}: the {writer}'s")
+        if word:
+            if word.endswith(("_tail", "_head")):
+                _counter(who, memory, word, value)
+        elif name in ("sq", "cq"):
+            _entry(who, memory, name, at)
+        elif name == "token":
+            if value <= max(self._token) or self._token[at] != self._freed[at]:
+                raise Fault(f"{who} takes record {at} with token {value}: it is not free")
+        elif name == "freed":
+            if value != self._token[at]:
+                raise Fault(f"{who} frees record {at} as {value}; its token is {self._token[at]}")
+        elif name == "finished":
+            if value != self._token[at] or not self.active(at):
+                raise Fault(f"{who} finishes record {at} as {value}: it is not active")
+        elif name != "lanes":
+            record = at // (len(memory.column(name)) // RECORDS)
+            if (writer == "batcher") != (self._token[record] == self._freed[record]):
+                raise Fault(f"{who} stores {name} of record {record} out of turn")

@@ -1,0 +1,108 @@
+"""The simulator finds every ordering rule that is taken away.
+
+Each mutation is run with seeds until a fault comes up. Most are found by what comes of them
+(wrong answers, rows that are never answered, slots never freed), with the checks of single
+stores switched off. The few that show only as work done twice or in vain need those checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.crew import CrewMember
+from batchpool.pool.worker import Worker
+from tests.sim import mutations as m
+from tests.sim import mutations_batcher as b
+from tests.sim.memory import Fault
+from tests.sim.world import PROFILES, Profile, World, simulate
+
+SEEDS = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mutation, the kind of run that shows it, and whether every store must be judged."""
+
+    patch: Callable[[pytest.MonkeyPatch], None]
+    kind: str
+    enforce: bool = False
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.patch.__name__
+
+
+CASES = [
+    Case(m.tail_before_entries, "calm"),
+    Case(m.no_fence_at_all, "calm"),
+    Case(m.no_fence_before_tail, "calm"),
+    Case(m.no_fence_before_finished, "batcher"),
+    Case(m.batcher_passes_submissions_before_it_admits, "batcher"),
+    Case(m.worker_passes_a_record_before_it_is_finished, "batcher", enforce=True),
+    Case(m.entry_before_payload, "calm"),
+    Case(m.entry_before_header, "calm"),
+    Case(m.entry_before_submitted, "calm"),
+    Case(m.cancel_counted_before_its_words, "busy", enforce=True),
+    Case(m.cancel_before_its_row_is_published, "calm", enforce=True),
+    Case(m.client_trusts_completion_entries, "batcher"),
+    Case(m.client_looks_for_no_done_slots, "batcher"),
+    Case(m.finished_before_outputs, "worker"),
+    Case(m.record_entry_before_outputs, "calm"),
+    Case(m.record_entry_before_finished, "calm", enforce=True),
+    Case(b.completion_entry_before_done, "calm"),
+    Case(b.status_after_done, "busy"),
+    Case(b.any_sequence_is_admitted, "batcher"),
+    Case(b.any_state_is_admitted, "batcher"),
+    Case(b.stale_entry_hides_the_good_one, "batcher"),
+    Case(b.cancels_are_asked_after_admit, "calm", enforce=True),
+    Case(b.cancels_are_not_asked_again, "worker", enforce=True),
+    Case(b.record_token_after_publish, "calm"),
+    Case(b.record_token_before_rows, "calm", enforce=True),
+    Case(b.running_after_publish, "calm", enforce=True),
+    Case(b.record_freed_before_completions, "batcher"),
+    Case(b.worker_gets_lanes_it_has_not_mapped, "all"),
+    Case(b.lane_closed_while_its_rows_run, "client"),
+    Case(b.generation_is_not_raised, "batcher"),
+    Case(b.completion_ring_has_one_entry_a_slot, "crowded"),
+    Case(b.takeover_forgets_queued_rows, "batcher"),
+    Case(b.takeover_runs_published_records_again, "batcher"),
+    Case(b.takeover_adopts_rows_in_any_state, "batcher"),
+    Case(b.worker_is_given_up_before_it_is_reaped, "worker"),
+    Case(b.death_counted_before_queued, "all"),
+    Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
+    Case(m.no_bell(CrewMember, "publish", "ring"), "calm", name="no_bell_for_workers"),
+    Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),
+]
+
+
+def first_fault(case: Case) -> Fault:
+    profile = replace(PROFILES[case.kind], enforce=case.enforce)
+    for seed in range(SEEDS):
+        try:
+            simulate(seed, case.kind, profile)
+        except Fault as fault:
+            return fault
+    raise pytest.fail.Exception(f"not noticed in {SEEDS} seeds")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_mutation_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.patch(monkeypatch)
+    fault = first_fault(case)
+    cause: BaseException | None = fault
+    while cause is not None:  # that it is not the mutated code itself that is broken
+        assert not isinstance(cause, TypeError | AttributeError | NameError), str(fault)
+        cause = cause.__cause__
+
+
+def test_a_takeover_that_rings_no_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a kill after every store: the one between a record's publication and its bell."""
+    b.takeover_rings_no_worker(monkeypatch)
+    profile = Profile(clients=1, workers=1, slots=(8,), preempt=(0,))
+    with pytest.raises(Fault, match="sq has entries pending"):
+        for store in range(1, 200):
+            World(0, profile, {"batcher 1": store}).run_in_rounds(8)

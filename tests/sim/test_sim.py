@@ -1,0 +1,97 @@
+"""Seeded runs of the whole pool, and a kill after every single store of short ones.
+
+BATCHPOOL_SIM_SEEDS: how many seeds of each kind (default 50).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from batchpool.core.lifecycle import State
+from tests.sim.actors import ClientActor
+from tests.sim.memory import Fault
+from tests.sim.run import sweep
+from tests.sim.world import PROFILES, Profile, World, simulate
+
+SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "50"))
+ROUNDS = 8
+SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
+SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)
+
+
+@pytest.mark.parametrize("kind", PROFILES)
+def test_seeds(kind: str) -> None:
+    count, faults = sweep(kind, 0, SEEDS)
+    assert not faults, "\n\n".join(faults)
+    assert count.runs == SEEDS
+    assert count.answers > 3 * SEEDS, "the runs do something"
+    assert (count.deaths > 0) == bool(PROFILES[kind].kills)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = simulate(7, "all"), simulate(7, "all")
+    assert first.trace == second.trace
+    assert first.events == second.events
+
+
+def deaths_of(world: World) -> set[str]:
+    return {name for name in world.plan if name in world.buried}
+
+
+def survive(seed: int, profile: Profile, plan: dict[str, int]) -> World:
+    """A short run with planned deaths."""
+    world = World(seed, profile, plan)
+    try:
+        world.run_in_rounds(ROUNDS)
+    except Fault as fault:
+        steps = "\n".join(world.trace)
+        pytest.fail(f"seed {seed}, deaths {plan}: {fault!r}\n{steps}")
+    return world
+
+
+def each_store(seed: int, profile: Profile, name: str, step: int = 1) -> Iterator[int]:
+    """Kill the process after its first store, its second, ... until it has no more."""
+    store = 1
+    while deaths_of(survive(seed, profile, {name: store})):
+        yield store
+        store += step
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("role", ["client", "batcher", "worker"])
+def test_a_death_after_any_store(role: str, seed: int) -> None:
+    stores = sum(1 for _ in each_store(seed, SHORT, f"{role} 1"))
+    assert stores > 20
+
+
+@pytest.mark.parametrize(("seed", "step"), [(0, 5), (1, 5)])
+def test_the_successor_dies_after_any_store_too(seed: int, step: int) -> None:
+    """A batcher that dies in the middle of a takeover, wherever its predecessor died."""
+    takeovers = 0
+    for first in each_store(seed, SHORTEST, "batcher 1", step):
+        second = 1
+        plan = {"batcher 1": first, "batcher 2": second}
+        while deaths_of(survive(seed, SHORTEST, plan)) == {"batcher 1", "batcher 2"}:
+            takeovers += 1
+            second += 1
+            plan = {"batcher 1": first, "batcher 2": second}
+    assert takeovers > 100
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_worker_and_batcher_die_together(seed: int) -> None:
+    """The worker after any store, and the batcher's next one after the same number more."""
+    for store in each_store(seed, SHORTEST, "worker 1", 2):
+        for batcher in range(1, 100, 7):
+            survive(seed, SHORTEST, {"worker 1": store, "batcher 1": batcher})
+
+
+def test_a_quiet_run_frees_every_slot() -> None:
+    world = survive(3, SHORT, {})
+    clients = [actor for actor in world.actors if isinstance(actor, ClientActor)]
+    assert sum(client.answered for client in clients) > 2
+    for client in clients:
+        assert set(client.lane.memory.column("state")) == {State.FREE}

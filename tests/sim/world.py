@@ -1,0 +1,393 @@
+"""The simulated pool: clients, one batcher and workers in one process, a fake clock, one seed.
+
+`World.run` lets a seeded scheduler choose who takes the next step. Inside a step, before any
+load or store, other processes may take steps of their own (nested, so no threads), and after
+any store a process may be killed. The world is the supervisor: it reaps the dead, tells the
+batcher, and starts a successor. At the end the pool is left in peace until it is idle, and
+then everything must be in order.
+
+The same seed and profile give the same run.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from batchpool.core.layout import lane_layout, worker_layout
+from batchpool.core.lifecycle import State
+from tests.sim.actors import (
+    NEVER_NS,
+    Actor,
+    BatcherActor,
+    ClientActor,
+    Request,
+    SimLane,
+    SimRecords,
+    WorkerActor,
+)
+from tests.sim.memory import Fault, Killed, Process, SimMemory
+from tests.sim.model import DYNAMIC, PLAIN, Trouble
+from tests.sim.rules import LaneRules, RecordRules, Ticket
+
+MS = 1_000_000
+DEPTH = 3  # steps nested in steps
+QUIET_ROUNDS = 400
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What happens in a run. kills: probability per step of each role.
+
+    cancels, reaps: per step of a client. late: per request, poison: per row.
+
+    turns: steps before the quiet end, nested ones too. preempt: the mean number of loads and
+    stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
+    enforce: whether tests/sim/rules.py judges every store, or only what comes of them counts.
+    """
+
+    turns: int = 400
+    clients: int = 2
+    workers: int = 2
+    slots: tuple[int, ...] = (3, 8, 8)
+    rows_max: int = 3
+    max_lanes: int = 5
+    preempt: tuple[int, ...] = (6, 20, 60)
+    kills: Mapping[str, float] = field(default_factory=dict)
+    cancels: float = 0.1
+    reaps: float = 0.7
+    late: float = 0.1
+    poison: float = 0.0
+    enforce: bool = True
+
+
+PROFILES = {
+    "calm": Profile(),
+    "busy": Profile(preempt=(6,), cancels=0.7, late=0.7),
+    "crowded": Profile(
+        clients=1, slots=(8,), rows_max=7, reaps=0.3, kills={"batcher": 0.15}, cancels=0
+    ),
+    "client": Profile(kills={"client": 0.03}),
+    "batcher": Profile(kills={"batcher": 0.08}),
+    "worker": Profile(kills={"worker": 0.08}, poison=0.01),
+    "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
+}
+
+
+class World:
+    """One run. plan: a process's name, as "batcher 1", and the store after which it dies."""
+
+    def __init__(self, seed: int, profile: Profile, plan: Mapping[str, int] | None = None) -> None:
+        self.random = random = Random(seed)
+        self.profile = profile
+        self.plan = plan or {}
+        self.spec = DYNAMIC if random.random() < 0.25 else PLAIN
+        self.max_batch = random.choice((2, 4, 4, 8))
+        self.max_wait_ns = random.choice((0, 0, 2 * MS))
+        self.attempts = random.choice((1, 2, 3, 3))
+        self.now_ns = 1000 * MS
+        self.events = 0
+        self.quiet = False
+        self.trouble = Trouble()
+        self.trace: deque[str] = deque(maxlen=60)
+        self.lost: dict[Ticket, set[int]] = defaultdict(set)
+        self.lanes: dict[int, SimLane] = {}
+        self.crew: dict[int, SimRecords] = {}
+        self.actors: list[Actor] = []
+        self.dead: deque[Actor] = deque()
+        self.buried: set[str] = set()
+        self.wanted_clients = 0
+        self.lane_layout = lane_layout(self.spec, random.choice(profile.slots))
+        self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
+        self._born = defaultdict(int)
+        self._numbers = 0
+        self._depth = 0
+        self._turns = 0
+        self._preempt = random.choice(profile.preempt)
+        self._countdown = NEVER_NS
+        self._clients: dict[int, ClientActor] = {}
+        self.batcher = self._start_batcher()
+        for _ in range(profile.clients):
+            self._start_client()
+        for _ in range(profile.workers):
+            self._start_worker()
+        self._wind()
+
+    # -- the supervisor -----------------------------------------------------------------
+
+    def _number(self, role: str) -> int:
+        self._born[role] += 1
+        return self._born[role]
+
+    def _start_batcher(self) -> BatcherActor:
+        self.batcher = BatcherActor(self, self._number("batcher"))
+        self.actors.append(self.batcher)
+        return self.batcher
+
+    def _start_client(self) -> None:
+        free = [n for n in range(self.profile.max_lanes) if n not in self.lanes]
+        if not free:
+            self.wanted_clients += 1  # when a dead client's lane is closed
+            return
+        client = ClientActor(self, self._number("client"))
+        serial = self._number("lane")
+        memory = SimMemory(self.lane_layout, self.profile.enforce)
+        rules = LaneRules(memory, free[0], client.process, self.holder)
+        lane = SimLane(free[0], serial, memory, rules)
+        with self._undisturbed():
+            client.attach(lane, self.lane_layout)
+        self.lanes[lane.number] = lane
+        self._clients[serial] = client
+        self.actors.append(client)
+        batcher = self.batcher
+        batcher.inbox.append(lambda: batcher.add_lane(lane))
+        for records in self.crew.values():
+            self._tell_lane(records.worker, lane)
+
+    def _tell_lane(self, worker: WorkerActor, lane: SimLane) -> None:
+        worker.inbox.append(lambda: worker.add_lane(lane))
+
+    def _tell_drop(self, worker: WorkerActor, number: int) -> None:
+        worker.inbox.append(lambda: worker.worker.drop_lane(number))
+
+    def _start_worker(self) -> None:
+        number = self._number("worker")
+        worker = WorkerActor(self, number)
+        memory = SimMemory(self.records_layout, self.profile.enforce)
+        records = SimRecords(number, memory, RecordRules(memory, worker.process), worker)
+        with self._undisturbed():
+            worker.attach(records, self.records_layout)
+        self.crew[number] = records
+        self.actors.append(worker)
+        for lane in self.lanes.values():
+            self._tell_lane(worker, lane)
+        batcher = self.batcher
+        batcher.inbox.append(lambda: batcher.add_worker(records))
+
+    def client_of(self, lane: SimLane) -> ClientActor:
+        return self._clients[lane.serial]
+
+    def holder(self, ticket: Ticket) -> Process | None:
+        """The worker, not reaped yet, whose records hold this row."""
+        for records in self.crew.values():
+            if not records.reaped and ticket in records.rules.held():
+                return records.worker.process
+        return None
+
+    def lane_closed(self, number: int) -> None:
+        """The batcher says so: nobody needs that lane any more."""
+        lane = self.lanes.pop(number)
+        if not lane.gone:
+            raise Fault(f"the batcher closed lane {number}, whose client is alive")
+        lane.rules.closed = True
+        for records in self.crew.values():
+            self._tell_drop(records.worker, number)
+        if self.wanted_clients:
+            self.wanted_clients -= 1
+            self._start_client()
+
+    def worker_lost(self, records: SimRecords) -> None:
+        """The batcher has dealt with a dead worker's rows."""
+        self.crew.pop(records.number, None)
+
+    @property
+    def deaths(self) -> int:
+        return len(self.buried)
+
+    def ring_batcher(self) -> None:
+        self.batcher.ring()
+
+    def _bury(self, actor: Actor) -> None:
+        actor.process.dead = True
+        self.actors.remove(actor)
+        self.dead.append(actor)
+        self.buried.add(actor.process.name)
+        self.trace.append(f"{self.events} {actor.process} died, {actor.process.stores} stores")
+
+    def supervise(self) -> None:
+        """Reap one dead process: only now have its last stores landed."""
+        if not self.dead:
+            return
+        actor = self.dead.popleft()
+        actor.process.land()
+        self.trace.append(f"{self.events} {actor.process} is reaped")
+        batcher = self.batcher
+        if isinstance(actor, ClientActor):
+            lane = actor.lane
+            lane.gone = True
+            batcher.inbox.append(lambda: batcher.batcher.close_lane(lane.number))
+            self._start_client()
+        elif isinstance(actor, WorkerActor):
+            records = actor.records
+            records.reaped = True
+            batcher.inbox.append(lambda: batcher.lose_worker(records))
+            self._start_worker()
+        else:
+            self._start_batcher()
+
+    # -- the scheduler ------------------------------------------------------------------
+
+    def _wind(self) -> None:
+        mean = self._preempt
+        self._countdown = self.random.randint(1, 2 * mean) if mean else NEVER_NS
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """The supervisor's own steps are whole: nobody runs in the middle of one."""
+        countdown, self._countdown = self._countdown, NEVER_NS
+        yield
+        self._countdown = countdown
+
+    def pulse(self) -> None:
+        """Before a load or store: perhaps others run first."""
+        self.events += 1
+        self._countdown -= 1
+        if self._countdown > 0:
+            return
+        if self._depth < DEPTH and not self.quiet:
+            self._countdown = NEVER_NS
+            for _ in range(self.random.randint(1, 6)):
+                self._wind()
+                self._any_turn()
+        self._wind()
+
+    def _any_turn(self) -> None:
+        """One step of anybody who is not in the middle of one."""
+        self._turns += 1
+        free = [actor for actor in self.actors if not actor.busy]
+        self.now_ns += self.random.choice((0, 0, 0, MS // 10, MS))
+        if not free or (self.dead and self.random.random() < 0.3):
+            self.supervise()
+            return
+        actor = self.random.choice(free)
+        if self.random.random() < self.profile.kills.get(actor.process.role, 0):
+            if self.random.random() < 0.2:
+                self._bury(actor)
+                return
+            actor.process.kill_at = actor.process.stores + self.random.randint(1, 40)
+        self.turn(actor)
+
+    def turn(self, actor: Actor) -> None:
+        """One step of this actor, which may be its last."""
+        self._depth += 1
+        actor.busy = True
+        self.trace.append(f"{self.events} {'  ' * self._depth}{actor.process}")
+        try:
+            actor.turn()
+        except Killed:
+            self._bury(actor)
+        except Exception as error:  # it must not reach the process in whose step this one ran
+            raise Fault(f"{actor.process} raised {error!r}") from error
+        finally:
+            actor.busy = False
+            self._depth -= 1
+
+    def run(self) -> None:
+        """The whole run: some turns, then peace, then the account."""
+        while self._turns < self.profile.turns:
+            self._any_turn()
+        self.settle()
+
+    def run_in_rounds(self, rounds: int) -> None:
+        """A run without chance in the schedule: all take turns, until somebody dies."""
+        for _ in range(rounds):
+            for actor in list(self.actors):
+                self.turn(actor)
+                if self.dead:
+                    self.settle()
+                    return
+        self.settle()
+
+    def settle(self) -> None:
+        """Let all that was accepted finish, woken by doorbells and clocks only; then check."""
+        self.quiet = True
+        if self.random.random() < 0.3:
+            self.batcher.inbox.append(self.batcher.drain)
+        for actor in self.actors:
+            if not self.plan:
+                actor.process.kill_at = -1
+            if isinstance(actor, ClientActor):
+                actor.ring()
+        for _ in range(QUIET_ROUNDS):
+            while self.dead:
+                self.supervise()
+            awake = [a for a in self.actors if a.rung or a.inbox or a.wake_at_ns <= self.now_ns]
+            for actor in awake:
+                self.turn(actor)
+            if not awake:
+                soon = self.batcher.wake_at_ns
+                if soon > self.now_ns + 10 * self.max_wait_ns + 10 * MS:
+                    break
+                self.now_ns = max(soon, self.now_ns)
+        else:
+            raise Fault(f"the pool was not idle after {QUIET_ROUNDS} rounds")
+        self.check_idle()
+
+    # -- the account --------------------------------------------------------------------
+
+    def check_idle(self) -> None:
+        """Nothing is left: no row, no record, no ring entry, no lane of a dead client."""
+        clients = {a.lane.number: a for a in self.actors if isinstance(a, ClientActor)}
+        left = [f"lane {n} of a dead client" for n in self.lanes if n not in clients]
+        for number, client in clients.items():
+            left += [f"{client.process}: no answer to {r}" for r in client.open]
+            left += [f"{client.process}: {client.port.map.claimed} slots claimed"] * bool(
+                client.port.map.claimed
+            )
+            memory = client.lane.memory
+            for slot, state in enumerate(memory.column("state")):
+                if state != State.FREE:
+                    left.append(f"lane {number} slot {slot} is {State(state).name}")
+            left += self._pending(memory, f"lane {number}")
+        for records in self.crew.values():
+            left += self._pending(records.memory, f"worker {records.number}")
+            if list(records.memory.column("token")) != list(records.memory.column("freed")):
+                left.append(f"worker {records.number} has a record that is not free")
+        batcher = self.batcher.batcher
+        if not batcher.is_empty() or any(lane.running for lane in batcher.lanes.values()):
+            left.append("the batcher holds rows")
+        if set(batcher.lanes) != set(clients) or set(batcher.crew) != set(self.crew):
+            left.append(f"the batcher has lanes {set(batcher.lanes)}, crew {set(batcher.crew)}")
+        if left:
+            raise Fault("left when all is quiet: " + "; ".join(left))
+
+    def _pending(self, memory: SimMemory, name: str) -> list[str]:
+        return [
+            f"{name}: {ring} has entries pending"
+            for ring in ("sq", "cq")
+            if memory.word(f"{ring}_tail") != memory.word(f"{ring}_head")
+        ]
+
+    def new_request(self, n: int) -> Request:
+        """A request of n rows with numbers of their own, and its place in the row's troubles."""
+        self._numbers += 64
+        numbers = list(range(self._numbers, self._numbers + n))
+        late = self.random.random() < self.profile.late
+        within_ns = self.random.randint(0, 6 * MS) if late else 60_000 * MS
+        for number in numbers:
+            if self.random.random() < self.profile.poison:
+                self.trouble.kills.add(number)
+            elif self.random.random() < 0.01:
+                self.trouble.raises.add(number)
+        return Request(numbers, self.now_ns + within_ns)
+
+
+def simulate(seed: int, kind: str, profile: Profile | None = None) -> World:
+    """One run; any fault is raised with the seed and the last steps that led to it."""
+    world = World(seed, profile or PROFILES[kind])
+    try:
+        world.run()
+    except BaseException as fault:
+        if isinstance(fault, KeyboardInterrupt):
+            raise
+        last = "\n".join(world.trace)
+        raise Fault(
+            f"seed {seed}, kind {kind}: {fault!r}\n"
+            f"again: python -m tests.sim.run --kind {kind} --first {seed} --seeds 1\n"
+            f"last steps:\n{last}\n{traceback.format_exc()}"
+        ) from fault
+    return world

@@ -1,0 +1,161 @@
+"""The one table of errors: classes, codes, statuses, bodies, headers, and the way back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from batchpool.core import errors
+from batchpool.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Draining,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelError,
+    NotFound,
+    NotReady,
+    Overloaded,
+    PoolError,
+    PoolStopped,
+    Retryable,
+    Status,
+    TooLarge,
+    UnsupportedMediaType,
+    WorkerLost,
+    error_for,
+)
+
+TABLE = [
+    (InvalidRequest, 400, "invalid_request"),
+    (NotFound, 404, "not_found"),
+    (MethodNotAllowed, 405, "method_not_allowed"),
+    (TooLarge, 413, "too_large"),
+    (UnsupportedMediaType, 415, "unsupported_media"),
+    (ModelError, 500, "model_error"),
+    (WorkerLost, 500, "worker_lost"),
+    (InternalError, 500, "internal"),
+    (Overloaded, 503, "overloaded"),
+    (Draining, 503, "draining"),
+    (NotReady, 503, "not_ready"),
+    (PoolStopped, 503, "pool_stopped"),
+    (DeadlineExceeded, 504, "deadline_exceeded"),
+    (Cancelled, 499, "cancelled"),
+]
+RETRYABLE = {Overloaded, Draining, NotReady, PoolStopped}
+
+
+def concrete(kind: type[PoolError]) -> set[type[PoolError]]:
+    below = kind.__subclasses__()
+    return {kind} if not below else set().union(*map(concrete, below))
+
+
+def test_the_table_names_every_class_once() -> None:
+    assert concrete(PoolError) == {kind for kind, _, _ in TABLE}
+    assert len({code for _, _, code in TABLE}) == len(TABLE)
+    listed = {
+        tuple(line.split()[:3])
+        for line in (errors.__doc__ or "").splitlines()
+        if line.startswith("    ") and not line.strip().startswith("class")
+    }
+    assert listed == {(kind.__name__, str(status), code) for kind, status, code in TABLE}
+
+
+@pytest.mark.parametrize(("kind", "status", "code"), TABLE)
+def test_each_error(kind: type[PoolError], status: int, code: str) -> None:
+    error = kind("input 'x' has shape [1]; [n, 4] was expected")
+    assert (error.status, error.code) == (status, code)
+    assert str(error) == error.message == "input 'x' has shape [1]; [n, 4] was expected"
+    body = {"error": error.message, "code": code}
+    if kind in RETRYABLE:
+        assert error.body() == {**body, "retry_after_ms": 1000}
+        assert error.headers() == {"Retry-After": "1"}
+    else:
+        assert error.body() == body
+        assert error.headers() == {}
+    assert json.loads(json.dumps(error.body())) == error.body()
+
+
+@pytest.mark.parametrize(("kind", "status", "code"), TABLE)
+def test_each_error_can_be_raised_and_caught_as_one(
+    kind: type[PoolError], status: int, code: str
+) -> None:
+    with pytest.raises(PoolError, match="gone") as caught:
+        raise kind("gone")
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (InvalidRequest, ValueError),
+        (TooLarge, ValueError),
+        (NotFound, LookupError),
+        (PoolStopped, ConnectionError),
+        (DeadlineExceeded, TimeoutError),
+    ],
+)
+def test_callers_may_catch_the_builtin_kind(kind: type[PoolError], builtin: type) -> None:
+    assert isinstance(kind("text"), builtin)
+
+
+@pytest.mark.parametrize("kind", sorted(RETRYABLE, key=lambda k: k.code))
+@pytest.mark.parametrize(
+    ("retry_after_ms", "body_ms", "header"),
+    [
+        (-5, 1, "1"),
+        (0, 1, "1"),
+        (1, 1, "1"),
+        (999, 999, "1"),
+        (1000, 1000, "1"),
+        (1001, 1001, "2"),
+        (1999, 1999, "2"),
+        (2000, 2000, "2"),
+        (60_000, 60_000, "60"),
+    ],
+)
+def test_retry_after_is_whole_seconds_rounded_up_and_exact_in_the_body(
+    kind: type[Retryable], retry_after_ms: int, body_ms: int, header: str
+) -> None:
+    error = kind("later", retry_after_ms)
+    assert error.body()["retry_after_ms"] == body_ms
+    assert error.headers() == {"Retry-After": header}
+
+
+def test_method_not_allowed_names_the_verbs() -> None:
+    assert MethodNotAllowed("GET is not allowed", "POST").headers() == {"Allow": "POST"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (Status.MODEL_ERROR, ModelError),
+        (Status.WORKER_LOST, WorkerLost),
+        (Status.DEADLINE, DeadlineExceeded),
+        (Status.CANCELLED, Cancelled),
+        (Status.DRAINING, Draining),
+        (Status.INTERNAL, InternalError),
+    ],
+)
+def test_a_status_word_comes_back_as_its_error(status: Status, kind: type[PoolError]) -> None:
+    plain = error_for(status)
+    assert type(plain) is kind
+    assert plain.message
+    worded = error_for(int(status), "ValueError: row 3 is odd")
+    assert type(worded) is kind
+    assert worded.message == "ValueError: row 3 is odd"
+
+
+def test_every_status_but_ok_has_an_error() -> None:
+    unknown = [s for s in Status if error_for(s).message.startswith("unknown")]
+    assert unknown == [Status.OK]
+    assert Status.OK == 0, "fresh, zeroed memory is no failure"
+
+
+@pytest.mark.parametrize("status", [7, 255, 2**32 - 1])
+def test_a_status_word_nobody_wrote_is_an_internal_error(status: int) -> None:
+    error = error_for(status, "text that may be garbage")
+    assert type(error) is InternalError
+    assert str(status) in error.message

@@ -1,0 +1,38 @@
+"""Lanes and worker segments on real shared memory, all sides in one process."""
+
+from __future__ import annotations
+
+import os
+
+from batchpool.core.layout import Layout, lane_layout, worker_layout
+from batchpool.core.lifecycle import Gate
+from batchpool.core.tensors import ModelSpec
+from batchpool.shm.lane import Lane
+from batchpool.shm.records import Records
+from batchpool.shm.segment import Segment, create, map_checked
+
+
+def segment_of(layout: Layout) -> Segment:
+    fd = create(layout, sealed=True)
+    try:
+        return map_checked(fd, layout)
+    finally:
+        os.close(fd)
+
+
+def new_lane(spec: ModelSpec, slots: int, gate: Gate = Gate.OPEN) -> Lane:
+    """A lane as its client maps it, with the batcher's gate already set."""
+    layout = lane_layout(spec, slots)
+    lane = Lane(spec, segment_of(layout), layout)
+    lane.gate.set(int(gate))
+    return lane
+
+
+def other_side(lane: Lane) -> Lane:
+    """The same memory as another process would bind it: its own view objects."""
+    return Lane(lane.spec, lane.memory, lane.layout)
+
+
+def new_records(max_batch: int, max_lanes: int = 8) -> Records:
+    layout = worker_layout(max_batch, max_lanes)
+    return Records(segment_of(layout), layout)

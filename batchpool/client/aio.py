@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +38,7 @@ class Reactor:
         self._flush_planned = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._resting = False  # the next look is too late for a deadline that comes now
         self._loop.add_reader(session.bell.fd, self._on_bell)
         self._loop.add_reader(session.channel.fileno(), self._on_control)
         self._plan_look()
@@ -54,6 +55,8 @@ class Reactor:
         reply: Reply = self._loop.create_future()
         pending = port.submit(rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=reply)
         self._publish_soon(port)
+        if self._resting:
+            self._plan_look()
         return pending, reply
 
     def abandon(self, port: Port, pending: Pending) -> None:
@@ -61,6 +64,10 @@ class Reactor:
         if not self.over and pending.remaining:
             port.abandon(pending)
             self._publish_soon(port)
+
+    def runs_here(self) -> bool:
+        """Whether the running loop is the one that drives it."""
+        return self._loop is asyncio.get_running_loop()
 
     async def room(self) -> None:
         """Wait until completions came in (or the session is over)."""
@@ -127,8 +134,10 @@ class Reactor:
             self._lost()
 
     def _plan_look(self) -> None:
-        busy = any(port.map.claimed for port in self.session.ports.values())
-        self._timer = self._loop.call_later(_TICK_S if busy else _LOOK_S, self._look)
+        self._resting = not any(port.map.claimed for port in self.session.ports.values())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LOOK_S if self._resting else _TICK_S, self._look)
 
     def _look(self) -> None:
         now_ns = time.monotonic_ns()
@@ -166,7 +175,8 @@ class AsyncClient:
         self._closed = False
         self._pid = os.getpid()
         self._reactor: Reactor | None = None
-        self._opening = asyncio.Lock()
+        self._openings: dict[str, asyncio.Task[None]] = {}
+        self._control = asyncio.Lock()  # one question at a time over the control socket
 
     async def __aenter__(self) -> AsyncClient:
         await self._usable()
@@ -183,6 +193,8 @@ class AsyncClient:
     async def close(self) -> None:
         """End the session. Calls under way fail with PoolStopped; results stay valid."""
         self._closed = True
+        if self._openings:
+            await asyncio.wait(list(self._openings.values()))
         if self._reactor is not None and os.getpid() == self._pid:
             self._reactor.close()
             self._reactor = None
@@ -227,7 +239,7 @@ class AsyncClient:
                 under_way.append(
                     reactor.submit(
                         port, window, call.start_ns, call.deadline_ns, priority=priority, flow=0
-                    )  # fmt: skip
+                    )
                 )
             while under_way:
                 results.append(await self._result(port, call, under_way))
@@ -266,16 +278,48 @@ class AsyncClient:
                 f"this client belongs to process {self._pid}; after a fork the child"
                 " must open its own bp.AsyncClient"
             )
-        async with self._opening:
-            if self._reactor is None or self._reactor.over:
-                session = await asyncio.to_thread(Session.connect, self.socket, self._timeout_s)
-                self._reactor = Reactor(session)
+        if self._reactor is None or self._reactor.over:
+            await self._once("", self._connect)
+        assert self._reactor is not None
+        if not self._reactor.runs_here():
+            raise RuntimeError(
+                "this client belongs to another event loop; every loop must open its own"
+                " bp.AsyncClient"
+            )
         return self._reactor
+
+    async def _connect(self) -> None:
+        session = await asyncio.to_thread(Session.connect, self.socket, self._timeout_s)
+        self._reactor = Reactor(session)
 
     async def _port(self, model: str) -> tuple[Reactor, Port]:
         reactor = await self._usable()
-        port = reactor.session.ports.get(model)
-        if port is None:
-            async with self._opening:
-                port = await asyncio.to_thread(reactor.session.open_port, model, self._timeout_s)
-        return reactor, port
+        session = reactor.session
+        if model not in session.ports:
+            await self._once(model, lambda: self._open(session, model))
+        if reactor.over:
+            raise session.stopped()
+        return reactor, session.ports[model]
+
+    async def _open(self, session: Session, model: str) -> None:
+        async with self._control:
+            try:
+                port = await asyncio.to_thread(session.new_port, model, self._timeout_s)
+            except PoolError:
+                raise
+            except (OSError, ValueError) as exc:  # closed in the middle of it
+                raise session.stopped() from exc
+            session.ports[model] = port  # here, since the loop goes over the ports
+
+    async def _once(self, what: str, opening: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """One task opens for all who ask; a caller that is cancelled leaves it to the others."""
+        task = self._openings.get(what)
+        if task is None:
+            task = self._openings[what] = asyncio.create_task(opening())
+            task.add_done_callback(lambda done: self._opened(what, done))
+        await asyncio.shield(task)
+
+    def _opened(self, what: str, task: asyncio.Task[None]) -> None:
+        del self._openings[what]
+        if not task.cancelled():
+            task.exception()  # there may be nobody left to take it

@@ -51,6 +51,8 @@ class ModelFacts:
 class Session:
     """One attached client. `where` names the pool in error messages."""
 
+    closed = True  # until there is something to close
+
     def __init__(self, channel: Channel, where: str) -> None:
         require_memory_order()
         self.where = where
@@ -60,13 +62,16 @@ class Session:
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}
         self.ports: dict[str, Port] = {}
-        self.closed = False
         self._board: Board | None = None
         self._batcher_bell: Doorbell | None = None
+        self.closed = False
 
     @classmethod
-    def connect(cls, path: str, timeout_s: float = 10.0) -> Session:
-        """Connect to a pool's unix socket and attach; PoolStopped says why it cannot."""
+    def connect(cls, path: str, timeout_s: float = 10.0, *, attach: bool = True) -> Session:
+        """Connect to a pool's unix socket and attach; PoolStopped says why it cannot.
+
+        Without `attach` it can only `ask`, and takes no place among max_clients.
+        """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             sock.connect(path)
@@ -75,7 +80,8 @@ class Session:
             raise PoolStopped(_cannot_connect(path, exc)) from exc
         session = cls(Channel(sock), path)
         try:
-            session.attach(timeout_s)
+            if attach:
+                session.attach(timeout_s)
         except BaseException:
             session.close()
             raise
@@ -136,11 +142,8 @@ class Session:
             lane = Lane(facts.spec, map_checked(fds[0], layout), layout)
         finally:
             close_all(fds)
-        port = Port(
-            lane,
-            watermark=facts.watermark,
-            serving=lambda: self.board.serves(facts.index),
-        )
+        board, index = self.board, facts.index  # not self, which has the port
+        port = Port(lane, watermark=facts.watermark, serving=lambda: board.serves(index))
         self._await_gate(lane, until_ns)
         return port
 
@@ -154,6 +157,7 @@ class Session:
             self.bell.clear()
             if self.channel.fileno() in ready and self.is_over():
                 raise self.stopped()
+        self.bell.ring()  # what was cleared here may have been meant for another thread
 
     def is_over(self) -> bool:
         """Whether the pool has closed the connection; looks, never waits."""
@@ -184,6 +188,8 @@ class Session:
         try:
             self.channel.send(message, fds or [])
             if not waiter.wait_ms(timeout_s * 1000):
+                # Its answer may still come, and would be taken for the next question's.
+                self.channel.sock.shutdown(socket.SHUT_RDWR)
                 raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
             answer, received = self.channel.receive()
         except Closed as exc:
@@ -192,6 +198,10 @@ class Session:
             close_all(received)
             raise _REFUSALS.get(answer["code"], InternalError)(answer["error"])
         return answer, received
+
+    def __del__(self) -> None:
+        # A client that was forgotten instead of closed.
+        self.close()
 
     def close(self) -> None:
         """End the session: the pool takes the lanes back. Results already taken stay valid."""

@@ -7,35 +7,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
 from batchpool.client.call import Call, default_socket
+from batchpool.client.futures import Outcome, RowsFuture, failures, outcomes_of, resolve
 from batchpool.client.port import Pending, Port
 from batchpool.client.session import Session
 from batchpool.client.windows import cut, join, window_rows
-from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
+from batchpool.core.errors import DeadlineExceeded, PoolStopped
 from batchpool.core.tensors import Array
 from batchpool.shm.doorbell import Waiter
 
 _LOOK_NS = 500_000_000  # every wait has an end: look at the counters at least this often
-
-
-class RowsFuture(Future[dict[str, Array]]):
-    """What `submit` returns. Cancelling it takes back rows that have not been dispatched."""
-
-    def __init__(self, client: Client, port: Port) -> None:
-        super().__init__()
-        self._client = client
-        self._port = port
-        self.pending: Pending | None = None
-
-    def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
-            self._client._abandon(self._port, self.pending)
-        return cancelled
 
 
 class Client:
@@ -51,6 +36,8 @@ class Client:
         self._timeout_s = timeout_s
         self._turn = threading.Condition()
         self._reaping = False
+        self._wanting_room = 0
+        self._look_at_ns = 0  # when the reaper looks at the deadlines next
         self._closed = False
         self._reaper: threading.Thread | None = None
         self._pid = os.getpid()
@@ -79,8 +66,7 @@ class Client:
         Raises DeadlineExceeded after timeout_s (default: the model's request_timeout_s), and
         every other PoolError with its reason.
         """
-        with self._turn:
-            port = self._port(model)
+        port = self._port_of(model)
         call = Call.of(port, self._facts(model), {**(inputs or {}), **tensors}, parameters,
                        outputs, timeout_s, priority)  # fmt: skip
         size = window_rows(port.map.bound, self._facts(model).max_batch)
@@ -90,14 +76,13 @@ class Client:
             for window in cut(call.rows, size if call.rows.n > port.map.bound else call.rows.n):
                 while not self._try_submit(port, call, window, under_way):
                     if under_way:
-                        results.append(self._result(port, under_way.popleft(), call))
+                        results.append(self._result(port, under_way, call))
                     else:
                         self._wait_for_room(port, window.n, call.deadline_ns)
             while under_way:
-                results.append(self._result(port, under_way.popleft(), call))
+                results.append(self._result(port, under_way, call))
         except BaseException:
-            for pending in under_way:
-                self._abandon(port, pending)
+            self._give_up(port, under_way)
             raise
         return join(port.spec, results)
 
@@ -117,13 +102,14 @@ class Client:
 
         The rows are copied before this returns. At most the lane's bound of rows at once.
         """
-        with self._turn:
-            port = self._port(model)
+        port = self._port_of(model)
         call = Call.of(port, self._facts(model), {**(inputs or {}), **tensors}, parameters,
                        outputs, timeout_s, priority)  # fmt: skip
-        future = RowsFuture(self, port)
+        future = RowsFuture(self._take_back, port)
         with self._turn:
             session = self._usable()
+            if session.ports.get(port.spec.name) is not port:
+                raise session.stopped()
             pending = port.submit(
                 call.rows, call.start_ns, call.deadline_ns, priority=priority, tag=(future, call)
             )
@@ -132,24 +118,31 @@ class Client:
             session.ring()
             if self._reaper is None:
                 self._start_reaper()
+            elif call.deadline_ns < self._look_at_ns:
+                session.bell.ring()
+                self._turn.notify_all()
         return future
 
     def models(self) -> list[str]:
         """The names of the pool's models."""
+        self._check_process()
         with self._turn:
             return list(self._usable().models)
 
     def close(self) -> None:
         """End the session. Futures under way fail with PoolStopped; results stay valid."""
+        if os.getpid() != self._pid:
+            return  # the session is the parent's
         with self._turn:
             self._closed = True
             session = self._session
-            if session is None or session.pid != os.getpid():
+            if session is None:
                 return
             lost = self._lose(session)
             reaper = self._reaper
             session.bell.ring()  # whoever waits on it looks up and finds the session closed
-        _fail(lost, PoolStopped("this client was closed with requests under way"))
+            closed = PoolStopped("this client was closed with requests under way")
+            self._deliver(failures(lost, closed))
         if reaper is not None and reaper is not threading.current_thread():
             reaper.join()
         with self._turn:
@@ -169,15 +162,18 @@ class Client:
 
     # -- session ------------------------------------------------------------------------
 
-    def _usable(self) -> Session:
-        """The live session, connected anew if the pool went away. Call with the lock."""
-        if self._closed:
-            raise PoolStopped("this client is closed")
+    def _check_process(self) -> None:
+        """Before the lock is asked for: a forked child may have it locked for ever."""
         if os.getpid() != self._pid:
             raise PoolStopped(
                 f"this client belongs to process {self._pid}; after a fork the child"
                 " must open its own bp.Client"
             )
+
+    def _usable(self) -> Session:
+        """The live session, connected anew if the pool went away. Call with the lock."""
+        if self._closed:
+            raise PoolStopped("this client is closed")
         if self._session is None:
             self._connect()
         assert self._session is not None
@@ -187,10 +183,27 @@ class Client:
         self._session = Session.connect(self.socket, self._timeout_s)
         self._waiter = Waiter(self._session.bell.fd, self._session.channel.fileno())
 
+    def _port_of(self, model: str) -> Port:
+        """The port to a model; without the lock when it is open already.
+
+        With nothing under way nobody may have noticed that the pool went away, so look.
+        """
+        self._check_process()
+        session = self._session
+        if session is not None and not self._closed:
+            port = session.ports.get(model)
+            if port is not None and (port.map.claimed or not session.is_over()):
+                return port
+        with self._turn:
+            return self._port(model)
+
     def _port(self, model: str) -> Port:
         session = self._usable()
-        if session.ports.get(model) is None and session.is_over():
-            _fail(self._lose(session), session.stopped())
+        if session.is_over():
+            lost = self._lose(session)
+            if not self._reaping:  # else whoever waits on its bell closes it
+                session.close()
+            self._deliver(failures(lost, session.stopped()))
             session = self._usable()
         return session.open_port(model, self._timeout_s)
 
@@ -224,18 +237,19 @@ class Client:
             under_way.append(pending)
             return True
 
-    def _result(self, port: Port, pending: Pending, call: Call) -> dict[str, Array]:
-        """Wait for one request, reaping for everybody if nobody else does."""
+    def _result(self, port: Port, under_way: deque[Pending], call: Call) -> dict[str, Array]:
+        """Wait for the oldest request, reaping for everybody if nobody else does."""
+        pending = under_way[0]
         with self._turn:
             self._wait(port, lambda: pending.remaining == 0 or pending.abandoned,
                        call.deadline_ns)  # fmt: skip
             if pending.remaining == 0 and not pending.abandoned:
-                return port.result(pending, call.outputs)
+                under_way.popleft()
+                try:
+                    return port.result(pending, call.outputs)
+                finally:
+                    self._made_room()
             expired = time.monotonic_ns() >= call.deadline_ns
-            session = self._session
-            if session is not None and session.ports.get(port.spec.name) is port:
-                port.abandon(pending)
-                session.ring()
         if expired:
             raise DeadlineExceeded(call.late_text(port.spec.name))
         raise PoolStopped(
@@ -244,9 +258,19 @@ class Client:
 
     def _wait_for_room(self, port: Port, n: int, deadline_ns: int) -> None:
         with self._turn:
-            self._wait(port, lambda: port.may_claim(n), deadline_ns)
+            self._wanting_room += 1
+            try:
+                self._wait(port, lambda: port.may_claim(n), deadline_ns)
+            finally:
+                self._wanting_room -= 1
         if time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded(f"no room for {n} rows of {port.spec.name!r} in time")
+
+    def _made_room(self) -> None:
+        """Slots are free that no completion told of: wake whoever waits for some."""
+        if self._wanting_room and self._session is not None:
+            self._turn.notify_all()
+            self._session.bell.ring()
 
     def _wait(self, port: Port, done: Any, deadline_ns: int) -> None:
         """Until `done()`, the deadline, or the end of the session. Call with the lock.
@@ -282,10 +306,11 @@ class Client:
             if session.channel.fileno() in ready and session.is_over():
                 lost = self._lose(session)
                 session.close()
-                self._settle(finished)
-                _fail(lost, session.stopped())
-                return
-            self._settle(finished)
+                self._deliver(outcomes_of(finished) + failures(lost, session.stopped()))
+            else:
+                self._deliver(outcomes_of(finished))
+        else:
+            session.close()
         self._turn.notify_all()
 
     def _reap(self, session: Session) -> list[tuple[Port, Pending]]:
@@ -297,24 +322,15 @@ class Client:
 
     # -- futures ------------------------------------------------------------------------
 
-    def _settle(self, finished: list[tuple[Port, Pending]]) -> None:
-        """Resolve the futures among finished requests. Called with the lock, which is let go
-        meanwhile, since a future's callbacks are the caller's code."""
-        outcomes: list[tuple[RowsFuture, dict[str, Array] | None, PoolError | None]] = []
-        for port, pending in finished:
-            if pending.tag is None:
-                continue
-            future, call = pending.tag
-            try:
-                outcomes.append((future, port.result(pending, call.outputs), None))
-            except PoolError as exc:
-                outcomes.append((future, None, exc))
+    def _deliver(self, outcomes: list[Outcome]) -> None:
+        """Resolve futures. Called with the lock, which is let go meanwhile, since a future's
+        callbacks are the caller's code."""
         if not outcomes:
             return
         self._turn.release()
         try:
-            for future, result, error in outcomes:
-                _resolve(future, result, error)
+            for future, outcome in outcomes:
+                resolve(future, outcome)
         finally:
             self._turn.acquire()
 
@@ -326,54 +342,59 @@ class Client:
     def _run_reaper(self) -> None:
         """Resolves futures for as long as there is a session; `submit` starts it anew."""
         with self._turn:
-            while not self._closed and self._session is not None:
-                session = self._session
-                if self._reaping:
-                    self._turn.wait(_LOOK_NS / 1e9)
-                    continue
-                ports = list(session.ports.values())
-                due_ns = min((port.next_deadline_ns() for port in ports), default=2**63 - 1)
-                self._reap_once(session, min(due_ns, time.monotonic_ns() + _LOOK_NS))
-                if self._session is session:
-                    self._expire(session)
-            self._reaper = None
+            try:
+                while not self._closed and self._session is not None:
+                    self._reap_or_wait(self._session)
+            finally:
+                self._reaper = None
+                self._look_at_ns = 0
+
+    def _reap_or_wait(self, session: Session) -> None:
+        now_ns = time.monotonic_ns()
+        due_ns = min((p.next_deadline_ns() for p in session.ports.values()), default=2**63 - 1)
+        self._look_at_ns = min(due_ns, now_ns + _LOOK_NS)
+        if self._reaping:
+            self._turn.wait(max(0, self._look_at_ns - now_ns) / 1e9)
+        else:
+            self._reap_once(session, self._look_at_ns)
+        if self._session is session:
+            self._expire(session)
 
     def _expire(self, session: Session) -> None:
-        late = []
+        now_ns = time.monotonic_ns()
+        late: list[Outcome] = []
         for port in session.ports.values():
-            for pending in port.expire(time.monotonic_ns()):
+            for pending in port.expire(now_ns):
                 if pending.tag is not None:
-                    late.append((port, pending))
+                    future, call = pending.tag
+                    late.append((future, DeadlineExceeded(call.late_text(port.spec.name))))
         if late:
             session.ring()
-            for port, pending in late:
-                future, call = pending.tag
-                _resolve(future, None, DeadlineExceeded(call.late_text(port.spec.name)))
+            self._deliver(late)
 
-    def _abandon(self, port: Port, pending: Pending | None) -> None:
+    def _take_back(self, future: RowsFuture) -> bool:
+        """A future was cancelled; True the first time."""
+        if os.getpid() != self._pid:
+            return False
         with self._turn:
-            session = self._session
-            if pending is None or session is None or session.pid != os.getpid():
-                return
-            if session.ports.get(port.spec.name) is port:
-                if pending.remaining == 0:
-                    return
+            first, future.taken_back = not future.taken_back, True
+            session, port, pending = self._session, future.port, future.pending
+            current = session is not None and session.ports.get(port.spec.name) is port
+            if first and current and session and pending and pending.remaining:
                 port.abandon(pending)
                 session.ring()
+        return first
 
-
-def _resolve(future: RowsFuture, result: dict[str, Array] | None, error: PoolError | None) -> None:
-    try:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            assert result is not None
-            future.set_result(result)
-    except InvalidStateError:
-        pass  # cancelled while its result was on the way
-
-
-def _fail(lost: list[Pending], error: PoolError) -> None:
-    for pending in lost:
-        if pending.tag is not None:
-            _resolve(pending.tag[0], None, error)
+    def _give_up(self, port: Port, under_way: deque[Pending]) -> None:
+        """A call ends early: its rows are cancelled, those that are done make room."""
+        with self._turn:
+            session = self._session
+            if session is None or session.ports.get(port.spec.name) is not port:
+                return
+            for pending in under_way:
+                if pending.remaining == 0 and not pending.abandoned:
+                    port.discard(pending)
+                else:
+                    port.abandon(pending)
+            session.ring()
+            self._made_room()

@@ -61,7 +61,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -112,6 +111,7 @@ WORKER_WORDS: dict[str, str] = {
     "cq_head": "batcher",
     "progress_ns": "worker",
     "running": "worker",
+    "launched": "worker",
     "batches": "worker",
     "rows": "worker",
     "ready": "worker",

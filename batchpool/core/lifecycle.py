@@ -88,6 +88,7 @@ class Reason(enum.IntEnum):
     DEADLINE = 3
     IDLE = 4
     DRAIN = 5
+    APART = 6  # suspects of a failed batch, which run apart from all others
 
 
 class Outcome(enum.IntEnum):

@@ -34,13 +34,15 @@ class Suspects:
         """How many rows wait."""
         return sum(group.shape[1] for group in self._groups)
 
-    def add_failed(self, rows: I64, attempts: int) -> I64:
+    def add_failed(self, rows: I64, attempts: int, batch_rows: int) -> I64:
         """The rows [FIELDS, n] of one failed batch, their ATTEMPT counting it already.
 
-        Returns those that are to get the error: a row that failed alone, for the last time.
+        batch_rows: how many rode in it. Some may be missing here, because their client has
+        gone since; that does not make the others alone. Returns the rows that are to get the
+        error: one that failed alone, for the last time.
         """
         n = rows.shape[1]
-        if n == 1 and rows[Field.ATTEMPT, 0] >= attempts:
+        if batch_rows == 1 and n == 1 and rows[Field.ATTEMPT, 0] >= attempts:
             return rows
         if n:
             self._groups.extend(np.array_split(rows, min(PARTS, n), axis=1))

@@ -140,6 +140,8 @@ def _bytes_output(
         raise _wrong(tensor, f"has dtype {value.dtype.name}", "an object array or list of bytes")
     if not isinstance(value, (np.ndarray, list, tuple)):
         raise _wrong(tensor, f"is a {type(value).__name__}", "a list of bytes")
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        raise _wrong(tensor, "has shape []", f"[{n}, *row shape]")
     if len(value) != n:
         raise _wrong(tensor, f"has {len(value)} rows", str(n))
     rows = []

@@ -5,50 +5,26 @@ and holds no lock; all it shares with others stands in the lanes and the workers
 that a new batcher can take over from what it finds there.
 
 A step: take what workers finished, take what clients submitted, drop what was cancelled or
-is late, then let core/batching.py decide for each model.
+is late, then let core/batching.py decide for each model. How rows end is in pool/endings.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
-from batchpool.core.batching import NEVER_NS, Limits, Worker, decide
+from batchpool.core.batching import NEVER_NS, Dispatch, Limits, Worker, decide
 from batchpool.core.errors import Status
-from batchpool.core.lifecycle import Gate, Outcome, Reason, State
-from batchpool.core.queue import I64, Field, Queue
+from batchpool.core.lifecycle import Gate, Reason, State
+from batchpool.core.queue import I64, Field
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.crew import Batch, CrewMember
+from batchpool.pool.endings import Endings, ModelQueue
 
+_RUNNING = int(State.RUNNING)
 
-@dataclass
-class Tally:
-    """What the batcher has done for one model, for status and metrics."""
-
-    admitted: int = 0
-    completed: int = 0
-    batches: int = 0
-    rows: int = 0
-    expired: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    lost: int = 0
-    extents: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class ModelQueue:
-    """One model: its limits, its admitted rows, its counts."""
-
-    name: str
-    limits: Limits
-    attempts: int = 3
-    idempotent: bool = True
-    queue: Queue = field(default_factory=Queue)
-    tally: Tally = field(default_factory=Tally)
+__all__ = ["Batcher", "ModelQueue"]
 
 
 class Batcher:
@@ -68,11 +44,14 @@ class Batcher:
         self._serials: I64 = np.zeros(max_lanes, dtype=np.int64)
         self._lane_closed = lane_closed
         self._all_mapped: dict[int, bool] = {}
+        self._endings = Endings(models, self.lanes, self._unmap_if_idle)
+        self.by_lane = self._endings.by_lane
 
     # -- who is there -------------------------------------------------------------------
 
     def add_lane(self, lane: AdmittedLane) -> None:
         """A lane is mapped here: let its client claim."""
+        assert lane.number not in self.lanes, f"lane {lane.number} is here already"
         self.lanes[lane.number] = lane
         self._serials[lane.number] = lane.serial
         self._all_mapped.clear()
@@ -86,10 +65,11 @@ class Batcher:
             self._lane_closed(number)
             return
         lane.closing = True
-        queue = self.models[lane.model].queue
-        theirs = np.flatnonzero(queue.view()[Field.LANE] == number)
+        model = self.models[lane.model]
+        theirs = np.flatnonzero(model.queue.view()[Field.LANE] == number)
         if len(theirs):
-            queue.take(theirs)
+            model.queue.take(theirs)
+        model.suspects.take_lane(number)
         self._unmap_if_idle(lane)
 
     def _unmap_if_idle(self, lane: AdmittedLane) -> None:
@@ -100,10 +80,11 @@ class Batcher:
             self._lane_closed(lane.number)
 
     def add_worker(self, member: CrewMember) -> None:
+        assert member.number not in self.crew, f"worker {member.number} is here already"
         self.crew[member.number] = member
 
     def lose_worker(self, number: int) -> None:
-        """A worker was reaped: complete what it finished, queue the rest to run again.
+        """A worker was reaped: complete what it finished, run the rest again.
 
         Never before it is dead and gone: a late write of its could still land in a slot.
         """
@@ -113,10 +94,14 @@ class Batcher:
         self._all_mapped.pop(number, None)
         for batch in sorted(member.batches.values(), key=lambda b: b.token):
             if member.outputs_stand(batch):
-                self._complete(member, batch)
+                self.complete(member, batch)
             else:
-                self._run_again(member, batch)
+                self._endings.lost(member, batch)
         member.advance()
+
+    def complete(self, member: CrewMember, batch: Batch) -> None:
+        """A worker has finished a batch: hand its rows back, or run them again apart."""
+        self._endings.finished(member, batch)
 
     def drain(self) -> None:
         """Take no new rows; let every accepted one finish, without waiting for company."""
@@ -130,7 +115,7 @@ class Batcher:
 
     def is_empty(self) -> bool:
         """Whether no accepted row is under way."""
-        return not any(len(m.queue) for m in self.models) and not any(
+        return not any(len(m.queue) or len(m.suspects) for m in self.models) and not any(
             w.batches for w in self.crew.values()
         )
 
@@ -139,13 +124,16 @@ class Batcher:
     def step(self, now_ns: int) -> int:
         """Do all there is to do now; return when to be woken at the latest."""
         for member in self.crew.values():
-            self._collect(member)
+            for batch in member.finished():
+                self.complete(member, batch)
+            member.advance()
         for lane in list(self.lanes.values()):
             if not (lane.closing or lane.broken):
                 self._admit(lane)
         wake_at_ns = NEVER_NS
-        for index in range(len(self.models)):
-            wake_at_ns = min(wake_at_ns, self._decide(index, now_ns))
+        for index, model in enumerate(self.models):
+            if len(model.queue) or len(model.suspects):
+                wake_at_ns = min(wake_at_ns, self._decide(index, model, now_ns))
         return wake_at_ns
 
     def _admit(self, lane: AdmittedLane) -> None:
@@ -156,131 +144,83 @@ class Batcher:
             model.queue.append(rows)
             model.tally.admitted += rows.shape[1]
         if cancels_came:
-            queued = model.queue.view()
-            mine = np.flatnonzero(queued[Field.LANE] == lane.number)
-            slots = queued[Field.SLOT, mine]
-            gone = mine[lane.cancelled(slots, queued[Field.SEQUENCE, mine])]
-            if len(gone):
-                model.tally.cancelled += len(gone)
-                self._end(model, model.queue.take(gone), Status.CANCELLED)
+            self._drop_cancelled(model, lane)
 
-    def _decide(self, index: int, now_ns: int) -> int:
-        model = self.models[index]
+    def _drop_cancelled(self, model: ModelQueue, lane: AdmittedLane) -> None:
+        queued = model.queue.view()
+        mine = np.flatnonzero(queued[Field.LANE] == lane.number)
+        gone = mine[lane.cancelled(queued[Field.SLOT, mine], queued[Field.SEQUENCE, mine])]
+        dropped = [model.queue.take(gone)] if len(gone) else []
+        apart = model.suspects.of_lane(lane.number)
+        if apart.shape[1]:
+            mask = lane.cancelled(apart[Field.SLOT], apart[Field.SEQUENCE])
+            dropped.append(model.suspects.take_tickets(apart[Field.SLOT, mask], lane.number))
+        for rows in dropped:
+            model.tally.cancelled += rows.shape[1]
+            self._endings.end(model, rows, Status.CANCELLED)
+
+    def _decide(self, index: int, model: ModelQueue, now_ns: int) -> int:
+        crew = [m for m in self.crew.values() if m.model == index and m.is_ready()]
+        wake_at_ns = NEVER_NS
+        if len(model.suspects):
+            self._expire(model, model.suspects.take_late(now_ns))
+            self._dispatch_apart(model, crew, now_ns)
+            wake_at_ns = model.suspects.next_deadline_ns()
         if not len(model.queue):
-            return NEVER_NS
-        workers = [self._as_worker(m) for m in self.crew.values() if m.model == index]
-        ready = [w for w in workers if w is not None]
-        decision = decide(now_ns, model.queue.view(), ready, model.limits)
-        taken = self._take(model, decision.dispatch and [d.rows for d in decision.dispatch])
-        for dispatch, rows in zip(decision.dispatch, taken):
-            self._dispatch(model, self.crew[dispatch.worker], rows, dispatch.reason, now_ns)
+            return wake_at_ns
+        workers = [self._as_worker(m) for m in crew if not m.runs_apart()]
+        decision = decide(now_ns, model.queue.view(), workers, model.limits)
+        if decision.dispatch:
+            taken = self._take(model, decision.dispatch)
+            for dispatch, rows in zip(decision.dispatch, taken, strict=True):
+                self._dispatch(model, self.crew[dispatch.worker], rows, dispatch.reason, now_ns)
         if len(decision.expire):
-            late = self._late(model, now_ns)
-            model.tally.expired += late.shape[1]
-            self._end(model, late, Status.DEADLINE)
-        return decision.wake_at_ns
+            late = np.flatnonzero(model.queue.view()[Field.DEADLINE_NS] <= now_ns)
+            self._expire(model, model.queue.take(late))
+        return min(wake_at_ns, decision.wake_at_ns)
 
-    def _take(self, model: ModelQueue, groups: object) -> list[I64]:
+    def _expire(self, model: ModelQueue, rows: I64) -> None:
+        model.tally.expired += rows.shape[1]
+        self._endings.end(model, rows, Status.DEADLINE)
+
+    def _dispatch_apart(self, model: ModelQueue, crew: list[CrewMember], now_ns: int) -> None:
+        """The next group of suspects to an idle worker, one group at a time in the whole model."""
+        if not len(model.suspects) or any(member.runs_apart() for member in crew):
+            return
+        wanted = model.suspects.peek()[Field.LANE]
+        for member in crew:
+            lanes = self._as_worker(member).lanes
+            if member.in_flight == 0 and (lanes is None or bool(lanes[wanted].all())):
+                self._dispatch(model, member, model.suspects.take_next(), Reason.APART, now_ns)
+                return
+
+    def _take(self, model: ModelQueue, groups: tuple[Dispatch, ...]) -> list[I64]:
         """Take the groups of one decision, whose positions all refer to the same queue."""
-        if not groups:
-            return []
-        assert isinstance(groups, list)
         view = model.queue.view()
-        taken = [view[:, rows].copy() for rows in groups]
-        if all(isinstance(rows, slice) for rows in groups):
-            model.queue.take(slice(0, groups[-1].stop))
+        taken = [view[:, group.rows].copy() for group in groups]
+        last = groups[-1].rows
+        if isinstance(last, slice):
+            model.queue.take(slice(0, last.stop))
         else:
-            model.queue.take(np.concatenate(groups))
+            model.queue.take(np.concatenate([group.rows for group in groups]))
         return taken
 
-    def _late(self, model: ModelQueue, now_ns: int) -> I64:
-        return model.queue.take(np.flatnonzero(model.queue.view()[Field.DEADLINE_NS] <= now_ns))
-
-    def _as_worker(self, member: CrewMember) -> Worker | None:
-        if not member.is_ready():
-            return None
+    def _as_worker(self, member: CrewMember) -> Worker:
         if not self._all_mapped.get(member.number):
             self._all_mapped[member.number] = member.look_at_lanes(self._serials)
         lanes = None if self._all_mapped[member.number] else member.acknowledged
         return Worker(member.number, member.in_flight, lanes)
 
-    # -- dispatch and completion --------------------------------------------------------
-
     def _dispatch(
         self, model: ModelQueue, member: CrewMember, rows: I64, reason: Reason, now_ns: int
-    ) -> None:
+    ) -> Batch:
         """Record first, then RUNNING, then the ring entry: a takeover finds one of the three."""
-        order = np.lexsort((rows[Field.SLOT], rows[Field.LANE]))
-        batch = member.prepare(rows[:, order], reason, now_ns)
+        if rows.shape[1] > 1:  # neighbours side by side: an extent is one copy
+            rows = rows[:, np.lexsort((rows[Field.SLOT], rows[Field.LANE]))]
+        batch = member.prepare(rows, reason, now_ns)
         for lane, part in self.by_lane(batch.rows):
-            lane.lane.state[part[Field.SLOT]] = State.RUNNING
+            lane.lane.state[part[Field.SLOT]] = _RUNNING
             lane.running += part.shape[1]
         member.publish(batch)
-        tally = model.tally
-        tally.batches += 1
-        tally.rows += rows.shape[1]
-        tally.reasons[reason.name] = tally.reasons.get(reason.name, 0) + 1
-
-    def by_lane(self, rows: I64) -> Iterator[tuple[AdmittedLane, I64]]:
-        """Rows sorted by lane, split into (lane, its rows)."""
-        lanes = rows[Field.LANE]
-        if len(lanes) == 0:
-            return
-        if lanes[0] == lanes[-1]:
-            yield self.lanes[int(lanes[0])], rows
-            return
-        cuts = [0, *(np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist(), len(lanes)]
-        for start, stop in zip(cuts, cuts[1:]):
-            yield self.lanes[int(lanes[start])], rows[:, start:stop]
-
-    def _collect(self, member: CrewMember) -> None:
-        for batch in member.finished():
-            self._complete(member, batch)
-        member.advance()
-
-    def _complete(self, member: CrewMember, batch: Batch) -> None:
-        model = self.models[member.model]
-        if member.records.outcome[batch.record] == Outcome.FAILED:
-            model.tally.failed += batch.rows.shape[1]
-        model.tally.extents += int(member.records.extents[batch.record])
-        model.tally.completed += batch.rows.shape[1]
-        for lane, part in self.by_lane(batch.rows):
-            lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
-            lane.running -= part.shape[1]
-            self._unmap_if_idle(lane)
-        member.free(batch)
-
-    def _end(self, model: ModelQueue, rows: I64, status: Status, text: str = "") -> None:
-        """Rows that will not run (again): say why and hand them back."""
-        if rows.shape[1] == 0:
-            return
-        order = np.argsort(rows[Field.LANE], kind="stable")
-        for lane, part in self.by_lane(rows[:, order]):
-            lane.lane.write_status(part[Field.SLOT], status, text)
-            lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
-        model.tally.completed += rows.shape[1]
-
-    def _run_again(self, member: CrewMember, batch: Batch) -> None:
-        """The worker died with this batch: count it, then queue again or give up."""
-        model = self.models[member.model]
-        rows = batch.rows.copy()
-        rows[Field.ATTEMPT] += 1
-        again: list[I64] = []
-        for lane, part in self.by_lane(rows):
-            lane.running -= part.shape[1]
-            spent = part[Field.ATTEMPT] >= (model.attempts if model.idempotent else 1)
-            if lane.closing:
-                self._unmap_if_idle(lane)
-                continue
-            queued = part[:, ~spent]
-            # In this order, so that a takeover may count one death too few but never too many.
-            lane.lane.state[queued[Field.SLOT]] = State.QUEUED
-            lane.lane.attempt[queued[Field.SLOT]] = queued[Field.ATTEMPT]
-            lane.recheck_cancels()
-            again.append(queued)
-            if spent.any():
-                model.tally.lost += int(spent.sum())
-                self._end(model, part[:, spent], Status.WORKER_LOST)
-        if again:
-            model.queue.prepend(np.concatenate(again, axis=1))
-        member.free(batch)
+        model.tally.dispatched(rows.shape[1], reason)
+        return batch

@@ -152,6 +152,7 @@ def main(argv: Sequence[str]) -> int:
     """The role `batcher`."""
     args = child.arguments("batcher", argv)
     child.start(args.parent)
+    child.outlast_sigterm()
     child.log_to_stderr("batcher", args.log_level)
     channel = child.control_channel(args.control_fd)
     try:

@@ -30,6 +30,22 @@ def start(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see children.py:start_child
+
+
+def outlast_sigterm() -> None:
+    """Ignore SIGTERM: systemd and shells send it to the whole group, but only the supervisor acts
+    on it and ends the others once every accepted request is answered. What a model forks or
+    starts dies of it as usual."""
+    own = os.getpid()
+
+    def ignore(number: int, frame: object) -> None:
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, ignore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def arguments(role: str, argv: Sequence[str]) -> argparse.Namespace:

@@ -75,7 +75,7 @@ class Child:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is kept. A child that is gone gets nothing more: its end is noticed elsewhere."""
+        """Send what is kept; nothing to a child that is gone, whose end is noticed elsewhere."""
         while self.outbox:
             message, fds = self.outbox[0]
             try:
@@ -131,6 +131,10 @@ def start_child(
         str(os.getpid()),
         *flags,
     ]
+    # A signal to the whole group must not meet a child that is not prepared for it yet: it
+    # waits until the child says (pool/child.py) what it does with it.
+    later = {signal.SIGINT} if role == "frontend" else {signal.SIGINT, signal.SIGTERM}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, later)
     try:
         process = subprocess.Popen(
             command,
@@ -142,6 +146,7 @@ def start_child(
         ours.close()
         raise
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
     ours.sock.setblocking(False)
     try:

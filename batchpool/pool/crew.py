@@ -15,12 +15,18 @@ from batchpool.shm.records import Records
 
 @dataclass
 class Batch:
-    """A batch under way: which record, which rows [FIELDS, n], and when it left."""
+    """A batch under way: which record, which rows [FIELDS, n], when it left.
+
+    apart: its rows are suspects, and nothing else may ride with them.
+    size: how many rows left with it; a takeover may find fewer of them still RUNNING.
+    """
 
     record: int
     token: int
     rows: I64
     sent_ns: int
+    size: int
+    apart: bool = False
 
 
 class CrewMember:
@@ -62,7 +68,7 @@ class CrewMember:
         records.row_sequence[record, :n] = rows[Field.SEQUENCE]
         self._token += 1
         records.token[record] = self._token
-        batch = Batch(record, self._token, rows, now_ns)
+        batch = Batch(record, self._token, rows, now_ns, n, reason is Reason.APART)
         self.batches[record] = batch
         return batch
 
@@ -81,6 +87,14 @@ class CrewMember:
                 done.append(batch)
         self._seen = len(entries)
         return done
+
+    def runs_apart(self) -> bool:
+        """Whether it has suspects aboard."""
+        return any(batch.apart for batch in self.batches.values())
+
+    def was_launched(self, batch: Batch) -> bool:
+        """Whether the worker ever began with this batch; if so its rows may be why it died."""
+        return self.records.launched.get() >= batch.token
 
     def outputs_stand(self, batch: Batch) -> bool:
         """Whether the worker finished this batch, whatever its completion ring says."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchpool.core.tensors import Array
-from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
+from batchpool.shm.columns import TensorColumn, Where, where_of
 from batchpool.shm.lane import Lane
 
 
@@ -65,8 +65,6 @@ def load_input(
     for column, part, own in zip(columns, parts, each):
         found = column.load(part.where, sizes=own)
         rows[(slice(part.start, part.stop), *(slice(0, m) for m in found.shape[1:]))] = found
-    if not tensor.is_bytes:
-        pad_rows(rows, sizes, tensor.dynamic, tensor.stored_pad)
     return rows, sizes
 
 

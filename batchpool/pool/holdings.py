@@ -21,11 +21,13 @@ class Holdings:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.control = ControlSocket(plan.socket)
+        # The port first: two pools by their defaults collide in both, and people know the port.
+        self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
         try:
-            self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
+            self.control = ControlSocket(plan.socket)
         except BaseException:
-            self.control.close()
+            for listener in self.listeners:
+                listener.close()
             raise
         self.leftovers = remove_leftovers()
         models = len(plan.models)

@@ -31,7 +31,7 @@ def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
         raise StartError(_cannot_listen(host, port, exc)) from exc
     finally:
         probe.close()
-    listeners = []
+    listeners: list[socket.socket] = []
     for _ in range(count):
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,6 +40,8 @@ def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
             listener.bind(address)
             listener.listen(_BACKLOG)
         except OSError as exc:
+            for opened in (*listeners, listener):
+                opened.close()
             raise StartError(_cannot_listen(host, port, exc)) from exc
         listeners.append(listener)
     return listeners

@@ -12,14 +12,27 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.errors import ModelError
 from batchpool.core.tensors import Array, ModelSpec, Tensor
 from batchpool.model import Batch, Model
+from batchpool.pool.worker import describe_error
 
 
 def _locked(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _infer(model: Model, batch: Batch) -> Any:
+    """What the model answers. What it raises fails the batch and never ends the worker, be it
+    no Exception at all: asyncio.CancelledError, KeyboardInterrupt."""
+    try:
+        return model.infer(batch)
+    except Exception:
+        raise
+    except BaseException as exc:
+        raise ModelError(describe_error(exc)) from exc
 
 
 class NumpyRunner:
@@ -41,7 +54,7 @@ class NumpyRunner:
             inputs = {name: _locked(array) for name, array in inputs.items()}
         elif views:
             inputs = {name: array.copy() for name, array in inputs.items()}
-        return self._model.infer(Batch(n, inputs, _known(sizes)))
+        return _infer(self._model, Batch(n, inputs, _known(sizes)))
 
     def finish(self, flight: Any) -> Any:
         return flight
@@ -71,7 +84,7 @@ class TorchRunner:
             owned = array.copy() if views or array.base is not None else array
             batch[name] = _retype(self._torch, tensor, self._torch.from_numpy(owned))
         with self._torch.inference_mode():
-            return self._model.infer(Batch(n, batch, _known(sizes)))
+            return _infer(self._model, Batch(n, batch, _known(sizes)))
 
     def finish(self, flight: Any) -> Any:
         if not isinstance(flight, Mapping):
@@ -120,7 +133,7 @@ class CudaRunner:
                     batch[name] = array
                     continue
                 batch[name] = self._to_device(self._pinned[turn][name], tensor, array)
-            found = self._model.infer(Batch(n, batch, _known(sizes)))
+            found = _infer(self._model, Batch(n, batch, _known(sizes)))
             host = self._to_host(turn, found) if isinstance(found, Mapping) else found
             # Blocking: the thread sleeps in the driver instead of spinning on a core.
             event = torch.cuda.Event(blocking=True)

@@ -160,9 +160,9 @@ class Staff:
     def start_worker(self, seat: Seat) -> None:
         model = self._plan.models[seat.model]
         layout = worker_layout(model.config.max_batch, self._plan.max_lanes)
+        seat.fd = create(layout, sealed=False)
         self._numbers += 1
         seat.number = self._numbers
-        seat.fd = create(layout, sealed=False)
         seat.bell = Doorbell()
         seat.records = Records(map_checked(seat.fd, layout), layout)
         seat.ready = False
@@ -183,7 +183,6 @@ class Staff:
             "device": seat.plan.device,
             "max_batch": model.config.max_batch,
             "max_lanes": self._plan.max_lanes,
-            "threads": seat.plan.threads,
         }
         child.tell(start, [seat.fd, seat.bell.fd, self._holdings.batcher_bell.fd])
         for entry in self._holdings.lanes:
@@ -257,8 +256,9 @@ class Staff:
             board.serving[model] = sum(s.ready for s in self.seats if s.model == model)
 
     def all_serve(self) -> bool:
-        """Whether every worker of every model is warm."""
-        return all(seat.ready for seat in self.seats)
+        """Whether every worker of every model is warm and every front end listens."""
+        listening = (child is not None and child.state == "serving" for child in self.frontends)
+        return all(seat.ready for seat in self.seats) and all(listening)
 
     def on_gone(self, child: Child) -> None:
         """A child has ended and was reaped. StartError before the pool was ready once."""
@@ -337,25 +337,37 @@ class Staff:
                 self._check_time(seat, now_ns)
             elif seat.start_at_ns is not None:
                 if seat.start_at_ns <= now_ns:
-                    self.start_worker(seat)
-                else:
-                    due_ns = min(due_ns, seat.start_at_ns)
+                    self._start_again(seat, now_ns)
+                due_ns = min(due_ns, seat.start_at_ns or due_ns)
         return due_ns
+
+    def _start_again(self, seat: Seat, now_ns: int) -> None:
+        try:
+            self.start_worker(seat)
+        except StartError as exc:  # no memory for its segment: the others serve on meanwhile
+            seat.post.last_error = str(exc)
+            delay_s = seat.post.next_start_s(useful=False)
+            seat.start_at_ns = now_ns + int(delay_s * 1e9)
+            _LOG.error("%s: %s; trying again in %.1f s", seat.post.name, exc, delay_s)
 
     def _check_time(self, seat: Seat, now_ns: int) -> None:
         """Kill a worker that takes too long to load or over a batch."""
         assert seat.child is not None and seat.records is not None
+        if seat.child.state == "killed":
+            return  # its end is on the way
         config = self._plan.models[seat.model].config
         load_s = self._plan.server.load_timeout_s
         if not seat.ready:
             if now_ns - seat.started_ns > load_s * 1e9:
                 seat.post.last_error = f"did not load within load_timeout_s = {load_s:g}"
+                seat.child.state = "killed"
                 seat.child.kill()
         elif seat.records.running.get():
             since_ns = now_ns - seat.records.progress_ns.get()
             if since_ns > config.batch_timeout_s * 1e9:
                 limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
                 _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
+                seat.child.state = "killed"
                 seat.child.kill()
 
     def everybody(self) -> list[Child]:

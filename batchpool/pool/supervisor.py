@@ -29,6 +29,7 @@ from batchpool.shm.ring import require_memory_order
 
 _LOG = logging.getLogger("batchpool.supervisor")
 _REAP_GRACE_NS = 1_000_000_000  # how long clients get to take their last completions
+_QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be published yet
 
 
 def run(plan: Plan) -> int:
@@ -57,6 +58,7 @@ class Supervisor:
         self._signals: list[int] = []
         self._drained = False
         self._deadline_ns = 0
+        self._quiet_since_ns = 0
         self._wake_r, self._wake_w = socket.socketpair()
         self._take_signals()
 
@@ -99,11 +101,13 @@ class Supervisor:
             elif not self._staff.was_ready and self._staff.all_serve():
                 self._announce_ready()
             self._wait(due_ns)
-            self._act_on_signals()
 
     def _wait(self, due_ns: int) -> None:
         timeout_ms = max(0.0, (due_ns - time.monotonic_ns()) / 1e6)
-        for fd, _ in self._poll.poll(timeout_ms):
+        ready = self._poll.poll(timeout_ms)
+        # Before any death is judged: one signal may have gone to the whole group.
+        self._act_on_signals()
+        for fd, _ in ready:
             what = self._fds.get(fd)
             if what == "signals":
                 self._wake_r.recv(4096)
@@ -236,7 +240,11 @@ class Supervisor:
         if self._drained and not any(self._staff.frontends):
             # Every row is done. What is still claimed waits for its client to take it.
             self._deadline_ns = min(self._deadline_ns, now_ns + _REAP_GRACE_NS)
-            if not any(e.claimed() for e in self._holdings.lanes if not e.closing):
+            if any(e.claimed() for e in self._holdings.lanes if not e.closing):
+                self._quiet_since_ns = 0
+            elif not self._quiet_since_ns:
+                self._quiet_since_ns = now_ns
+            elif now_ns - self._quiet_since_ns >= _QUIET_NS:
                 _LOG.info("stopped: every accepted request was answered")
                 return 0
         if now_ns < self._deadline_ns:

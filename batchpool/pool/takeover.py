@@ -6,7 +6,8 @@ decidable:
     record not published   token stands, no ring entry  -> its rows are queued again
     record running         token stands, in the ring    -> wait for the worker
     record finished        worker stored `finished`     -> complete the rows still RUNNING
-    row QUEUED             in no record                 -> into the queue
+    row QUEUED             in no record                 -> into the queue; a suspect, which
+                           was in a failed batch, runs apart, alone
     row SUBMITTED          its ring entry is still pending, admit finds it
     row DONE               perhaps without a completion entry: raising the lane's generation
                            makes the client look at its own slots
@@ -17,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from batchpool.core.layout import RECORDS
-from batchpool.core.lifecycle import State
+from batchpool.core.lifecycle import Reason, State
 from batchpool.core.queue import FIELDS, I64, Field
 from batchpool.pool.batcher import Batcher
 from batchpool.pool.crew import Batch, CrewMember
@@ -31,7 +32,12 @@ def take_over(batcher: Batcher) -> None:
             _adopt_record(batcher, member, record, published)
     for lane in batcher.lanes.values():
         model = batcher.models[lane.model]
-        model.queue.append(lane.unfinished())
+        rows = lane.unfinished()
+        suspect = rows[Field.ATTEMPT] > 0
+        known = model.suspects.of_lane(lane.number)[Field.SLOT]  # of a record that failed just now
+        model.queue.append(rows[:, ~suspect])
+        for i in np.flatnonzero(suspect & ~np.isin(rows[Field.SLOT], known)):
+            model.suspects.add_group(rows[:, i : i + 1])  # whose group is not known: alone
     for model in batcher.models:
         rows = model.queue.take(slice(0, len(model.queue)))
         model.queue.append(rows[:, np.argsort(rows[Field.SUBMIT_NS], kind="stable")])
@@ -59,15 +65,14 @@ def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: 
     rows[Field.SLOT] = records.row_slot[record, :n]
     rows[Field.SEQUENCE] = records.row_sequence[record, :n]
     rows = _still(batcher, rows, State.RUNNING)
-    batch = Batch(record, token, rows, 0)
-    if int(records.finished[record]) == token:
-        for lane, part in batcher.by_lane(rows):
-            lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
-        records.freed[record] = token
-    elif record | (token & 0xFFFFFFFF) << 32 in published:
+    finished = int(records.finished[record]) == token
+    if finished or record | (token & 0xFFFFFFFF) << 32 in published:
+        apart = int(records.reason[record]) == Reason.APART
+        member.batches[record] = batch = Batch(record, token, rows, 0, n, apart)
         for lane, part in batcher.by_lane(rows):
             lane.running += part.shape[1]
-        member.batches[record] = batch
+        if finished:
+            batcher.complete(member, batch)
     else:
         for lane, part in batcher.by_lane(rows):
             lane.lane.state[part[Field.SLOT]] = State.QUEUED

@@ -104,6 +104,7 @@ class Worker:
         token = int(records.token[record])
         now_ns = self._clock_ns()
         records.start_ns[record] = now_ns
+        records.launched.set(token)
         if not self._flights:
             self._stamp(token, now_ns)
         parts = parts_of(

@@ -2,8 +2,8 @@
 
 Told by the supervisor over the control channel:
 
-    start     {import, spec, device, max_batch, max_lanes, threads}  fds: segment, its own
-              bell, the batcher's bell
+    start     {import, spec, device, max_batch, max_lanes}  fds: segment, its own bell,
+              the batcher's bell
     lane      {lane, serial, slots}  fds: the lane's segment
     unlane    {lane}
 
@@ -58,7 +58,7 @@ class WorkerProcess:
         """Import, load and warm up the model; its exceptions are the caller's."""
         facts = self._facts
         if self.spec.framework == "torch":
-            _prepare_torch(facts["device"], facts["threads"])
+            _prepare_torch(facts["device"])
         model = load_class(facts["import"])()
         model.load(facts["device"])
         runner = make_runner(model, self.spec, facts["device"], facts["max_batch"])
@@ -106,7 +106,9 @@ class WorkerProcess:
         self._batcher_bell.ring()
 
 
-def _prepare_torch(device: str, threads: int) -> None:
+def _prepare_torch(device: str) -> None:
+    """Select the device. How many threads to use, torch reads from OMP_NUM_THREADS, which is the
+    plan's number or the user's own."""
     import torch
 
     if device.startswith("cuda"):
@@ -115,14 +117,13 @@ def _prepare_torch(device: str, threads: int) -> None:
                 f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device"
             )
         torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(threads)
 
 
 def main(argv: Sequence[str]) -> int:
     """The role `worker`."""
     args = child.arguments("worker", argv)
     child.start(args.parent)
+    child.outlast_sigterm()
     child.log_to_stderr("worker", args.log_level)
     channel = child.control_channel(args.control_fd)
     try:

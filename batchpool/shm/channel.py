@@ -6,6 +6,7 @@ One message is one packet, so there is no framing to lose. A message is a map wi
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import msgpack
 
 MAX_MESSAGE_BYTES = 128 * 1024  # the kernel's default send buffer takes about 208 KiB
 MAX_FDS = 64
+_FDS_SPACE = socket.CMSG_SPACE(MAX_FDS * 4)
 
 
 class Closed(ConnectionError):
@@ -51,14 +53,16 @@ class Channel:
         for what is no message.
         """
         try:
-            raw, fds, flags, _ = socket.recv_fds(
-                self.sock, MAX_MESSAGE_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC
+            raw, ancillary, flags, _ = self.sock.recvmsg(
+                MAX_MESSAGE_BYTES, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             raise
         except OSError as exc:
             raise Closed(f"control connection lost: {exc.strerror}") from exc
+        fds = _descriptors(ancillary)
         if not raw:
+            close_all(fds)
             raise Closed("control connection closed by the other side")
         try:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
@@ -69,10 +73,19 @@ class Channel:
         except Exception as exc:
             close_all(fds)
             raise ValueError(f"bad control message: {exc}") from exc
-        return message, list(fds)
+        return message, fds
 
     def close(self) -> None:
         self.sock.close()
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    # Not socket.recv_fds: Python 3.11 drops its flags, and every child would inherit these.
+    fds = array.array("i")
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return fds.tolist()
 
 
 def pair() -> tuple[Channel, Channel]:

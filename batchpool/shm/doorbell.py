@@ -10,7 +10,8 @@ import os
 import select
 import time
 
-_LONGEST_MS = 60_000.0  # every wait has an end; poll takes no more than an int of ms
+_LONGEST_MS = 60_000.0  # every wait has an end
+_POLL_MOST_MS = 2**31 - 1  # poll counts in an int
 
 
 class Doorbell:
@@ -59,7 +60,7 @@ class Waiter:
 
     def wait_ms(self, timeout_ms: float) -> list[int]:
         """The readable descriptors, none after `timeout_ms`; hang-ups count as readable."""
-        return [fd for fd, _ in self._poll.poll(timeout_ms)]
+        return [fd for fd, _ in self._poll.poll(min(timeout_ms, _POLL_MOST_MS))]
 
     def wait_until(self, wake_at_ns: int) -> list[int]:
         """The same with a CLOCK_MONOTONIC time in ns."""

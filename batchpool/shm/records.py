@@ -21,7 +21,7 @@ class Records:
         self.layout = layout
         self.fence = fence
         cells = memory.cells()
-        for name in ("progress_ns", "running", "batches", "rows", "ready"):
+        for name in ("progress_ns", "running", "launched", "batches", "rows", "ready"):
             setattr(self, name, Word(cells, word(layout, name)))
         columns = layout.columns
         self.token = memory.array(columns["token"])
@@ -41,6 +41,7 @@ class Records:
 
     progress_ns: Word
     running: Word
+    launched: Word
     batches: Word
     rows: Word
     ready: Word

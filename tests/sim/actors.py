@@ -214,11 +214,15 @@ class ClientActor(Actor):
     def judge(self, error: PoolError, request: Request) -> None:
         """An error is right only if what it says has happened."""
         world = self.world
+        failed = [
+            len(world.lost[ticket]) + world.trouble.raised[number]
+            for number, ticket in zip(request.numbers, request.tickets, strict=True)
+        ]
+        spent = max(failed) >= world.attempts
         right = {
-            ModelError: bool(set(request.numbers) & world.trouble.raised),
-            WorkerLost: any(
-                len(world.lost[ticket]) >= world.attempts for ticket in request.tickets
-            ),
+            # Nobody gets the error of another row, however often they rode together.
+            ModelError: spent and bool(set(request.numbers) & world.trouble.raises),
+            WorkerLost: spent,
             DeadlineExceeded: request.deadline_ns <= world.now_ns,
             Cancelled: False,  # a cancelled request is abandoned and never comes back
         }

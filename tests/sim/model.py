@@ -6,6 +6,7 @@ is torn, mixed with another or read too early shows itself in the model already.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Trouble:
     def __init__(self) -> None:
         self.raises: set[int] = set()
         self.kills: set[int] = set()
-        self.raised: set[int] = set()  # rows of batches that raised
+        self.raised: Counter[int] = Counter()  # in how many batches that raised a row was
 
 
 class SimRunner:
@@ -89,7 +90,7 @@ class SimRunner:
             self._process.dead = True
             raise Killed(self._process.name)
         if numbers & self._trouble.raises:
-            self._trouble.raised |= numbers
+            self._trouble.raised.update(numbers)
             raise ValueError("bad row")
         answer = {"y": 2 * x + flight["k"][:, None] + 1}
         if "ids" in flight:

@@ -13,10 +13,12 @@ import numpy as np
 from batchpool.core.layout import RECORDS
 from batchpool.core.lifecycle import State
 from batchpool.core.queue import Field
+from batchpool.core.suspects import Suspects
 from batchpool.pool import takeover
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.batcher import Batcher
 from batchpool.pool.crew import CrewMember
+from batchpool.pool.endings import Endings
 from batchpool.shm.ring import pack, unpack
 from tests.sim import world
 from tests.sim.memory import Process
@@ -36,21 +38,13 @@ def completion_entry_before_done(patch: Patch) -> None:
 
 
 def status_after_done(patch: Patch) -> None:
-    end = Batcher._end
+    def hasty(self: Endings, model: Any, rows: Any, status: Any, text: str = "") -> None:
+        rows = rows[:, np.argsort(rows[Field.LANE], kind="stable")]
+        self._hand_back(model, rows)
+        for lane, part in self.by_lane(rows):
+            lane.lane.write_status(part[Field.SLOT], status, text)
 
-    def hasty(self: Batcher, model: Any, rows: Any, status: Any, text: str = "") -> None:
-        for lane in self.lanes.values():
-            write = lane.lane.write_status
-            lane.lane.write_status = lambda *args: None  # type: ignore[method-assign]
-            try:
-                theirs = rows[:, rows[Field.LANE] == lane.number]
-                end(self, model, theirs, status, text)
-            finally:
-                lane.lane.write_status = write  # type: ignore[method-assign]
-            if theirs.shape[1]:
-                lane.lane.write_status(theirs[Field.SLOT], status, text)
-
-    patch.setattr(Batcher, "_end", hasty)
+    patch.setattr(Endings, "end", hasty)
 
 
 def any_sequence_is_admitted(patch: Patch) -> None:
@@ -169,17 +163,58 @@ def running_after_publish(patch: Patch) -> None:
 
 
 def record_freed_before_completions(patch: Patch) -> None:
-    complete = Batcher._complete
+    finished = Endings.finished
 
-    def hasty(self: Batcher, member: CrewMember, batch: Any) -> None:
+    def hasty(self: Endings, member: CrewMember, batch: Any) -> None:
         member.free(batch)
         member.free = lambda batch: None  # type: ignore[method-assign]
         try:
-            complete(self, member, batch)
+            finished(self, member, batch)
         finally:
             del member.free
 
-    patch.setattr(Batcher, "_complete", hasty)
+    patch.setattr(Endings, "finished", hasty)
+
+
+def error_for_all_of_a_failed_batch(patch: Patch) -> None:
+    def add_failed(self: Suspects, rows: Any, attempts: int, size: int) -> Any:
+        if rows[Field.ATTEMPT].min() >= attempts:
+            return rows
+        self.add_group(rows)
+        return rows[:, :0]
+
+    patch.setattr(Suspects, "add_failed", add_failed)
+
+
+def companions_that_are_gone_do_not_count(patch: Patch) -> None:
+    add_failed = Suspects.add_failed
+
+    def lonely(self: Suspects, rows: Any, attempts: int, size: int) -> Any:
+        return add_failed(self, rows, attempts, rows.shape[1])
+
+    patch.setattr(Suspects, "add_failed", lonely)
+
+
+def suspects_have_no_last_attempt(patch: Patch) -> None:
+    add_failed = Suspects.add_failed
+    patch.setattr(
+        Suspects, "add_failed", lambda self, rows, most, size: add_failed(self, rows, 99, size)
+    )
+
+
+def suspects_stay_when_they_are_late(patch: Patch) -> None:
+    patch.setattr(Suspects, "take_late", lambda self, now_ns: self.of_lane(-1))
+
+
+def takeover_mixes_suspects_with_others(patch: Patch) -> None:
+    headers = AdmittedLane.unfinished
+
+    def unfinished(self: AdmittedLane) -> Any:
+        rows = headers(self)
+        rows[Field.ATTEMPT] = 0
+        return rows
+
+    patch.setattr(AdmittedLane, "unfinished", unfinished)
 
 
 def worker_gets_lanes_it_has_not_mapped(patch: Patch) -> None:
@@ -266,14 +301,14 @@ def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
 
 
 def death_counted_before_queued(patch: Patch) -> None:
-    run_again = Batcher._run_again
+    requeue = Endings._requeue
 
-    def hasty(self: Batcher, member: CrewMember, batch: Any) -> None:
-        for lane, part in self.by_lane(batch.rows):
-            lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT] + 1
-        run_again(self, member, batch)
+    def hasty(self: Endings, rows: Any) -> None:
+        for lane, part in self.by_lane(rows):
+            lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT]
+        requeue(self, rows)
 
-    patch.setattr(Batcher, "_run_again", hasty)
+    patch.setattr(Endings, "_requeue", hasty)
 
 
 def completion_ring_has_one_entry_a_slot(patch: Patch) -> None:

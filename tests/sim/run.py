@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from tests.sim.actors import ClientActor
 from tests.sim.memory import Fault
-from tests.sim.world import PROFILES, simulate
+from tests.sim.profiles import PROFILES
+from tests.sim.world import simulate
 
 CHUNK = 50
 FEW = 100  # so few seeds are not worth a second process

@@ -18,7 +18,8 @@ from batchpool.pool.worker import Worker
 from tests.sim import mutations as m
 from tests.sim import mutations_batcher as b
 from tests.sim.memory import Fault
-from tests.sim.world import PROFILES, Profile, World, simulate
+from tests.sim.profiles import PROFILES, Profile
+from tests.sim.world import World, simulate
 
 SEEDS = 300
 
@@ -64,15 +65,19 @@ CASES = [
     Case(b.record_token_before_rows, "calm", enforce=True),
     Case(b.running_after_publish, "calm", enforce=True),
     Case(b.record_freed_before_completions, "batcher"),
+    Case(b.error_for_all_of_a_failed_batch, "worker"),
+    Case(b.companions_that_are_gone_do_not_count, "companions"),
+    Case(b.suspects_have_no_last_attempt, "worker"),
+    Case(b.suspects_stay_when_they_are_late, "worker", enforce=True),
     Case(b.worker_gets_lanes_it_has_not_mapped, "all"),
     Case(b.lane_closed_while_its_rows_run, "client"),
     Case(b.generation_is_not_raised, "batcher"),
     Case(b.completion_ring_has_one_entry_a_slot, "crowded"),
     Case(b.takeover_forgets_queued_rows, "batcher"),
     Case(b.takeover_runs_published_records_again, "batcher"),
-    Case(b.takeover_adopts_rows_in_any_state, "batcher"),
+    Case(b.takeover_adopts_rows_in_any_state, "batcher", enforce=True),
     Case(b.worker_is_given_up_before_it_is_reaped, "worker"),
-    Case(b.death_counted_before_queued, "all"),
+    Case(b.death_counted_before_queued, "poison"),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
     Case(m.no_bell(CrewMember, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),

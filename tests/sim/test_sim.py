@@ -13,8 +13,9 @@ import pytest
 from batchpool.core.lifecycle import State
 from tests.sim.actors import ClientActor
 from tests.sim.memory import Fault
+from tests.sim.profiles import PROFILES, Profile
 from tests.sim.run import sweep
-from tests.sim.world import PROFILES, Profile, World, simulate
+from tests.sim.world import World, simulate
 
 SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "50"))
 ROUNDS = 8

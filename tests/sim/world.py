@@ -15,7 +15,6 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from random import Random
 
 from batchpool.core.layout import lane_layout, worker_layout
@@ -32,50 +31,12 @@ from tests.sim.actors import (
 )
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import DYNAMIC, PLAIN, Trouble
+from tests.sim.profiles import PROFILES, Profile
 from tests.sim.rules import LaneRules, RecordRules, Ticket
 
 MS = 1_000_000
 DEPTH = 3  # steps nested in steps
 QUIET_ROUNDS = 400
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What happens in a run. kills: probability per step of each role.
-
-    cancels, reaps: per step of a client. late: per request, poison: per row.
-
-    turns: steps before the quiet end, nested ones too. preempt: the mean number of loads and
-    stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
-    enforce: whether tests/sim/rules.py judges every store, or only what comes of them counts.
-    """
-
-    turns: int = 400
-    clients: int = 2
-    workers: int = 2
-    slots: tuple[int, ...] = (3, 8, 8)
-    rows_max: int = 3
-    max_lanes: int = 5
-    preempt: tuple[int, ...] = (6, 20, 60)
-    kills: Mapping[str, float] = field(default_factory=dict)
-    cancels: float = 0.1
-    reaps: float = 0.7
-    late: float = 0.1
-    poison: float = 0.0
-    enforce: bool = True
-
-
-PROFILES = {
-    "calm": Profile(),
-    "busy": Profile(preempt=(6,), cancels=0.7, late=0.7),
-    "crowded": Profile(
-        clients=1, slots=(8,), rows_max=7, reaps=0.3, kills={"batcher": 0.15}, cancels=0
-    ),
-    "client": Profile(kills={"client": 0.03}),
-    "batcher": Profile(kills={"batcher": 0.08}),
-    "worker": Profile(kills={"worker": 0.08}, poison=0.01),
-    "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
-}
 
 
 class World:
@@ -371,7 +332,7 @@ class World:
         for number in numbers:
             if self.random.random() < self.profile.poison:
                 self.trouble.kills.add(number)
-            elif self.random.random() < 0.01:
+            elif self.random.random() < self.profile.raises:
                 self.trouble.raises.add(number)
         return Request(numbers, self.now_ns + within_ns)
 

@@ -33,7 +33,7 @@ def isolate(n: int, guilty: Set[int], attempts: int) -> tuple[set[int], set[int]
         if slots & guilty:
             failures += 1
             group[Field.ATTEMPT] += 1
-            spent = suspects.add_failed(group, attempts)
+            spent = suspects.add_failed(group, attempts, group.shape[1])
             errors |= set(spent[Field.SLOT].tolist())
         else:
             answers |= slots
@@ -75,12 +75,21 @@ def test_a_lone_row_has_all_its_attempts() -> None:
     assert isolate(1, {0}, attempts=1) == ({0}, set(), 1, 1)
 
 
+def test_a_row_whose_companions_are_gone_did_not_fail_alone() -> None:
+    suspects = Suspects()
+    row = batch(1)
+    row[Field.ATTEMPT] = 5
+    assert suspects.add_failed(row, attempts=1, batch_rows=2).shape == (FIELDS, 0)
+    assert suspects.take_next().tolist() == row.tolist()
+    assert suspects.add_failed(row, attempts=1, batch_rows=1).tolist() == row.tolist()
+
+
 def test_late_rows_and_rows_of_a_lane_are_taken_out_of_their_groups() -> None:
     suspects = Suspects()
     rows = batch(16)
     rows[Field.ATTEMPT] = 1
     rows[Field.LANE, 8:] = 5
-    assert suspects.add_failed(rows, 3).shape == (FIELDS, 0)
+    assert suspects.add_failed(rows, 3, 16).shape == (FIELDS, 0)
     assert len(suspects) == 16
     assert suspects.next_deadline_ns() == 1000
     assert suspects.of_lane(5)[Field.SLOT].tolist() == list(range(8, 16))

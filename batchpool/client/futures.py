@@ -1,0 +1,66 @@
+"""What bp.Client.submit returns, and how it is resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, InvalidStateError
+from typing import TypeAlias
+
+from batchpool.client.port import Pending, Port
+from batchpool.core.errors import PoolError
+from batchpool.core.tensors import Array
+
+
+class RowsFuture(Future[dict[str, Array]]):
+    """A future of outputs. Cancelling it takes back rows that have not been dispatched.
+
+    take_back: told of a cancel; returns True the first time.
+    """
+
+    def __init__(self, take_back: Callable[[RowsFuture], bool], port: Port) -> None:
+        super().__init__()
+        self.port = port
+        self.pending: Pending | None = None
+        self.taken_back = False
+        self._take_back = take_back
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        if self._take_back(self):
+            # Without this concurrent.futures.wait and as_completed would wait for ever.
+            self.set_running_or_notify_cancel()
+        return True
+
+
+Outcome: TypeAlias = "tuple[RowsFuture, dict[str, Array] | PoolError]"
+
+
+def resolve(future: RowsFuture, outcome: dict[str, Array] | PoolError) -> None:
+    """Set result or error, unless the future was cancelled meanwhile. Runs its callbacks."""
+    try:
+        if isinstance(outcome, PoolError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+    except InvalidStateError:
+        pass
+
+
+def failures(lost: Iterable[Pending], error: PoolError) -> list[Outcome]:
+    """The same error for every future among requests that are lost."""
+    return [(pending.tag[0], error) for pending in lost if pending.tag is not None]
+
+
+def outcomes_of(finished: Iterable[tuple[Port, Pending]]) -> list[Outcome]:
+    """What became of the futures among finished requests; frees their slots."""
+    outcomes: list[Outcome] = []
+    for port, pending in finished:
+        if pending.tag is None:
+            continue
+        future, call = pending.tag
+        try:
+            outcomes.append((future, port.result(pending, call.outputs)))
+        except PoolError as exc:
+            outcomes.append((future, exc))
+    return outcomes

@@ -1,0 +1,155 @@
+"""How rows end: their batch finished, failed or was lost, or they never ran.
+
+A batch fails when its model raises or its worker dies. Its rows become suspects
+(core/suspects.py) and run again apart, unless the model is not idempotent; a row gets the
+error when it failed alone for the last time. A batch that its worker never launched is not
+suspect: its rows go back to the front of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from batchpool.core.batching import Limits
+from batchpool.core.errors import Status
+from batchpool.core.lifecycle import Outcome, Reason, State
+from batchpool.core.queue import I64, Field, Queue
+from batchpool.core.suspects import Suspects
+from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.crew import Batch, CrewMember
+
+_FAILED = int(Outcome.FAILED)
+_QUEUED = int(State.QUEUED)
+
+
+@dataclass
+class Tally:
+    """What the batcher has done for one model, for status and metrics."""
+
+    admitted: int = 0
+    completed: int = 0
+    batches: int = 0
+    rows: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    lost: int = 0
+    extents: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def dispatched(self, rows: int, reason: Reason) -> None:
+        self.batches += 1
+        self.rows += rows
+        self.reasons[reason.name] = self.reasons.get(reason.name, 0) + 1
+
+
+@dataclass
+class ModelQueue:
+    """One model: its limits, its admitted rows, its suspects, its counts."""
+
+    name: str
+    limits: Limits
+    attempts: int = 3
+    idempotent: bool = True
+    queue: Queue = field(default_factory=Queue)
+    suspects: Suspects = field(default_factory=Suspects)
+    tally: Tally = field(default_factory=Tally)
+
+
+class Endings:
+    """Ends rows of these lanes. unmap_if_idle: asked when rows of a lane stopped RUNNING."""
+
+    def __init__(
+        self,
+        models: list[ModelQueue],
+        lanes: dict[int, AdmittedLane],
+        unmap_if_idle: Callable[[AdmittedLane], None],
+    ) -> None:
+        self._models = models
+        self._lanes = lanes
+        self._unmap_if_idle = unmap_if_idle
+
+    def by_lane(self, rows: I64) -> Iterator[tuple[AdmittedLane, I64]]:
+        """Rows sorted by lane, split into (lane, its rows)."""
+        lanes = rows[Field.LANE]
+        if len(lanes) == 0:
+            return
+        if lanes[0] == lanes[-1]:
+            yield self._lanes[int(lanes[0])], rows
+            return
+        cuts = [0, *(np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist(), len(lanes)]
+        for start, stop in pairwise(cuts):
+            yield self._lanes[int(lanes[start])], rows[:, start:stop]
+
+    def finished(self, member: CrewMember, batch: Batch) -> None:
+        """The worker's outputs or errors stand in the slots."""
+        model = self._models[member.model]
+        model.tally.extents += int(member.records.extents[batch.record])
+        if member.records.outcome[batch.record] == _FAILED:
+            model.tally.failed += 1
+            spent = self._split(model, batch) if model.idempotent else batch.rows
+            self._hand_back(model, spent)  # its status says what the model raised
+        else:
+            self._hand_back(model, batch.rows)
+        self._stop_running(batch.rows)
+        member.free(batch)
+
+    def lost(self, member: CrewMember, batch: Batch) -> None:
+        """The worker died with this batch."""
+        model = self._models[member.model]
+        if not member.was_launched(batch):
+            again = self._open_lanes_only(batch.rows)
+            self._requeue(again)
+            model.queue.prepend(again)
+        else:
+            spent = self._split(model, batch) if model.idempotent else batch.rows
+            spent = self._open_lanes_only(spent)
+            model.tally.lost += spent.shape[1]
+            self.end(model, spent, Status.WORKER_LOST)
+        self._stop_running(batch.rows)
+        member.free(batch)
+
+    def _split(self, model: ModelQueue, batch: Batch) -> I64:
+        """Count one failed batch for its rows and make them suspects; returns the spent ones."""
+        rows = self._open_lanes_only(batch.rows).copy()
+        rows[Field.ATTEMPT] += 1
+        spent = model.suspects.add_failed(rows, model.attempts, batch.size)
+        if spent.shape[1] == 0:
+            self._requeue(rows)
+        return spent
+
+    def _requeue(self, rows: I64) -> None:
+        for lane, part in self.by_lane(rows):
+            # In this order, so that a takeover may count one death too few but never too many.
+            lane.lane.state[part[Field.SLOT]] = _QUEUED
+            lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT]
+            lane.recheck_cancels()
+
+    def _open_lanes_only(self, rows: I64) -> I64:
+        """Without the rows whose client is gone."""
+        gone = [lane.number for lane, _ in self.by_lane(rows) if lane.closing]
+        return rows[:, ~np.isin(rows[Field.LANE], gone)] if gone else rows
+
+    def _stop_running(self, rows: I64) -> None:
+        for lane, part in self.by_lane(rows):
+            lane.running -= part.shape[1]
+            if lane.closing:
+                self._unmap_if_idle(lane)
+
+    def _hand_back(self, model: ModelQueue, rows: I64) -> None:
+        model.tally.completed += rows.shape[1]
+        for lane, part in self.by_lane(rows):
+            lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
+
+    def end(self, model: ModelQueue, rows: I64, status: Status, text: str = "") -> None:
+        """Rows that will not run (again): say why and hand them back."""
+        if rows.shape[1] == 0:
+            return
+        rows = rows[:, np.argsort(rows[Field.LANE], kind="stable")]
+        for lane, part in self.by_lane(rows):
+            lane.lane.write_status(part[Field.SLOT], status, text)
+        self._hand_back(model, rows)

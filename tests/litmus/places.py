@@ -1,0 +1,174 @@
+"""Where the sides of a litmus test meet: real segments, and what stands in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from batchpool.core.layout import Layout, lane_layout
+from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.shm.segment import Segment, create, map_checked, ring_parts, word
+from tests.litmus.promises import PATIENT_S, Progress
+
+# Single words: a lane serves as the place, its words and header columns as the kinds.
+_WORDS = lane_layout(
+    ModelSpec("words", "numpy", (Tensor("x", "uint64", (4,)),), (Tensor("y", "uint8"),)), 16
+)
+ONES = {
+    "u64 word": 2**64 - 1,
+    "ring entry by index": 2**64 - 1,
+    "ring entries by slice": 2**64 - 1,
+    "i64 scalar": -1,
+    "u32 scalar": 2**32 - 1,
+    "u32 column by index": 2**32 - 1,
+    "u32 column by slots": 2**32 - 1,
+    "u32 column by slice": 2**32 - 1,
+}
+
+
+def new(layout: Layout) -> int:
+    """A new segment's descriptor, inheritable."""
+    fd = create(layout, sealed=True)
+    os.set_inheritable(fd, True)
+    return fd
+
+
+def new_words() -> int:
+    return new(_WORDS)
+
+
+def words(fd: int) -> tuple[Segment, list[str]]:
+    return map_checked(fd, _WORDS), list(ONES)
+
+
+def stores(segment: Segment, *, halves: bool) -> list[Callable[[int], None]]:
+    """One store of each kind, as the real code makes them: 0 or all ones."""
+    cells = segment.cells()
+    gate, pairs = word(_WORDS, "gate"), memoryview(segment.map).cast("I")
+    columns = {name: segment.array(_WORDS.columns[name]) for name in ("state", "cancel", "flow")}
+    sq, cq = segment.array(_WORDS.columns["sq"]), segment.array(_WORDS.columns["cq"])
+    deadline = segment.scalars(_WORDS.columns["deadline_ns"])
+    priority = segment.scalars(_WORDS.columns["priority"])
+    slots = np.array([1, 5, 9], dtype=np.uint32)
+    three = [np.zeros(3, dtype=np.uint64), np.full(3, 2**64 - 1, dtype=np.uint64)]
+
+    def whole(bit: int) -> None:
+        cells[gate] = ONES["u64 word"] * bit
+
+    def in_halves(bit: int) -> None:
+        pairs[2 * gate] = ONES["u32 scalar"] * bit
+        pairs[2 * gate + 1] = ONES["u32 scalar"] * bit
+
+    def entry(bit: int) -> None:
+        sq[3] = ONES["ring entry by index"] * bit
+
+    def entries(bit: int) -> None:
+        cq[5:8] = three[bit]
+
+    def scalar64(bit: int) -> None:
+        deadline[7] = -bit
+
+    def scalar32(bit: int) -> None:
+        priority[3] = ONES["u32 scalar"] * bit
+
+    def by_index(bit: int) -> None:
+        columns["state"][5] = ONES["u32 scalar"] * bit
+
+    def by_slots(bit: int) -> None:
+        columns["cancel"][slots] = ONES["u32 scalar"] * bit
+
+    def by_slice(bit: int) -> None:
+        columns["flow"][5:8] = ONES["u32 scalar"] * bit
+
+    first = in_halves if halves else whole
+    return [first, entry, entries, scalar64, scalar32, by_index, by_slots, by_slice]
+
+
+def loads(segment: Segment) -> dict[str, Callable[[], int]]:
+    """A load of each kind, as the real code makes them."""
+    cells, gate = segment.cells(), word(_WORDS, "gate")
+    columns = {name: segment.array(_WORDS.columns[name]) for name in ("state", "cancel", "flow")}
+    sq, cq = segment.array(_WORDS.columns["sq"]), segment.array(_WORDS.columns["cq"])
+    deadline = segment.scalars(_WORDS.columns["deadline_ns"])
+    priority = segment.scalars(_WORDS.columns["priority"])
+    return {
+        "u64 word": lambda: cells[gate],
+        "ring entry by index": lambda: int(sq[3:4].copy()[0]),
+        "ring entries by slice": lambda: int(cq[5:8].copy()[1]),
+        "i64 scalar": lambda: deadline[7],
+        "u32 scalar": lambda: priority[3],
+        "u32 column by index": lambda: int(columns["state"][np.array([5])][0]),
+        "u32 column by slots": lambda: int(columns["cancel"][5]),
+        "u32 column by slice": lambda: int(columns["flow"][6]),
+    }
+
+
+# Words that no ring test uses otherwise; they stand at one place in every lane.
+_SAYINGS = {
+    "writer is here": word(_WORDS, "stale"),
+    "reader is here": word(_WORDS, "generation"),
+    "writer is done": word(_WORDS, "refused"),
+    "reader has seen enough": word(_WORDS, "cancels"),
+}
+
+
+def say(segment: Segment, what: str) -> None:
+    segment.cells()[_SAYINGS[what]] = 1
+
+
+def said(segment: Segment, what: str) -> bool:
+    return bool(segment.cells()[_SAYINGS[what]])
+
+
+def meet(segment: Segment, me: str, other: str) -> None:
+    """Go on when the other side has started too."""
+    say(segment, f"{me} is here")
+    progress = Progress(PATIENT_S)
+    while not said(segment, f"{other} is here"):
+        progress.none()
+
+
+# -- rings ----------------------------------------------------------------------------------
+
+
+def ring_layout(capacity: int) -> Layout:
+    tiny = Tensor("x", "uint8")
+    return lane_layout(ModelSpec("ring", "numpy", (tiny,), (tiny,)), capacity)
+
+
+def new_ring(capacity: int, start: int) -> int:
+    """A ring both of whose counters stand at `start` already."""
+    layout = ring_layout(capacity)
+    fd = new(layout)
+    cells = map_checked(fd, layout).cells()
+    for counter in ("sq_tail", "sq_head"):
+        cells[word(layout, counter)] = start
+    return fd
+
+
+def ring(fd: int, capacity: int, me: str, other: str) -> tuple[Any, ...]:
+    """The parts of the ring, when both sides are there."""
+    layout = ring_layout(capacity)
+    segment = map_checked(fd, layout)
+    meet(segment, me, other)
+    return ring_parts(segment, layout, "sq")
+
+
+# -- lanes ----------------------------------------------------------------------------------
+
+TEXT_BYTES = 40
+
+
+def road_spec(size: int) -> ModelSpec:
+    """Echo: rows of up to `size` bytes and a text, each with its checksum."""
+    text = Tensor("text", "bytes", (), max_bytes=TEXT_BYTES)
+    x = Tensor("x", "uint8", (Dim(size),))
+    crc = Tensor("crc", "uint32")
+    return ModelSpec("echo", "numpy", (x, text, crc), (x, text, crc), (Tensor("first", "uint32"),))
+
+
+def new_lane(size: int, slots: int) -> int:
+    return new(lane_layout(road_spec(size), slots))

@@ -1,0 +1,136 @@
+"""Starts the sides of a litmus test by exec and waits for them, bounded, without sleeping."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+# 1 takes seconds; 60 about as many minutes as 1 takes seconds.
+SCALE = float(os.environ.get("BATCHPOOL_LITMUS_SCALE", "1"))
+LONGEST_S = 60 + 60 * SCALE
+
+
+def scaled(n: int) -> int:
+    return max(1, int(n * SCALE))
+
+
+class SideFailed(Exception):
+    """A side ended badly; says which one and its last line."""
+
+
+class Side:
+    """One process of a test."""
+
+    def __init__(self, role: str, env: dict[str, str] | None = None, **task: Any) -> None:
+        self.role = role
+        task = {"stall_s": 60.0, "seed": 1, "rule": "", **task}
+        fds = [task[key] for key in ("fd", "client_bell", "server_bell") if key in task]
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.litmus.side", role, json.dumps(task)],
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+        )
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGSTOP, and until it has stopped."""
+        self.signal(signal.SIGSTOP)
+        await_(lambda: self._state() in "TZX", f"{self.role} to stop")
+
+    def enough(self) -> dict[str, Any]:
+        """Tell it to come to its end; what it counted."""
+        self.signal(signal.SIGTERM)
+        return self.counted()
+
+    def go_on(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def _state(self) -> str:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(") ")[2][0]
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def counted(self) -> dict[str, Any]:
+        """What it printed; SideFailed if it ended with another status than 0."""
+        code = self.process.wait(LONGEST_S)
+        self._err.seek(0)
+        self._out.seek(0)
+        if code:
+            lines = self._err.read().decode().strip().splitlines() or ["(nothing on stderr)"]
+            raise SideFailed(f"{self.role} ended with {code}: {lines[-1]}")
+        found: dict[str, Any] = json.loads(self._out.read())
+        return found
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.pidfd)
+        self._out.close()
+        self._err.close()
+
+
+class Sides:
+    """Several sides; all of them are gone when the block ends."""
+
+    def __init__(self, *sides: Side) -> None:
+        self.sides = list(sides)
+
+    def __enter__(self) -> Sides:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for side in self.sides:
+            side.close()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """What each counted. The first that fails ends them all."""
+        poll = select.poll()
+        left = {side.pidfd: side for side in self.sides}
+        for fd in left:
+            poll.register(fd, select.POLLIN)
+        until = time.monotonic() + LONGEST_S
+        while left:
+            ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
+            if not ready:
+                raise SideFailed(f"still running: {', '.join(s.role for s in left.values())}")
+            for fd, _ in ready:
+                poll.unregister(fd)
+                left.pop(fd).counted()
+        return [side.counted() for side in self.sides]
+
+
+def await_(ready: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Look again and again, giving the processor away; fails after timeout_s."""
+    until = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > until:
+            raise SideFailed(f"waited {timeout_s:g} s for {what}")
+        os.sched_yield()

@@ -1,0 +1,261 @@
+"""A client and a server on one lane: rows with checksums out and back, through the real code.
+
+The server stands for batcher and worker at once. With the probability
+`crashes` it does at a step what a batcher's death would leave behind: a head that was not moved,
+a DONE without its entry. With `strays` it also publishes completions of uses that are over.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+
+from batchpool.client.port import Pending, Port
+from batchpool.core.errors import Status, TooLarge
+from batchpool.core.layout import lane_layout
+from batchpool.core.lifecycle import Gate, State
+from batchpool.core.queue import I64, Field
+from batchpool.core.slots import bound_of
+from batchpool.core.tensors import Array, Rows, check_rows
+from batchpool.pool.admission import AdmittedLane
+from batchpool.shm.doorbell import Doorbell, Waiter
+from batchpool.shm.lane import Lane
+from batchpool.shm.ring import Consumer
+from batchpool.shm.segment import map_checked
+from tests.litmus.places import TEXT_BYTES, road_spec
+from tests.litmus.promises import PATIENT_S, Broken, Progress, Told
+
+FAR_NS = 2**62
+
+
+def crc_of(x: Array, text: bytes) -> int:
+    return zlib.crc32(text, zlib.crc32(np.ascontiguousarray(x)))
+
+
+def _lane(task: dict[str, Any]) -> Lane:
+    spec = road_spec(task["size"])
+    layout = lane_layout(spec, task["slots"])
+    return Lane(spec, map_checked(task["fd"], layout), layout)
+
+
+class Client:
+    """Sends `total` rows, or until it is told, in requests of random numbers and sizes."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.task = task
+        self.port = Port(_lane(task))
+        self.size = task["size"]
+        self.rng = random.Random(task["seed"])
+        self.bell, self.server = Doorbell(task["client_bell"]), Doorbell(task["server_bell"])
+        self.waiter = Waiter(self.bell.fd)
+        self.noise = np.frombuffer(
+            np.random.default_rng(task["seed"]).bytes(2 * self.size + 4096), np.uint8
+        )
+        self.sent = self.answered = self.requests = 0
+        self.told = Told(task["total"])
+
+    def run(self) -> dict[str, Any]:
+        self.too_large()
+        progress = Progress(PATIENT_S)
+        while not self.port.lane.generation.get():  # the server is not there yet
+            progress.none()
+        while self.told.more(self.sent) or self.answered < self.sent:
+            moved = self.send()
+            self.bell.clear()
+            for pending in self.port.reap(time.monotonic_ns()):
+                self.take(pending)
+                moved = True
+            if self.port.stale and not (self.task["strays"] or self.taken_over()):
+                raise Broken("a completion was not for any row under way")
+            if not moved:
+                self.wait()
+        if self.port.map.claimed or self.port.lane.claimed.get():
+            raise Broken(f"{self.port.map.claimed} slots are still claimed")
+        return {
+            "sent": self.sent,
+            "answered": self.answered,
+            "requests": self.requests,
+            "stale": self.port.stale,
+        }
+
+    def taken_over(self) -> bool:
+        """After that an entry may still come of a row that was found DONE without it."""
+        return self.port.lane.generation.get() > 1
+
+    def wait(self) -> None:
+        """Until the server rings; a server that forgets to ring is a broken promise."""
+        stall_ms = self.task["stall_s"] * 1000
+        if not self.waiter.wait_ms(stall_ms):
+            left = self.sent - self.answered
+            raise Broken(f"nobody rang for {stall_ms:g} ms; {left} rows are under way")
+
+    def too_large(self) -> None:
+        """One byte more than a slot holds is refused and claims nothing."""
+        try:
+            check_rows(self.port.spec, self.rows([self.size + 1])[0])
+        except TooLarge:
+            return
+        raise Broken("a row larger than its slot was taken")
+
+    def row_size(self) -> int:
+        edge = self.rng.choice((0, 1, self.size - 1, self.size, -1, -1, -1))
+        return edge if edge >= 0 else self.rng.randint(0, self.size)
+
+    def rows(self, sizes: list[int]) -> tuple[dict[str, Any], list[int]]:
+        starts = [self.rng.randrange(len(self.noise) - size) for size in sizes]
+        x = np.stack([self.noise[at : at + size] for at, size in zip(starts, sizes, strict=True)])
+        texts = [self.rng.randbytes(self.rng.randint(0, TEXT_BYTES)) for _ in sizes]
+        crcs = [crc_of(row, text) for row, text in zip(x, texts, strict=True)]
+        return {"x": x, "text": texts, "crc": np.array(crcs, dtype=np.uint32)}, crcs
+
+    def send(self) -> bool:
+        before = self.sent
+        while left := self.told.more(self.sent):
+            n = min(self.rng.choice((1, 1, 1, 2, 4)), left, self.port.map.bound)
+            if not self.port.may_claim(n):
+                break
+            tensors, crcs = self.rows([self.row_size()] * n)
+            rows: Rows = check_rows(self.port.spec, tensors, {"first": crcs[0]})
+            self.port.submit(rows, time.monotonic_ns(), FAR_NS + crcs[0], tag=(rows, crcs))
+            self.sent += n
+            self.requests += 1
+            if self.rng.random() < 0.3:
+                break
+        self.port.flush()
+        if self.sent > before:
+            self.server.ring()
+        return self.sent > before
+
+    def take(self, pending: Pending) -> None:
+        rows, crcs = pending.tag
+        found = self.port.result(pending)
+        if found["crc"].tolist() != crcs:
+            raise Broken(f"answers {found['crc'].tolist()} to rows {crcs}")
+        if not np.array_equal(found["x"], rows.tensors["x"]):
+            raise Broken("an answer's payload is not its request's")
+        if found["text"].tolist() != rows.tensors["text"].tolist():
+            raise Broken("an answer's text is not its request's")
+        self.answered += pending.n
+
+
+class Server:
+    """Echoes rows until `total` are done, or until it is told."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.task = task
+        self.rng = random.Random(task["seed"] + 1)
+        self.bell, self.client = Doorbell(task["server_bell"]), Doorbell(task["client_bell"])
+        self.waiter = Waiter(self.bell.fd)
+        self.last: dict[int, int] = {}
+        self.echoed = self.crashes = 0
+        self.told = Told(task["total"])
+        self.open(_lane(task))
+
+    def open(self, lane: Lane) -> None:
+        """Begin as a batcher does that takes over: what is QUEUED is there already."""
+        self.lane = lane
+        self.side = AdmittedLane(0, 1, 0, lane, self.client.ring)
+        self.waiting: list[tuple[int, int]] = []
+        self.admitted(self.side.unfinished(), again=True)
+        lane.generation.set(lane.generation.get() + 1)
+        self.side.open(Gate.OPEN)
+        self.client.ring()
+
+    def run(self) -> dict[str, Any]:
+        while self.told.more(self.echoed):
+            self.bell.clear()
+            if self.rng.random() < self.task["crashes"]:
+                self.crash()
+            self.admitted(self.side.admit())
+            if self.side.broken:
+                raise Broken("the lane was closed as broken")
+            if self.waiting:
+                self.complete()
+            elif self.told.more(self.echoed):
+                self.wait()
+        stale = self.lane.stale.get()
+        return {"echoed": self.echoed, "crashes": self.crashes, "stale": stale}
+
+    def wait(self) -> None:
+        """Until the client rings, but with looks in between: it may be stopped just before."""
+        stall_s = self.task["stall_s"] if self.last else PATIENT_S
+        until = time.monotonic() + stall_s
+        while not self.waiter.wait_ms(50) and not self.lane.sq_consumer().pending():
+            if self.told.enough:
+                return
+            if time.monotonic() > until:
+                raise Broken(f"nobody rang for {stall_s:g} s")
+
+    def admitted(self, rows: I64, *, again: bool = False) -> None:
+        """Check each row against its checksum and against what was seen before."""
+        for i in range(rows.shape[1]):
+            slot, use = int(rows[Field.SLOT, i]), int(rows[Field.SEQUENCE, i])
+            if not again and use <= self.last.get(slot, 0):
+                raise Broken(f"use {use} of slot {slot} was admitted after {self.last[slot]}")
+            self.last[slot] = use
+            where = slice(slot, slot + 1)
+            first = int(self.lane.parameters["first"].load(where)[0])
+            if rows[Field.DEADLINE_NS, i] != FAR_NS + first:
+                raise Broken(f"slot {slot} has the deadline of another request")
+            crc = int(self.lane.inputs["crc"].load(where)[0])
+            if crc != crc_of(self.x(where), self.lane.inputs["text"].load(where)[0]):
+                raise Broken(f"the payload of slot {slot} does not match its checksum")
+            self.waiting.append((slot, use))
+
+    def x(self, where: slice) -> Array:
+        return self.lane.inputs["x"].load(where)[0]
+
+    def complete(self) -> None:
+        """Some of the waiting rows, in any order, as one group."""
+        self.rng.shuffle(self.waiting)
+        n = self.rng.randint(1, len(self.waiting))
+        group, self.waiting = self.waiting[:n], self.waiting[n:]
+        slots = self.echo(group)
+        self.side.complete(slots, np.array([use for _, use in group]))
+        ring = self.side._cq
+        if self.task["strays"] and self.waiting and ring.room() > self.lane.slots:
+            slot, use = self.waiting[0]
+            ring.push_few([slot | (use - 1) << 32])
+
+    def echo(self, group: list[tuple[int, int]]) -> Array:
+        for slot, _ in group:
+            where = slice(slot, slot + 1)
+            for name, column in self.lane.outputs.items():
+                column.store(where, self.lane.inputs[name].load(where))
+        slots = np.array([slot for slot, _ in group])
+        self.lane.write_status(slots, Status.OK)
+        self.echoed += len(group)
+        return slots
+
+    def crash(self) -> None:
+        """Leave what a death leaves, then take over."""
+        self.crashes += 1
+        self.side._sq = Unmoved(self.side._sq)  # type: ignore[assignment]
+        self.admitted(self.side.admit())
+        if self.waiting:
+            group, self.waiting = self.waiting[:1], self.waiting[1:]
+            self.lane.state[self.echo(group)] = State.DONE  # and no entry for it
+        self.open(self.lane)
+        # Let the client use some of those slots again, as many as its ring has room for,
+        # while the entries of their former uses still wait.
+        spare = self.lane.layout.capacity - bound_of(self.lane.slots, 0.90) - 1
+        if self.waiting and spare > 0:
+            group, self.waiting = self.waiting[:spare], self.waiting[spare:]
+            slots = self.echo(group)
+            self.side.complete(slots, np.array([use for _, use in group]))
+            while self.waiter.wait_ms(5):  # until the client has sent what it can
+                self.bell.clear()
+
+
+class Unmoved:
+    """A consumer whose head was not moved: its process died just before that."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.peek = consumer.peek
+
+    def advance(self, n: int) -> None:
+        """It did not come to that."""

@@ -1,0 +1,314 @@
+"""The order of stores, as one side makes them, recorded store by store.
+
+On x86-64 no run of two processes shows a missing fence: the processor keeps ordinary stores in
+order by itself. So here the stores of the real code are written down and held against the
+order of publication in shm/ring.py: payload, header, entry, one fence, tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchpool.client.port import Port
+from batchpool.core.errors import Status
+from batchpool.core.layout import Column, Layout, lane_layout, worker_layout
+from batchpool.core.lifecycle import Gate, Reason
+from batchpool.core.queue import FIELDS, I64, Field
+from batchpool.core.tensors import ModelSpec, Tensor, check_rows
+from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.crew import CrewMember
+from batchpool.pool.worker import Worker
+from batchpool.shm import ring
+from batchpool.shm.lane import Lane
+from batchpool.shm.records import Records
+from batchpool.shm.segment import Segment, create, map_checked
+from tests.litmus.mutants import FENCE_MUTANTS, RING_MUTANTS, Mutant
+
+SPEC = ModelSpec(
+    "affine",
+    "numpy",
+    (Tensor("x", "float32", (4,)),),
+    (Tensor("y", "float32", (4,)),),
+    (Tensor("k", "int32", default=1),),
+)
+
+
+class RecordedCells:
+    """Integers by index that write their stores down; loads are the segment's own."""
+
+    def __init__(self, cells: Any, name: Callable[[int], str], order: list[str]) -> None:
+        self._cells, self._name, self._order = cells, name, order
+
+    def __getitem__(self, at: int) -> int:
+        return int(self._cells[at])
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self._order.append(self._name(at))
+        self._cells[at] = value
+
+
+class RecordedColumn:
+    """A column that writes its stores down."""
+
+    def __init__(self, array: Any, name: str, order: list[str]) -> None:
+        self._array, self._name, self._order = array, name, order
+        self.shape = array.shape
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._array[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._order.append(self._name)
+        self._array[key] = value
+
+    def __eq__(self, other: object) -> Any:
+        return self._array == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def max(self) -> Any:
+        return self._array.max()
+
+
+class Recorded:
+    """A real segment whose every store is written down by the name of what it changes."""
+
+    def __init__(self, layout: Layout, order: list[str]) -> None:
+        fd = create(layout, sealed=True)
+        self._segment: Segment = map_checked(fd, layout)
+        self._order = order
+        self._words = {at // 8: name for name, at in layout.words.items()}
+
+    def cells(self) -> RecordedCells:
+        return RecordedCells(self._segment.cells(), self._words.__getitem__, self._order)
+
+    def scalars(self, column: Column) -> RecordedCells:
+        return RecordedCells(self._segment.scalars(column), lambda at: column.name, self._order)
+
+    def array(self, column: Column) -> Any:
+        return RecordedColumn(self._segment.array(column), column.name, self._order)
+
+
+# -- one ring: the real one, and broken ones -------------------------------------------------
+
+
+def publications(module: ModuleType) -> list[list[str]]:
+    """What a producer of this module stores, for groups of several kinds and sizes."""
+    order: list[str] = []
+    layout = lane_layout(SPEC, 8)
+    memory = Recorded(layout, order)
+    cells, entries = memory.cells(), memory.array(layout.columns["sq"])
+    tail, head = layout.words["sq_tail"] // 8, layout.words["sq_head"] // 8
+    producer = module.Producer(cells, entries, tail, head, lambda: order.append("fence"))
+    consumer = ring.Consumer(cells, entries, tail, head)
+    recorded = []
+    for n in (1, 3, 5, 8):
+        for push in (
+            lambda values: producer.push_few(values.tolist()),
+            producer.push,
+        ):
+            order.clear()
+            push(np.arange(1, n + 1, dtype=np.uint64))
+            recorded.append(order.copy())
+            consumer.advance(n)
+    return recorded
+
+
+def check_publication(order: list[str]) -> None:
+    """Entries, then exactly one fence, then the tail, and nothing else."""
+    assert set(order) == {"sq", "fence", "sq_tail"}, order
+    entries = order.count("sq")
+    assert order == ["sq"] * entries + ["fence", "sq_tail"], order
+
+
+def test_one_fence_stands_between_the_last_entry_and_the_tail() -> None:
+    for order in publications(ring):
+        check_publication(order)
+
+
+ORDER_MUTANTS = [mutant for mutant in RING_MUTANTS if "the tail before" in mutant.rule]
+
+
+@pytest.mark.parametrize("mutant", FENCE_MUTANTS + ORDER_MUTANTS, ids=lambda mutant: mutant.rule)
+def test_a_fence_in_a_wrong_place_is_noticed(mutant: Mutant) -> None:
+    orders = publications(mutant.module_object())
+    assert any(not _keeps(order) for order in orders)
+
+
+def _keeps(order: list[str]) -> bool:
+    try:
+        check_publication(order)
+    except AssertionError:
+        return False
+    return True
+
+
+# -- the client -----------------------------------------------------------------------------
+
+
+def new_port(order: list[str]) -> Port:
+    layout = lane_layout(SPEC, 8)
+    lane = Lane(SPEC, Recorded(layout, order), layout, lambda: order.append("fence"))
+    lane.gate.set(Gate.OPEN)
+    return Port(lane)
+
+
+def rows_of(n: int) -> Any:
+    return check_rows(SPEC, {"x": np.ones((n, 4), np.float32)})
+
+
+HEADER = {"deadline_ns", "submit_ns", "priority", "flow", "sequence"}
+
+
+@pytest.mark.parametrize("requests", [(1,), (3,), (1, 1, 2)])
+def test_a_client_publishes_payload_header_entry_fence_tail(requests: tuple[int, ...]) -> None:
+    order: list[str] = []
+    port = new_port(order)
+    order.clear()
+    for n in requests:
+        start = len(order)
+        port.submit(rows_of(n), 1, 2)
+        stores = order[start:]
+        payload = [at for at, name in enumerate(stores) if name in ("in.x", "par.k")]
+        states = [at for at, name in enumerate(stores) if name == "state"]
+        assert states[:n] == list(range(n)), "FILLING first"
+        assert stores.count("state") == 2 * n
+        assert min(payload) == n
+        header = [at for at, name in enumerate(stores) if name in HEADER]
+        assert len(header) == n * len(HEADER)
+        submitted = states[n:]
+        assert max(payload) < min(submitted)
+        # Row by row: nothing of a slot is stored after its SUBMITTED.
+        assert sum(at < submitted[0] for at in header) >= len(HEADER)
+        assert submitted[-1] == len(stores) - 1
+        assert not {"sq", "sq_tail", "fence"} & set(stores), "only flush publishes"
+    start = len(order)
+    port.flush()
+    total = sum(requests)
+    assert order[start:] == ["sq"] * total + ["fence", "sq_tail", "claimed"]
+
+
+def test_a_cancel_word_stands_before_its_count() -> None:
+    order: list[str] = []
+    port = new_port(order)
+    pending = port.submit(rows_of(2), 1, 2)
+    port.flush()
+    order.clear()
+    port.abandon(pending)
+    assert order == ["cancel", "cancel", "cancels"]
+
+
+# -- the batcher ----------------------------------------------------------------------------
+
+
+def batchers_lane(port: Port, order: list[str]) -> AdmittedLane:
+    lane = Lane(SPEC, port.lane.memory, port.lane.layout, lambda: order.append("fence"))
+    return AdmittedLane(0, 1, 0, lane, lambda: order.append("bell"))
+
+
+def test_the_batcher_admits_before_it_moves_the_head() -> None:
+    order: list[str] = []
+    port = new_port(order)
+    port.submit(rows_of(3), 1, 2)
+    port.flush()
+    side = batchers_lane(port, order)
+    order.clear()
+    side.admit()
+    assert order == ["attempt", "state", "sq_head"]
+
+
+def test_the_batcher_writes_done_then_the_entry_then_rings() -> None:
+    order: list[str] = []
+    port = new_port(order)
+    port.submit(rows_of(3), 1, 2)
+    port.flush()
+    side = batchers_lane(port, order)
+    rows = side.admit()
+    order.clear()
+    side.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
+    assert order == ["state", "cq", "fence", "cq_tail", "bell"]
+
+
+def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
+    order: list[str] = []
+    port = new_port(order)
+    pending = port.submit(rows_of(1), 1, 2)
+    port.flush()
+    side = batchers_lane(port, order)
+    rows = side.admit()
+    side.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
+    order.clear()
+    assert port.reap(3) == [pending]
+    assert order == ["cq_head"]
+    port.result(pending)
+    assert order == ["cq_head", "state", "claimed"]
+
+
+# -- batcher and worker ---------------------------------------------------------------------
+
+
+class Affine:
+    depth = 1
+
+    def launch(self, n: int, inputs: Any, sizes: Any, views: bool) -> Any:
+        return {"y": inputs["x"] * 2 + 1}
+
+    def finish(self, flight: Any) -> Any:
+        return flight
+
+
+def test_a_batch_there_and_back() -> None:
+    order: list[str] = []
+    layout = worker_layout(4, 2)
+    records = Records(Recorded(layout, order), layout, lambda: order.append("fence"))
+    member = CrewMember(0, 0, records, lambda: order.append("worker's bell"))
+    rows: I64 = np.zeros((FIELDS, 2), dtype=np.int64)
+    rows[Field.SLOT] = (2, 3)
+    batch = member.prepare(rows, Reason.FULL, 1)
+    assert order[-1] == "token", "it makes the record the rows' own"
+    assert {"n", "rows.lane", "rows.slot", "rows.sequence"} <= set(order[:-1])
+    order.clear()
+    member.publish(batch)
+    assert order == ["sq", "fence", "sq_tail", "worker's bell"]
+
+    port = new_port(order)
+    worker = Worker(SPEC, records, Affine(), lambda: order.append("batcher's bell"), lambda: 5)
+    worker.add_lane(0, 1, port.lane)
+    order.clear()
+    while worker.step():
+        pass
+    finished, published, passed = map(order.index, ("finished", "cq", "sq_head"))
+    assert order[finished - 1] == "fence", "outputs of any kind of store stand before `finished`"
+    for earlier in ("out.y", "status", "outcome", "end_ns"):
+        assert order.index(earlier) < finished
+        assert earlier not in order[finished:]
+    assert finished < published < passed
+    assert order[published : published + 3] == ["cq", "fence", "cq_tail"]
+    assert order[passed:] == ["sq_head", "batcher's bell"]
+
+
+def test_a_failed_batch_has_its_statuses_before_it_is_finished() -> None:
+    order: list[str] = []
+    port = new_port(order)
+    layout = worker_layout(4, 2)
+    records = Records(Recorded(layout, order), layout, lambda: order.append("fence"))
+    worker = Worker(SPEC, records, Affine(), lambda: None, lambda: 5)
+    worker.add_lane(0, 1, port.lane)
+    worker.spec = ModelSpec("affine", "numpy", SPEC.inputs, (Tensor("z", "int8"),), SPEC.parameters)
+    member = CrewMember(0, 0, records, lambda: None)
+    rows: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
+    member.publish(member.prepare(rows, Reason.FULL, 1))
+    order.clear()
+    while worker.step():
+        pass
+    assert port.lane.status[0] == Status.MODEL_ERROR
+    for earlier in ("message", "message_len", "status", "outcome"):
+        assert order.index(earlier) < order.index("fence") < order.index("finished")

@@ -1,0 +1,147 @@
+"""Ending: asked to, every accepted request is answered; killed, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchpool as bp
+from tests.process.load import Load
+from tests.process.pool_under_test import Pool, serving, until
+
+ONES = np.ones((1, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
+)
+def test_requests_in_flight_are_answered(number: signal.Signals, whole_group: bool) -> None:
+    with serving("Slow", "Affine") as pool, pool.client() as client:
+        futures = [client.submit("slow", tag=[tag], seconds=[0.1]) for tag in range(200)]
+        until(lambda: pool.tally("slow")["batches"], "the first batch")
+        send = pool.signal_all if whole_group else pool.signal
+        send(number)
+        assert [future.result(10)["tag"][0] for future in futures] == list(range(200))
+        assert pool.wait_end(10) == 0
+        assert "stopped: every accepted request was answered" in pool.log
+        assert "Traceback" not in pool.log
+        assert "WARNING" not in pool.log, "nobody was lost or started anew"
+
+
+def test_what_comes_while_draining_is_refused_as_draining() -> None:
+    with serving("Slow", "Affine") as pool, pool.client() as client:
+        client.infer("affine", x=ONES)
+        future = client.submit("slow", tag=[1], seconds=[0.5])
+        until(lambda: pool.tally("slow")["batches"], "the start of the row")
+        pool.signal(signal.SIGTERM)
+        until(lambda: pool.status()["state"] == "draining", "the drain")
+        with pytest.raises(bp.Draining):
+            client.infer("affine", x=ONES)
+        with pytest.raises(bp.Draining):
+            client.submit("affine", x=ONES)
+        assert future.result(10)["tag"].tolist() == [1]
+        assert pool.wait_end(10) == 0
+
+
+def test_a_drain_under_load_loses_nothing() -> None:
+    with serving({"import": "Affine", "workers_per_device": 2}) as pool, Load(pool) as load:
+        pool.signal(signal.SIGTERM)
+        assert pool.wait_end(10) == 0
+        assert "every accepted request was answered" in pool.log
+        until(lambda: load.absent, "a call after the end")
+        assert load.lost == 0
+
+
+def test_idle_connections_do_not_hold_up_the_end() -> None:
+    with serving("Affine") as pool, pool.client() as client:
+        client.infer("affine", x=ONES)
+        connections = [socket.create_connection(("127.0.0.1", pool.port)) for _ in range(10)]
+        for connection in connections:
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: pool\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        start = time.monotonic()
+        assert pool.stop() == 0
+        assert time.monotonic() - start < 2.5
+        for connection in connections:
+            connection.close()
+
+
+def test_a_hung_model_is_ended_at_the_end_of_the_drain() -> None:
+    with serving("Deadly", server={"drain_s": 0.5}) as pool, pool.client() as client:
+        future = client.submit("deadly", tag=[1], death=[5])
+        until(lambda: pool.tally("deadly")["batches"], "the start of the row")
+        start = time.monotonic()
+        pool.expected_status = 1
+        assert pool.stop() == 1
+        assert 0.4 < time.monotonic() - start < 3
+        assert "stopped with 1 rows under way: the time to drain was up" in pool.last_line
+        assert isinstance(future.exception(5), bp.PoolStopped)
+
+
+def test_a_second_signal_forces_the_end() -> None:
+    with serving("Deadly") as pool, pool.client() as client:
+        client.submit("deadly", tag=[1], death=[5])
+        until(lambda: pool.tally("deadly")["batches"], "the start of the row")
+        pool.signal(signal.SIGTERM)
+        until(lambda: "accepted requests get 30 s" in pool.log, "the first signal")
+        pool.expected_status = 1
+        pool.signal(signal.SIGTERM)
+        assert pool.wait_end(3) == 1
+        assert "SIGTERM again: stopping at once" in pool.log
+
+
+def kill_group(pool: Pool) -> None:
+    pool.expected_status = -signal.SIGKILL
+    pool.signal_all(signal.SIGKILL)
+    pool.wait_end()
+
+
+@pytest.mark.parametrize("kill", [kill_group, Pool.end_at_once], ids=["group", "supervisor"])
+def test_a_killed_pool_leaves_nothing_and_starts_again(kill: Callable[[Pool], None]) -> None:
+    with serving("Affine") as pool, Load(pool) as load:
+        kill(pool)
+        pool.assert_nothing_left()
+        until(lambda: load.lost + load.absent >= 3, "the callers' notice", 2)
+        with pool.again("Affine") as again:
+            before = load.answered
+            until(lambda: load.answered > before + 20, "answers by the next pool")
+            again.assert_alive()
+            with socket.create_connection(("127.0.0.1", pool.port)) as connection:
+                connection.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: pool\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@contextmanager
+def worker_gone(pool: Pool) -> Iterator[None]:
+    (worker,) = pool.pids("worker")
+    os.kill(worker, signal.SIGKILL)
+    yield
+    until(lambda: pool.pids("worker") not in ([], [worker]), "another worker")
+    until(lambda: pool.status()["models"]["affine"]["ready"], "its readiness")
+
+
+def test_nothing_depends_on_names_in_dev_shm() -> None:
+    """logind removes a user's entries there when the last session ends: there are none."""
+    with serving("Affine") as pool, pool.client() as client:
+        client.infer("affine", x=ONES)
+        for name in os.listdir("/dev/shm"):
+            if name.startswith(("batchpool", "sem.batchpool")):
+                os.unlink(f"/dev/shm/{name}")
+        with worker_gone(pool):
+            pass
+        assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+        with pool.client() as other:
+            assert other.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+        used: dict[int, Any] = {pid: os.listdir(f"/proc/{pid}/fd") for pid in pool.processes()}
+        paths = {os.readlink(f"/proc/{pid}/fd/{fd}") for pid, fds in used.items() for fd in fds}
+        shm = {path for path in paths if path.startswith("/dev/shm")}
+        assert all(path.endswith("(deleted)") for path in shm)

@@ -1,0 +1,84 @@
+"""What the processes take of the machine: cores, threads, environment, and when idle nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from batchpool.pool.devices import available_cores
+from tests.process.pool_under_test import Pool, cpu_ticks, serving
+
+TORCH = {"import": "tests.process.torch_models:Threads"}
+IDLE_S = 2.0
+MOST_OF_A_CORE = 0.10
+
+
+def cpu_s(pool: Pool) -> float:
+    """CPU seconds that all processes of the pool have used."""
+    return sum(map(cpu_ticks, pool.processes())) / os.sysconf("SC_CLK_TCK")
+
+
+def test_an_idle_pool_takes_next_to_nothing() -> None:
+    with serving({"import": "Affine", "workers_per_device": 4}) as pool, pool.client() as client:
+        x = np.ones((1, 4), np.float32)
+        assert client.submit("affine", x=x).result(20)["y"].tolist() == [[3] * 4]
+        before, start = cpu_s(pool), time.monotonic()
+        own = time.process_time()
+        time.sleep(IDLE_S)  # the measurement itself
+        used = (cpu_s(pool) - before) / (time.monotonic() - start)
+        own_used = (time.process_time() - own) / IDLE_S
+        assert used < MOST_OF_A_CORE, f"{used:.1%} of a core"
+        assert own_used < MOST_OF_A_CORE, f"an idle client takes {own_used:.1%} of a core"
+        start = time.monotonic()
+        assert client.infer("affine", x=x)["y"].tolist() == [[3] * 4]
+        assert time.monotonic() - start < 0.2
+
+
+def test_workers_share_the_cores_between_them() -> None:
+    pytest.importorskip("torch")
+    env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "")
+    with serving({**TORCH, "workers_per_device": 2}, env=env) as pool, pool.client() as client:
+        x = np.random.default_rng(1).standard_normal((300, 256), np.float32)
+        found = client.infer("threads", x=x)
+        np.testing.assert_array_equal(found["y"], 2 * x)
+        assert set(found["pid"]) <= set(pool.pids("worker"))
+        assert set(found["threads"]) == {max(1, available_cores() // 2)}
+
+
+def test_the_users_own_thread_setting_wins() -> None:
+    pytest.importorskip("torch")
+    with serving(TORCH, env={"OMP_NUM_THREADS": "1"}) as pool, pool.client() as client:
+        found = client.infer("threads", x=np.ones((2, 256), np.float32))
+        assert found["y"].tolist() == [[2] * 256] * 2
+        assert found["threads"].tolist() == [1] * 2
+
+
+@pytest.mark.parametrize("visible", ["-1", "GPU-0123,MIG-4567"])
+def test_a_cpu_worker_keeps_the_environment_of_the_pool(visible: str) -> None:
+    env = {"CUDA_VISIBLE_DEVICES": visible, "OMP_NUM_THREADS": "3", "MARK": "a mark"}
+    with serving("Environment", env=env) as pool, pool.client() as client:
+        names = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MARK"]
+        values = client.infer("environment", name=names)["value"]
+        assert [value.decode() for value in values] == [visible, "3", "a mark"]
+
+
+def test_nobody_but_a_worker_imports_the_users_model() -> None:
+    witness = {"import": "tests.process.import_witness:Witness", "workers_per_device": 2}
+    with serving(witness) as pool, pool.client() as client:
+        assert client.infer("witness", x=[5.0])["y"].tolist() == [5]
+        assert pool.status()["models"]["witness"]["ready"]
+        imported = {int(path.name.split("-")[1]) for path in pool.notes.glob("imported-*")}
+        workers = set(pool.pids("worker"))
+        assert len(imported) == 3, "describe and two workers"
+        assert workers < imported
+        others = set(pool.processes()) - workers
+        assert not others & imported
+        for pid in workers:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            assert words[1:4] == [b"-m", b"batchpool.pool", b"worker"], "started by exec"
+        for pid in others:
+            assert "torch" not in Path(f"/proc/{pid}/maps").read_text()

@@ -1,0 +1,122 @@
+"""The batching window as callers meet it: full or waited, counted from submission."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures as cf
+import time
+from typing import Any
+
+import pytest
+
+import batchpool as bp
+from tests.process.pool_under_test import Pool, serving, until
+
+WAIT_S = 0.4
+QUICK = {"max_wait_ms": 20, "max_batch": 64}
+PATIENT = {"max_wait_ms": 1000 * WAIT_S, "max_batch": 4}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Any:
+    models = [
+        {"import": "Probe", **QUICK},
+        {"import": "Slow", **PATIENT, "workers_per_device": 2},
+        {"import": "Alone", **PATIENT},
+    ]
+    with serving(*models) as pool:
+        yield pool
+
+
+def rows_per_batch(before: dict[str, Any], after: dict[str, Any]) -> float:
+    return float((after["rows"] - before["rows"]) / (after["batches"] - before["batches"]))
+
+
+def new_reasons(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
+    found = {k: n - before["reasons"].get(k, 0) for k, n in after["reasons"].items()}
+    return {k: n for k, n in found.items() if n}
+
+
+def test_sixty_four_threads_form_large_batches(pool: Pool) -> None:
+    before = pool.tally("probe")
+    with pool.client() as client, cf.ThreadPoolExecutor(64) as threads:
+
+        def call(tag: int) -> int:
+            return int(client.infer("probe", tag=[tag], seconds=[0.0])["tag"][0])
+
+        assert list(threads.map(call, range(640))) == list(range(640))
+    assert rows_per_batch(before, pool.tally("probe")) > 16
+
+
+def test_sixty_four_tasks_form_large_batches(pool: Pool) -> None:
+    before = pool.tally("probe")
+
+    async def work() -> None:
+        async with pool.async_client() as client:
+
+            async def caller(first: int) -> None:
+                for tag in range(first, 640, 64):
+                    found = await client.infer("probe", tag=[tag], seconds=[0.0])
+                    assert found["tag"].tolist() == [tag]
+
+            await asyncio.gather(*(caller(i) for i in range(64)))
+
+    asyncio.run(work())
+    assert rows_per_batch(before, pool.tally("probe")) > 16
+
+
+def test_requests_of_many_sizes_ride_together_and_part_again(pool: Pool) -> None:
+    before = pool.tally("probe")
+    with pool.client() as one, pool.client() as other:
+        sizes = [10, 2, 10, 1, 64] * 12
+        futures = []
+        for i, n in enumerate(sizes):
+            client = (one, other)[i % 2]
+            tags = [1000 * i + k for k in range(n)]
+            futures.append((tags, client.submit("probe", tag=tags, seconds=[0.0] * n)))
+            if i % 10 == 9:
+                for tags, future in futures[-10:]:
+                    assert future.result(20)["tag"].tolist() == tags
+    assert rows_per_batch(before, pool.tally("probe")) > 16
+
+
+def burst(client: bp.Client, model: str, count: int, seconds: float = 0.0) -> float:
+    """Send `count` single rows at once; how long until all are answered, in seconds."""
+    start = time.monotonic()
+    futures = [client.submit(model, tag=[i], seconds=[seconds]) for i in range(count)]
+    found = [future.result(20) for future in futures]
+    assert [f["tag"].tolist() for f in found] == [[i] for i in range(count)]
+    assert {f["rows"].tolist()[0] for f in found} == {count}, "they did not ride together"
+    return time.monotonic() - start
+
+
+def test_a_full_batch_leaves_at_once_and_a_partial_one_when_it_has_waited(pool: Pool) -> None:
+    with pool.client() as client:
+        burst(client, "slow", 4)
+        before = pool.tally("slow")
+        assert burst(client, "slow", 4) < WAIT_S / 2
+        middle = pool.tally("slow")
+        assert new_reasons(before, middle) == {"FULL": 1}
+        assert WAIT_S <= burst(client, "slow", 3) < 1.5 * WAIT_S
+        assert new_reasons(middle, pool.tally("slow")) == {"WAIT": 1}
+
+
+@pytest.mark.parametrize("model", ["slow", "alone"])
+def test_the_wait_is_counted_from_submission(pool: Pool, model: str) -> None:
+    """With an idle worker beside the busy one a row waits for the window only; without one it
+    starts as soon as the worker is free, if its wait is over by then."""
+    busy_s = 1.75 * WAIT_S
+    with pool.client() as client:
+        burst(client, model, 4)
+        before = pool.tally(model)["batches"]
+        start = time.monotonic()
+        running = [client.submit(model, tag=[i], seconds=[busy_s]) for i in range(4)]
+        until(lambda: pool.tally(model)["batches"] > before, "the start of the long batch")
+        late = time.monotonic()
+        client.submit(model, tag=[9], seconds=[0.0]).result(20)
+        end = time.monotonic()
+        assert [future.result(20)["tag"][0] for future in running] == [0, 1, 2, 3]
+        if model == "slow":
+            assert WAIT_S <= end - late < 1.5 * WAIT_S
+        else:
+            assert busy_s <= end - start < busy_s + WAIT_S / 2

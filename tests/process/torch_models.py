@@ -1,0 +1,30 @@
+"""A torch model for the tests of real processes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+import batchpool as bp
+
+
+class Threads(bp.Model):
+    """y = Wx by a matrix product; and with how many threads this worker computes it."""
+
+    inputs = [bp.Tensor("x", "float32", (256,))]
+    outputs = [bp.Tensor("y", "float32", (256,)), bp.Tensor("threads", "int64"),
+               bp.Tensor("pid", "int64")]  # fmt: skip
+
+    def load(self, device: str) -> None:
+        self.weight = 2 * torch.eye(256, device=device)
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        x = batch["x"]
+        assert isinstance(x, torch.Tensor)
+        n = x.shape[0]
+        y = x @ self.weight
+        x += 1  # its own copy: a neighbour or a retry never sees this
+        threads = torch.full((n,), torch.get_num_threads())
+        return {"y": y, "threads": threads, "pid": torch.full((n,), os.getpid())}

@@ -1,0 +1,59 @@
+"""What may happen in a run of the simulator, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What happens in a run. kills: probability per step of each role.
+
+    cancels, reaps: per step of a client. late: per request; poison, raises: per row.
+
+    turns: steps before the quiet end, nested ones too. preempt: the mean number of loads and
+    stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
+    enforce: whether tests/sim/rules.py judges every store, or only what comes of them counts.
+    """
+
+    turns: int = 400
+    clients: int = 2
+    workers: int = 2
+    slots: tuple[int, ...] = (3, 8, 8)
+    rows_max: int = 3
+    max_lanes: int = 5
+    preempt: tuple[int, ...] = (6, 20, 60)
+    kills: Mapping[str, float] = field(default_factory=dict)
+    cancels: float = 0.1
+    reaps: float = 0.7
+    late: float = 0.1
+    poison: float = 0.0
+    raises: float = 0.01
+    enforce: bool = True
+
+
+PROFILES = {
+    "calm": Profile(),
+    "busy": Profile(preempt=(6,), cancels=0.7, late=0.7),
+    "crowded": Profile(
+        clients=1, slots=(8,), rows_max=7, reaps=0.3, kills={"batcher": 0.15}, cancels=0
+    ),
+    "client": Profile(kills={"client": 0.03}),
+    "batcher": Profile(kills={"batcher": 0.08}),
+    "worker": Profile(kills={"worker": 0.08}, poison=0.01),
+    "poison": Profile(
+        clients=1,
+        workers=1,
+        rows_max=1,
+        preempt=(60,),
+        kills={"batcher": 0.2, "worker": 0.05},
+        poison=0.2,
+        late=0,
+        cancels=0,
+    ),
+    "companions": Profile(
+        workers=1, rows_max=2, preempt=(60,), kills={"batcher": 0.2}, raises=0.3, late=0, cancels=0
+    ),
+    "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
+}

@@ -1,0 +1,107 @@
+"""A lane as its sides bind it: words, columns, statuses with their texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from batchpool.core.errors import Status
+from batchpool.core.layout import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
+from batchpool.core.lifecycle import Gate, State
+from batchpool.shm.lane import Lane, lane_of
+from tests.unit.lanes import new_lane, new_records, other_side
+from tests.unit.specs import AFFINE, MIXED
+
+
+def test_both_sides_see_the_same_words() -> None:
+    lane = new_lane(AFFINE, 4, Gate.CLOSED)
+    theirs = other_side(lane)
+    names = [name for name in LANE_WORDS if not name.endswith(("_tail", "_head"))]
+    for value, name in enumerate(names, start=2**63):
+        getattr(lane, name).set(value)
+    for value, name in enumerate(names, start=2**63):
+        assert getattr(theirs, name).get() == value
+    assert not lane.gate_is_open()
+    theirs.gate.set(Gate.OPEN)
+    assert lane.gate_is_open()
+
+
+def test_a_fresh_lane_is_closed_and_all_its_slots_are_free() -> None:
+    lane = new_lane(MIXED, 4, Gate.CLOSED)
+    assert not lane.gate_is_open()
+    assert (lane.state == State.FREE).all()
+    assert lane.sq_consumer().pending() == lane.cq_consumer().pending() == 0
+
+
+def test_columns_come_as_arrays_and_as_scalars() -> None:
+    lane = new_lane(AFFINE, 4)
+    lane.scalars("deadline_ns")[2] = -5
+    lane.scalars("state")[3] = State.DONE
+    assert lane.deadline_ns.tolist() == [0, 0, -5, 0]
+    assert other_side(lane).state.tolist() == [0, 0, 0, State.DONE]
+
+
+def test_lane_of_a_model() -> None:
+    lane = new_lane(MIXED, 4)
+    again = lane_of(MIXED, 4, lane.memory)
+    assert again.layout == lane.layout
+    assert list(again.inputs) == ["x", "ids", "text"]
+    assert list(again.outputs) == ["y", "grid", "words"]
+    assert list(again.parameters) == ["top_k", "scale"]
+
+
+def test_the_queue_pair_joins_the_two_sides() -> None:
+    client = new_lane(AFFINE, 4)
+    batcher = other_side(client)
+    client.sq_producer().push_few([7, 8])
+    assert batcher.sq_consumer().peek().tolist() == [7, 8]
+    batcher.cq_producer().push_few([9])
+    assert client.cq_consumer().peek().tolist() == [9]
+
+
+@pytest.fixture
+def lane() -> Lane:
+    return new_lane(AFFINE, 4)
+
+
+SOME = np.array([1, 3], dtype=np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("", ""),
+        ("ValueError: é€😀", "ValueError: é€😀"),
+        ("a" * MESSAGE_BYTES, "a" * MESSAGE_BYTES),
+        ("a" * 10_000, "a" * MESSAGE_BYTES),
+        ("a" + "€" * 100, "a" + "€" * 79),  # cut inside a character: that one goes
+        ("file \udcff is missing", "file ? is missing"),  # no valid text: still a message
+    ],
+)
+def test_a_status_and_its_text_are_bounded(lane: Lane, text: str, read: str) -> None:
+    lane.write_status(SOME, Status.MODEL_ERROR, "x" * 500)
+    lane.write_status(SOME, Status.MODEL_ERROR, text)
+    client = other_side(lane)
+    assert [client.read_message(slot) for slot in (1, 3)] == [read, read]
+    assert client.status.tolist() == [0, 1, 0, 1]
+    assert [client.read_message(slot) for slot in (0, 2)] == ["", ""]
+
+
+def test_a_length_nobody_right_wrote_leads_nobody_out_of_the_slot(lane: Lane) -> None:
+    lane.write_status(SOME, Status.MODEL_ERROR, "a" * MESSAGE_BYTES)
+    lane.message_len[1] = 2**32 - 1
+    assert lane.read_message(1) == "a" * MESSAGE_BYTES
+
+
+def test_a_workers_segment() -> None:
+    records = new_records(max_batch=3, max_lanes=5)
+    assert records.row_slot.shape == (4, 3)
+    assert records.lanes.tolist() == [0] * 5
+    for name in WORKER_WORDS:
+        if not name.endswith(("_tail", "_head")):
+            getattr(records, name).set(2**64 - 1)
+            assert getattr(records, name).get() == 2**64 - 1
+    records.sq_producer().push_few([1, 2])
+    assert records.sq_consumer().peek().tolist() == [1, 2]
+    records.cq_producer().push_few([3])
+    assert records.cq_consumer().peek().tolist() == [3]

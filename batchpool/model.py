@@ -18,7 +18,7 @@ class Batch(Mapping[str, Any]):
     dimensions] with each row's own sizes; beyond them the row holds the declared pad.
     """
 
-    __slots__ = ("n", "sizes", "_tensors")
+    __slots__ = ("_tensors", "n", "sizes")
 
     def __init__(self, n: int, tensors: dict[str, Any], sizes: dict[str, Any] | None = None):
         self.n = n

@@ -15,6 +15,8 @@ from batchpool.core.errors import InvalidRequest
 from batchpool.core.places import socket_path
 from batchpool.core.tensors import Rows, check_rows
 
+_LONGEST_S = 1e9  # over thirty years; infinity has no whole number of ns
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -54,7 +56,8 @@ class Call:
                     f"model {port.spec.name!r} has no output {name!r}; it has {known}"
                 )
         now_ns = time.monotonic_ns()
-        return cls(rows, now_ns, now_ns + int(timeout_s * 1e9), timeout_s, names, priority)
+        deadline_ns = now_ns + int(min(timeout_s, _LONGEST_S) * 1e9)
+        return cls(rows, now_ns, deadline_ns, timeout_s, names, priority)
 
     def late_text(self, model: str) -> str:
         return f"model {model!r} did not answer within {self.timeout_s:g} s"

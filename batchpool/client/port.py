@@ -195,7 +195,7 @@ class Port:
         entries = self._cq.peek()
         if len(entries):
             slots, sequences = unpack(entries)
-            self._complete(zip(slots.tolist(), sequences.tolist()), finished)
+            self._complete(zip(slots.tolist(), sequences.tolist(), strict=True), finished)
             self._cq.advance(len(entries))
             self.pace.count(len(entries), now_ns)
         if self.lane.generation.get() != self._generation:

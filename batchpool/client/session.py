@@ -17,6 +17,7 @@ from batchpool.client.board import Board
 from batchpool.client.port import Port
 from batchpool.core.errors import (
     InternalError,
+    InvalidRequest,
     NotFound,
     NotReady,
     Overloaded,
@@ -33,7 +34,7 @@ from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
 
 _REFUSALS: dict[str, type[PoolError]] = {
-    kind.code: kind for kind in (NotFound, NotReady, Overloaded, InternalError)
+    kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
 }
 
 

@@ -87,10 +87,7 @@ def decide(now_ns: int, queue: I64, workers: Sequence[Worker], limits: Limits) -
     live = deadlines > now_ns
     expire = np.flatnonzero(~live)
     dispatch, left_at = _by_worker(now_ns, queue, live, workers, limits)
-    if live.any():
-        wake_at_ns = min(int(deadlines[live].min()), left_at)
-    else:
-        wake_at_ns = NEVER_NS
+    wake_at_ns = min(int(deadlines[live].min()), left_at) if live.any() else NEVER_NS
     return Decision(dispatch, expire, wake_at_ns)
 
 

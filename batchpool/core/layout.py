@@ -60,6 +60,7 @@ of a client-written word it copies once.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -317,7 +318,7 @@ def check(layout: Layout) -> None:
         ends.append((c.offset, c.offset + c.nbytes, c.name))
     ends.sort()
     assert ends[0][0] >= PAGE, "the head page is the supervisor's alone"
-    for (_, end, name), (start, _, following) in zip(ends, ends[1:]):
+    for (_, end, name), (start, _, following) in itertools.pairwise(ends):
         assert end <= start, f"{name} overlaps {following}"
     assert ends[-1][1] <= layout.total_bytes
     lines = [at // LINE for at in layout.words.values()]
@@ -325,6 +326,7 @@ def check(layout: Layout) -> None:
     assert layout.capacity & (layout.capacity - 1) == 0
 
 
-assert LINE % 64 == 0 and PAGE % LINE == 0
+assert LINE % 64 == 0
+assert PAGE % LINE == 0
 assert len(HEAD_FIELDS) * 8 <= PAGE
 assert RECORDS & (RECORDS - 1) == 0, "records are ring entries too"

@@ -101,8 +101,8 @@ class Outcome(enum.IntEnum):
 
 assert set(MOVES) == set(State) == set(OWNER)
 assert all(moves for moves in MOVES.values()), "no state is a dead end"
-assert min(State) is State.FREE and int(State.FREE) == 0, "fresh, zeroed memory is all FREE slots"
-assert min(Gate) is Gate.CLOSED and int(Gate.CLOSED) == 0, "a fresh lane takes no claims"
+assert min(State, key=int) is State(0) is State.FREE, "fresh, zeroed memory is all FREE slots"
+assert min(Gate, key=int) is Gate(0) is Gate.CLOSED, "a fresh lane takes no claims"
 for _state, _moves in MOVES.items():
     # Only the owner moves a slot, so a state's moves are all by one side; the moves that
     # change the owner are the two hand-overs.

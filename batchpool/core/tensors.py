@@ -346,12 +346,13 @@ def check_shape(tensor: Tensor, shape: Sequence[int]) -> None:
     """Refuse a shape [n, ...] that does not fit the declared row shape."""
     row = shape[1:]
     if len(shape) != len(tensor.shape) + 1 or any(
-        not isinstance(want, Dim) and have != want for have, want in zip(row, tensor.shape)
+        not isinstance(want, Dim) and have != want
+        for have, want in zip(row, tensor.shape, strict=True)
     ):
         raise InvalidRequest(
             f"input {tensor.name!r} has shape {list(shape)}; {tensor.describe_shape()} was expected"
         )
-    for have, most in zip(row, tensor.max_shape):
+    for have, most in zip(row, tensor.max_shape, strict=True):
         if have > most:
             raise TooLarge(
                 f"input {tensor.name!r} has shape {list(shape)}, larger than a slot holds:"
@@ -366,7 +367,7 @@ def _of_torch(tensor: Tensor, value: Any) -> Array:
             raise InvalidRequest(
                 f"input {tensor.name!r} has dtype bfloat16; {tensor.dtype} was expected"
             )
-        host = host.contiguous().view(getattr(__import__("torch"), "uint16"))
+        host = host.contiguous().view(__import__("torch").uint16)
     try:
         return np.asarray(host.numpy())
     except (TypeError, RuntimeError) as exc:  # float8, quantized, sparse, conjugated

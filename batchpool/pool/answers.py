@@ -116,7 +116,7 @@ def _dynamic_output(
 def _fits(tensor: Tensor, shape: Sequence[int]) -> bool:
     return all(
         have <= want.max if isinstance(want, Dim) else have == want
-        for have, want in zip(shape, tensor.shape)
+        for have, want in zip(shape, tensor.shape, strict=True)
     )
 
 

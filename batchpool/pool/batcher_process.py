@@ -12,7 +12,8 @@ Told by the supervisor:
     drain        {}
     tally        {id}
 
-and tells it:  lane_closed {lane} | worker_handled {worker} | drained {} | tally {id, models}
+and tells it:  running {} | lane_closed {lane} | worker_handled {worker} | drained {} |
+tally {id, models}
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class BatcherProcess:
         self.batcher = Batcher(models, self._max_lanes, lane_closed=self._lane_closed)
         self._bells: dict[tuple[str, int], Doorbell] = {}
         self._drain_told = False
+        self._running_told = False
         self._begun = False
 
     def run(self) -> None:
@@ -76,6 +78,9 @@ class BatcherProcess:
             self._bell.clear()
             now_ns = time.monotonic_ns()
             wake_at_ns = self.batcher.step(now_ns)
+            if not self._running_told:
+                self._running_told = True
+                self._channel.send({"op": "running"})
             if self.batcher.draining and not self._drain_told and self.batcher.is_empty():
                 self._drain_told = True
                 self._channel.send({"op": "drained"})

@@ -1,7 +1,8 @@
-"""A batch's rows as the worker sees them: which lanes and slots, and arrays out of and into them."""
+"""A batch's rows as the worker sees them: lanes and slots, and arrays out of and into them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Pa
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
     return [
         Part(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
-        for a, b in zip(cuts, cuts[1:])
+        for a, b in itertools.pairwise(cuts)
     ]
 
 
@@ -55,14 +56,14 @@ def load_input(
         return columns[0].load(parts[0].where, sizes=sizes), sizes
     tensor = columns[0].tensor
     if not tensor.dynamic:
-        return np.concatenate([c.load(p.where) for c, p in zip(columns, parts)]), None
-    each = [c.sizes_of(p.where) for c, p in zip(columns, parts)]
+        return np.concatenate([c.load(p.where) for c, p in zip(columns, parts, strict=True)]), None
+    each = [c.sizes_of(p.where) for c, p in zip(columns, parts, strict=True)]
     sizes = np.concatenate([s for s in each if s is not None])
     shape = list(tensor.max_shape)
-    for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic):
+    for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic, strict=True):
         shape[dim] = most
     rows = np.full((len(sizes), *shape), tensor.stored_pad, dtype=tensor.np_dtype)
-    for column, part, own in zip(columns, parts, each):
+    for column, part, own in zip(columns, parts, each, strict=True):
         found = column.load(part.where, sizes=own)
         rows[(slice(part.start, part.stop), *(slice(0, m) for m in found.shape[1:]))] = found
     return rows, sizes

@@ -8,6 +8,7 @@ that a restarted front end resets no connection that was still queued.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -112,8 +113,6 @@ class ControlSocket:
     def close(self) -> None:
         self.sock.close()
         for path in (self.path, self.path + ".lock"):
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(path)
-            except OSError:
-                pass
         os.close(self._lock)

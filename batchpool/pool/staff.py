@@ -1,6 +1,6 @@
 """The supervisor's children: who must be there, who is, and what to do when one is not.
 
-    batcher     restarted at once; the new one takes over from shared memory
+    batcher     restarted at once if it ever ran; the new one takes over from shared memory
     front end   restarted; its lanes are closed and it gets new ones
     worker      reaped, then its rows run again elsewhere; restarted at once after useful work,
                 with exponential back-off when it dies before finishing anything
@@ -123,7 +123,6 @@ class Staff:
             child.tell({"op": "worker_lost", "worker": number})
         if self.stopping:
             child.tell({"op": "drain"})
-        child.state = "running"
         self._watch(child)
 
     def _tell_worker(self, number: int, model: int, fd: int, bell: Doorbell) -> None:
@@ -263,6 +262,7 @@ class Staff:
     def on_gone(self, child: Child) -> None:
         """A child has ended and was reaped. StartError before the pool was ready once."""
         self._unwatch(child)
+        useful = child.state in ("running", "serving")
         child.state = "gone"
         now_ns = self._clock_ns()
         if child.role == "worker":
@@ -270,13 +270,13 @@ class Staff:
         elif child.role == "batcher":
             self.batcher = None
             self._note(child)
-            self._batcher_at_ns = now_ns + int(child.post.next_start_s(self.was_ready) * 1e9)
+            self._batcher_at_ns = now_ns + int(child.post.next_start_s(useful) * 1e9)
         else:
             i = self.frontends.index(child)
             self.frontends[i] = None
             if not self.stopping:
                 self._note(child)
-                delay_s = child.post.next_start_s(self.was_ready)
+                delay_s = child.post.next_start_s(useful)
                 self._frontend_at_ns[i] = now_ns + int(delay_s * 1e9)
         child.close()
         if not self.was_ready and not self.stopping and child.role != "worker":
@@ -288,7 +288,8 @@ class Staff:
         _LOG.warning("%s (pid %d) %s", child.post.name, child.pid, child.ending())
 
     def _worker_gone(self, seat: Seat, child: Child, now_ns: int) -> None:
-        assert seat.records is not None and seat.bell is not None
+        assert seat.records is not None
+        assert seat.bell is not None
         useful = seat.records.batches.get() > 0
         was_ready = seat.ready
         seat.child = None
@@ -352,7 +353,8 @@ class Staff:
 
     def _check_time(self, seat: Seat, now_ns: int) -> None:
         """Kill a worker that takes too long to load or over a batch."""
-        assert seat.child is not None and seat.records is not None
+        assert seat.child is not None
+        assert seat.records is not None
         if seat.child.state == "killed":
             return  # its end is on the way
         config = self._plan.models[seat.model].config

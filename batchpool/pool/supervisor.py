@@ -9,6 +9,7 @@ One thread, one loop: signals only enqueue, the loop acts. It returns the exit s
 from __future__ import annotations
 
 import logging
+import resource
 import select
 import signal
 import socket
@@ -35,12 +36,20 @@ _QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be p
 def run(plan: Plan) -> int:
     """Serve a plan until a signal ends it; raises StartError when it cannot start."""
     require_memory_order()
+    _raise_descriptor_limit()
     child_start.log_to_stderr("supervisor", plan.server.log_level)
     supervisor = Supervisor(plan)
     try:
         return supervisor.run()
     finally:
         supervisor.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """Every lane, bell and client takes descriptors here: use all that we may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Supervisor:
@@ -173,11 +182,13 @@ class Supervisor:
                 else:
                     self._desk.handle(self._edges[child.pid], message, fds)
             else:
-                self._batcher_says(message)
+                self._batcher_says(child, message)
 
-    def _batcher_says(self, message: dict[str, Any]) -> None:
+    def _batcher_says(self, batcher: Child, message: dict[str, Any]) -> None:
         op = message["op"]
-        if op == "lane_closed":
+        if op == "running":
+            batcher.state = "running"
+        elif op == "lane_closed":
             self._staff.lane_closed(message["lane"])
         elif op == "worker_handled":
             self._staff.worker_handled(message["worker"])

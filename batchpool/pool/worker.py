@@ -7,11 +7,11 @@ roads on the CPU and the CUDA streams look the same from here.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-
 
 from batchpool.core.errors import PoolError, Status
 from batchpool.core.lifecycle import Outcome
@@ -21,6 +21,7 @@ from batchpool.pool.gather import Part, count_extents, load_input, parts_of, sto
 from batchpool.shm.lane import Lane
 from batchpool.shm.records import Records
 
+_LOG = logging.getLogger("batchpool.worker")
 _MESSAGE_CHARS = 2000
 
 
@@ -71,6 +72,7 @@ class Worker:
         self._sq = records.sq_consumer()
         self._cq = records.cq_producer()
         self._flights: deque[Flight] = deque()
+        self._logged: set[type[BaseException]] = set()
 
     def add_lane(self, number: int, serial: int, lane: Lane) -> None:
         """A lane is mapped here; acknowledging it lets the batcher send its rows."""
@@ -138,11 +140,20 @@ class Worker:
         except (Exception, SystemExit) as exc:
             outcome = Outcome.FAILED
             text = describe_error(exc)
+            self._log(flight, exc, text)
             for part in flight.parts:
                 part.lane.write_status(part.slots, Status.MODEL_ERROR, text)
         if failed is not None:
             self._mark(flight, failed)
         self._publish(flight, outcome)
+
+    def _log(self, flight: Flight, exc: BaseException, text: str) -> None:
+        """One line per failed batch, and the traceback of the first of each kind."""
+        first = type(exc) not in self._logged
+        self._logged.add(type(exc))
+        _LOG.warning(
+            "a batch of %d rows failed: %s", flight.n, text, exc_info=exc if first else None
+        )
 
     def _store(self, flight: Flight, answers: Answers) -> None:
         for name, rows in answers.outputs.items():

@@ -7,6 +7,7 @@ One message is one packet, so there is no framing to lose. A message is a map wi
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 from collections.abc import Sequence
@@ -97,7 +98,5 @@ def pair() -> tuple[Channel, Channel]:
 def close_all(fds: Sequence[int]) -> None:
     """Close descriptors, whatever becomes of each."""
     for fd in fds:
-        try:
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:
-            pass

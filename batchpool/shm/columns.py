@@ -64,7 +64,7 @@ class TensorColumn:
     def _store_bytes(self, where: Where, rows: Array) -> None:
         assert self.lengths is not None
         slots = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()
-        for slot, row in zip(slots, rows):
+        for slot, row in zip(slots, rows, strict=True):
             for at, element in _elements(row):
                 place = (slot, *at)
                 self.values[place][: len(element)] = np.frombuffer(element, np.uint8)
@@ -72,7 +72,7 @@ class TensorColumn:
 
     def store_ragged(self, slots: Sequence[int], rows: Sequence[Array]) -> None:
         """Write rows of different sizes, one array [*row shape] a slot."""
-        for slot, row in zip(slots, rows):
+        for slot, row in zip(slots, rows, strict=True):
             self.store(slice(slot, slot + 1), row[np.newaxis])
 
     def sizes_of(self, where: Where) -> npt.NDArray[np.int64] | None:
@@ -100,7 +100,7 @@ class TensorColumn:
             return array
         largest = sizes.max(axis=0, initial=0)
         tail = [slice(0, m) for m in self.tensor.max_shape]
-        for most, (_, dim) in zip(largest.tolist(), self.places):
+        for most, (_, dim) in zip(largest.tolist(), self.places, strict=True):
             tail[dim] = slice(0, most)
         rows = np.array(self.values[(where, *tail)])
         if (sizes != largest).any():
@@ -108,7 +108,8 @@ class TensorColumn:
         return rows
 
     def _load_bytes(self, where: Where, sizes: npt.NDArray[np.int64] | None) -> Array:
-        assert self.lengths is not None and self.tensor.max_bytes is not None
+        assert self.lengths is not None
+        assert self.tensor.max_bytes is not None
         slots = (
             np.arange(where.start, where.stop, dtype=np.int64)
             if isinstance(where, slice)
@@ -116,7 +117,9 @@ class TensorColumn:
         )
         shape = list(self.tensor.max_shape)
         if sizes is not None:
-            for most, (_, dim) in zip(sizes.max(axis=0, initial=0).tolist(), self.places):
+            for most, (_, dim) in zip(
+                sizes.max(axis=0, initial=0).tolist(), self.places, strict=True
+            ):
                 shape[dim] = most
         rows = np.full((len(slots), *shape), b"", dtype=object)
         for i, slot in enumerate(slots.tolist()):

@@ -24,14 +24,14 @@ class Doorbell:
 
     def ring(self) -> None:
         """Wake the owner; rings add up to one wake-up."""
-        try:
+        try:  # noqa: SIM105 - contextlib.suppress costs as much as the ring itself
             os.eventfd_write(self.fd, 1)
         except BlockingIOError:
             pass  # 2**64 - 2 unheard rings: it is ringing already
 
     def clear(self) -> None:
         """Forget all rings so far. Look at the counters after this, not before."""
-        try:
+        try:  # noqa: SIM105
             os.eventfd_read(self.fd)
         except BlockingIOError:
             pass

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from batchpool.core.errors import Status
 from batchpool.core.layout import MESSAGE_BYTES, Layout, lane_layout
 from batchpool.core.lifecycle import Gate
@@ -15,8 +17,6 @@ from batchpool.core.tensors import Array, ModelSpec
 from batchpool.shm.columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
-
-import numpy as np
 
 
 class Word:

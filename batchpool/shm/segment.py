@@ -140,9 +140,9 @@ def _head_of(layout: Layout) -> list[int]:
 
 def map_checked(fd: int, layout: Layout, *, writable: bool = True) -> Segment:
     """Map a segment after its head was compared with the layout; ValueError on a mismatch."""
-    raw = os.pread(fd, 8 * len(HEAD_FIELDS), 0)
+    raw = os.pread(fd, 8 * len(HEAD_FIELDS), 0).ljust(8 * len(HEAD_FIELDS), b"\0")
     found = np.frombuffer(raw, dtype=np.uint64).tolist()
-    for field, have, want in zip(HEAD_FIELDS, found, _head_of(layout)):
+    for field, have, want in zip(HEAD_FIELDS, found, _head_of(layout), strict=True):
         if have != want:
             raise ValueError(
                 f"segment of another layout: its {field} is {have:#x}, {want:#x} was expected"

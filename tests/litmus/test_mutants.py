@@ -18,7 +18,7 @@ from tests.litmus.roads import Road, die_and_restart
 CAPACITY, START, ENTRIES = 8, 2**32 - 1500, 10_000
 ROWS = 600
 # What is lost is noticed by a side that stands still: soon where that is expected.
-HASTY_S = 1.0
+HASTY_S = 0.5
 
 # Rules that only matter when a batcher dies at the worst moment.
 CRASHES = {

@@ -328,6 +328,8 @@ async def test_the_worker_is_lost() -> None:
         task = it.reactor._loop.create_task(it.http.post(INFER, json=affine(1)))
         member = it.pool.batcher.crew[0]
         await until(lambda: member.in_flight == 1, "the row runs")
+        (batch,) = member.batches.values()
+        member.records.launched.set(batch.token)  # it died while it ran the row
         it.pool.batcher.lose_worker(0)
         answer = await task
         assert refused(answer) == (500, WorkerLost.code)

@@ -1,0 +1,69 @@
+"""One call's arguments, checked before anything is claimed."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchpool.client.call import Call
+from batchpool.client.session import ModelFacts
+from batchpool.core.errors import InvalidRequest
+from tests.unit.client.ports import new_port
+from tests.unit.specs import AFFINE
+
+FACTS = ModelFacts(0, AFFINE, 0.9, 30.0, 8)
+X = np.ones((2, 4), np.float32)
+
+
+def call(**changed: Any) -> Call:
+    given: dict[str, Any] = {"timeout_s": None, "outputs": None, "priority": 0, **changed}
+    port = new_port()
+    return Call.of(
+        port, FACTS, {"x": X}, None, given["outputs"], given["timeout_s"], given["priority"]
+    )
+
+
+def test_without_a_timeout_the_models_own_counts() -> None:
+    made = call()
+    assert made.rows.n == 2
+    assert made.deadline_ns - made.start_ns == 30 * 10**9
+    assert made.timeout_s == 30.0
+    assert "30 s" in made.late_text("m")
+
+
+@pytest.mark.parametrize("timeout_s", [1e-9, 0.25, 5, 1e8])
+def test_a_timeout_counts_from_now(timeout_s: float) -> None:
+    made = call(timeout_s=timeout_s)
+    assert made.deadline_ns - made.start_ns == int(timeout_s * 1e9)
+
+
+@pytest.mark.parametrize("timeout_s", [1e12, 1e300, math.inf])
+def test_a_timeout_beyond_all_time_still_fits_the_deadline_word(timeout_s: float) -> None:
+    assert call(timeout_s=timeout_s).deadline_ns < 2**63
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"timeout_s": 0}, "timeout_s is 0; a positive number was expected"),
+        ({"timeout_s": -1.5}, "timeout_s is -1.5; a positive number was expected"),
+        ({"timeout_s": math.nan}, "timeout_s is nan; a positive number was expected"),
+        ({"priority": -1}, "priority is -1; 0 to 255 was expected"),
+        ({"priority": 256}, "priority is 256; 0 to 255 was expected"),
+        ({"outputs": ["y", "z"]}, "model 'm' has no output 'z'; it has 'y'"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(text)):
+        call(**wrong)
+
+
+def test_the_outputs_asked_for() -> None:
+    assert call().outputs is None
+    assert call(outputs=["y"]).outputs == ("y",)
+    assert call(outputs=iter(["y"])).outputs == ("y",)
+    assert call(priority=255).priority == 255

@@ -41,12 +41,13 @@ def rows_for(client: int, n: int = 4096) -> np.ndarray[Any, np.dtype[np.float32]
 
 def run_submit(pool: bp.Client, x: Any, until: float) -> int:
     under_way: deque[Any] = deque()
+    right = [row.tobytes() for row in x * 2 + 1]
     done = i = 0
 
     def take() -> None:
         nonlocal done
         at, future = under_way.popleft()
-        if not np.array_equal(future.result()["y"][0], x[at] * 2 + 1):
+        if future.result()["y"].tobytes() != right[at]:
             raise SystemExit("wrong answer")
         done += 1
 

@@ -6,7 +6,6 @@ The HTTP front ends are built on it: they hand it a session over the supervisor'
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from batchpool.client.call import Call, default_socket
 from batchpool.client.port import Pending, Port
+from batchpool.client.process import this_process
 from batchpool.client.session import Session
 from batchpool.client.windows import cut, join, window_rows
 from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
@@ -173,7 +173,7 @@ class AsyncClient:
         self.socket = default_socket() if socket is None else socket
         self._timeout_s = timeout_s
         self._closed = False
-        self._pid = os.getpid()
+        self._pid = this_process()
         self._reactor: Reactor | None = None
         self._openings: dict[str, asyncio.Task[None]] = {}
         self._control = asyncio.Lock()  # one question at a time over the control socket
@@ -195,7 +195,7 @@ class AsyncClient:
         self._closed = True
         if self._openings:
             await asyncio.wait(list(self._openings.values()))
-        if self._reactor is not None and os.getpid() == self._pid:
+        if self._reactor is not None and this_process() == self._pid:
             self._reactor.close()
             self._reactor = None
 
@@ -273,7 +273,7 @@ class AsyncClient:
     async def _usable(self) -> Reactor:
         if self._closed:
             raise PoolStopped("this client is closed")
-        if os.getpid() != self._pid:
+        if this_process() != self._pid:
             raise PoolStopped(
                 f"this client belongs to process {self._pid}; after a fork the child"
                 " must open its own bp.AsyncClient"

@@ -15,6 +15,7 @@ from typing import Any
 
 from batchpool.client.board import Board
 from batchpool.client.port import Port
+from batchpool.client.process import this_process
 from batchpool.core.errors import (
     InternalError,
     InvalidRequest,
@@ -58,7 +59,7 @@ class Session:
         require_memory_order()
         self.where = where
         self.channel = channel
-        self.pid = os.getpid()
+        self.pid = this_process()
         self.bell = Doorbell()
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any
 from batchpool.client.call import Call, default_socket
 from batchpool.client.futures import Outcome, RowsFuture, failures, outcomes_of, resolve
 from batchpool.client.port import Pending, Port
+from batchpool.client.process import this_process
 from batchpool.client.session import Session
 from batchpool.client.windows import cut, join, window_rows
 from batchpool.core.errors import DeadlineExceeded, PoolStopped
@@ -40,7 +40,7 @@ class Client:
         self._look_at_ns = 0  # when the reaper looks at the deadlines next
         self._closed = False
         self._reaper: threading.Thread | None = None
-        self._pid = os.getpid()
+        self._pid = this_process()
         self._session: Session | None = None
         with self._turn:
             self._connect()
@@ -131,7 +131,7 @@ class Client:
 
     def close(self) -> None:
         """End the session. Futures under way fail with PoolStopped; results stay valid."""
-        if os.getpid() != self._pid:
+        if this_process() != self._pid:
             return  # the session is the parent's
         with self._turn:
             self._closed = True
@@ -164,7 +164,7 @@ class Client:
 
     def _check_process(self) -> None:
         """Before the lock is asked for: a forked child may have it locked for ever."""
-        if os.getpid() != self._pid:
+        if this_process() != self._pid:
             raise PoolStopped(
                 f"this client belongs to process {self._pid}; after a fork the child"
                 " must open its own bp.Client"
@@ -374,7 +374,7 @@ class Client:
 
     def _take_back(self, future: RowsFuture) -> bool:
         """A future was cancelled; True the first time."""
-        if os.getpid() != self._pid:
+        if this_process() != self._pid:
             return False
         with self._turn:
             first, future.taken_back = not future.taken_back, True

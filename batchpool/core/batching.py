@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.lifecycle import Reason
-from batchpool.core.queue import I64, Field
+from batchpool.core.queue import I64, Field, least
 
 NEVER_NS = 2**63 - 1
 
@@ -80,7 +80,7 @@ def decide(now_ns: int, queue: I64, workers: Sequence[Worker], limits: Limits) -
     if n == 0:
         return Decision((), _NONE, NEVER_NS)
     deadlines = queue[Field.DEADLINE_NS]
-    wake_at_ns = int(deadlines.min())
+    wake_at_ns = least(deadlines)
     if wake_at_ns > now_ns and all(worker.lanes is None for worker in workers):
         dispatch, left_at = _in_order(now_ns, queue, workers, limits)
         return Decision(dispatch, _NONE, min(wake_at_ns, left_at))
@@ -114,7 +114,7 @@ def _in_order(
     while at < n and load:
         number = min(load, key=lambda w: (load[w], w))
         left = n - at
-        reason = _due(now_ns, int(submit[at:].min()), left, limits)
+        reason = _due(now_ns, least(submit[at:]), left, limits)
         limit = limits.depth if reason is Reason.FULL else 1
         if reason is None or load[number] >= limit:
             break
@@ -143,7 +143,7 @@ def _by_worker(
         number = min(load, key=lambda w: (load[w], w))
         may = lanes[number]
         rows = np.flatnonzero(free if may is None else free & may[queue[Field.LANE]])
-        oldest_ns = int(submit[rows].min()) if len(rows) else now_ns
+        oldest_ns = least(submit[rows]) if len(rows) else now_ns
         reason = _due(now_ns, oldest_ns, len(rows), limits) if len(rows) else None
         limit = limits.depth if reason is Reason.FULL else 1
         if reason is None or load[number] >= limit:
@@ -162,4 +162,4 @@ def _wait_end(submit_ns: I64, in_flight: int, limits: Limits) -> int:
     """When the oldest of these rows has waited enough; NEVER while a worker must be free first."""
     if len(submit_ns) == 0 or in_flight > 0:
         return NEVER_NS
-    return int(submit_ns.min()) + limits.max_wait_ns
+    return least(submit_ns) + limits.max_wait_ns

@@ -196,6 +196,10 @@ class ModelSpec:
                 except InvalidRequest as exc:
                     raise ConfigError(f"model {self.name!r}: its default: {exc}") from None
 
+    @cached_property
+    def has_dynamic_inputs(self) -> bool:
+        return any(tensor.dynamic for tensor in self.inputs)
+
     def to_wire(self) -> dict[str, Any]:
         """Plain lists, dicts, numbers and text, for control messages."""
         return {
@@ -286,6 +290,8 @@ def check_rows(
 
 def check_named(spec: ModelSpec, arrays: Mapping[str, Array]) -> None:
     """Dynamic dimensions of one name must have one size."""
+    if not spec.has_dynamic_inputs:
+        return
     first: dict[str, tuple[str, int]] = {}
     for tensor in spec.inputs:
         for at in tensor.dynamic:

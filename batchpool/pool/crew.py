@@ -9,7 +9,7 @@ import numpy as np
 
 from batchpool.core.layout import RECORDS
 from batchpool.core.lifecycle import Reason
-from batchpool.core.queue import I64, Field
+from batchpool.core.queue import I64, Field, largest
 from batchpool.shm.records import Records
 
 
@@ -58,11 +58,14 @@ class CrewMember:
     def prepare(self, rows: I64, reason: Reason, now_ns: int) -> Batch:
         """Write a free record; its token makes it the rows' record. `publish` follows."""
         records = self.records
-        record = next(r for r in range(RECORDS) if r not in self.batches)
+        record = 0
+        while record in self.batches:
+            record += 1
+        assert record < RECORDS, "more batches in flight than records"
         n = rows.shape[1]
         records.n[record] = n
         records.reason[record] = int(reason)
-        records.attempt[record] = int(rows[Field.ATTEMPT].max())
+        records.attempt[record] = largest(rows[Field.ATTEMPT])
         records.row_lane[record, :n] = rows[Field.LANE]
         records.row_slot[record, :n] = rows[Field.SLOT]
         records.row_sequence[record, :n] = rows[Field.SEQUENCE]

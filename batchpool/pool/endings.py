@@ -24,6 +24,7 @@ from batchpool.pool.crew import Batch, CrewMember
 
 _FAILED = int(Outcome.FAILED)
 _QUEUED = int(State.QUEUED)
+_REASON_NAMES = {int(reason): reason.name for reason in Reason}
 
 
 @dataclass
@@ -44,7 +45,8 @@ class Tally:
     def dispatched(self, rows: int, reason: Reason) -> None:
         self.batches += 1
         self.rows += rows
-        self.reasons[reason.name] = self.reasons.get(reason.name, 0) + 1
+        name = _REASON_NAMES[reason]
+        self.reasons[name] = self.reasons.get(name, 0) + 1
 
 
 @dataclass

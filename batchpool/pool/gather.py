@@ -26,7 +26,10 @@ class Part:
 
 def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Part]:
     """Split rows, sorted by lane, into one part a lane. KeyError: a lane is not mapped here."""
-    cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+    n = len(numbers)
+    if numbers[0] == numbers[-1]:  # sorted, so all are alike
+        return [Part(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
+    cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), n]
     return [
         Part(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
         for a, b in itertools.pairwise(cuts)

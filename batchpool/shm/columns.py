@@ -26,9 +26,11 @@ def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
     """A slice if the slots are neighbours in rising order, else an index array."""
     n = len(slots)
     first = int(slots[0])
-    if n == 1 or int(slots[-1]) - first == n - 1:
+    if n == 1:
+        return slice(first, first + 1)
+    if int(slots[-1]) - first == n - 1:
         array = np.asarray(slots)
-        if n <= 2 or bool((array[1:] - array[:-1] == 1).all()):
+        if n == 2 or bool((array[1:] - array[:-1] == 1).all()):
             return slice(first, first + n)
         return array
     return np.asarray(slots)

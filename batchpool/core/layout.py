@@ -114,6 +114,7 @@ WORKER_WORDS: dict[str, str] = {
     "running": "worker",
     "launched": "worker",
     "batches": "worker",
+    "good": "worker",
     "rows": "worker",
     "ready": "worker",
 }

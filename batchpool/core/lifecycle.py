@@ -97,6 +97,7 @@ class Outcome(enum.IntEnum):
     NONE = 0
     OK = 1
     FAILED = 2  # the model raised or answered wrongly; the rows' statuses say so
+    NO_MEMORY = 3  # the device's memory was too small for so many rows; statuses as for FAILED
 
 
 assert set(MOVES) == set(State) == set(OWNER)

@@ -19,11 +19,10 @@ _NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
 
 def _all_different(slots: Array) -> bool:
     """Whether no slot stands twice. Next-fit claims rise, so that mostly one look is enough."""
-    return (
-        len(slots) == 1
-        or bool((slots[1:] > slots[:-1]).all())
-        or len(np.unique(slots)) == len(slots)
-    )
+    if len(slots) == 1 or bool((slots[1:] > slots[:-1]).all()):
+        return True
+    ranked = np.sort(slots)  # np.unique would import numpy.ma at its first use, in mid-traffic
+    return bool((ranked[1:] != ranked[:-1]).all())
 
 
 class AdmittedLane:
@@ -79,9 +78,12 @@ class AdmittedLane:
     def _only_good(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop stale entries and second entries of one slot, and count them."""
         candidates = np.flatnonzero(good)
-        _, first = np.unique(slots[candidates], return_index=True)
+        order = np.argsort(slots[candidates], kind="stable")
+        ranked = slots[candidates][order]
+        first = np.ones(len(ranked), dtype=bool)
+        first[1:] = ranked[1:] != ranked[:-1]
         keep = np.zeros(len(slots), dtype=bool)
-        keep[candidates[first]] = True
+        keep[candidates[order[first]]] = True
         self.lane.stale.set(self.lane.stale.get() + int((~keep).sum()))
         return slots[keep], sequences[keep]
 
@@ -115,10 +117,7 @@ class AdmittedLane:
         if len(slots) > self._cq.room():
             self._break()  # its client uses slots again without ever taking completions
             return
-        if len(slots) == 1:
-            self._cq.push_few([int(slots[0]) | int(sequences[0]) << 32])
-        else:
-            self._cq.push(pack(slots, sequences))
+        self._cq.push(pack(slots, sequences))
         self.ring_client()
 
     def unfinished(self) -> I64:

@@ -11,10 +11,11 @@ is late, then let core/batching.py decide for each model. How rows end is in poo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from batchpool.core.batching import NEVER_NS, Dispatch, Limits, Worker, decide
+from batchpool.core.batching import NEVER_NS, Dispatch, Worker, decide
 from batchpool.core.errors import Status
 from batchpool.core.lifecycle import Gate, Reason, State
 from batchpool.core.queue import I64, Field
@@ -110,8 +111,7 @@ class Batcher:
             if lane.lane.gate.get() == Gate.OPEN:
                 lane.open(Gate.DRAINING)
         for model in self.models:
-            limits = model.limits
-            model.limits = Limits(limits.max_batch, limits.max_wait_ns, limits.depth, True)
+            model.limits = replace(model.limits, draining=True)
 
     def is_empty(self) -> bool:
         """Whether no accepted row is under way."""

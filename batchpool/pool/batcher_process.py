@@ -147,7 +147,11 @@ class BatcherProcess:
 
     def _on_tally(self, message: dict[str, Any], fds: list[int]) -> None:
         models = {
-            model.name: {"queued": len(model.queue), **asdict(model.tally)}
+            model.name: {
+                "queued": len(model.queue) + len(model.suspects),
+                "max_batch": model.limits.max_batch,
+                **asdict(model.tally),
+            }
             for model in self.batcher.models
         }
         self._channel.send({"op": "tally", "id": message["id"], "models": models})

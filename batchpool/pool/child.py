@@ -20,6 +20,7 @@ from batchpool.shm.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
 EXIT_LOAD_FAILED = 3
+EXIT_MUST_RESTART = 4
 
 
 def start(parent: int) -> None:

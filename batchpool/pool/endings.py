@@ -3,13 +3,14 @@
 A batch fails when its model raises or its worker dies. Its rows become suspects
 (core/suspects.py) and run again apart, unless the model is not idempotent; a row gets the
 error when it failed alone for the last time. A batch that its worker never launched is not
-suspect: its rows go back to the front of the queue.
+suspect: its rows go back to the front of the queue. So do those of a batch that was too large
+for the device's memory; half its size is the model's limit from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,7 @@ from batchpool.core.suspects import Suspects
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.crew import Batch, CrewMember
 
-_FAILED = int(Outcome.FAILED)
+_OK, _NO_MEMORY = int(Outcome.OK), int(Outcome.NO_MEMORY)
 _QUEUED = int(State.QUEUED)
 _REASON_NAMES = {int(reason): reason.name for reason in Reason}
 
@@ -39,6 +40,7 @@ class Tally:
     cancelled: int = 0
     failed: int = 0
     lost: int = 0
+    no_memory: int = 0
     extents: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -91,7 +93,10 @@ class Endings:
         """The worker's outputs or errors stand in the slots."""
         model = self._models[member.model]
         model.tally.extents += int(member.records.extents[batch.record])
-        if member.records.outcome[batch.record] == _FAILED:
+        outcome = int(member.records.outcome[batch.record])
+        if outcome == _NO_MEMORY and batch.size > 1 and model.idempotent:
+            self._run_smaller(model, batch)
+        elif outcome != _OK:
             model.tally.failed += 1
             spent = self._split(model, batch) if model.idempotent else batch.rows
             self._hand_back(model, spent)  # its status says what the model raised
@@ -114,6 +119,20 @@ class Endings:
             self.end(model, spent, Status.WORKER_LOST)
         self._stop_running(batch.rows)
         member.free(batch)
+
+    def _run_smaller(self, model: ModelQueue, batch: Batch) -> None:
+        """The device's memory was too small: learn the cap; the rows are no suspects."""
+        model.tally.no_memory += 1
+        cap = batch.size // 2
+        if cap < model.limits.max_batch:
+            model.limits = replace(model.limits, max_batch=cap)
+        rows = self._open_lanes_only(batch.rows)
+        self._requeue(rows)
+        if batch.apart:
+            for part in np.array_split(rows, 2, axis=1):
+                model.suspects.add_group(part)
+        else:
+            model.queue.prepend(rows)
 
     def _split(self, model: ModelQueue, batch: Batch) -> I64:
         """Count one failed batch for its rows and make them suspects; returns the spent ones."""

@@ -44,6 +44,7 @@ class Seat:
     ready: bool = False
     started_ns: int = 0
     start_at_ns: int | None = None
+    cause: str = ""  # why it will end, where that is known before
 
 
 class Staff:
@@ -165,6 +166,7 @@ class Staff:
         seat.bell = Doorbell()
         seat.records = Records(map_checked(seat.fd, layout), layout)
         seat.ready = False
+        seat.cause = ""
         seat.start_at_ns = None
         seat.started_ns = self._clock_ns()
         child = start_child(
@@ -238,7 +240,7 @@ class Staff:
             took_s = (self._clock_ns() - seat.started_ns) / 1e9
             _LOG.info("%s is warm on %s after %.1f s", seat.post.name, seat.plan.device, took_s)
         elif message["op"] == "failed":
-            seat.post.last_error = str(message["error"])
+            seat.cause = str(message["error"])
 
     def worker_handled(self, number: int) -> None:
         """The batcher has taken every row of a lost worker: its segment may go."""
@@ -290,13 +292,11 @@ class Staff:
     def _worker_gone(self, seat: Seat, child: Child, now_ns: int) -> None:
         assert seat.records is not None
         assert seat.bell is not None
-        useful = seat.records.batches.get() > 0
-        was_ready = seat.ready
+        useful = seat.records.good.get() > 0
         seat.child = None
         seat.ready = False
         self._count_serving()
-        if was_ready or not seat.post.last_error:
-            seat.post.last_error = child.ending()
+        seat.post.last_error = seat.cause or child.ending()
         self._lost[seat.number] = (seat.model, seat.fd, seat.bell)
         seat.records = None
         seat.bell = None
@@ -361,7 +361,7 @@ class Staff:
         load_s = self._plan.server.load_timeout_s
         if not seat.ready:
             if now_ns - seat.started_ns > load_s * 1e9:
-                seat.post.last_error = f"did not load within load_timeout_s = {load_s:g}"
+                seat.cause = f"did not load within load_timeout_s = {load_s:g}"
                 seat.child.state = "killed"
                 seat.child.kill()
         elif seat.records.running.get():

@@ -16,6 +16,12 @@ from typing import Any, Protocol
 from batchpool.core.errors import PoolError, Status
 from batchpool.core.lifecycle import Outcome
 from batchpool.core.tensors import Array, ModelSpec
+from batchpool.pool.ailments import (
+    FAILURES_IN_A_ROW_MOST,
+    MustRestart,
+    is_device_broken,
+    is_out_of_memory,
+)
 from batchpool.pool.answers import Answers, check_answers
 from batchpool.pool.gather import Part, count_extents, load_input, parts_of, store_output
 from batchpool.shm.lane import Lane
@@ -72,6 +78,7 @@ class Worker:
         self._sq = records.sq_consumer()
         self._cq = records.cq_producer()
         self._flights: deque[Flight] = deque()
+        self._failures = 0
         self._logged: set[type[BaseException]] = set()
 
     def add_lane(self, number: int, serial: int, lane: Lane) -> None:
@@ -129,7 +136,7 @@ class Worker:
     def _finish_oldest(self) -> None:
         flight = self._flights[0]
         failed: dict[int, str] | None = None
-        outcome = Outcome.OK
+        outcome, text = Outcome.OK, ""
         try:
             if flight.error is not None:
                 raise flight.error
@@ -138,14 +145,22 @@ class Worker:
             self._store(flight, answers)
             failed = answers.failed
         except (Exception, SystemExit) as exc:
-            outcome = Outcome.FAILED
             text = describe_error(exc)
             self._log(flight, exc, text)
+            if is_device_broken(exc):
+                raise MustRestart(f"the device is broken: {text}") from exc
+            outcome = Outcome.NO_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
             for part in flight.parts:
                 part.lane.write_status(part.slots, Status.MODEL_ERROR, text)
         if failed is not None:
             self._mark(flight, failed)
         self._publish(flight, outcome)
+        if outcome is Outcome.OK:
+            self._failures = 0
+        elif outcome is Outcome.FAILED:
+            self._failures += 1
+            if self._failures >= FAILURES_IN_A_ROW_MOST:
+                raise MustRestart(f"{self._failures} batches failed in a row: {text}")
 
     def _log(self, flight: Flight, exc: BaseException, text: str) -> None:
         """One line per failed batch, and the traceback of the first of each kind."""
@@ -176,6 +191,8 @@ class Worker:
         records.fence()
         records.finished[record] = flight.token
         records.batches.set(records.batches.get() + 1)
+        if outcome is Outcome.OK:
+            records.good.set(records.good.get() + 1)
         records.rows.set(records.rows.get() + flight.n)
         self._flights.popleft()
         self._stamp(self._flights[0].token if self._flights else 0, now_ns)

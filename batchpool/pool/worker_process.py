@@ -23,6 +23,7 @@ from typing import Any
 from batchpool.core.layout import lane_layout, worker_layout
 from batchpool.core.tensors import ModelSpec
 from batchpool.pool import child
+from batchpool.pool.ailments import MustRestart
 from batchpool.pool.describe import load_class
 from batchpool.pool.runner import make_runner
 from batchpool.pool.warm_up import warm_up
@@ -135,7 +136,11 @@ def main(argv: Sequence[str]) -> int:
             traceback.print_exc()
             channel.send({"op": "failed", "error": _where(exc)})
             return child.EXIT_LOAD_FAILED
-        process.run(worker)
+        try:
+            process.run(worker)
+        except MustRestart as exc:
+            channel.send({"op": "failed", "error": str(exc)})
+            return child.EXIT_MUST_RESTART
     except Closed:
         return 0
     return 0

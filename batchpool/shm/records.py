@@ -21,7 +21,7 @@ class Records:
         self.layout = layout
         self.fence = fence
         cells = memory.cells()
-        for name in ("progress_ns", "running", "launched", "batches", "rows", "ready"):
+        for name in ("progress_ns", "running", "launched", "batches", "good", "rows", "ready"):
             setattr(self, name, Word(cells, word(layout, name)))
         columns = layout.columns
         self.token = memory.array(columns["token"])
@@ -43,6 +43,7 @@ class Records:
     running: Word
     launched: Word
     batches: Word
+    good: Word
     rows: Word
     ready: Word
 

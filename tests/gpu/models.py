@@ -52,3 +52,33 @@ class Raises(bp.Model):
         if bool((x < 0).any()):
             raise ValueError("a negative row")
         return {"y": x * 2 + 1}
+
+
+class Hungry(bp.Model):
+    """Wants memory for every row, more than the card has for more than a few of them."""
+
+    inputs = (bp.Tensor("tag", "int64", ()), bp.Tensor("gib", "int64", ()))
+    outputs = (bp.Tensor("tag", "int64", ()), bp.Tensor("rows", "int64", ()))
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        import torch
+
+        gib = int(batch["gib"].sum())
+        wanted = torch.empty(gib * 2**30, dtype=torch.uint8, device=batch["gib"].device)
+        del wanted
+        return {"tag": batch["tag"] * 1, "rows": torch.full_like(batch["tag"], batch.n)}
+
+
+class Asserts(bp.Model):
+    """Looks a row up in a table of ten; a number beyond it breaks the CUDA context for good."""
+
+    inputs = (bp.Tensor("at", "int64", ()),)
+    outputs = (bp.Tensor("found", "int64", ()),)
+
+    def load(self, device: str) -> None:
+        import torch
+
+        self._table = torch.arange(10, device=device) * 100
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        return {"found": self._table[batch["at"]]}

@@ -4,8 +4,9 @@
 
 1. one worker per GPU, each seeing its own device and no other
 2. CUDA_VISIBLE_DEVICES of the parent as a UUID and as a subset
-3. the MLP of the examples through local clients and HTTP: answers equal a direct call
-4. rows per second of local clients, checked
+3. memory too small for a batch, and a row that breaks the CUDA context
+4. the MLP of the examples through local clients and HTTP: answers equal a direct call
+5. rows per second of a local client, checked
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pytest
 import torch
 
 import batchpool as bp
+from batchpool.client.control import ask_status
 from batchpool.examples.mlp import MLP
 from bench.machine import facts, report
 from bench.serving import serving
@@ -162,6 +164,51 @@ def check_errors() -> dict[str, Any]:
     return {"a raising model": "20 errors, 20 right answers, no restart"}
 
 
+def check_memory() -> dict[str, Any]:
+    """64 rows of 4 GiB each in one batch: every row is answered, and the cap is learnt."""
+    flags = ("--frontends", "1", "--max-wait-ms", "500", "--devices", "0")
+    with serving(["tests.gpu.models:Hungry"], *flags) as served:
+        pids = served.pids()
+        with bp.Client(served.socket) as pool:
+            futures = [pool.submit("hungry", tag=[i], gib=[4]) for i in range(64)]
+            found = [future.result(60) for future in futures]
+            assert [int(f["tag"][0]) for f in found] == list(range(64))
+            with pytest.raises(bp.ModelError, match="out of memory"):
+                pool.infer("hungry", tag=[1], gib=[4000])
+            assert pool.infer("hungry", tag=[2], gib=[1])["tag"].tolist() == [2]
+        tally = ask_status(served.socket)["models"]["hungry"]
+        assert served.pids() == pids, "a worker was restarted"
+    rows = max(int(f["rows"][0]) for f in found)
+    assert tally["max_batch"] <= 64 // 2
+    return {
+        "64 rows of 4 GiB at once": f"64 right answers, at most {rows} rows a batch,"
+        f" cap {tally['max_batch']}, {tally['no_memory']} batches too large, no restart"
+    }
+
+
+def check_broken_context() -> dict[str, Any]:
+    """A row that breaks the CUDA context among 64: it gets the error, the others answers."""
+    flags = ("--frontends", "1", "--max-wait-ms", "500", "--devices", "0")
+    with serving(["tests.gpu.models:Asserts"], *flags) as served, bp.Client(served.socket) as pool:
+        futures = [
+            pool.submit("asserts", at=[99 if i == 33 else i % 10], timeout_s=200) for i in range(64)
+        ]
+        start = time.perf_counter()
+        for i, future in enumerate(futures):
+            if i == 33:
+                assert isinstance(future.exception(200), bp.WorkerLost)
+            else:
+                assert future.result(200)["found"].tolist() == [i % 10 * 100]
+        took_s = time.perf_counter() - start
+        rows = ask_status(served.socket)["processes"]
+        (worker,) = [row for row in rows if row["name"].startswith("worker")]
+        assert "device is broken" in worker["last_error"], worker
+    return {
+        "a row that breaks the CUDA context among 64": f"63 right answers and one error"
+        f" after {worker['restarts']} restarts and {took_s:.1f} s"
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save")
@@ -172,6 +219,8 @@ def main() -> None:
     for step in (
         lambda: check_devices(uuids()),
         check_errors,
+        check_memory,
+        check_broken_context,
         lambda: check_mlp(args.seconds),
     ):
         found = step()

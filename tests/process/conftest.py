@@ -26,6 +26,7 @@ EVERYDAY = (
 def everyday() -> Iterator[Pool]:
     """A pool of small models, one worker each."""
     with serving(*EVERYDAY) as pool:
+        pool.tracebacks_expected = True  # of models that raise, for their authors
         yield pool
 
 

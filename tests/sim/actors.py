@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from batchpool.client.port import Pending, Port
+from batchpool.core.batching import Limits
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -297,7 +298,7 @@ class BatcherActor(Actor):
 
     def _start(self) -> None:
         world = self.world
-        limits = pool_batcher.Limits(world.max_batch, world.max_wait_ns)
+        limits = Limits(world.max_batch, world.max_wait_ns)
         model = pool_batcher.ModelQueue(
             world.spec.name, limits, attempts=world.attempts, idempotent=True
         )

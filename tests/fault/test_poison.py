@@ -1,0 +1,124 @@
+"""Only the guilty row gets the error; broken devices are left, and small memory is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+import batchpool as bp
+from tests.fault.test_worker_deaths import restarts, serves_again
+from tests.process.pool_under_test import Pool, serving, until
+
+MODELS = "tests.fault.models"
+RAISE, KILL, BREAK = 1, 2, 3
+PATIENT = {"max_wait_ms": 2000, "max_batch": 64}  # so that 64 rows ride together
+
+
+def table(model: str, **settings: Any) -> dict[str, Any]:
+    return {"import": f"{MODELS}:{model}", **PATIENT, **settings}
+
+
+def calls(pool: Pool) -> int:
+    return (pool.notes / "calls").stat().st_size
+
+
+def send(client: bp.Client, poison: int, guilty: Collection[int]) -> list[Any]:
+    """64 single rows at once; what became of each: its tag or its error."""
+    futures = [
+        client.submit("poison", tag=[i + 1], poison=[poison * (i in guilty)], timeout_s=25)
+        for i in range(64)
+    ]
+    ends = [future.exception(30) or int(future.result()["tag"][0]) for future in futures]
+    return ends
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("guilty", [{37}, {0, 63}])
+def test_one_row_that_raises_among_sixty_four(attempts: int, guilty: set[int]) -> None:
+    with serving(table("Poison", attempts=attempts)) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        ends = send(client, RAISE, guilty)
+        for i, end in enumerate(ends):
+            if i in guilty:
+                assert isinstance(end, bp.ModelError)
+                assert "a poisonous row" in str(end)
+            else:
+                assert end == i + 1
+        assert calls(pool) - 1 <= len(guilty) * (16 + attempts)
+        assert restarts(pool) == 0
+        assert pool.tally("poison")["reasons"]["FULL"] == 1
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("guilty", [{37}, {0, 63}])
+def test_one_row_that_kills_among_sixty_four(attempts: int, guilty: set[int]) -> None:
+    with serving(table("Poison", attempts=attempts)) as pool, pool.client() as client:
+        ends = send(client, KILL, guilty)
+        for i, end in enumerate(ends):
+            if i in guilty:
+                assert isinstance(end, bp.WorkerLost)
+            else:
+                assert end == i + 1
+        assert calls(pool) - 1 <= len(guilty) * (16 + attempts)
+        assert restarts(pool) <= len(guilty) * max(3, attempts)
+        serves_again(pool, "poison", 1)
+        assert pool.tally("poison")["lost"] == len(guilty)
+
+
+def test_rows_of_a_model_that_may_not_run_twice_share_the_error() -> None:
+    with serving(table("Poison", idempotent=False)) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        assert all(isinstance(end, bp.ModelError) for end in send(client, RAISE, {5}))
+        assert calls(pool) == 1
+
+
+def test_a_broken_device_costs_its_worker_and_only_the_row_that_broke_it() -> None:
+    with serving(table("Broken", name="poison")) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        ends = send(client, BREAK, {20})
+        assert isinstance(ends[20], bp.WorkerLost)
+        assert [end for i, end in enumerate(ends) if i != 20] == [
+            i + 1 for i in range(64) if i != 20
+        ]
+        assert 1 <= restarts(pool) <= 3
+        rows = pool.status()["processes"]
+        (worker,) = [row for row in rows if row["name"].startswith("worker")]
+        assert "device-side assert" in worker["last_error"]
+        assert send(client, 0, set()) == list(range(1, 65))
+
+
+def test_twenty_failures_in_a_row_end_in_a_fresh_worker() -> None:
+    settings = {"attempts": 1, "max_wait_ms": 0}
+    with serving(table("Poison", **settings)) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        for i in range(19):
+            with pytest.raises(bp.ModelError):
+                client.infer("poison", tag=[i + 1], poison=[RAISE])
+        assert client.infer("poison", tag=[7], poison=[0])["tag"].tolist() == [7]
+        assert restarts(pool) == 0, "a good batch between starts the count anew"
+        for i in range(20):
+            with pytest.raises(bp.ModelError):
+                client.infer("poison", tag=[i + 1], poison=[RAISE])
+        until(lambda: restarts(pool) == 1, "the fresh worker")
+        serves_again(pool, "poison", 1)
+        assert client.infer("poison", tag=[8], poison=[0])["tag"].tolist() == [8]
+
+
+def test_a_batch_too_large_for_the_memory_runs_in_parts_and_the_cap_is_learnt() -> None:
+    with serving(table("Greedy", attempts=1)) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        futures = [client.submit("greedy", tag=[i + 1], huge=[0]) for i in range(64)]
+        found = [future.result(20) for future in futures]
+        assert [f["tag"].tolist() for f in found] == [[i + 1] for i in range(64)]
+        assert max(f["rows"][0] for f in found) <= 5
+        tally = pool.tally("greedy")
+        assert tally["max_batch"] == 4
+        # 64, 32, 16 and 8 rows; of each but the first a second batch may be under way already.
+        assert 4 <= tally["no_memory"] <= 7
+        assert tally["failed"] == 0
+        assert restarts(pool) == 0
+        with pytest.raises(bp.ModelError, match=r"MemoryError: no memory for 1 rows"):
+            client.infer("greedy", tag=[1], huge=[1])
+        assert client.infer("greedy", tag=[2], huge=[0])["tag"].tolist() == [2]

@@ -60,7 +60,14 @@ def run_wrk(
             "EXPECTED": f"{folder}/expected",
             "HEADERS": "\n".join(f"{k}: {v}" for k, v in headers.items()),
         }
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
+        command = [
+            "wrk",
+            "-t1",
+            f"-c{connections}",
+            f"-d{max(1, round(seconds))}s",
+            "--timeout",
+            "30s",
+        ]
         done = subprocess.run(
             [*command, "-s", str(_LUA), url], env=env, capture_output=True, text=True, check=True
         )

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 from batchpool.client.control import ask_status
 from batchpool.core.errors import PoolError
@@ -23,7 +24,11 @@ class Served:
 
     socket: str
     port: int
-    pid: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     def pids(self) -> dict[str, int]:
         return {p["name"]: p["pid"] for p in ask_status(self.socket)["processes"] if p["pid"]}
@@ -36,18 +41,25 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(models: Sequence[str], *flags: str) -> Iterator[Served]:
-    """A pool with these models and flags, ready."""
+def serving(
+    models: Sequence[str],
+    *flags: str,
+    env: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
+) -> Iterator[Served]:
+    """A pool with these models and flags, ready. env: more than ours; log: instead of stderr."""
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         path, port = f"{folder}/pool.sock", free_port()
         command = [sys.executable, "-m", "batchpool", "serve", "--socket", path]
         command += ["--port", str(port), "--log-level", "warning"]
         for model in models:
             command += ["--model", model]
-        process = subprocess.Popen([*command, *flags])
+        process = subprocess.Popen(
+            [*command, *flags], env={**os.environ, **(env or {})}, stderr=log
+        )
         try:
             _await_ready(process, path)
-            yield Served(path, port, process.pid)
+            yield Served(path, port, process)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -14,37 +14,18 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from batchpool.core.errors import StartError
 from batchpool.core.layout import worker_layout
 from batchpool.pool.children import Child, Post, start_child
 from batchpool.pool.holdings import Holdings
 from batchpool.pool.lanes import LaneEntry
-from batchpool.pool.plan import WorkerPlan
+from batchpool.pool.seat import Seat
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.records import Records
 from batchpool.shm.segment import create, map_checked
 
 _LOG = logging.getLogger("batchpool.supervisor")
-
-
-@dataclass
-class Seat:
-    """One worker's place: a model on a device. The rest is of the worker in it now."""
-
-    model: int
-    plan: WorkerPlan
-    post: Post
-    child: Child | None = None
-    number: int = 0
-    fd: int = -1
-    bell: Doorbell | None = None
-    records: Records | None = None
-    ready: bool = False
-    started_ns: int = 0
-    start_at_ns: int | None = None
-    cause: str = ""  # why it will end, where that is known before
 
 
 class Staff:
@@ -169,6 +150,7 @@ class Staff:
         seat.cause = ""
         seat.start_at_ns = None
         seat.started_ns = self._clock_ns()
+        seat.waiting_since_ns = None
         child = start_child(
             "worker",
             ["batchpool.pool", "worker"],
@@ -364,13 +346,11 @@ class Staff:
                 seat.cause = f"did not load within load_timeout_s = {load_s:g}"
                 seat.child.state = "killed"
                 seat.child.kill()
-        elif seat.records.running.get():
-            since_ns = now_ns - seat.records.progress_ns.get()
-            if since_ns > config.batch_timeout_s * 1e9:
-                limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
-                _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
-                seat.child.state = "killed"
-                seat.child.kill()
+        elif seat.over_batch_ns(now_ns) > config.batch_timeout_s * 1e9:
+            limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
+            _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
+            seat.child.state = "killed"
+            seat.child.kill()
 
     def everybody(self) -> list[Child]:
         workers = [seat.child for seat in self.seats]

@@ -84,6 +84,19 @@ def test_a_hung_worker_is_killed_and_its_caller_answered() -> None:
         assert restarts(pool) == 1
 
 
+def test_a_worker_that_was_stopped_while_idle_is_found() -> None:
+    model = {"import": "Deadly", "batch_timeout_s": 0.5}
+    with serving(model) as pool, pool.client() as client:
+        assert submit(client, 1).result(10)["tag"].tolist() == [1]
+        (pid,) = pool.pids("worker")
+        os.kill(pid, signal.SIGSTOP)
+        start = time.monotonic()
+        assert submit(client, 2).result(10)["tag"].tolist() == [2]
+        assert 0.5 <= time.monotonic() - start < 6
+        assert "is stuck in a batch for more than batch_timeout_s = 0.5" in pool.log
+        assert restarts(pool) == 1
+
+
 def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
     model = {"import": "Deadly", "batch_timeout_s": 1.0, "attempts": 1}
     with serving(model) as pool, pool.client() as client:

@@ -8,6 +8,7 @@ from batchpool.core.errors import (
     Draining,
     InternalError,
     InvalidRequest,
+    MethodNotAllowed,
     ModelError,
     NotFound,
     NotReady,
@@ -15,6 +16,7 @@ from batchpool.core.errors import (
     PoolError,
     PoolStopped,
     TooLarge,
+    UnsupportedMediaType,
     WorkerLost,
 )
 from batchpool.core.tensors import Dim, Tensor
@@ -30,6 +32,7 @@ __all__ = [
     "Draining",
     "InternalError",
     "InvalidRequest",
+    "MethodNotAllowed",
     "Model",
     "ModelError",
     "NotFound",
@@ -39,5 +42,6 @@ __all__ = [
     "PoolStopped",
     "Tensor",
     "TooLarge",
+    "UnsupportedMediaType",
     "WorkerLost",
 ]

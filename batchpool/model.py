@@ -80,6 +80,9 @@ def spec_of(model: type[Model]) -> ModelSpec:
         for tensor in getattr(model, kind):
             if not isinstance(tensor, Tensor):
                 raise ConfigError(f"model {name!r}: {kind} must be bp.Tensor, not {tensor!r}")
-    return ModelSpec(
+    spec = ModelSpec(
         name, model.framework, tuple(model.inputs), tuple(model.outputs), tuple(model.parameters)
     )
+    if model.infer is Model.infer:
+        raise ConfigError(f"model class {model.__name__} does not define infer(self, batch)")
+    return spec

@@ -48,6 +48,7 @@ class ModelFacts:
     watermark: float
     request_timeout_s: float
     max_batch: int
+    max_wait_ms: float = 0.0
 
 
 class Session:
@@ -109,7 +110,12 @@ class Session:
         for index, form in enumerate(answer["models"]):
             spec = ModelSpec.from_wire(form["spec"])
             self.models[spec.name] = ModelFacts(
-                index, spec, form["watermark"], form["request_timeout_s"], form["max_batch"]
+                index,
+                spec,
+                form["watermark"],
+                form["request_timeout_s"],
+                form["max_batch"],
+                form["max_wait_ms"],
             )
         self.server = answer["server"]
         board_fd, bell_fd = fds

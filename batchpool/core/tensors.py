@@ -267,8 +267,11 @@ def check_rows(
     declared = {t.name: t for t in spec.inputs}
     for name in tensors:
         if name not in declared:
+            hint = ": it is a parameter" if any(name == p.name for p in spec.parameters) else ""
             expected = ", ".join(map(repr, declared))
-            raise InvalidRequest(f"model {spec.name!r} has no input {name!r}; it has {expected}")
+            raise InvalidRequest(
+                f"model {spec.name!r} has no input {name!r}{hint}; it has {expected}"
+            )
     checked: dict[str, Array] = {}
     n = -1
     for tensor in spec.inputs:

@@ -41,7 +41,11 @@ class Front:
             for name, door in self.doors.items()
         }
         self._configs = {
-            name: json_answer(objects.model_config(door.facts.spec, door.facts.max_batch))
+            name: json_answer(
+                objects.model_config(
+                    door.facts.spec, door.facts.max_batch, round(door.facts.max_wait_ms * 1000)
+                )
+            )
             for name, door in self.doors.items()
         }
 

@@ -84,8 +84,10 @@ class Batcher:
         assert member.number not in self.crew, f"worker {member.number} is here already"
         self.crew[member.number] = member
 
-    def lose_worker(self, number: int) -> None:
+    def lose_worker(self, number: int, cause: str = "") -> None:
         """A worker was reaped: complete what it finished, run the rest again.
+
+        cause: how it ended, for the callers whose rows are lost with it.
 
         Never before it is dead and gone: a late write of its could still land in a slot.
         """
@@ -97,7 +99,7 @@ class Batcher:
             if member.outputs_stand(batch):
                 self.complete(member, batch)
             else:
-                self._endings.lost(member, batch)
+                self._endings.lost(member, batch, cause)
         member.advance()
 
     def complete(self, member: CrewMember, batch: Batch) -> None:

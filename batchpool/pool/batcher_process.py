@@ -7,7 +7,7 @@ Told by the supervisor:
     lane         {lane, serial, model, slots}                 fds: segment, the client's bell
     unlane       {lane}
     worker       {worker, model, max_batch}                   fds: segment, the worker's bell
-    worker_lost  {worker}
+    worker_lost  {worker, cause}
     begin        {takeover}
     drain        {}
     tally        {id}
@@ -136,7 +136,7 @@ class BatcherProcess:
 
     def _on_worker_lost(self, message: dict[str, Any], fds: list[int]) -> None:
         number = message["worker"]
-        self.batcher.lose_worker(number)
+        self.batcher.lose_worker(number, message["cause"])
         bell = self._bells.pop(("worker", number), None)
         if bell is not None:
             bell.close()

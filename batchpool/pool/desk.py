@@ -137,6 +137,7 @@ class Desk:
                 "watermark": model.config.watermark,
                 "request_timeout_s": model.config.request_timeout_s,
                 "max_batch": model.config.max_batch,
+                "max_wait_ms": model.config.max_wait_ms,
             }
             for model in self._holdings.plan.models
         ]

@@ -105,7 +105,7 @@ class Endings:
         self._stop_running(batch.rows)
         member.free(batch)
 
-    def lost(self, member: CrewMember, batch: Batch) -> None:
+    def lost(self, member: CrewMember, batch: Batch, cause: str = "") -> None:
         """The worker died with this batch."""
         model = self._models[member.model]
         if not member.was_launched(batch):
@@ -116,7 +116,8 @@ class Endings:
             spent = self._split(model, batch) if model.idempotent else batch.rows
             spent = self._open_lanes_only(spent)
             model.tally.lost += spent.shape[1]
-            self.end(model, spent, Status.WORKER_LOST)
+            text = f"the worker was lost with this row on every attempt; at last it {cause}"
+            self.end(model, spent, Status.WORKER_LOST, text if cause else "")
         self._stop_running(batch.rows)
         member.free(batch)
 

@@ -38,11 +38,15 @@ class Holdings:
         self.batcher_bell = Doorbell()
         self.lanes = LaneBook(plan.max_lanes)
 
+    def close_listeners(self) -> None:
+        """Let go of the HTTP sockets; a front end that still listens has its own."""
+        for listener in self.listeners:
+            listener.close()
+
     def close(self) -> None:
         for entry in self.lanes:
             self.lanes.remove(entry.number)
-        for listener in self.listeners:
-            listener.close()
+        self.close_listeners()
         self.control.close()
         self.batcher_bell.close()
         os.close(self.board_read_fd)

@@ -75,7 +75,8 @@ class ControlSocket:
         self.path = path
         folder = os.path.dirname(path) or "."
         try:
-            os.makedirs(folder, mode=0o755, exist_ok=True)
+            if not os.path.isdir(folder):
+                os.mkdir(folder, 0o755)  # one level: a mistyped path must not grow a tree
             self._lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StartError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batchpool.core.lifecycle import Reason
 from batchpool.pool.children import Child, Post
 from batchpool.pool.plan import WorkerPlan
 from batchpool.shm.doorbell import Doorbell
@@ -28,6 +29,14 @@ class Seat:
     cause: str = ""  # why it will end, where that is known before
     waiting_since_ns: int | None = None  # since when a batch is seen that it does not begin
     waiting_after: int = 0  # the last batch it began, at that time
+
+    def was_useful(self) -> bool:
+        """Whether it finished a good batch, or had suspects aboard, whose fault its end may be."""
+        records = self.records
+        assert records is not None
+        aboard = records.token != records.freed
+        apart = bool((aboard & (records.reason == int(Reason.APART))).any())
+        return apart or records.good.get() > 0
 
     def over_batch_ns(self, now_ns: int) -> int:
         """How long the worker has had its oldest batch; 0 when it has none.

@@ -102,7 +102,7 @@ class Staff:
             if entry.closing:
                 child.tell({"op": "unlane", "lane": entry.number})
         for number in self._lost:
-            child.tell({"op": "worker_lost", "worker": number})
+            self._tell_lost(child, number, "died")
         if self.stopping:
             child.tell({"op": "drain"})
         self._watch(child)
@@ -112,6 +112,9 @@ class Staff:
             max_batch = self._plan.models[model].config.max_batch
             message = {"op": "worker", "worker": number, "model": model, "max_batch": max_batch}
             self.batcher.tell(message, [fd, bell.fd])
+
+    def _tell_lost(self, batcher: Child, number: int, cause: str) -> None:
+        batcher.tell({"op": "worker_lost", "worker": number, "cause": cause})
 
     def _tell_lane(self, batcher: Child, entry: LaneEntry) -> None:
         batcher.tell(
@@ -274,7 +277,7 @@ class Staff:
     def _worker_gone(self, seat: Seat, child: Child, now_ns: int) -> None:
         assert seat.records is not None
         assert seat.bell is not None
-        useful = seat.records.good.get() > 0
+        useful = seat.was_useful()
         seat.child = None
         seat.ready = False
         self._count_serving()
@@ -283,7 +286,7 @@ class Staff:
         seat.records = None
         seat.bell = None
         if self.batcher is not None:
-            self.batcher.tell({"op": "worker_lost", "worker": seat.number})
+            self._tell_lost(self.batcher, seat.number, seat.post.last_error)
         if not self.was_ready and not self.stopping:
             name = self._plan.models[seat.model].spec.name
             raise StartError(
@@ -348,7 +351,8 @@ class Staff:
                 seat.child.kill()
         elif seat.over_batch_ns(now_ns) > config.batch_timeout_s * 1e9:
             limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
-            _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
+            seat.cause = f"was stuck in a batch for more than {limit}"
+            _LOG.error("%s %s", seat.post.name, seat.cause)
             seat.child.state = "killed"
             seat.child.kill()
 

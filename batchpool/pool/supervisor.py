@@ -99,6 +99,8 @@ class Supervisor:
         if self._holdings.leftovers:
             _LOG.info("removed %d segments of dead pools", len(self._holdings.leftovers))
         self._holdings.board.state.set(int(PoolState.STARTING))
+        names = ", ".join(f"{m.spec.name} ({len(m.workers)} workers)" for m in self._plan.models)
+        _LOG.info("loading %s", names)
         self._staff.start_all()
         while True:
             due_ns = self._staff.tick()
@@ -179,6 +181,8 @@ class Supervisor:
             elif child.role == "frontend":
                 if message["op"] == "serving":
                     child.state = "serving"
+                    if child.post.restarts:
+                        _LOG.info("%s (pid %d) serves again", child.post.name, child.pid)
                 else:
                     self._desk.handle(self._edges[child.pid], message, fds)
             else:
@@ -188,6 +192,8 @@ class Supervisor:
         op = message["op"]
         if op == "running":
             batcher.state = "running"
+            if batcher.post.restarts:
+                _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
         elif op == "lane_closed":
             self._staff.lane_closed(message["lane"])
         elif op == "worker_handled":
@@ -243,6 +249,8 @@ class Supervisor:
         self._holdings.board.state.set(int(PoolState.DRAINING))
         if self._staff.batcher is not None:
             self._staff.batcher.tell({"op": "drain"})
+        # Connections that nobody will accept any more are refused at once.
+        self._holdings.close_listeners()
         self._staff.stop_frontends()
 
     def _end_of_drain(self) -> int | None:
@@ -261,6 +269,9 @@ class Supervisor:
         if now_ns < self._deadline_ns:
             return None
         left = sum(entry.claimed() for entry in self._holdings.lanes)
+        if left == 0:
+            _LOG.info("stopped: no request was under way")
+            return 0
         if self._drained and not any(self._staff.frontends):
             _LOG.info("stopped: %d answered rows were not fetched by their clients", left)
             return 0

@@ -29,6 +29,8 @@ from batchpool.core.tensors import Dim, Tensor
 from batchpool.model import Model
 
 class Scale(Model):
+
+    def infer(self, batch): ...
     framework = "numpy"
     inputs = [Tensor("x", "float32", (Dim(8, "k"), 2)), Tensor("text", "bytes", (), max_bytes=9)]
     outputs = [Tensor("y", "float32", (Dim(8, "k"),))]

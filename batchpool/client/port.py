@@ -144,10 +144,12 @@ class Port:
         tag: Any = None,
     ) -> Pending:
         """Claim slots for checked rows, write them, and queue their tickets for `flush`."""
-        self.check(rows.n)
-        deadline_ns = min(deadline_ns, _NEVER_NS)
-        slots: Sequence[int] = (self.map.take_one(),) if rows.n == 1 else self.map.take(rows.n)
-        where = where_of(slots)
+        n = rows.n
+        self.check(n)
+        if deadline_ns > _NEVER_NS:
+            deadline_ns = _NEVER_NS
+        slots: Sequence[int] = (self.map.take_one(),) if n == 1 else self.map.take(n)
+        where = slice(slots[0], slots[0] + 1) if n == 1 else where_of(slots)
         for slot in slots:
             self._state[slot] = _FILLING
         try:

@@ -32,7 +32,7 @@ _LEAST_DISCARD_BYTES = 256 * 2**20
 
 def build_app(front: Front) -> Starlette:
     """The application of one front end."""
-    discard = max(_LEAST_DISCARD_BYTES, 4 * front.max_body_bytes)
+    discard = discard_bytes(front)
     routes = [Route(path, Infer(front, discard), methods=["POST"]) for path in _model("/infer")]
     questions: list[tuple[str, Ask]] = [
         ("/v2/health/live", front.live),
@@ -52,6 +52,11 @@ def build_app(front: Front) -> Starlette:
     app = Starlette(routes=routes, exception_handlers=refused)
     app.router.redirect_slashes = False
     return app
+
+
+def discard_bytes(front: Front) -> int:
+    """How much of a refused body is taken and dropped."""
+    return max(_LEAST_DISCARD_BYTES, 4 * front.max_body_bytes)
 
 
 def _model(tail: str) -> tuple[str, str]:

@@ -24,6 +24,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from batchpool.core.errors import InvalidRequest
 from batchpool.edge.answers import refusal
 
+# Bytes of chunk sizes and extensions a chunked body may have for each of its own: one-byte chunks
+# have five.
+_FRAMING_SHARE = 16
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
 
 
@@ -52,6 +55,10 @@ class Connection(HttpToolsProtocol):
         self._offer = False
         self._piece = b""
         self._head_bytes = 0
+        self._messages = 0
+        self._chunked = False
+        self._body_bytes = 0  # of a chunked body so far, and what came around it
+        self._framing_bytes = 0
         self._unsent_bytes = 0
         self._sent_s = 0.0  # the unsent bytes got fewer
 
@@ -59,24 +66,31 @@ class Connection(HttpToolsProtocol):
         self._stirred_s = self.loop.time()
         while data:
             self._piece, self._again = data, b""
-            in_head = self._in_head
+            in_head, message, body_bytes = self._in_head, self._messages, self._body_bytes
             super().data_received(data)
             if in_head and self._in_head:
                 self._head_bytes += len(data)
+            if self._chunked and self._arriving and message == self._messages:
+                self._framing_bytes += len(data) - (self._body_bytes - body_bytes)
             data = self._again
         self._piece = b""
         fields = len(self.headers or ())  # trailers of a chunked body add to them
         if self._head_bytes > self.limits.head_bytes or fields > self.limits.fields:
             self._refuse_head()
+        # An endless chunk extension or trailer: the parser keeps a field until its line ends.
+        most = self.limits.head_bytes + _FRAMING_SHARE * self._body_bytes
+        if self._framing_bytes > most and not self.transport.is_closing():
+            self._refuse_head()
 
     def _refuse_head(self) -> None:
-        if not self.transport.is_closing():
-            self.send_400_response(
-                f"the request's headers are too large: at most {self.limits.head_bytes} bytes"
-                f" and {self.limits.fields} fields are taken"
-            )
+        self.send_400_response(
+            f"the request's headers are too large: at most {self.limits.head_bytes} bytes"
+            f" and {self.limits.fields} fields are taken"
+        )
 
     def send_400_response(self, msg: str) -> None:
+        if self.transport.is_closing():
+            return
         if self.cycle is not None:
             self.cycle.disconnected = True  # nothing may follow the last answer
         answer = refusal(InvalidRequest(msg))
@@ -108,13 +122,19 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._begin()
+
+    def _begin(self) -> None:
         self._begun_s = self._stirred_s
         self._arriving = self._in_head = True
-        self._head_bytes = 0
+        self._messages += 1
+        self._chunked = False
+        self._head_bytes = self._body_bytes = self._framing_bytes = 0
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        self._chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
         if not self._offer:
             super().on_headers_complete()
 
@@ -124,6 +144,7 @@ class Connection(HttpToolsProtocol):
             self._arriving = False
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         if self.cycle.response_complete:
             # The application has taken and dropped as much of a refused body as it wants.
             self.transport.close()

@@ -26,7 +26,7 @@ from batchpool.core.tensors import Array
 from batchpool.edge.answers import Answer, found
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
-from batchpool.wire.request import HEADER_LENGTH, Body, Form, Headers, InferRequest, form_of
+from batchpool.wire.request import HEADER_LENGTH, OIP, Body, Headers, InferRequest, form_of
 
 VERSION = "1"  # of every model; there is one version of each
 _CLIENT_ID = b"x-client-id"
@@ -39,7 +39,7 @@ _LONG_TO_COMPRESS_BYTES = 128 * 1024
 _WORTH_COMPRESSING_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """What is known of a request when its headers are complete.
 
@@ -80,9 +80,10 @@ class Door:
         TooLarge by its Content-Length, UnsupportedMediaType by its content type, or what a
         claim of one row would meet now. Claims nothing; a refusal by the lane is counted.
         """
-        form_of(arrival.headers)
-        announced = arrival.headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > self.max_body_bytes:
+        headers = arrival.headers
+        form_of(headers)
+        announced = headers.get(b"content-length")
+        if announced and announced.isdigit() and int(announced) > self.max_body_bytes:
             raise TooLarge(
                 f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken"
             )
@@ -98,16 +99,15 @@ class Door:
         if self._reactor.over:
             raise self._reactor.session.stopped()
 
-    def parses_long(self, arrival: Arrival, body: Body) -> bool:
-        """Whether `parse` would take so long that other requests should not wait for it."""
-        size = len(body)
+    def parses_long(self, arrival: Arrival, size: int) -> bool:
+        """Whether `parse` of a body of `size` bytes would keep others waiting for too long."""
         if size > _LONG_COMPRESSED_BYTES and arrival.headers.get(b"content-encoding"):
             return True
         if size <= _LONG_JSON_BYTES:
             return False
         if self._takes_bytes:
             return True
-        if form_of(arrival.headers) is not Form.OIP:
+        if form_of(arrival.headers) is not OIP:
             return False
         length = arrival.headers.get(HEADER_LENGTH, b"")
         return not length.isdigit() or int(length) > _LONG_JSON_BYTES
@@ -157,7 +157,10 @@ class Door:
 
     def encodes_long(self, arrival: Arrival, request: InferRequest, n: int) -> bool:
         """Whether writing the answer of n rows may take so long that others should not wait."""
-        values = sum(self._row_values[c.name] for c in request.outputs if not c.binary)
+        values = 0
+        for choice in request.outputs:
+            if not choice.binary:
+                values += self._row_values[choice.name]
         if n * values > _LONG_JSON_VALUES:
             return True
         if b"accept-encoding" not in arrival.headers:

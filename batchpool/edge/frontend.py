@@ -27,6 +27,7 @@ from batchpool.client.aio import Reactor
 from batchpool.client.session import Session
 from batchpool.core.errors import PoolError
 from batchpool.edge.app import build_app
+from batchpool.edge.fastpath import fast_protocol
 from batchpool.edge.front import Front
 from batchpool.edge.server import Server
 from batchpool.pool import child
@@ -74,7 +75,12 @@ async def serve(session: Session, listener: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     reactor = Reactor(session, _supervisor_gone)
     front = Front(reactor)
-    server = Server(build_app(front), drain_s=session.server["drain_s"], give_up=reactor.close)
+    server = Server(
+        build_app(front),
+        drain_s=session.server["drain_s"],
+        give_up=reactor.close,
+        protocol=fast_protocol(front),
+    )
 
     loop.add_signal_handler(signal.SIGTERM, _Stop(front, server, loop.time))
     session.channel.send({"op": "serving"})

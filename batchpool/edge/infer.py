@@ -27,8 +27,8 @@ class Aside:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "batchpool-aside")
 
-    async def run(self, work: Callable[..., _Result], *arguments: object) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+    def begin(self, work: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -40,8 +40,8 @@ async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> A
     body = await upload.read(door.max_body_bytes)
     if body is None:
         return None
-    if door.parses_long(arrival, body):
-        request = await aside.run(door.parse, arrival, body)
+    if door.parses_long(arrival, len(body)):
+        request = await aside.begin(door.parse, arrival, body)
     else:
         request = door.parse(arrival, body)
     pending, reply = door.submit(arrival, request)
@@ -51,7 +51,7 @@ async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> A
     if door.encodes_long(arrival, request, pending.n):
         # Copies: the slots are free at once, and no thread reads what is another's by then.
         outputs = door.fetch(request, pending)
-        return await aside.run(door.encode, arrival, request, outputs)
+        return await aside.begin(door.encode, arrival, request, outputs)
     return door.fetch_and_encode(arrival, request, pending)
 
 

@@ -352,7 +352,7 @@ class Staff:
         elif seat.over_batch_ns(now_ns) > config.batch_timeout_s * 1e9:
             limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
             seat.cause = f"was stuck in a batch for more than {limit}"
-            _LOG.error("%s %s", seat.post.name, seat.cause)
+            _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
             seat.child.state = "killed"
             seat.child.kill()
 

@@ -8,7 +8,16 @@ from typing import Any
 from batchpool.core.tensors import Array, ModelSpec
 from batchpool.wire import msgpack_form, oip
 from batchpool.wire.raw import RawForm
-from batchpool.wire.request import Body, Form, HeaderList, Headers, InferRequest, form_of
+from batchpool.wire.request import (
+    MSGPACK,
+    OIP,
+    RAW,
+    Body,
+    HeaderList,
+    Headers,
+    InferRequest,
+    form_of,
+)
 from batchpool.wire.tables import ModelTables
 
 
@@ -32,9 +41,9 @@ class Codec:
         UnsupportedMediaType for the content type, TooLarge for what no slot can hold.
         """
         form = form_of(headers)
-        if form is Form.RAW:
+        if form is RAW:
             return self._raw.parse(headers, body)
-        if form is Form.OIP:
+        if form is OIP:
             return oip.parse(self._tables, headers, body)
         return msgpack_form.parse(self._tables, headers, body)
 
@@ -50,5 +59,5 @@ class Codec:
         model_parameters: what the answer's `parameters` say; absent when None or empty.
         Raises InvalidRequest for BYTES that were asked for as JSON and are not UTF-8.
         """
-        write = msgpack_form.encode if request.form is Form.MSGPACK else oip.encode
+        write = msgpack_form.encode if request.form is MSGPACK else oip.encode
         return write(self._tables, request, outputs, model_parameters)

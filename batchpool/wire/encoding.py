@@ -23,8 +23,10 @@ def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
     Never holds more than limit_bytes + 1 decoded bytes. Raises TooLarge beyond the limit,
     UnsupportedMediaType for another coding, InvalidRequest for corrupt or cut bytes.
     """
-    coding = headers.get(b"content-encoding", b"").strip().lower()
-    if coding in (b"", b"identity"):
+    coding = headers.get(b"content-encoding")
+    if coding:
+        coding = coding.strip().lower()
+    if not coding or coding == b"identity":
         if len(body) > limit_bytes:
             raise _too_large(limit_bytes)
         return body

@@ -23,8 +23,8 @@ from batchpool.core.tensors import Array
 from batchpool.wire import elements, parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.request import (
+    MSGPACK,
     Body,
-    Form,
     HeaderList,
     Headers,
     InferRequest,
@@ -79,7 +79,7 @@ def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
         _outputs(tables, head.outputs),
         sooner(header_timeout_ns(headers), asked.timeout_ns),
         header_priority(headers) or asked.priority,
-        Form.MSGPACK,
+        MSGPACK,
     )
 
 

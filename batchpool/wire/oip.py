@@ -23,8 +23,8 @@ from batchpool.core.tensors import Array
 from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.request import (
+    OIP,
     Body,
-    Form,
     HeaderList,
     Headers,
     InferRequest,
@@ -128,7 +128,7 @@ def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
             outputs,
             timeout_ns,
             priority,
-            Form.OIP,
+            OIP,
         )
     asked = parameters.read(tables, head.parameters)
     return InferRequest(
@@ -137,7 +137,7 @@ def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
         _outputs(tables, head.outputs, asked.binary_output),
         sooner(timeout_ns, asked.timeout_ns),
         priority or asked.priority,
-        Form.OIP,
+        OIP,
     )
 
 

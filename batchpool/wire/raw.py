@@ -19,8 +19,8 @@ from batchpool.core.tensors import Array, Dim, check_shape
 from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.request import (
+    RAW,
     Body,
-    Form,
     Headers,
     InferRequest,
     header_priority,
@@ -63,7 +63,7 @@ class RawForm:
             self._tables.all_binary,
             header_timeout_ns(headers),
             header_priority(headers),
-            Form.RAW,
+            RAW,
         )
 
     def _one_row(self, body: Body) -> Array:

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from batchpool.client.aio import Reactor
 from batchpool.edge.app import build_app
 from batchpool.edge.connection import Connection, ConnectionLimits
+from batchpool.edge.fastpath import fast_protocol
 from batchpool.edge.front import Front
 from batchpool.edge.server import Server
 from batchpool.model import Model
@@ -59,13 +60,24 @@ class Site:
     def connections(self) -> int:
         return len(self.server.server_state.connections)
 
+    @property
+    def under_way(self) -> int:
+        """Requests whose headers are complete and whose answer is not."""
+        cycles = [connection.cycle for connection in self.server.server_state.connections]
+        return sum(cycle is not None and not cycle.response_complete for cycle in cycles)
+
 
 @asynccontextmanager
 async def serving(
-    of: Edge, limits: ConnectionLimits | None = None, drain_s: float = 5.0
+    of: Edge,
+    limits: ConnectionLimits | None = None,
+    drain_s: float = 5.0,
+    *,
+    fast: bool = True,
 ) -> AsyncIterator[Site]:
     """Serve an edge on loopback; stopped at the end, with at most drain_s to do so."""
-    protocol = type("Limited", (Connection,), {"limits": limits or ConnectionLimits()})
+    road = fast_protocol(of.front) if fast else Connection
+    protocol = type("Limited", (road,), {"limits": limits or ConnectionLimits()})
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
     server = Server(of.app, drain_s=drain_s, give_up=of.reactor.close, protocol=protocol)

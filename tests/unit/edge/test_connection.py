@@ -245,3 +245,32 @@ async def test_an_upgrade_on_offer_is_ignored(caplog: pytest.LogCaptureFixture) 
                 await caller.send(request(INFER, GOOD, headers=offer))
                 assert (await caller.answer()).status == 200
         assert caplog.records == []
+
+
+# -- what comes around a chunked body -----------------------------------------------------
+
+
+@on_loop
+async def test_an_endless_trailer_or_chunk_extension_is_refused() -> None:
+    for start in (b"0\r\nX: ", b"1;"):
+        async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
+            await caller.send(head(INFER, "Transfer-Encoding: chunked") + start)
+            for _ in range(33):  # 66 KiB; the limit is 64
+                await caller.send(b"a" * 2048)
+            answer = await caller.answer()
+            assert answer.refused == (400, "invalid_request")
+
+
+@on_loop
+async def test_a_body_in_chunks_of_one_byte_is_no_such_thing() -> None:
+    x = np.repeat(np.arange(4000, dtype=np.float32), 4)
+    body = json.dumps(
+        {"inputs": [{"name": "x", "shape": [4000, 4], "datatype": "FP32", "data": x.tolist()}]}
+    ).encode()
+    async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
+        await caller.send(head(INFER, "Transfer-Encoding: chunked"))
+        for at in range(0, len(body), 4096):
+            part = body[at : at + 4096]
+            await caller.send(b"".join(b"1\r\n%c\r\n" % byte for byte in part))
+        await caller.send(b"0\r\n\r\n")
+        assert (await caller.answer()).status in (200, 413)

@@ -49,7 +49,7 @@ def asked(door: Door, rows: int = 1) -> InferRequest:
 async def test_parses_long(model: str, headers: dict[str, str], size: int, expected: bool) -> None:
     async with edge(Affine, Echo, slots=8) as it:
         door = it.front.door(model)
-        assert door.parses_long(arrival(**headers), bytes(size)) is expected
+        assert door.parses_long(arrival(**headers), size) is expected
 
 
 @on_loop

@@ -53,8 +53,7 @@ async def test_requests_under_way_are_answered_first() -> None:
             await caller.send(request(INFER, GOOD))
             raw = request(INFER, GOOD)
             await sending.send(raw[:-5])
-            tasks = site.server.server_state.tasks
-            await until(lambda: len(tasks) == 2, "both are under way")
+            await until(lambda: site.under_way == 2, "both are under way")
             site.server.stop()
             await until(lambda: not site.server.servers[0].is_serving(), "it listens no more")
             with pytest.raises(ConnectionError):

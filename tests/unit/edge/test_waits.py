@@ -191,7 +191,7 @@ async def test_a_caller_that_goes_while_it_sends() -> None:
     async with edge(Affine) as it, serving(it) as site:
         async with calling(site) as caller:
             await caller.send(request(INFER, GOOD)[:-5])
-            await until(lambda: len(site.server.server_state.tasks) == 1, "it is being read")
+            await until(lambda: site.under_way == 1, "it is being read")
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
         assert it.pool.port("affine").map.claimed == 0

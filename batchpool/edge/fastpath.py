@@ -1,0 +1,291 @@
+"""Fast road: an infer request answered inside the protocol, without an ASGI task.
+
+`FastConnection` decides when a request's headers are complete. The fast road takes a POST to
+the literal path of an infer endpoint, in any form, with a Content-Length. It walks the
+`Door`'s steps from the parser's own calls, one request at a time:
+
+    headers complete   admit; a refusal is written at once, and the body dropped as it comes
+    body               the bytes of one read are parsed as they are, those of several as one
+    message complete   parse, submit
+    reply              fetch and encode; head and body in one write, if the body is not large
+
+ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
+compressed bodies, `Expect`, offers of an upgrade, JSON so long that it is read in a thread,
+what a caller sends before its last answer is complete, callers that are behind with reading,
+and everything while there is an access log. uvicorn's pipeline keeps the answers in order;
+for that, for its stop and for `Connection`'s limits a request here is a cycle like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from batchpool.client.aio import Reply
+from batchpool.client.port import Pending
+from batchpool.edge.answers import Answer, refusal
+from batchpool.edge.app import discard_bytes
+from batchpool.edge.connection import Connection
+from batchpool.edge.door import VERSION, Arrival, Door
+from batchpool.edge.front import Front
+from batchpool.wire.request import HeaderList, InferRequest
+
+# Headers that change how a request is read or answered, and that only ASGI's road knows.
+_UNUSUAL = frozenset(
+    {b"content-encoding", b"expect", b"prefer", b"transfer-encoding", b"upgrade"}
+)  # fmt: skip
+_LONG_BODY_BYTES = 64 * 1024  # of an answer; copying it behind its head would take long
+_NOBODY_WAITS = asyncio.Event()
+
+
+class FastRoad:
+    """What the connections of one front end share.
+
+    doors: by the path as it is sent.  discard_bytes: how much of a refused body is dropped.
+    """
+
+    def __init__(self, front: Front) -> None:
+        self.doors: dict[bytes, Door] = {}
+        for name, door in front.doors.items():
+            for path in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{VERSION}"):
+                self.doors[f"{path}/infer".encode()] = door
+        self.aside = front.aside
+        self.discard_bytes = discard_bytes(front)
+        self._fields: HeaderList | None = None
+        self._heads: dict[int, bytes] = {}
+
+    def head(self, status: int, fields: HeaderList) -> bytes:
+        """The status line and the fields of every answer; uvicorn makes them anew each second."""
+        if fields is not self._fields:
+            self._fields = fields
+            self._heads.clear()
+        head = self._heads.get(status)
+        if head is None:
+            head = STATUS_LINE[status] + b"".join(b"%s: %s\r\n" % field for field in fields)
+            self._heads[status] = head
+        return head
+
+
+class FastCycle:
+    """One request on the fast road.
+
+    To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
+    `disconnected`, `keep_alive`, `message_event` and `response_complete`.
+    answered: before its body was complete, so that the rest of it is dropped.
+    """
+
+    __slots__ = (
+        "answered",
+        "arrival",
+        "body",
+        "disconnected",
+        "door",
+        "dropped_bytes",
+        "keep_alive",
+        "request",
+        "response_complete",
+    )
+    message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
+    door: Door
+    arrival: Arrival
+    request: InferRequest
+
+    def __init__(self, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+        self.answered = False
+        self.body: bytes | bytearray = b""
+        self.dropped_bytes = 0
+
+
+class FastConnection(Connection):
+    """One connection with a fast road. A subclass says whose: see `fast_protocol`."""
+
+    road: ClassVar[FastRoad]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._peer = self.client[0] if self.client else ""
+        self._taking: FastCycle | None = None  # its body is on its way
+        self._under_way: tuple[FastCycle, Pending, Reply] | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._under_way is not None:
+            cycle, pending, reply = self._under_way
+            cycle.disconnected = True
+            cycle.door.leave(pending, reply)
+
+    # -- the parser's calls -------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        # What uvicorn prepares here for ASGI waits until the request turns out to be ASGI's.
+        self._begin()
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def _to_asgi(self) -> None:
+        url, headers = self.url, self.headers
+        HttpToolsProtocol.on_message_begin(self)  # `Connection` knows of it since it began
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        super().on_headers_complete()
+
+    def on_headers_complete(self) -> None:
+        if self.transport.is_closing():
+            # What is sent behind a request that ends the connection is nobody's.
+            self._take(FastCycle(False)).answered = True
+            return
+        door = self.road.doors.get(self.url)
+        if door is None or not self._admit(door):
+            self._to_asgi()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self._taking
+        if cycle is None:
+            super().on_body(body)
+        elif cycle.answered:
+            cycle.dropped_bytes += len(body)
+            if cycle.dropped_bytes > self.road.discard_bytes:
+                self.transport.close()
+        elif not cycle.body:
+            cycle.body = body
+        else:
+            if isinstance(cycle.body, bytes):
+                cycle.body = bytearray(cycle.body)
+            cycle.body += body
+
+    def on_message_complete(self) -> None:
+        cycle = self._taking
+        if cycle is None:
+            super().on_message_complete()
+            return
+        self._taking = None
+        self._arriving = False
+        if cycle.answered:
+            self._end(cycle)
+        else:
+            self._submit(cycle)
+
+    # -- the door's steps ---------------------------------------------------------------
+
+    def _admit(self, door: Door) -> bool:
+        """Take the request, or refuse it; False when it is ASGI's."""
+        if self.flow.write_paused or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        parser = self.parser
+        if len(self.headers) > self.limits.fields:
+            return False
+        headers = dict(self.headers)
+        announced = headers.get(b"content-length", b"0")
+        plain = parser.get_method() == b"POST" and _UNUSUAL.isdisjoint(headers)
+        if not plain or self.access_log or not announced.isdigit():
+            return False
+        keep_alive = parser.should_keep_alive()
+        if keep_alive and b"connection" in headers:
+            keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
+        cycle = FastCycle(keep_alive)
+        cycle.door = door
+        cycle.arrival = arrival = Arrival.of(headers, self._peer)
+        try:
+            door.admit(arrival)
+            if door.parses_long(arrival, int(announced)):
+                return False
+        except Exception as exc:
+            cycle.answered = True
+            self._write(cycle, refusal(exc))
+        self._take(cycle)
+        return True
+
+    def _take(self, cycle: FastCycle) -> FastCycle:
+        self.cycle = cycle  # type: ignore[assignment]
+        self._taking = cycle
+        self._in_head = False
+        return cycle
+
+    def _submit(self, cycle: FastCycle) -> None:
+        try:
+            cycle.request = cycle.door.parse(cycle.arrival, cycle.body)
+            pending, reply = cycle.door.submit(cycle.arrival, cycle.request)
+        except Exception as exc:
+            self._answer(cycle, refusal(exc))
+            return
+        cycle.body = b""
+        self._under_way = cycle, pending, reply
+        reply.add_done_callback(self._on_reply)
+
+    def _on_reply(self, reply: Reply) -> None:
+        assert self._under_way is not None
+        cycle, pending, _ = self._under_way
+        self._under_way = None
+        error = reply.exception()
+        if error is not None:
+            self._answer(cycle, refusal(error))
+            return
+        door, arrival, request = cycle.door, cycle.arrival, cycle.request
+        try:
+            if self._is_gone(cycle):
+                door.forget(pending, reply)
+            elif door.encodes_long(arrival, request, pending.n):
+                outputs = door.fetch(request, pending)
+                encoded = self.road.aside.begin(door.encode, arrival, request, outputs)
+                encoded.add_done_callback(partial(self._on_encoded, cycle))
+            else:
+                self._answer(cycle, door.fetch_and_encode(arrival, request, pending))
+        except Exception as exc:
+            self._answer(cycle, refusal(exc))
+
+    def _on_encoded(self, cycle: FastCycle, encoded: asyncio.Future[Answer]) -> None:
+        if encoded.cancelled():  # the front end has ended
+            return
+        error = encoded.exception()
+        self._answer(cycle, encoded.result() if error is None else refusal(error))
+
+    # -- the answer ---------------------------------------------------------------------
+
+    def _is_gone(self, cycle: FastCycle) -> bool:
+        return cycle.disconnected or self.transport.is_closing()
+
+    def _answer(self, cycle: FastCycle, answer: Answer) -> None:
+        self._write(cycle, answer)
+        self._end(cycle)
+
+    def _write(self, cycle: FastCycle, answer: Answer) -> None:
+        """Write it, unless the caller has gone."""
+        if self._is_gone(cycle):
+            return
+        pieces = [self.road.head(answer.status, self.server_state.default_headers)]
+        for name, value in answer.headers:
+            pieces += (name, b": ", value, b"\r\n")
+        pieces.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        if len(answer.body) <= _LONG_BODY_BYTES:
+            pieces.append(answer.body)
+            self.transport.write(b"".join(pieces))
+        else:
+            self.transport.write(b"".join(pieces))
+            self.transport.write(answer.body)
+
+    def _end(self, cycle: FastCycle) -> None:
+        """The answer is complete and so is the request: go on with what came behind it."""
+        cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.transport.close()
+        if self.pipeline:
+            self.on_response_complete()
+            return
+        # No timer for keep-alive: `sweep` ends idle connections.
+        self.server_state.total_requests += 1
+        self._stirred_s = self.loop.time()
+
+
+def fast_protocol(front: Front) -> type[FastConnection]:
+    """The connections of one front end."""
+    return type("FrontConnection", (FastConnection,), {"road": FastRoad(front)})

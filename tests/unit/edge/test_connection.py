@@ -12,7 +12,7 @@ from batchpool.edge import app
 from batchpool.edge.connection import ConnectionLimits
 from tests.unit.edge.calls import affine, affine_answer, binary
 from tests.unit.edge.edge_double import calling, chunk, edge, request, serving
-from tests.unit.edge.loops import on_loop
+from tests.unit.edge.loops import on_loop, until
 from tests.unit.edge.models import Affine, Wide
 
 INFER = "/v2/models/affine/infer"
@@ -255,6 +255,7 @@ async def test_an_endless_trailer_or_chunk_extension_is_refused() -> None:
     for start in (b"0\r\nX: ", b"1;"):
         async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
             await caller.send(head(INFER, "Transfer-Encoding: chunked") + start)
+            await until(lambda site=site: site.under_way == 1, "its headers are complete")
             for _ in range(33):  # 66 KiB; the limit is 64
                 await caller.send(b"a" * 2048)
             answer = await caller.answer()

@@ -69,7 +69,7 @@ def test_rows_of_different_sizes_are_cut_to_the_largest_and_padded(
     assert found.shape == (len(slots), *largest)
     want = np.full(found.shape, tensor.stored_pad, dtype=tensor.np_dtype)
     for i, row in enumerate(rows):
-        want[(i, *(slice(0, m) for m in row.shape))] = row
+        want[(i, *(slice(0, m) for m in row.shape))] = row if row.ndim else row[()]
     assert same(found, want)
     # Each row alone has its own size, without padding.
     for slot, row in zip(slots, rows, strict=True):

@@ -217,7 +217,7 @@ def test_no_room_is_an_error_that_says_so(
         text = f"cannot reserve shared memory for a lane of {layout.total_bytes} bytes: no room"
         with pytest.raises(StartError, match=text):
             create(layout, sealed=False)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
     assert os.statvfs(one_mib).f_bfree * os.statvfs(one_mib).f_frsize == 2**20
 
 

@@ -116,7 +116,7 @@ class Reactor:
             for pending in port.reap(now_ns):
                 any_finished = True
                 if pending.tag.cancelled():
-                    port.discard(pending)
+                    port.release(pending)
                 else:
                     pending.tag.set_result(pending)
         if any_finished or self._waiting:
@@ -246,7 +246,7 @@ class AsyncClient:
         finally:
             for pending, reply in under_way:
                 if reply.done() and not reply.cancelled() and reply.exception() is None:
-                    port.discard(pending)
+                    port.release(pending)
                 else:
                     reply.cancel()
                     reactor.abandon(port, pending)

@@ -16,7 +16,6 @@ class Board:
         segment = map_checked(fd, layout, writable=writable)
         cells = segment.cells()
         self.state = Word(cells, word(layout, "state"))
-        self.generation = Word(cells, word(layout, "generation"))
         self.serving = segment.array(layout.columns["serving"])
 
     def serves(self, model: int) -> bool:

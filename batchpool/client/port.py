@@ -287,12 +287,8 @@ class Port:
             self._free(pending.slots)
         return found
 
-    def discard(self, pending: Pending) -> None:
-        """Free the slots of a finished request whose result nobody wants any more."""
-        self._free(pending.slots)
-
     def release(self, pending: Pending) -> None:
-        """Free the slots of a finished request whose result was taken with copy=False."""
+        """Free the slots of a finished request: its views are done with, or nobody wants it."""
         self._free(pending.slots)
 
     def abandon(self, pending: Pending) -> None:

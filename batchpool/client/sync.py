@@ -393,7 +393,7 @@ class Client:
                 return
             for pending in under_way:
                 if pending.remaining == 0 and not pending.abandoned:
-                    port.discard(pending)
+                    port.release(pending)
                 else:
                     port.abandon(pending)
             session.ring()

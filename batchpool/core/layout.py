@@ -122,8 +122,6 @@ WORKER_WORDS: dict[str, str] = {
 # The pool's board: read-only for clients.
 BOARD_WORDS: dict[str, str] = {
     "state": "supervisor",
-    "generation": "supervisor",
-    "batcher_ns": "batcher",
 }
 
 

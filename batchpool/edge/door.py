@@ -153,7 +153,7 @@ class Door:
             reply.cancel()
             self._reactor.abandon(self.port, pending)
         elif reply.exception() is None:
-            self.port.discard(pending)
+            self.port.release(pending)
 
     def encodes_long(self, arrival: Arrival, request: InferRequest, n: int) -> bool:
         """Whether writing the answer of n rows may take so long that others should not wait."""

@@ -113,7 +113,7 @@ def test_a_finished_request_nobody_wants_is_discarded() -> None:
     pending = send(port, 3)
     pool.finish_all()
     assert port.reap(NOW) == [pending]
-    port.discard(pending)
+    port.release(pending)
     assert port.map.claimed == 0
 
 

@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
-from batchpool.core.config import Config, ModelConfig, ServerConfig, load_toml, near
+from batchpool.core.config import Config, ModelConfig, ServerConfig
+from batchpool.core.config_file import load_toml, near
 from batchpool.core.errors import ConfigError, PoolError, StartError
 from batchpool.core.flags import add_flags, flag_names, model_of, with_flags
 from batchpool.core.manual import EXAMPLE_IMPORT, example_toml

@@ -5,8 +5,9 @@
       models: (ModelConfig, ...)      one table [[model]] each
 
 A field carries its own manual (`Key`): help, unit, allowed range. The checks below, the
-flags (core/flags.py), the example file and the reference (core/manual.py) derive from it.
-A value is checked when its dataclass is made, so a `Config` that exists is a legal one.
+flags (core/flags.py), the TOML file (core/config_file.py), the example file and the reference
+(core/manual.py) derive from it. A value is checked when its dataclass is made, so a `Config`
+that exists is a legal one.
 
 TOML and Python spell two things differently: the key `import` is the field `import_name`,
 and "auto" stands for 0 where 0 means that the pool decides.
@@ -14,16 +15,16 @@ and "auto" stands for 0 where 0 means that the pool decides.
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from batchpool.core.errors import ConfigError
 
 Devices = str | tuple[int, ...]
+Sizes = tuple[int, ...]
+MOST_ROWS = 1 << 16  # of one batch
+_DEFAULT_MAX_BATCH = 64
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _IMPORT_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -56,6 +57,8 @@ class Key:
             return "one of " + ", ".join(map(shown, self.choices))
         if self.kind == "Devices":
             return '"auto", "cpu" or a list of device numbers without repeats, as [0, 1]'
+        if self.kind == "Sizes":
+            return f"a list of {self.unit} from 1 to {MOST_ROWS}, each larger than the one before"
         if self.kind == "bool":
             return "true or false"
         if self.kind == "str":
@@ -112,6 +115,13 @@ class ServerConfig:
     load_timeout_s: float = _key(
         600.0, "time a model gets to load and warm up", unit="seconds", least=0.1, most=86400
     )
+    stall_timeout_s: float = _key(
+        4.0,
+        "time without progress after which a batcher or front end (stopped, deadlocked, in an"
+        " endless loop) is killed and replaced; 0 never does that, else at least 0.1",
+        unit="seconds",
+        most=3600,
+    )
     drain_s: float = _key(
         30.0, "time that accepted requests get to finish at shutdown", unit="seconds", most=86400
     )
@@ -123,6 +133,10 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if 0 < self.stall_timeout_s < 0.1:  # what healthy processes need on any machine
+            raise ConfigError(
+                f"stall_timeout_s = {self.stall_timeout_s:g}: expected 0 or at least 0.1 seconds"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +163,40 @@ class ModelConfig:
         ' model cannot use one; "cpu"; or positions in the list of visible GPUs',
     )
     workers_per_device: int = _key(1, "worker processes on each device", least=1, most=64)
-    max_batch: int = _key(64, "most rows of one batch", unit="rows", least=1, most=1 << 16)
+    max_batch: int = _key(
+        _DEFAULT_MAX_BATCH, "most rows of one batch", unit="rows", least=1, most=MOST_ROWS
+    )
+    batch_sizes: Sizes = _key(  # noqa: RUF009
+        (),
+        "the only sizes that the engine takes: a batch is padded to the next one, and the largest"
+        " is max_batch; [] means that any number of rows will do",
+        unit="rows",
+    )
+    policy: str = _key(
+        "adaptive",
+        "how batches are formed; fixed: one leaves when it is full or has waited max_wait_ms;"
+        " adaptive: at once while waiting for company cannot pay",
+        choices=("adaptive", "fixed"),
+    )
     max_wait_ms: float = _key(
         10.0,
         "longest wait of a row for company while a worker is free",
         unit="milliseconds",
         most=60000,
     )
-    policy: str = _key(
-        "fixed",
-        "how batches are formed; fixed: as soon as one is full or has waited max_wait_ms",
-        choices=("fixed",),
+    max_wait_peak_ms: float = _key(
+        100.0,
+        "the same in a flood, when more than half of what the workers can do is asked for;"
+        " policy adaptive",
+        unit="milliseconds",
+        most=60000,
+    )
+    target_p99_ms: float = _key(
+        0.0,
+        "99 of 100 requests are to be answered within this time: it bounds batches and waits, and"
+        " what cannot make it is refused at once with 503; 0 means no target; policy adaptive",
+        unit="milliseconds",
+        most=3600000,
     )
     slots: int = _key(
         0,
@@ -193,6 +230,19 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if self.target_p99_ms and self.policy != "adaptive":
+            raise ConfigError(
+                f"target_p99_ms = {self.target_p99_ms:g}: policy = {shown(self.policy)} cannot"
+                ' keep it; expected policy = "adaptive"'
+            )
+        if self.batch_sizes:
+            largest = self.batch_sizes[-1]
+            if self.max_batch not in (largest, _DEFAULT_MAX_BATCH):
+                raise ConfigError(
+                    f"max_batch = {self.max_batch}: batch_sizes = {shown(self.batch_sizes)}"
+                    f" ends at {largest}; leave max_batch out"
+                )
+            object.__setattr__(self, "max_batch", largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +310,8 @@ def as_value(key: Key, value: Any) -> Any:
         if not legal or len(set(value)) < len(value):
             raise ValueError
         return tuple(value)
+    if key.kind == "Sizes":
+        return _sizes(value)
     if key.kind == "Devices":
         legal = value in ("auto", "cpu")
     elif key.kind == "bool":
@@ -272,6 +324,16 @@ def as_value(key: Key, value: Any) -> Any:
     if not legal:
         raise ValueError
     return float(value) if key.kind == "float" else value
+
+
+def _sizes(value: Any) -> Sizes:
+    """Rising batch sizes; ValueError when they are not."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError
+    for before, size in zip((0, *value), value, strict=False):
+        if type(size) is not int or not before < size <= MOST_ROWS:
+            raise ValueError
+    return tuple(value)
 
 
 def _legal_text(key: Key, value: str) -> bool:
@@ -290,78 +352,3 @@ def _check_fields(table: ServerConfig | ModelConfig) -> None:
         except ValueError:
             raise ConfigError(f"{key.name} = {shown(value)}: expected {key.expected}") from None
         object.__setattr__(table, key.field, value)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean ...?" for a misspelt name, else the list of what is known."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(known)}"
-
-
-def load_toml(text: str, source: str) -> Config:
-    """The configuration of a TOML text; `source` is its file name, for messages.
-
-    Raises ConfigError naming source, table, key, what came and what was expected.
-    """
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"{source}: not valid TOML: {exc}") from None
-    for name, value in document.items():
-        if name not in TABLES:
-            raise ConfigError(_unknown_at_top(source, name, value))
-    server = document.get("server", {})
-    if not isinstance(server, dict):
-        raise ConfigError(f"{source}: server = {shown(server)}: expected one table [server]")
-    models = document.get("model", [])
-    if not isinstance(models, list) or not all(isinstance(m, dict) for m in models):
-        raise ConfigError(f"{source}: [model] must be written [[model]], one for each model")
-    server_values = _fields_of("server", server, f"{source}: [server]")
-    parts = tuple(_model_of(m, i, source) for i, m in enumerate(models, 1))
-    try:
-        return Config(ServerConfig(**server_values), parts)
-    except ConfigError as exc:
-        raise ConfigError(f"{source}: {exc}") from None
-
-
-def _unknown_at_top(source: str, name: str, value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return f"{source}: unknown table [{name}]{near(name, TABLES)}"
-    return (
-        f"{source}: unknown key {name} = {shown(value)} outside of any table{_hint(name, TABLES)}"
-    )
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    """Where an unknown key belongs, or what it may have meant."""
-    homes = {"server": "[server]", "model": "[[model]]"}
-    for table, home in homes.items():
-        if name in keys_of(TABLES[table]):
-            return f"; it belongs into a table {home}"
-    return near(name, known)
-
-
-def _model_of(form: Mapping[str, Any], number: int, source: str) -> ModelConfig:
-    where = f"{source}: [[model]] {number}"
-    values = _fields_of("model", form, where)
-    if "import_name" not in values:
-        form_text = keys_of(ModelConfig)["import"].form
-        raise ConfigError(f'{where}: the key "import" is missing; expected {form_text}')
-    return ModelConfig(**values)
-
-
-def _fields_of(table: str, form: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """{field: value} of a table as it came; every key known and every value legal."""
-    keys = keys_of(TABLES[table])
-    values: dict[str, Any] = {}
-    for name, value in form.items():
-        if name not in keys:
-            raise ConfigError(f"{where}: unknown key {name} = {shown(value)}{_hint(name, keys)}")
-        try:
-            values[keys[name].field] = as_value(keys[name], value)
-        except ValueError:
-            raise ConfigError(
-                f"{where}: {name} = {shown(value)}: expected {keys[name].expected}"
-            ) from None
-    return values

@@ -24,7 +24,7 @@ from batchpool.core.config import (
 from batchpool.core.errors import ConfigError
 from batchpool.core.manual import default_text, values_text
 
-_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Devices": "LIST"}
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Devices": "LIST", "Sizes": "LIST"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +96,19 @@ def _parsed(key: Key, text: Any) -> Any:
         return float(text)
     if key.kind == "Devices" and text not in ("auto", "cpu"):
         return [int(part) for part in text.split(",")]
+    if key.kind == "Sizes":
+        return [int(part) for part in text.split(",") if part]
     return text
 
 
 def _as_flag(text: str) -> str:
     """What a value may be, as the command line spells it: no quotes and no brackets."""
-    return text.replace('""', "left out").replace('"', "").replace("[0, 1]", "0,1")
+    return (
+        text.replace('""', "left out")
+        .replace("[]", "left out")
+        .replace('"', "")
+        .replace("[0, 1]", "0,1")
+    )
 
 
 def flag_names() -> list[str]:

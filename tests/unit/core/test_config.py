@@ -14,10 +14,9 @@ from batchpool.core.config import (
     ServerConfig,
     as_value,
     keys_of,
-    load_toml,
-    near,
     shown,
 )
+from batchpool.core.config_file import load_toml, near
 from batchpool.core.errors import ConfigError
 
 
@@ -40,6 +39,7 @@ def test_the_empty_file_is_the_defaults() -> None:
         "client_slots": 1024,
         "max_body_mib": 64,
         "load_timeout_s": 600.0,
+        "stall_timeout_s": 4.0,
         "drain_s": 30.0,
         "log_level": "info",
     }
@@ -55,8 +55,11 @@ def test_a_model_needs_only_its_import() -> None:
         "devices": "auto",
         "workers_per_device": 1,
         "max_batch": 64,
+        "batch_sizes": (),
+        "policy": "adaptive",
         "max_wait_ms": 10.0,
-        "policy": "fixed",
+        "max_wait_peak_ms": 100.0,
+        "target_p99_ms": 0.0,
         "slots": 0,
         "watermark": 0.9,
         "request_timeout_s": 30.0,
@@ -211,6 +214,19 @@ def test_deep_nesting_is_refused_not_fatal() -> None:
     assert refusal("a = " + "[" * 100_000).startswith("pool.toml: not valid TOML")
 
 
+@pytest.mark.parametrize("seconds", [0, 0.1, 4, 3600])
+def test_a_stall_timeout_that_can_be_kept(seconds: float) -> None:
+    text = f"[server]\nstall_timeout_s = {seconds}"
+    assert load_toml(text, "pool.toml").server.stall_timeout_s == seconds
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.099])
+def test_a_stall_timeout_too_short_for_healthy_processes(seconds: float) -> None:
+    assert refusal(f"[server]\nstall_timeout_s = {seconds}") == (
+        f"pool.toml: stall_timeout_s = {seconds}: expected 0 or at least 0.1 seconds"
+    )
+
+
 def test_a_config_made_in_python_passes_the_same_checks() -> None:
     with pytest.raises(ConfigError, match=r"^port = 0: expected a whole number from 1 to 65535$"):
         ServerConfig(port=0)
@@ -257,3 +273,31 @@ def test_values_are_shown_as_toml_writes_them(value: object, text: str) -> None:
 def test_near_offers_the_one_or_lists_all() -> None:
     assert near("max_bach", ["max_batch", "port"]) == '; did you mean "max_batch"?'
     assert near("colour", ["max_batch", "port"]) == "; known: max_batch, port"
+
+
+def test_batch_sizes_set_max_batch() -> None:
+    config = load_toml('[[model]]\nimport = "a:B"\nbatch_sizes = [1, 8, 32]', "pool.toml")
+    assert config.models[0].batch_sizes == (1, 8, 32)
+    assert config.models[0].max_batch == 32
+    assert ModelConfig(import_name="a:B", batch_sizes=(128,)).max_batch == 128
+    assert ModelConfig(import_name="a:B", batch_sizes=(96,), max_batch=96).max_batch == 96
+
+
+@pytest.mark.parametrize("sizes", ["[0, 8]", "[8, 8]", "[8, 1]", "8", "[true]", "[1.5]", "[65537]"])
+def test_batch_sizes_rise_from_one(sizes: str) -> None:
+    text = refusal(f'[[model]]\nimport = "a:B"\nbatch_sizes = {sizes}')
+    assert f"batch_sizes = {sizes}: expected a list of rows from 1 to 65536" in text
+    assert "each larger than the one before" in text
+
+
+def test_batch_sizes_and_another_max_batch_contradict_each_other() -> None:
+    text = refusal('[[model]]\nimport = "a:B"\nbatch_sizes = [8, 32]\nmax_batch = 16')
+    assert text == (
+        "pool.toml: [[model]] 1: max_batch = 16: batch_sizes = [8, 32] ends at 32;"
+        " leave max_batch out"
+    )
+
+
+def test_a_target_needs_the_adaptive_policy() -> None:
+    text = refusal('[[model]]\nimport = "a:B"\ntarget_p99_ms = 50\npolicy = "fixed"')
+    assert 'target_p99_ms = 50: policy = "fixed" cannot keep it' in text

@@ -47,7 +47,7 @@ def test_flags_win_over_the_file_for_every_model() -> None:
 
 
 def test_every_key_but_import_is_a_flag() -> None:
-    samples = {"int": "7", "float": "0.5", "str": "x", "Devices": "cpu"}
+    samples = {"int": "7", "float": "0.5", "str": "x", "Devices": "cpu", "Sizes": "7"}
     one = Config(models=(ModelConfig(import_name="a:B"),))
     for table, dataclass in TABLES.items():
         for key in keys_of(dataclass).values():
@@ -57,7 +57,8 @@ def test_every_key_but_import_is_a_flag() -> None:
             argv = ["--no-idempotent"] if key.kind == "bool" else [flag_of(key), text]
             config = with_flags(one, parsed(*argv))
             changed = config.server if table == "server" else config.models[0]
-            expected: object = {"int": int, "float": float}.get(key.kind, str)(text)
+            kinds = {"int": int, "float": float, "Sizes": lambda size: (int(size),)}
+            expected: object = kinds.get(key.kind, str)(text)
             assert getattr(changed, key.field) == (False if key.kind == "bool" else expected)
 
 
@@ -86,7 +87,7 @@ def test_auto_gives_a_number_back_to_the_pool() -> None:
             "--devices 0,0: expected auto, cpu or a list of device numbers without repeats, as 0,1",
         ),
         (("--devices", "cuda"), "--devices cuda: expected auto, cpu or a list"),
-        (("--policy", "best"), "--policy best: expected one of fixed"),
+        (("--policy", "best"), "--policy best: expected one of adaptive, fixed"),
         (("--name", "x"), "--name x: names one model, but 2 are served"),
     ],
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config import TABLES, Config, ModelConfig, keys_of, load_toml
+from batchpool.core.config import TABLES, Config, ModelConfig, keys_of
+from batchpool.core.config_file import load_toml
 from batchpool.core.errors import all_errors
 from batchpool.core.manual import (
     EXAMPLE_IMPORT,

@@ -1,0 +1,207 @@
+"""What the adaptive policy knows: how long batches take, and how rows come in.
+
+`BatchTime` fits t(n) = base + n x row for one worker. Batches of like size (the same power of
+two) share an average that forgets slowly, and a weighted line goes through the averages: one
+slow batch moves little, and sizes that were not seen for a while are not forgotten.
+
+`Traffic` averages arrivals: the gap between them and how many rows each brings (exponentially
+weighted, so that a burst shows after a few arrivals).
+
+`patience_ns` is the rule. A worker is idle and n rows wait. Running them now makes the next
+k rows, which come in after a gap g, wait for t(n) first; waiting for them makes n rows wait
+for g and for the larger batch. Summed over all rows waiting pays when
+
+    n (g + k row) < k (base - g),   that is   g < k (base - n row) / (n + k)
+
+For as long as the silence since the last arrival is below that limit, it still may. Where
+another worker is free in less than base, that is what the k rows would wait for, so that it
+takes the place of base; where one is idle, nobody waits.
+
+Callers that send again once they are answered come all together, shortly after a batch ends
+(`_Echo`). Running what waits just before they come splits them for ever into two halves that
+take turns; so the usual number of them is waited for, where that takes less than `base`.
+"""
+
+from __future__ import annotations
+
+import math
+
+SMOOTHING = 8  # arrivals an average of traffic reaches back
+_BATCHES = 16  # batches an average of times reaches back
+_LONGEST_GAP_NS = 1e9
+_OUTLIER = 4.0  # times its average counts as this many averages at most
+_QUANTILE = 0.99
+_STEP = 0.05
+_CYCLES = 4  # batches an average of what follows one reaches back
+_ECHO_FRONT = 4  # an echo comes in the first part of a cycle: its mean below a quarter of it
+_ECHO_TIMES = 4  # its mean delay: nearly all of it has come then
+_EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean over geometric mean
+_REFIT_EVERY = 8  # batches, once there were `_BATCHES` of them
+
+
+class BatchTime:
+    """t(n) of one worker, in ns; `known` once a batch was measured."""
+
+    def __init__(self) -> None:
+        self.base_ns = 0.0
+        self.row_ns = 0.0
+        self.spread = 1.25  # the 99th percentile of measured over fitted times
+        self.batches = 0
+        self._classes: dict[int, list[float]] = {}  # bit length of n -> [count, mean n, mean ns]
+
+    @property
+    def known(self) -> bool:
+        return self.batches > 0
+
+    def mean_ns(self, n: int) -> float:
+        """The expected time of n rows."""
+        return self.base_ns + n * self.row_ns
+
+    def high_ns(self, n: int) -> float:
+        """A time of n rows that 99 of 100 batches keep."""
+        return self.spread * (self.base_ns + n * self.row_ns)
+
+    def took(self, n: int, ns: float) -> None:
+        """A batch of n >= 1 rows took so long."""
+        ns = max(1.0, ns)
+        if self.batches >= 2:
+            ratio = ns / self.mean_ns(n)
+            above = ratio > self.spread
+            moved = self.spread * (1 + _STEP * (_QUANTILE if above else _QUANTILE - 1))
+            self.spread = min(_OUTLIER, max(1.02, moved))
+        average = self._classes.setdefault(n.bit_length(), [0.0, 0.0, 0.0])
+        if average[0] >= 2:
+            ns = min(ns, _OUTLIER * average[2])
+        average[0] = min(average[0] + 1, _BATCHES)
+        average[1] += (n - average[1]) / average[0]
+        average[2] += (ns - average[2]) / average[0]
+        self.batches += 1
+        if self.batches <= _BATCHES or self.batches % _REFIT_EVERY == 0:
+            self._fit()
+
+    def _fit(self) -> None:
+        """Weighted least squares through the averages; neither part is below zero."""
+        weight = sum(c for c, _, _ in self._classes.values())
+        n_mean = sum(c * n for c, n, _ in self._classes.values()) / weight
+        t_mean = sum(c * t for c, _, t in self._classes.values()) / weight
+        variance = sum(c * (n - n_mean) ** 2 for c, n, _ in self._classes.values())
+        covariance = sum(c * (n - n_mean) * (t - t_mean) for c, n, t in self._classes.values())
+        row_ns = max(0.0, covariance / variance) if variance > 0 else 0.0
+        base_ns = t_mean - row_ns * n_mean
+        if base_ns < 0:  # more than linear: a line through the origin
+            squares = sum(c * n * n for c, n, _ in self._classes.values())
+            row_ns = sum(c * n * t for c, n, t in self._classes.values()) / squares
+            base_ns = 0.0
+        self.base_ns, self.row_ns = base_ns, row_ns
+
+
+class Traffic:
+    """How rows come in.
+
+    gap_ns: between arrivals, as is usual: one long silence between bursts says nothing about the
+    gaps inside one. rows: that one arrival brings. last_ns: when rows came last.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 1.0
+        self.last_ns = 0
+        self._gap = _Usual()
+        self._mean_gap_ns = _LONGEST_GAP_NS
+        self._echo = _Echo()
+
+    def arrived(self, n: int, now_ns: int) -> None:
+        """n >= 1 rows came in together."""
+        gap_ns = min(_LONGEST_GAP_NS, max(1.0, now_ns - self.last_ns))
+        self._gap.add(gap_ns)
+        self._mean_gap_ns += (gap_ns - self._mean_gap_ns) / SMOOTHING
+        self.rows += (n - self.rows) / SMOOTHING
+        self.last_ns = now_ns
+        self._echo.arrived(n, now_ns)
+
+    def finished(self, now_ns: int) -> None:
+        """A batch was answered."""
+        self._echo.finished(now_ns)
+
+    @property
+    def gap_ns(self) -> float:
+        return self._gap.ns
+
+    @property
+    def rows_per_s(self) -> float:
+        """The arrival rate of late."""
+        return 1e9 * self.rows / self._mean_gap_ns
+
+    def worth_until_ns(self, n: int, time: BatchTime, others_ns: float) -> int:
+        """Until when n rows should wait for company, if nobody comes before; 0: not at all.
+
+        others_ns: until another worker is free.
+        """
+        patience = patience_ns(n, time, self, others_ns)
+        alone_ns = self.last_ns + int(patience) if patience else 0
+        return max(alone_ns, self._echo.until_ns(min(time.base_ns, others_ns)))
+
+
+class _Echo:
+    """Rows that come soon after a batch was answered: callers that send again.
+
+    From the end of one batch to the end of the next: how long, how many rows come in it, and
+    how late in it on average.
+    """
+
+    def __init__(self) -> None:
+        self._cycle_ns = self._rows = self._offset_ns = 0.0
+        self._done_ns = 0
+        self._came = 0
+        self._came_offset_ns = 0
+
+    def arrived(self, n: int, now_ns: int) -> None:
+        self._came += n
+        self._came_offset_ns += n * (now_ns - self._done_ns)
+
+    def finished(self, now_ns: int) -> None:
+        if self._done_ns:
+            self._cycle_ns += (now_ns - self._done_ns - self._cycle_ns) / _CYCLES
+            # Up at once: that the last two of 64 came late once is no reason to leave them behind.
+            self._rows = max(self._came, self._rows + (self._came - self._rows) / (2 * _CYCLES))
+            if self._came:
+                offset_ns = self._came_offset_ns / self._came
+                self._offset_ns += (offset_ns - self._offset_ns) / _CYCLES
+        self._done_ns, self._came, self._came_offset_ns = now_ns, 0, 0
+
+    def until_ns(self, saved_ns: float) -> int:
+        """Until when the rest of an echo may be waited for; 0 if there is none to wait for.
+
+        Two batches take saved_ns more than one of all their rows, so that waiting for less than
+        that lets all of them be done sooner.
+        """
+        longest_ns = _ECHO_TIMES * self._offset_ns
+        if self._came + 0.5 >= self._rows or longest_ns > saved_ns:
+            return 0
+        if _ECHO_FRONT * self._offset_ns > self._cycle_ns:
+            return 0  # they come all the time, not because somebody was answered
+        return self._done_ns + int(longest_ns)
+
+
+class _Usual:
+    """An average of times that a few very long ones do not rule: the mean of their logarithms,
+    scaled so that it is the plain mean where times are exponentially distributed."""
+
+    def __init__(self) -> None:
+        self._log = math.log(_LONGEST_GAP_NS)
+
+    def add(self, ns: float) -> None:
+        self._log += (math.log(ns) - self._log) / SMOOTHING
+
+    @property
+    def ns(self) -> float:
+        return _EXP_GAMMA * math.exp(self._log)
+
+
+def patience_ns(
+    n: int, time: BatchTime, traffic: Traffic, others_ns: float = _LONGEST_GAP_NS
+) -> float:
+    """The longest silence since the last arrival that n rows should bear; 0: none at all."""
+    k = traffic.rows
+    saved_ns = min(time.base_ns, others_ns)
+    limit_ns = k * (saved_ns - n * time.row_ns) / (n + k)
+    return limit_ns if traffic.gap_ns < limit_ns else 0.0

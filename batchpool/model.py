@@ -12,16 +12,27 @@ from batchpool.core.tensors import ModelSpec, Tensor
 class Batch(Mapping[str, Any]):
     """The rows of one call: `batch["x"]` is an array [n, *row shape].
 
+    n is what the model sees and must answer. `rows` of them are real, the first ones; the
+    others, which only a model with `batch_sizes` sees, are padding made of `warm_up_row`.
+    Their answers are dropped.
+
     With framework "torch" numeric tensors are torch.Tensors on the worker's device, with
     "numpy" they are numpy arrays. A bytes tensor is a numpy object array of `bytes`. A
     declared parameter is an array [n]. `sizes["ids"]` is an int64 array [n, dynamic
     dimensions] with each row's own sizes; beyond them the row holds the declared pad.
     """
 
-    __slots__ = ("_tensors", "n", "sizes")
+    __slots__ = ("_tensors", "n", "rows", "sizes")
 
-    def __init__(self, n: int, tensors: dict[str, Any], sizes: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        n: int,
+        tensors: dict[str, Any],
+        sizes: dict[str, Any] | None = None,
+        rows: int | None = None,
+    ):
         self.n = n
+        self.rows = n if rows is None else rows
         self.sizes = sizes or {}
         self._tensors = tensors
 
@@ -66,7 +77,8 @@ class Model:
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row ({input name: value of the row's shape}) for the calls before ready.
 
-        Default: the pad value at full size for numbers, b"warm up" for bytes.
+        With `batch_sizes` it also fills batches up, its dynamic dimensions cut to the batch's
+        largest. Default: the pad value at full size for numbers, b"warm up" for bytes.
         """
         return {}
 

@@ -18,19 +18,28 @@ from batchpool.core.tensors import Array, Dim, ModelSpec, Tensor
 
 @dataclass
 class Answers:
-    """Outputs ready to be stored: arrays [n, *row shape] or lists of n arrays; failed rows."""
+    """Outputs of the real rows, ready to be stored; failed rows {row: why}.
+
+    An output is an array [rows, *row shape] or a list of one array a row.
+    """
 
     outputs: dict[str, Array | list[Array]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
 
 def check_answers(
-    spec: ModelSpec, found: Any, n: int, sizes: Mapping[str, Array | None]
+    spec: ModelSpec,
+    found: Any,
+    n: int,
+    sizes: Mapping[str, Array | None],
+    rows: int | None = None,
 ) -> Answers:
-    """Check one call's return value. sizes: the inputs' dynamic sizes [n, dims].
+    """Check one call's return value: n rows, of which the first `rows` are real (default: all).
 
-    Raises ModelError where no row can be told right from wrong.
+    What was answered for padding is dropped unseen. sizes: the inputs' dynamic sizes, at least
+    [rows, dims]. Raises ModelError where no row can be told right from wrong.
     """
+    rows = n if rows is None else rows
     if not isinstance(found, Mapping):
         raise ModelError(
             f"model {spec.name!r} returned a {type(found).__name__};"
@@ -47,11 +56,13 @@ def check_answers(
             raise ModelError(f"model {spec.name!r} returned no output {tensor.name!r}")
         value = found[tensor.name]
         if tensor.is_bytes:
-            answers.outputs[tensor.name] = _bytes_output(tensor, value, n, answers.failed)
+            answers.outputs[tensor.name] = _bytes_output(tensor, value, n, rows, answers.failed)
         elif tensor.dynamic:
-            answers.outputs[tensor.name] = _dynamic_output(tensor, value, n, named, answers.failed)
+            answers.outputs[tensor.name] = _dynamic_output(
+                tensor, value, n, rows, named, answers.failed
+            )
         else:
-            answers.outputs[tensor.name] = _fixed_output(tensor, value, n)
+            answers.outputs[tensor.name] = _fixed_output(tensor, value, n, rows)
     return answers
 
 
@@ -79,24 +90,30 @@ def _as_array(tensor: Tensor, value: Any) -> Array:
     return value
 
 
-def _fixed_output(tensor: Tensor, value: Any, n: int) -> Array:
+def _fixed_output(tensor: Tensor, value: Any, n: int, rows: int) -> Array:
     array = _as_array(tensor, value)
     if array.shape != (n, *tensor.max_shape):
         expected = str([n, *tensor.max_shape])
         raise _wrong(tensor, f"has shape {list(array.shape)}", expected)
-    return array
+    return array if rows == n else array[:rows]
 
 
 def _dynamic_output(
-    tensor: Tensor, value: Any, n: int, named: Mapping[str, Array], failed: dict[int, str]
+    tensor: Tensor,
+    value: Any,
+    n: int,
+    rows: int,
+    named: Mapping[str, Array],
+    failed: dict[int, str],
 ) -> Array | list[Array]:
     if isinstance(value, (list, tuple)):
         if len(value) != n:
             raise _wrong(tensor, f"has {len(value)} rows", str(n))
-        return [_one_row(tensor, row, i, failed) for i, row in enumerate(value)]
+        return [_one_row(tensor, row, i, failed) for i, row in enumerate(value[:rows])]
     array = _as_array(tensor, value)
     if array.ndim != 1 + len(tensor.shape) or array.shape[0] != n:
         raise _wrong(tensor, f"has shape {list(array.shape)}", f"[{n}, *row shape]")
+    array = array if rows == n else array[:rows]
     own = [
         (at, dim.name)
         for at in tensor.dynamic
@@ -104,13 +121,13 @@ def _dynamic_output(
     ]
     if not own and _fits(tensor, array.shape[1:]):
         return array
-    rows = []
-    for i in range(n):
+    own_sized = []
+    for i in range(rows):
         cut = [slice(None)] * len(tensor.shape)
         for at, name in own:
             cut[at] = slice(0, int(named[name][i]))
-        rows.append(_one_row(tensor, array[i][tuple(cut)], i, failed))
-    return rows
+        own_sized.append(_one_row(tensor, array[i][tuple(cut)], i, failed))
+    return own_sized
 
 
 def _fits(tensor: Tensor, shape: Sequence[int]) -> bool:
@@ -132,7 +149,7 @@ def _one_row(tensor: Tensor, row: Any, i: int, failed: dict[int, str]) -> Array:
 
 
 def _bytes_output(
-    tensor: Tensor, value: Any, n: int, failed: dict[int, str]
+    tensor: Tensor, value: Any, n: int, rows: int, failed: dict[int, str]
 ) -> Array | list[Array]:
     """Elements may be bytes or str; a numpy "S" array is refused: it drops trailing NULs."""
     assert tensor.max_bytes is not None
@@ -144,8 +161,8 @@ def _bytes_output(
         raise _wrong(tensor, "has shape []", f"[{n}, *row shape]")
     if len(value) != n:
         raise _wrong(tensor, f"has {len(value)} rows", str(n))
-    rows = []
-    for i, row in enumerate(value):
+    found = []
+    for i, row in enumerate(value[:rows]):
         loose = np.asarray(row, dtype=object)
         if loose.ndim != len(tensor.shape) or not _fits(tensor, loose.shape):
             failed[i] = f"output {tensor.name!r} of this row has shape {list(loose.shape)}"
@@ -154,11 +171,11 @@ def _bytes_output(
         checked = np.empty(loose.shape, dtype=object)
         for at in np.ndindex(*loose.shape):
             checked[at] = _element(tensor, loose[at], i, failed)
-        rows.append(checked)
+        found.append(checked)
     if tensor.dynamic:
-        return rows
-    joined = np.empty((n, *tensor.max_shape), dtype=object)
-    for i, row in enumerate(rows):
+        return found
+    joined = np.empty((rows, *tensor.max_shape), dtype=object)
+    for i, row in enumerate(found):
         joined[i] = row if row.ndim else row[()]
     return joined
 

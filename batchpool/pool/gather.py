@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from batchpool.core.tensors import Array
-from batchpool.shm.columns import TensorColumn, Where, where_of
+from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
 from batchpool.shm.lane import Lane
 
 
@@ -47,29 +47,53 @@ def count_extents(parts: Sequence[Part]) -> int:
 
 
 def load_input(
-    parts: Sequence[Part], name: str, *, parameter: bool = False
+    parts: Sequence[Part],
+    name: str,
+    *,
+    parameter: bool = False,
+    room: Callable[[tuple[int, ...]], Array] | None = None,
 ) -> tuple[Array, Array | None]:
-    """One input of the batch as ([n, *row shape], sizes [n, dynamic dims] or None).
+    """One input of the batch as ([rows, *row shape], sizes [rows, dynamic dims] or None).
 
-    A view of the lane itself when the tensor is fixed and the batch is one extent.
+    A view of the lane itself when the tensor is fixed and the batch is one extent. With `room`
+    it is always a copy, in the array that `room(row shape)` gives; where that has more rows
+    than the batch, the rest stays as it is.
     """
     columns = [_column(part, name, parameter) for part in parts]
-    if len(parts) == 1:
+    if len(parts) == 1 and room is None:
         sizes = columns[0].sizes_of(parts[0].where)
         return columns[0].load(parts[0].where, sizes=sizes), sizes
     tensor = columns[0].tensor
-    if not tensor.dynamic:
-        return np.concatenate([c.load(p.where) for c, p in zip(columns, parts, strict=True)]), None
     each = [c.sizes_of(p.where) for c, p in zip(columns, parts, strict=True)]
-    sizes = np.concatenate([s for s in each if s is not None])
+    known = [own for own in each if own is not None]
+    sizes = np.concatenate(known) if known else None
     shape = list(tensor.max_shape)
-    for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic, strict=True):
-        shape[dim] = most
-    rows = np.full((len(sizes), *shape), tensor.stored_pad, dtype=tensor.np_dtype)
+    if sizes is not None:
+        for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic, strict=True):
+            shape[dim] = most
+    if room is None:
+        array: Array = np.empty((parts[-1].stop, *shape), dtype=tensor.np_dtype)
+    else:
+        array = room(tuple(shape))
     for column, part, own in zip(columns, parts, each, strict=True):
-        found = column.load(part.where, sizes=own)
-        rows[(slice(part.start, part.stop), *(slice(0, m) for m in found.shape[1:]))] = found
-    return rows, sizes
+        _copy(column, part.where, own, array[part.start : part.stop])
+    return array, sizes
+
+
+def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) -> None:
+    """Copy the rows of one part, once if that is possible, padded to the size of `rows`."""
+    tensor = column.tensor
+    if tensor.is_bytes:
+        found = column.load(where, sizes=own)
+        rows[...] = tensor.stored_pad
+        rows[(slice(None), *(slice(0, m) for m in found.shape[1:]))] = found
+    elif own is not None:
+        rows[...] = column.values[(where, *(slice(0, m) for m in rows.shape[1:]))]
+        pad_rows(rows, own, tensor.dynamic, tensor.stored_pad)
+    elif isinstance(where, slice):
+        rows[...] = column.values[where]
+    else:  # the slots are in range; with the default mode numpy would copy once more
+        np.take(column.values, where, axis=0, out=rows, mode="clip")
 
 
 def _column(part: Part, name: str, parameter: bool) -> TensorColumn:

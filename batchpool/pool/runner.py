@@ -1,12 +1,14 @@
 """How a worker runs a batch: numpy, torch on the CPU, torch on a CUDA device.
 
 Every runner takes host arrays [n, ...] and gives host arrays back; what happens between is
-its own. The CUDA runner keeps two batches in flight, each on its own stream, so that the
-copies of one overlap the kernels of the other.
+its own. `room` is where a batch that needs padding is put together. The CUDA runner keeps two
+batches in flight, each on its own stream, so that the copies of one overlap the kernels of the
+other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors import Array, ModelSpec, Tensor
 from batchpool.model import Batch, Model
+from batchpool.pool.padding import host_room
 from batchpool.pool.worker import describe_error
 
 
@@ -43,18 +46,19 @@ class NumpyRunner:
     """
 
     depth = 1
+    room = staticmethod(host_room)
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def launch(
-        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self, rows: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
     ) -> Any:
         if not self._model.writable:
             inputs = {name: _locked(array) for name, array in inputs.items()}
         elif views:
             inputs = {name: array.copy() for name, array in inputs.items()}
-        return _infer(self._model, Batch(n, inputs, _known(sizes)))
+        return _infer(self._model, _batch(rows, inputs, sizes))
 
     def finish(self, flight: Any) -> Any:
         return flight
@@ -64,6 +68,7 @@ class TorchRunner:
     """Runs a torch model on the CPU. Each input is copied once: a retry must see the original."""
 
     depth = 1
+    room = staticmethod(host_room)
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         import torch
@@ -73,7 +78,7 @@ class TorchRunner:
         self._tensors = {t.name: t for t in (*spec.inputs, *spec.parameters)}
 
     def launch(
-        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self, rows: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
     ) -> Any:
         batch: dict[str, Any] = {}
         for name, array in inputs.items():
@@ -84,7 +89,7 @@ class TorchRunner:
             owned = array.copy() if views or array.base is not None else array
             batch[name] = _retype(self._torch, tensor, self._torch.from_numpy(owned))
         with self._torch.inference_mode():
-            return _infer(self._model, Batch(n, batch, _known(sizes)))
+            return _infer(self._model, _batch(rows, batch, sizes))
 
     def finish(self, flight: Any) -> Any:
         if not isinstance(flight, Mapping):
@@ -119,8 +124,13 @@ class CudaRunner:
         nbytes = max(1, tensor.row_bytes * max_batch)
         return self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
 
+    def room(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
+        """The pinned buffer of the next launch itself, so that the batch is copied once."""
+        buffer = self._pinned[self._next][tensor.name]
+        return host_room(tensor, shape) if buffer is None else _shaped(buffer, tensor, shape)
+
     def launch(
-        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self, rows: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
     ) -> Any:
         torch, turn = self._torch, self._next
         self._next = (turn + 1) % self.depth
@@ -133,7 +143,7 @@ class CudaRunner:
                     batch[name] = array
                     continue
                 batch[name] = self._to_device(self._pinned[turn][name], tensor, array)
-            found = _infer(self._model, Batch(n, batch, _known(sizes)))
+            found = _infer(self._model, _batch(rows, batch, sizes))
             host = self._to_host(turn, found) if isinstance(found, Mapping) else found
             # Blocking: the thread sleeps in the driver instead of spinning on a core.
             event = torch.cuda.Event(blocking=True)
@@ -142,10 +152,11 @@ class CudaRunner:
 
     def _to_device(self, buffer: Any, tensor: Tensor, array: Array) -> Any:
         """Gather into the pinned buffer, keep the dtype, copy asynchronously."""
-        pinned = buffer[: array.nbytes]
-        pinned.numpy().view(array.dtype).reshape(array.shape)[...] = array
+        pinned = _shaped(buffer, tensor, array.shape)
+        if pinned.ctypes.data != array.ctypes.data:  # else it was put together there
+            pinned[...] = array
         loose = self._torch.from_numpy(np.empty(0, array.dtype)).dtype
-        shaped = pinned.view(loose).reshape(array.shape)
+        shaped = buffer[: array.nbytes].view(loose).reshape(array.shape)
         return _retype(self._torch, tensor, shaped.to(self._device, non_blocking=True))
 
     def _to_host(self, turn: int, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,8 +185,16 @@ class CudaRunner:
         return {name: to_host(self._torch, value) for name, value in host.items()}
 
 
-def _known(sizes: Mapping[str, Array | None]) -> dict[str, Array]:
-    return {name: own for name, own in sizes.items() if own is not None}
+def _batch(rows: int, tensors: dict[str, Any], sizes: Mapping[str, Array | None]) -> Batch:
+    n = len(next(iter(tensors.values())))
+    return Batch(n, tensors, {k: own for k, own in sizes.items() if own is not None}, rows)
+
+
+def _shaped(buffer: Any, tensor: Tensor, shape: tuple[int, ...]) -> Array:
+    """The beginning of a pinned buffer as a host array of the tensor's storage dtype."""
+    nbytes = math.prod(shape) * tensor.np_dtype.itemsize
+    array: Array = buffer[:nbytes].numpy().view(tensor.np_dtype).reshape(shape)
+    return array
 
 
 def _retype(torch: Any, tensor: Tensor, value: Any) -> Any:

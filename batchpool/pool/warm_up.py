@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,38 +13,45 @@ from batchpool.model import Model
 from batchpool.pool.answers import check_answers
 
 
-def warm_up(model: Model, spec: ModelSpec, runner: Any, max_batch: int) -> None:
-    """Run one row and a full batch, twice each, and check the answers as for real requests.
+def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
+    """One row [1, *row shape] of every input and every parameter, as the model wants it."""
+    given = model.warm_up_row()
+    rows = {tensor.name: _row(tensor, given) for tensor in spec.inputs}
+    for parameter in spec.parameters:
+        value = 0 if parameter.default is None else parameter.default
+        rows[parameter.name] = np.full(1, value, dtype=parameter.np_dtype)
+    return rows
+
+
+def warm_up(
+    spec: ModelSpec, runner: Any, rows: Mapping[str, Array], batch_sizes: Sequence[int]
+) -> None:
+    """Run a batch of every size twice, made of one row, and check the answers as for requests.
 
     Raises what the model raises; ModelError where its answer does not fit its declaration.
     """
-    given = model.warm_up_row()
-    for n in (1, max_batch):
+    for n in batch_sizes:
         for _ in range(2):
-            inputs: dict[str, Array] = {}
-            sizes: dict[str, Array | None] = {}
-            for tensor in spec.inputs:
-                inputs[tensor.name], sizes[tensor.name] = _rows(tensor, given, n)
-            for parameter in spec.parameters:
-                value = 0 if parameter.default is None else parameter.default
-                inputs[parameter.name] = np.full(n, value, dtype=parameter.np_dtype)
+            inputs = {name: np.repeat(row, n, axis=0) for name, row in rows.items()}
+            sizes = {tensor.name: _sizes(tensor, rows[tensor.name], n) for tensor in spec.inputs}
             found = runner.finish(runner.launch(n, inputs, sizes, True))
             answers = check_answers(spec, found, n, sizes)
             if answers.failed:
                 raise ModelError(next(iter(answers.failed.values())))
 
 
-def _rows(tensor: Tensor, given: Any, n: int) -> tuple[Array, Array | None]:
+def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:
     if tensor.name in given:
         value = given[tensor.name]
-        row = as_rows(tensor, [value] if tensor.is_bytes else np.asarray(value)[np.newaxis])
-    elif tensor.is_bytes:
+        return as_rows(tensor, [value] if tensor.is_bytes else np.asarray(value)[np.newaxis])
+    if tensor.is_bytes:
         assert tensor.max_bytes is not None
-        row = np.full((1, *tensor.max_shape), b"warm up"[: tensor.max_bytes], dtype=object)
-    else:
-        row = np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)
-    rows = np.repeat(row, n, axis=0)
+        return np.full((1, *tensor.max_shape), b"warm up"[: tensor.max_bytes], dtype=object)
+    return np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)
+
+
+def _sizes(tensor: Tensor, row: Array, n: int) -> Array | None:
     if not tensor.dynamic:
-        return rows, None
-    own = [rows.shape[1 + dim] for dim in tensor.dynamic]
-    return rows, np.tile(np.array(own, dtype=np.int64), (n, 1))
+        return None
+    own = [row.shape[1 + dim] for dim in tensor.dynamic]
+    return np.tile(np.array(own, dtype=np.int64), (n, 1))

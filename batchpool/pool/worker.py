@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from batchpool.core.errors import PoolError, Status
 from batchpool.core.lifecycle import Outcome
-from batchpool.core.tensors import Array, ModelSpec
+from batchpool.core.tensors import Array, ModelSpec, Tensor
 from batchpool.pool.ailments import (
     FAILURES_IN_A_ROW_MOST,
     MustRestart,
@@ -24,6 +24,7 @@ from batchpool.pool.ailments import (
 )
 from batchpool.pool.answers import Answers, check_answers
 from batchpool.pool.gather import Part, count_extents, load_input, parts_of, store_output
+from batchpool.pool.padding import Padding
 from batchpool.shm.lane import Lane
 from batchpool.shm.records import Records
 
@@ -37,9 +38,12 @@ class Runner(Protocol):
     depth: int
 
     def launch(
-        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self, rows: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
     ) -> Any:
-        """Start a batch on its inputs [n, ...]; `views`: they are views of the lane."""
+        """Start a batch on its inputs [n, ...], of which the first `rows` are no padding.
+
+        `views`: the inputs are views of the lane.
+        """
 
     def finish(self, flight: Any) -> Any:
         """Wait for a batch; its outputs {name: host array [n, ...]}. Raises what it raised."""
@@ -47,11 +51,12 @@ class Runner(Protocol):
 
 @dataclass
 class Flight:
-    """A batch that was launched."""
+    """A batch that was launched: `rows` rows, padded to n. sizes: [n, dynamic dims]."""
 
     record: int
     token: int
     parts: list[Part]
+    rows: int
     n: int
     sizes: dict[str, Array | None]
     handle: Any
@@ -59,7 +64,10 @@ class Flight:
 
 
 class Worker:
-    """One worker of one model, without the process around it."""
+    """One worker of one model, without the process around it.
+
+    padding: None if the model takes batches of any size.
+    """
 
     def __init__(
         self,
@@ -68,6 +76,7 @@ class Worker:
         runner: Runner,
         ring_batcher: Callable[[], None],
         clock_ns: Callable[[], int],
+        padding: Padding | None = None,
     ) -> None:
         self.spec = spec
         self.lanes: dict[int, Lane] = {}
@@ -75,6 +84,7 @@ class Worker:
         self._runner = runner
         self._ring_batcher = ring_batcher
         self._clock_ns = clock_ns
+        self._padding = padding
         self._sq = records.sq_consumer()
         self._cq = records.cq_producer()
         self._flights: deque[Flight] = deque()
@@ -109,7 +119,7 @@ class Worker:
 
     def _launch(self, record: int) -> Flight:
         records = self._records
-        n = int(records.n[record])
+        rows = int(records.n[record])
         token = int(records.token[record])
         now_ns = self._clock_ns()
         records.start_ns[record] = now_ns
@@ -117,21 +127,36 @@ class Worker:
         if not self._flights:
             self._stamp(token, now_ns)
         parts = parts_of(
-            self.lanes, records.row_lane[record, :n], records.row_slot[record, :n].copy()
+            self.lanes, records.row_lane[record, :rows], records.row_slot[record, :rows].copy()
         )
         records.extents[record] = count_extents(parts)
-        flight = Flight(record, token, parts, n, {}, None, None)
+        n = rows if self._padding is None else self._padding.size_for(rows)
+        flight = Flight(record, token, parts, rows, n, {}, None, None)
         try:
             inputs: dict[str, Array] = {}
             for tensor in self.spec.inputs:
-                inputs[tensor.name], flight.sizes[tensor.name] = load_input(parts, tensor.name)
+                inputs[tensor.name], flight.sizes[tensor.name] = self._load(flight, tensor)
             for tensor in self.spec.parameters:
-                inputs[tensor.name], _ = load_input(parts, tensor.name, parameter=True)
-            views = len(parts) == 1 and isinstance(parts[0].where, slice)
-            flight.handle = self._runner.launch(n, inputs, flight.sizes, views)
+                inputs[tensor.name], _ = self._load(flight, tensor, parameter=True)
+            views = n == rows and len(parts) == 1 and isinstance(parts[0].where, slice)
+            flight.handle = self._runner.launch(rows, inputs, flight.sizes, views)
         except (Exception, SystemExit) as exc:  # whatever a model raises fails its batch only
             flight.error = exc
         return flight
+
+    def _load(
+        self, flight: Flight, tensor: Tensor, *, parameter: bool = False
+    ) -> tuple[Array, Array | None]:
+        """One input or parameter, padding included: [n, *row shape], sizes [n, dynamic dims]."""
+        parts, name, padding = flight.parts, tensor.name, self._padding
+        if padding is None or flight.n == flight.rows:
+            return load_input(parts, name, parameter=parameter)
+
+        def room(shape: tuple[int, ...]) -> Array:
+            return padding.room(tensor, (flight.n, *shape))
+
+        array, sizes = load_input(parts, name, parameter=parameter, room=room)
+        return array, padding.fill(name, array, sizes, flight.rows)
 
     def _finish_oldest(self) -> None:
         flight = self._flights[0]
@@ -141,7 +166,7 @@ class Worker:
             if flight.error is not None:
                 raise flight.error
             found = self._runner.finish(flight.handle)
-            answers = check_answers(self.spec, found, flight.n, flight.sizes)
+            answers = check_answers(self.spec, found, flight.n, flight.sizes, flight.rows)
             self._store(flight, answers)
             failed = answers.failed
         except (Exception, SystemExit) as exc:
@@ -167,7 +192,7 @@ class Worker:
         first = type(exc) not in self._logged
         self._logged.add(type(exc))
         _LOG.warning(
-            "a batch of %d rows failed: %s", flight.n, text, exc_info=exc if first else None
+            "a batch of %d rows failed: %s", flight.rows, text, exc_info=exc if first else None
         )
 
     def _store(self, flight: Flight, answers: Answers) -> None:
@@ -193,7 +218,7 @@ class Worker:
         records.batches.set(records.batches.get() + 1)
         if outcome is Outcome.OK:
             records.good.set(records.good.get() + 1)
-        records.rows.set(records.rows.get() + flight.n)
+        records.rows.set(records.rows.get() + flight.rows)
         self._flights.popleft()
         self._stamp(self._flights[0].token if self._flights else 0, now_ns)
         self._cq.push_few([record | (flight.token & 0xFFFFFFFF) << 32])

@@ -2,8 +2,8 @@
 
 Told by the supervisor over the control channel:
 
-    start     {import, spec, device, max_batch, max_lanes}  fds: segment, its own bell,
-              the batcher's bell
+    start     {import, spec, device, max_batch, batch_sizes, max_lanes}  fds: segment, its own
+              bell, the batcher's bell
     lane      {lane, serial, slots}  fds: the lane's segment
     unlane    {lane}
 
@@ -25,8 +25,9 @@ from batchpool.core.tensors import ModelSpec
 from batchpool.pool import child
 from batchpool.pool.ailments import MustRestart
 from batchpool.pool.describe import load_class
+from batchpool.pool.padding import Padding
 from batchpool.pool.runner import make_runner
-from batchpool.pool.warm_up import warm_up
+from batchpool.pool.warm_up import warm_up, warm_up_rows
 from batchpool.pool.worker import Worker, describe_error
 from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.doorbell import Doorbell, Waiter
@@ -63,8 +64,11 @@ class WorkerProcess:
         model = load_class(facts["import"])()
         model.load(facts["device"])
         runner = make_runner(model, self.spec, facts["device"], facts["max_batch"])
-        warm_up(model, self.spec, runner, facts["max_batch"])
-        return Worker(self.spec, self._records, runner, self._batcher_bell.ring, time.monotonic_ns)
+        rows, sizes = warm_up_rows(model, self.spec), facts["batch_sizes"]
+        warm_up(self.spec, runner, rows, sizes or (1, facts["max_batch"]))
+        padding = Padding(self.spec, sizes, rows, runner.room) if sizes else None
+        ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
+        return Worker(self.spec, self._records, runner, ring, clock_ns, padding)
 
     def run(self, worker: Worker) -> None:
         """Serve until the supervisor closes the channel."""
@@ -101,6 +105,9 @@ class WorkerProcess:
         layout = lane_layout(self.spec, message["slots"])
         try:
             lane = Lane(self.spec, map_checked(fds[0], layout), layout)
+        except ValueError as exc:  # its client overwrote the head: nobody else may suffer for it
+            _LOG.error("lane %d stays unmapped: %s", message["lane"], exc)
+            return
         finally:
             close_all(fds)
         worker.add_lane(message["lane"], message["serial"], lane)

@@ -39,9 +39,12 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.wire_dtype, "shape": tensor.wire_shape}
 
 
-def model_config(spec: ModelSpec, max_batch: int, max_wait_us: int = 0) -> dict[str, Any]:
+def model_config(
+    spec: ModelSpec, max_batch: int, max_wait_us: int = 0, batch_sizes: Sequence[int] = ()
+) -> dict[str, Any]:
     """max_batch: rows a batch may have; larger requests are split.  max_wait_us: the wait for it.
 
+    batch_sizes: the only ones that the model is called with, if it is not called with any.
     Declared request parameters are listed under `parameters` with dtype and default.
     """
     config: dict[str, Any] = {
@@ -55,6 +58,8 @@ def model_config(spec: ModelSpec, max_batch: int, max_wait_us: int = 0) -> dict[
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
+    if batch_sizes:
+        config["dynamic_batching"]["preferred_batch_size"] = list(batch_sizes)
     if spec.parameters:
         config["parameters"] = {
             parameter.name: {"string_value": _describe(parameter)} for parameter in spec.parameters

@@ -82,3 +82,59 @@ class Asserts(bp.Model):
 
     def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
         return {"found": self._table[batch["at"]]}
+
+
+class Graphs(bp.Model):
+    """y = 2x as a CUDA graph, which exists for batches of 8 and of 64 rows only.
+
+    Two batches may be in flight, each on its own stream, and a graph has fixed buffers: so
+    there is one for every size and stream. Warm-up meets them all.
+    """
+
+    inputs = (
+        bp.Tensor("x", "float32", (256,)),
+        bp.Tensor("ids", "bfloat16", (bp.Dim(16),)),
+        bp.Tensor("text", "bytes", (), max_bytes=16),
+    )
+    outputs = (
+        bp.Tensor("y", "float32", (256,)),
+        bp.Tensor("sum", "float32", ()),
+        bp.Tensor("text", "bytes", (), max_bytes=16),
+        *(bp.Tensor(name, "int64", ()) for name in ("n", "rows", "graphs")),
+    )
+
+    def load(self, device: str) -> None:
+        import torch
+
+        self._weight = 2 * torch.eye(256, device=device)
+        self._graphs: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        import torch
+
+        if batch.n not in (8, 64):
+            raise AssertionError(f"there is no graph for {batch.n} rows")
+        assert batch["ids"].dtype == torch.bfloat16
+        assert len(batch["ids"]) == len(batch["text"]) == batch.n
+        key = (batch.n, torch.cuda.current_stream().cuda_stream)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(batch["x"])
+        x, y, graph = self._graphs[key]
+        x.copy_(batch["x"])
+        graph.replay()
+        counts = {"n": batch.n, "rows": batch.rows, "graphs": len(self._graphs)}
+        return {
+            "y": y,
+            "sum": batch["ids"].float().sum(dim=1),
+            "text": batch["text"],
+            **{name: np.full(batch.n, count) for name, count in counts.items()},
+        }
+
+    def _capture(self, like: Any) -> tuple[Any, Any, Any]:
+        import torch
+
+        x, graph = like.clone(), torch.cuda.CUDAGraph()
+        x @ self._weight  # what is made at the first call must not be captured
+        with torch.cuda.graph(graph):
+            y = x @ self._weight
+        return x, y, graph

@@ -5,8 +5,9 @@
 1. one worker per GPU, each seeing its own device and no other
 2. CUDA_VISIBLE_DEVICES of the parent as a UUID and as a subset
 3. memory too small for a batch, and a row that breaks the CUDA context
-4. the MLP of the examples through local clients and HTTP: answers equal a direct call
-5. rows per second of a local client, checked
+4. CUDA graphs, which take certain batch sizes only
+5. the MLP of the examples through local clients and HTTP: answers equal a direct call
+6. rows per second of a local client, checked
 """
 
 from __future__ import annotations
@@ -209,6 +210,34 @@ def check_broken_context() -> dict[str, Any]:
     }
 
 
+def check_batch_sizes() -> dict[str, Any]:
+    """Requests of 1 to 150 rows from 16 threads; the graphs are for 8 and 64 rows."""
+    flags = ("--frontends", "1", "--devices", "0", "--batch-sizes", "8,64")
+    seen: Counter[tuple[int, int]] = Counter()
+    with serving(["tests.gpu.models:Graphs"], *flags) as served, bp.Client(served.socket) as pool:
+
+        def one(seed: int) -> None:
+            n = (1, 3, 8, 20, 64, 150)[seed % 6]
+            x = np.full((n, 256), seed, np.float32) + np.arange(n, dtype=np.float32)[:, None]
+            ids = torch.full((n, seed % 17), float(seed % 5), dtype=torch.bfloat16)
+            text = [b"%d" % seed] * n
+            found = pool.infer("graphs", x=x, ids=ids, text=text)
+            assert np.array_equal(found["y"], 2 * x)
+            assert (found["sum"] == seed % 17 * (seed % 5)).all()
+            assert found["text"].tolist() == text
+            assert set(found["graphs"].tolist()) == {4}, "warm-up captures every graph"
+            for size, rows in zip(found["n"].tolist(), found["rows"].tolist(), strict=True):
+                assert size == (8 if rows <= 8 else 64)
+            seen.update(zip(found["n"].tolist(), found["rows"].tolist(), strict=True))
+
+        for seed in range(6):
+            one(seed)
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(one, range(600)))
+    assert any(rows < size for size, rows in seen), "nothing was padded"
+    return {"CUDA graphs for 8 and 64 rows": f"{sum(seen.values())} right rows"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save")
@@ -221,6 +250,7 @@ def main() -> None:
         check_errors,
         check_memory,
         check_broken_context,
+        check_batch_sizes,
         lambda: check_mlp(args.seconds),
     ):
         found = step()

@@ -1,4 +1,4 @@
-"""A torch model for the tests of real processes."""
+"""Torch models for the tests of real processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import batchpool as bp
+from tests.process.sized_models import INPUTS, OUTPUTS, PARAMETERS, check_size
 
 
 class Threads(bp.Model):
@@ -28,3 +29,31 @@ class Threads(bp.Model):
         x += 1  # its own copy: a neighbour or a retry never sees this
         threads = torch.full((n,), torch.get_num_threads())
         return {"y": y, "threads": threads, "pid": torch.full((n,), os.getpid())}
+
+
+class SizedTorch(bp.Model):
+    """The same as the numpy model `Sized`; it spoils its inputs."""
+
+    allowed = (1, 8, 32)
+    inputs, outputs, parameters = INPUTS, OUTPUTS, PARAMETERS
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        check_size(batch, self.allowed)
+        found = {
+            "tag": batch["tag"].clone(),
+            "next": batch["ids"] + 1,
+            "text": batch["text"].copy(),
+            "scale": batch["scale"].clone(),
+            "n": torch.full((batch.n,), batch.n),
+            "rows": torch.full((batch.n,), batch.rows),
+        }
+        assert (found["tag"][batch.rows :] == 0).all()
+        for name in ("tag", "ids", "scale"):
+            batch[name].fill_(9)
+        return found
+
+
+class FullTorch(SizedTorch):
+    """Takes 64 rows and nothing else."""
+
+    allowed = (64,)

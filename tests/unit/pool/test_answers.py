@@ -243,3 +243,37 @@ def test_rows_of_several_strings() -> None:
     short = check(PAIR, [["a", "b"], ["c"]])
     assert short.failed == {1: "output 'y' of this row has shape [1]"}
     assert listed(short) == [[b"a", b"b"], [b"", b""]]
+
+
+# -- padding ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensor", "real", "other"),
+    [
+        (FIXED, np.ones((2, 2, 3), np.float32), np.zeros((2, 2, 3), np.float32)),
+        (DYNAMIC, np.ones((2, 3, 2), np.int64), np.zeros((2, 3, 2), np.int64)),
+        (NAMED, np.ones((2, 6), np.int64), np.zeros((2, 6), np.int64)),
+        (DYNAMIC, [np.ones((1, 2), np.int64)] * 2, [None, np.zeros((5, 2))]),
+        (TEXT, ["ab", b"c"], ["abcde", 3]),
+        (TEXTS, [["ab"], []], [["ab"] * 3, "ab"]),
+        (PAIR, [["ab", "c"]] * 2, [[None], []]),
+    ],
+)
+def test_only_the_real_rows_are_looked_at(tensor: Tensor, real: Any, other: Any) -> None:
+    sizes = {"x": None, "ids": np.array([[3], [1], [9], [9]])}
+    is_array = isinstance(real, np.ndarray)
+    value = np.concatenate([real, other]) if is_array else [*real, *other]
+    found = check_answers(spec(tensor), {"y": value}, 4, sizes, 2)
+    assert found.failed == {}
+    assert listed(found) == listed(check(tensor, real, 2, [3, 1]))
+    assert len(listed(found)) == 2
+
+
+@pytest.mark.parametrize("tensor", [FIXED, DYNAMIC, NAMED, TEXT, TEXTS])
+def test_the_padding_must_be_answered_as_well(tensor: Tensor) -> None:
+    value: Any = np.zeros((2, *tensor.max_shape), tensor.np_dtype)
+    if tensor.is_bytes:
+        value = [b""] * 2
+    with pytest.raises(ModelError, match=r"has (shape \[2|2 rows)"):
+        check_answers(spec(tensor), {"y": value}, 4, {"x": None, "ids": np.array([[6]] * 4)}, 2)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.tensors import Array, Dim, ModelSpec, Tensor
 from batchpool.pool.gather import Part, count_extents, load_input, parts_of, store_output
 from batchpool.shm.lane import Lane
 from tests.unit.lanes import new_lane
 from tests.unit.specs import model, rows_of, same, tensors
 
 SLOTS = 8
+MARK: tuple[Any, Any] = (1, b"mark")  # of a number, of bytes
 
 
 def parts(lanes: dict[int, Lane], *rows: tuple[int, int]) -> list[Part]:
@@ -86,6 +89,19 @@ def test_any_input_of_any_batch(
         lanes[lane].inputs["x"].store(slice(slot, slot + 1), row)
         stored.append(row[0])
     found, sizes = load_input(parts(lanes, *rows), "x")
+    rooms: list[Array] = []
+
+    def room(shape: tuple[int, ...]) -> Array:
+        rooms.append(
+            np.full((len(rows) + 2, *shape), MARK[tensor.is_bytes]).astype(tensor.np_dtype)
+        )
+        return rooms[-1]
+
+    padded, padded_sizes = load_input(parts(lanes, *rows), "x", room=room)
+    assert padded is rooms[0]
+    assert same(padded[: len(rows)], found)
+    assert (padded[len(rows) :] == np.asarray(MARK[tensor.is_bytes]).astype(tensor.np_dtype)).all()
+    assert np.array_equal(padded_sizes, sizes)
     shapes = [np.shape(row) for row in stored]
     want = np.full((len(rows), *np.max(shapes, axis=0).astype(int)), tensor.stored_pad, found.dtype)
     for i, row in enumerate(stored):

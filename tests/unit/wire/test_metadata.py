@@ -63,6 +63,13 @@ def test_model_config_leaves_the_row_dimension_out() -> None:
     assert "parameters" not in metadata.model_config(AFFINE, 1)
 
 
+def test_batch_sizes_are_listed_as_the_preferred_ones() -> None:
+    assert metadata.model_config(AFFINE, 64, 5, (1, 8, 64))["dynamic_batching"] == {
+        "max_queue_delay_microseconds": 5,
+        "preferred_batch_size": [1, 8, 64],
+    }
+
+
 def test_every_input_of_the_config_stands_in_the_metadata() -> None:
     for spec in (AFFINE, MIXED):
         shown = metadata.model_metadata(spec)

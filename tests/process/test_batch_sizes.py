@@ -1,0 +1,119 @@
+"""Engines that take certain batch sizes only, behind a real pool: padding reaches no caller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+import batchpool as bp
+from tests.process.pool_under_test import Pool, Settings, serving
+from tests.process.test_http_road import ask, connections, infer_url, outputs, tensor
+
+SIZED = "tests.process.sized_models"
+TORCH = "tests.process.torch_models"
+
+
+def table(model: str, sizes: list[int], **settings: Any) -> Settings:
+    """A model under the name `sized`."""
+    return {"import": model, "name": "sized", "batch_sizes": sizes, "max_wait_ms": 5, **settings}
+
+
+def rows_of(seed: int, n: int) -> dict[str, Any]:
+    """n rows of 0 to 16 ids, another size for every seed, which tells them from all others."""
+    tags = seed * 1000 + np.arange(n) + 1
+    ids = tags[:, np.newaxis] * 100 + np.arange(seed % 17)
+    texts = np.array([b"%d" % tag for tag in tags], dtype=object)
+    return {"tag": tags, "ids": ids, "text": texts}
+
+
+def check(found: Any, sent: dict[str, Any], scale: int, sizes: list[int]) -> None:
+    """Every row has its own answer, from batches of an allowed size."""
+    assert found["tag"].tolist() == sent["tag"].tolist()
+    assert np.array_equal(found["next"], sent["ids"] + 1)
+    texts = [t.encode() if isinstance(t, str) else t for t in found["text"].tolist()]
+    assert texts == sent["text"].tolist()
+    assert found["scale"].tolist() == [scale] * len(sent["tag"])
+    for n, rows in zip(found["n"].tolist(), found["rows"].tolist(), strict=True):
+        assert n == min(size for size in sizes if size >= rows)
+
+
+async def over_http(http: aiohttp.ClientSession, pool: Pool, seed: int, n: int) -> Any:
+    sent = rows_of(seed, n)
+    body = {
+        "parameters": {"scale": seed},
+        "inputs": [
+            tensor("tag", "INT64", sent["tag"]),
+            tensor("ids", "INT64", sent["ids"]),
+            tensor("text", "BYTES", [text.decode() for text in sent["text"]]),
+        ],
+    }
+    status, answer = await ask(http, infer_url(pool, "sized"), body)
+    assert status == 200, answer
+    return outputs(answer), sent
+
+
+async def both_roads(pool: Pool, counts: list[int], sizes: list[int]) -> None:
+    """Requests of these row counts all at once, every second one over HTTP."""
+    async with connections(32) as http, pool.async_client() as local:
+
+        async def one(seed: int, n: int) -> None:
+            if seed % 2:
+                check(*await over_http(http, pool, seed, n), seed, sizes)
+            else:
+                sent = rows_of(seed, n)
+                check(await local.infer("sized", **sent), sent, 3, sizes)
+
+        await asyncio.gather(*(one(seed, n) for seed, n in enumerate(counts)))
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        (f"{SIZED}:Sized", [1, 8, 32]),
+        (f"{SIZED}:Full", [64]),
+        (f"{SIZED}:Editing", [64]),
+        (f"{TORCH}:SizedTorch", [1, 8, 32]),
+        (f"{TORCH}:FullTorch", [64]),
+    ],
+)
+def test_requests_of_any_size(model: str, sizes: list[int]) -> None:
+    counts = [1, 1, 3, 8, 9, 31, 70, 64, 2, 150, 33, 1] * 3
+    with serving(table(model, sizes)) as pool, pool.client() as client:
+        for seed, n in enumerate((1, 2, 7, 130)):
+            sent = rows_of(seed, n)
+            check(client.infer("sized", **sent), sent, 3, sizes)
+        asyncio.run(both_roads(pool, counts, sizes))
+        assert pool.tally("sized")["rows"] == sum(counts) + 140, "padding is not counted"
+
+
+def test_every_size_is_warmed_up_and_told() -> None:
+    async def config(pool: Pool) -> Any:
+        async with connections(1) as http:
+            url = f"http://127.0.0.1:{pool.port}/v2/models/sized/config"
+            async with http.get(url) as response:
+                return await response.json()
+
+    with serving(table(f"{SIZED}:Sized", [1, 8, 32])) as pool:
+        assert (pool.notes / "sizes").read_text().split() == ["1", "1", "8", "8", "32", "32"]
+        found = asyncio.run(config(pool))
+        assert found["max_batch_size"] == 32
+        assert found["dynamic_batching"]["preferred_batch_size"] == [1, 8, 32]
+
+
+@pytest.mark.parametrize(("poison", "error"), [(1, bp.ModelError), (2, bp.WorkerLost)])
+def test_one_poisonous_row_among_sixty_four(poison: int, error: type[bp.PoolError]) -> None:
+    settings = table(f"{SIZED}:FullPoison", [64], policy="fixed", max_wait_ms=2000)
+    with serving(settings) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        futures = [
+            client.submit("sized", tag=[i + 1], poison=[poison * (i == 37)], timeout_s=25)
+            for i in range(64)
+        ]
+        ends = [future.exception(30) or future.result()["tag"].tolist() for future in futures]
+        assert isinstance(ends.pop(37), error)
+        assert ends == [[i + 1] for i in range(64) if i != 37]
+        assert pool.tally("sized")["reasons"]["FULL"] == 1

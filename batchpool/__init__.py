@@ -20,6 +20,7 @@ from batchpool.core.errors import (
     WorkerLost,
 )
 from batchpool.core.tensors import Dim, Tensor
+from batchpool.inprocess import InferenceBatcher, batch_inference
 from batchpool.model import Batch, Model
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "DeadlineExceeded",
     "Dim",
     "Draining",
+    "InferenceBatcher",
     "InternalError",
     "InvalidRequest",
     "MethodNotAllowed",
@@ -44,4 +46,5 @@ __all__ = [
     "TooLarge",
     "UnsupportedMediaType",
     "WorkerLost",
+    "batch_inference",
 ]

@@ -230,8 +230,8 @@ class AsyncClient:
         results: list[dict[str, Array]] = []
         try:
             for window in cut(call.rows, size):
-                while wait_for_room and not port.may_claim(window.n):
-                    port.check_gate()
+                while wait_for_room and not port.may_claim(window.n, priority):
+                    port.check_gate(time.monotonic_ns())
                     if under_way:
                         results.append(await self._result(port, call, under_way))
                     else:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.client.pace import Pace
+from batchpool.client.pace import Outage, Pace
 from batchpool.core.errors import (
     Draining,
     InternalError,
@@ -31,7 +31,7 @@ from batchpool.core.errors import (
     error_for,
 )
 from batchpool.core.lifecycle import Gate, State
-from batchpool.core.slots import SlotMap
+from batchpool.core.slots import Cause, Refusal, SlotMap
 from batchpool.core.tensors import Array, Rows
 from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
@@ -46,16 +46,19 @@ _U32 = 0xFFFFFFFF
 
 
 class Pending:
-    """One request under way: n rows in n slots. `tag` is the caller's own."""
+    """One request under way: n rows in n slots of one flow. `tag` is the caller's own."""
 
-    __slots__ = ("abandoned", "deadline_ns", "n", "remaining", "slots", "tag", "where")
+    __slots__ = ("abandoned", "deadline_ns", "flow", "n", "remaining", "slots", "tag", "where")
 
-    def __init__(self, slots: Sequence[int], where: Where, deadline_ns: int, tag: Any) -> None:
+    def __init__(
+        self, slots: Sequence[int], where: Where, deadline_ns: int, flow: int, tag: Any
+    ) -> None:
         self.slots = slots
         self.where = where
         self.n = len(slots)
         self.remaining = self.n
         self.deadline_ns = deadline_ns
+        self.flow = flow
         self.tag = tag
         self.abandoned = False
 
@@ -75,6 +78,7 @@ class Port:
         self.map = SlotMap(lane.slots, watermark)
         self.pace = Pace()
         self.stale = 0
+        self._outage: Outage | None = None
         self._serving = serving
         self._sq = lane.sq_producer()
         self._cq = lane.cq_consumer()
@@ -96,42 +100,59 @@ class Port:
 
     # -- claim and submit ---------------------------------------------------------------
 
-    def check(self, n: int) -> None:
+    def check(self, n: int, now_ns: int, *, flow: int = 0, priority: int = 0) -> None:
         """Raise what a claim of n rows would meet now: TooLarge or one of the 503s."""
         if n > self.map.bound:
             raise TooLarge(
                 f"{n} rows at once; model {self.spec.name!r} takes at most {self.map.bound}"
                 " here: send them in smaller requests"
             )
-        self.check_gate()
-        if not self.map.admits(n):
+        self.check_gate(now_ns)
+        refusal = self.map.refusal(n, flow, now_ns, priority)
+        if refusal is not None:
             self.lane.refused.set(self.lane.refused.get() + 1)
-            over = self.map.claimed + n - self.map.reopen_below
-            raise Overloaded(
-                f"model {self.spec.name!r} is overloaded: {self.map.claimed} of"
-                f" {self.map.slots} slots are in use",
-                self.pace.wait_ms(over),
-            )
+            raise self._overloaded(refusal)
 
-    def check_gate(self) -> None:
+    def check_gate(self, now_ns: int) -> None:
         """Raise why the lane takes no claims at all now, if so."""
         gate = self.lane.gate.get()
         if gate != _OPEN:
-            raise self._shut(gate)
+            raise self._shut(gate, now_ns)
         if not self._serving():
-            raise NotReady(f"no worker serves model {self.spec.name!r} now")
+            raise self._not_ready(f"no worker serves model {self.spec.name!r} now", now_ns)
+        self._outage = None
 
-    def _shut(self, gate: int) -> PoolError:
+    def _shut(self, gate: int, now_ns: int) -> PoolError:
         name = self.spec.name
         if gate == Gate.DRAINING:
             return Draining("the pool is shutting down")
         if gate == Gate.BROKEN:
             return InternalError(f"this client's lane to model {name!r} was closed as broken")
-        return NotReady(f"model {name!r} is not open for requests yet")
+        return self._not_ready(f"model {name!r} is not open for requests yet", now_ns)
 
-    def may_claim(self, n: int) -> bool:
-        """Whether a claim of n rows would be admitted; asking never shuts the lane."""
-        return self.map.would_admit(n)
+    def _not_ready(self, text: str, now_ns: int) -> NotReady:
+        if self._outage is None:
+            self._outage = Outage(now_ns)
+        return NotReady(text, self._outage.wait_ms(now_ns))
+
+    def _overloaded(self, refusal: Refusal) -> Overloaded:
+        head = f"model {self.spec.name!r} is overloaded:"
+        if refusal.cause is Cause.LANE:
+            text = f"{head} {refusal.held} of {self.map.slots} slots are in use"
+            return Overloaded(text, self.pace.wait_ms(refusal.over))
+        text = (
+            f"{head} this flow holds {refusal.held} of {self.map.slots} slots, and half"
+            f" ({self.map.share}) is its share while others are active"
+        )
+        # While its own slots drain, those of the others drain too.
+        return Overloaded(text, self.pace.wait_ms(refusal.over * self.map.claimed // refusal.held))
+
+    def may_claim(self, n: int, priority: int = 0) -> bool:
+        """Whether the lane has room for a claim of n rows; asking never shuts it.
+
+        For clients that are one flow: no other can have a share.
+        """
+        return self.map.has_room(n, priority)
 
     def submit(
         self,
@@ -143,12 +164,15 @@ class Port:
         flow: int = 0,
         tag: Any = None,
     ) -> Pending:
-        """Claim slots for checked rows, write them, and queue their tickets for `flush`."""
+        """Claim slots for checked rows, write them, and queue their tickets for `flush`.
+
+        priority: 1 (first) to 255, 0 is the model's default.  flow: who must be fair to whom.
+        """
         n = rows.n
-        self.check(n)
+        self.check(n, now_ns, flow=flow, priority=priority)
         if deadline_ns > _NEVER_NS:
             deadline_ns = _NEVER_NS
-        slots: Sequence[int] = (self.map.take_one(),) if n == 1 else self.map.take(n)
+        slots: Sequence[int] = (self.map.take_one(flow),) if n == 1 else self.map.take(n, flow)
         where = slice(slots[0], slots[0] + 1) if n == 1 else where_of(slots)
         for slot in slots:
             self._state[slot] = _FILLING
@@ -163,9 +187,9 @@ class Port:
                 self._priority[slot] = priority
                 self._flow[slot] = flow
         except BaseException:
-            self._free(slots)
+            self._free(slots, flow)
             raise
-        pending = Pending(slots, where, deadline_ns, tag)
+        pending = Pending(slots, where, deadline_ns, flow, tag)
         for slot in slots:
             use = (self._uses[slot] + 1) & _U32
             self._uses[slot] = use
@@ -217,7 +241,7 @@ class Port:
                 continue
             self._due_at[pending.slots[0]] = _NEVER_NS
             if pending.abandoned:
-                self._free(pending.slots)
+                self._free(pending.slots, pending.flow)
             else:
                 finished.append(pending)
 
@@ -256,13 +280,18 @@ class Port:
         """The error of a finished request's first row that has one."""
         if pending.n == 1:
             slot = pending.slots[0]
-            status = self._status[slot]
-            return error_for(status, self.lane.read_message(slot)) if status else None
+            return self._error_of(slot) if self._status[slot] else None
         for slot in pending.slots:
-            status = self._status[slot]
-            if status != Status.OK:
-                return error_for(status, self.lane.read_message(slot))
+            if self._status[slot] != Status.OK:
+                return self._error_of(slot)
         return None
+
+    def _error_of(self, slot: int) -> PoolError:
+        error = error_for(self._status[slot], self.lane.read_message(slot))
+        if isinstance(error, Overloaded):
+            # How far the queue is behind only the batcher knows; what is here is part of it.
+            error.retry_after_ms = self.pace.wait_ms(self.map.claimed)
+        return error
 
     def result(
         self, pending: Pending, outputs: Iterable[str] | None = None, *, copy: bool = True
@@ -281,15 +310,15 @@ class Port:
                 rows = self.lane.outputs[name].load(pending.where)
                 found[name] = rows.copy() if copy and rows.base is not None else rows
         except BaseException:
-            self._free(pending.slots)
+            self._free(pending.slots, pending.flow)
             raise
         if copy:
-            self._free(pending.slots)
+            self._free(pending.slots, pending.flow)
         return found
 
     def release(self, pending: Pending) -> None:
         """Free the slots of a finished request: its views are done with, or nobody wants it."""
-        self._free(pending.slots)
+        self._free(pending.slots, pending.flow)
 
     def abandon(self, pending: Pending) -> None:
         """The caller has its answer or has gone: cancel what has not been dispatched.
@@ -321,13 +350,13 @@ class Port:
             pending.abandoned = True
         return lost
 
-    def _free(self, slots: Sequence[int]) -> None:
+    def _free(self, slots: Sequence[int], flow: int) -> None:
         for slot in slots:
             self._state[slot] = _FREE
         if len(slots) == 1:
-            self.map.give_back(slots[0])
+            self.map.give_back(slots[0], flow)
         else:
-            self.map.give_back_many(slots)
+            self.map.give_back_many(slots, flow)
         self.lane.claimed.set(self.map.claimed)
         if not self.map.claimed:
             self.pace.pause()

@@ -78,7 +78,7 @@ class Client:
                     if under_way:
                         results.append(self._result(port, under_way, call))
                     else:
-                        self._wait_for_room(port, window.n, call.deadline_ns)
+                        self._wait_for_room(port, window.n, call)
             while under_way:
                 results.append(self._result(port, under_way, call))
         except BaseException:
@@ -228,8 +228,8 @@ class Client:
             session = self._usable()
             if session.ports.get(port.spec.name) is not port:
                 raise session.stopped()
-            if not port.may_claim(window.n):
-                port.check_gate()
+            if not port.may_claim(window.n, call.priority):
+                port.check_gate(time.monotonic_ns())
                 return False
             pending = port.submit(window, call.start_ns, call.deadline_ns, priority=call.priority)
             port.flush()
@@ -256,14 +256,14 @@ class Client:
             f"the pool at {self.socket} has stopped; the request may or may not have run"
         )
 
-    def _wait_for_room(self, port: Port, n: int, deadline_ns: int) -> None:
+    def _wait_for_room(self, port: Port, n: int, call: Call) -> None:
         with self._turn:
             self._wanting_room += 1
             try:
-                self._wait(port, lambda: port.may_claim(n), deadline_ns)
+                self._wait(port, lambda: port.may_claim(n, call.priority), call.deadline_ns)
             finally:
                 self._wanting_room -= 1
-        if time.monotonic_ns() >= deadline_ns:
+        if time.monotonic_ns() >= call.deadline_ns:
             raise DeadlineExceeded(f"no room for {n} rows of {port.spec.name!r} in time")
 
     def _made_room(self) -> None:

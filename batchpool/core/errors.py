@@ -104,7 +104,8 @@ class Retryable(PoolError):
 
 
 class Overloaded(Retryable):
-    """The lane is above its watermark; come back after Retry-After."""
+    """The lane is above its watermark, the caller above its share of it while others are active,
+    or the queue too long to answer in time; come back after Retry-After."""
 
     code = "overloaded"
 
@@ -149,6 +150,7 @@ class Status(enum.IntEnum):
     CANCELLED = 4
     DRAINING = 5
     INTERNAL = 6
+    OVERLOADED = 7
 
 
 _BY_STATUS: dict[int, type[PoolError]] = {
@@ -158,6 +160,7 @@ _BY_STATUS: dict[int, type[PoolError]] = {
     Status.CANCELLED: Cancelled,
     Status.DRAINING: Draining,
     Status.INTERNAL: InternalError,
+    Status.OVERLOADED: Overloaded,
 }
 
 _DEFAULT_TEXT: dict[int, str] = {
@@ -167,6 +170,7 @@ _DEFAULT_TEXT: dict[int, str] = {
     Status.CANCELLED: "the request was cancelled before it was run",
     Status.DRAINING: "the pool is shutting down; the request was not run",
     Status.INTERNAL: "internal error; the server's log has the details",
+    Status.OVERLOADED: "the request could not be answered in time; come back after Retry-After",
 }
 
 

@@ -26,7 +26,15 @@ from batchpool.core.tensors import Array
 from batchpool.edge.answers import Answer, found
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
-from batchpool.wire.request import HEADER_LENGTH, OIP, Body, Headers, InferRequest, form_of
+from batchpool.wire.request import (
+    HEADER_LENGTH,
+    OIP,
+    Body,
+    Headers,
+    InferRequest,
+    form_of,
+    header_priority,
+)
 
 VERSION = "1"  # of every model; there is one version of each
 _CLIENT_ID = b"x-client-id"
@@ -43,7 +51,7 @@ _WORTH_COMPRESSING_BYTES = 1024
 class Arrival:
     """What is known of a request when its headers are complete.
 
-    headers: lower-case names.  flow: who must be fair to whom, 32 bits.
+    headers: lower-case names.  flow: who must be fair to whom, 32 bits, not 0.
     at_ns: CLOCK_MONOTONIC; the request's own timeout counts from here.
     """
 
@@ -55,7 +63,7 @@ class Arrival:
     def of(cls, headers: Headers, peer: str) -> Arrival:
         """An arrival now. peer: the address at the other end, for callers without a name."""
         name = headers.get(_CLIENT_ID)
-        return cls(headers, crc32(name or peer.encode()), time.monotonic_ns())
+        return cls(headers, crc32(name or peer.encode()) or 1, time.monotonic_ns())
 
 
 class Door:
@@ -78,7 +86,8 @@ class Door:
         """Raise why this request cannot come in, before its body is read.
 
         TooLarge by its Content-Length, UnsupportedMediaType by its content type, or what a
-        claim of one row would meet now. Claims nothing; a refusal by the lane is counted.
+        claim of one row would meet now, at the priority in the header: a parameter may still
+        be on its way. Claims nothing; a refusal by the lane is counted.
         """
         headers = arrival.headers
         form_of(headers)
@@ -87,13 +96,14 @@ class Door:
             raise TooLarge(
                 f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken"
             )
+        priority = header_priority(headers)
         self._check_session()
-        self.port.check(1)
+        self.port.check(1, arrival.at_ns, flow=arrival.flow, priority=priority)
 
     def check_open(self) -> None:
         """Raise why no request can come in at all now, if so; overload is no such reason."""
         self._check_session()
-        self.port.check_gate()
+        self.port.check_gate(time.monotonic_ns())
 
     def _check_session(self) -> None:
         if self._reactor.over:

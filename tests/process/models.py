@@ -78,6 +78,18 @@ class Alone(Probe):
     """And one more."""
 
 
+class Gated(Probe):
+    """A Probe whose rows with a `gate` g wait until the test leaves the note `gate-g`."""
+
+    inputs = [*Probe.inputs, bp.Tensor("gate", "int64")]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        for gate in {*batch["gate"].tolist()} - {0}:
+            while not note(f"gate-{gate}").exists():
+                time.sleep(0.002)
+        return super().infer(batch)
+
+
 class Scaled(Numpy):
     """y = x * scale + shift, where both are declared parameters; `twice` is another output."""
 

@@ -26,7 +26,7 @@ class Pool:
 
     def __init__(self, port: Port) -> None:
         self.rings = 0
-        self.lane = AdmittedLane(0, 1, 0, other_side(port.lane), self._ring)
+        self.lane = AdmittedLane(0, 1, 0, other_side(port.lane), self._ring, own_flow=False)
         self.rows: list[tuple[int, int]] = []
 
     def _ring(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from batchpool.client.call import Call
+from batchpool.client.futures import RowsFuture, outcomes_of, resolve
 from batchpool.client.port import Port
 from batchpool.core.errors import (
     Cancelled,
@@ -12,13 +14,14 @@ from batchpool.core.errors import (
     Draining,
     InternalError,
     ModelError,
+    Overloaded,
     Status,
     WorkerLost,
 )
 from batchpool.core.lifecycle import State
 from batchpool.core.queue import Field
 from batchpool.pool.admission import AdmittedLane
-from tests.unit.client.ports import LATER, MS, NOW, Pool, answer, new_port, rows_of, send
+from tests.unit.client.ports import LATER, MS, NOW, Pool, S, answer, new_port, rows_of, send
 from tests.unit.lanes import new_lane, other_side
 from tests.unit.specs import AFFINE
 
@@ -49,6 +52,7 @@ def test_one_bad_row_fails_its_request_and_no_other() -> None:
         (Status.CANCELLED, Cancelled),
         (Status.DRAINING, Draining),
         (Status.INTERNAL, InternalError),
+        (Status.OVERLOADED, Overloaded),
     ],
 )
 @pytest.mark.parametrize("n", [1, 2])
@@ -62,6 +66,51 @@ def test_every_status_is_raised_as_its_error(status: Status, kind: type[Exceptio
     with pytest.raises(kind) as caught:
         port.result(pending)
     assert type(caught.value) is kind
+    assert port.map.claimed == 0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_row_refused_in_the_queue_says_when_to_come_back(n: int) -> None:
+    port = new_port(20)
+    pool = Pool(port)
+    refused, waiting = send(port, n), send(port, 5 - n)
+    pool.admit()
+    pool.finish(*pool.rows[:n], status=Status.OVERLOADED)
+    port.reap(NOW)
+    error = port.failure(refused)
+    assert isinstance(error, Overloaded)
+    assert error.message == "the request could not be answered in time; come back after Retry-After"
+    assert error.retry_after_ms == 1000, "no pace was measured yet"
+    port.pace.count(20, NOW + S)
+    error = port.failure(refused)
+    assert isinstance(error, Overloaded)
+    # Five rows are in the lane, and 20 a second leave it.
+    assert error.retry_after_ms == error.body()["retry_after_ms"] == 250
+    assert error.headers() == {"Retry-After": "1"}
+    port.pace.count(10**6, NOW + 2 * S)
+    with pytest.raises(Overloaded) as caught:
+        port.result(refused)
+    assert caught.value.retry_after_ms == 1
+    pool.finish(*pool.rows[n:], status=Status.OVERLOADED, text="a longer story")
+    assert port.reap(NOW) == [waiting]
+    with pytest.raises(Overloaded, match="a longer story"):
+        port.result(waiting)
+    assert port.map.claimed == 0
+
+
+def test_futures_of_rows_refused_in_the_queue_fail_as_overloaded() -> None:
+    port = new_port(20)
+    pool = Pool(port)
+    future = RowsFuture(lambda _: True, port)
+    call = Call(rows_of(1), NOW, LATER, 30.0, None, 0)
+    port.submit(call.rows, NOW, LATER, tag=(future, call))
+    port.flush()
+    pool.admit()
+    pool.finish(*pool.rows, status=Status.OVERLOADED)
+    for found, outcome in outcomes_of((port, pending) for pending in port.reap(NOW)):
+        resolve(found, outcome)
+    with pytest.raises(Overloaded, match="could not be answered in time"):
+        future.result(0)
     assert port.map.claimed == 0
 
 

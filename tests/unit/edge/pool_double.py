@@ -17,8 +17,10 @@ from batchpool.client.board import Board
 from batchpool.client.port import Port
 from batchpool.client.session import ModelFacts, Session
 from batchpool.core.batching import Limits
+from batchpool.core.errors import Status
 from batchpool.core.layout import board_layout, lane_layout, worker_layout
 from batchpool.core.lifecycle import PoolState
+from batchpool.core.queue import I64, Field
 from batchpool.core.tensors import ModelSpec
 from batchpool.model import Model, spec_of
 from batchpool.pool.admission import AdmittedLane
@@ -36,6 +38,7 @@ SERVER: dict[str, Any] = {
     "host": "127.0.0.1",
     "port": 8000,
     "max_body_mib": 8,
+    "stall_timeout_s": 4.0,
     "drain_s": 5.0,
     "log_level": "info",
 }
@@ -100,7 +103,10 @@ class PoolDouble:
 
         worker = Worker(spec, records_view(), NumpyRunner(model), self._wake.set, time.monotonic_ns)
         worker.add_lane(index, index + 1, lane())
-        self.batcher.add_lane(AdmittedLane(index, index + 1, index, lane(), self.session.bell.ring))
+        admitted = AdmittedLane(
+            index, index + 1, index, lane(), self.session.bell.ring, own_flow=False
+        )
+        self.batcher.add_lane(admitted)
         member = CrewMember(index, index, records_view(), self._wake.set)
         member.records.ready.set(1)
         self.batcher.add_worker(member)
@@ -122,6 +128,20 @@ class PoolDouble:
         worker, batches = self.workers[index], self._records[index].batches
         before = batches.get()
         await until(lambda: worker.step() and batches.get() > before, "a batch is run")
+
+    def refuse_queued(self, model: str) -> None:
+        """From now on no row of the model can be answered in time, as the batcher finds."""
+        lane = self.batcher.lanes[self.session.models[model].index]
+        admit = lane.admit
+
+        def refuse() -> I64:
+            rows = admit()
+            if rows.shape[1]:
+                lane.lane.write_status(rows[Field.SLOT], Status.OVERLOADED)
+                lane.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
+            return rows[:, :0]
+
+        lane.admit = refuse  # type: ignore[method-assign]
 
     def release(self) -> None:
         """Let the workers run again."""

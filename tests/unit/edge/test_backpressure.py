@@ -22,15 +22,18 @@ BOUND = 18  # 90 %
 REOPEN_BELOW = 16  # 80 %
 
 
-async def ask(it: Edge, row: int) -> httpx.Response:
-    return await it.http.post(INFER, json=affine(row))
+async def ask(it: Edge, row: int, client: str = "", priority: int = 0) -> httpx.Response:
+    fields = {"X-Client-Id": client, "X-Request-Priority": str(priority)}
+    return await it.http.post(INFER, json=affine(row), headers=fields)
 
 
-async def fill(it: Edge, rows: int) -> asyncio.Task[list[Any]]:
-    """So many single rows under way, held by the workers."""
+async def fill(it: Edge, rows: int, client: str = "") -> asyncio.Task[list[Any]]:
+    """So many single rows more under way, held by the workers."""
     it.pool.hold = True
-    task = asyncio.create_task(gathered([ask(it, i) for i in range(rows)]))
-    await until(lambda: it.pool.port("affine").map.claimed == rows, f"{rows} slots are claimed")
+    slots = it.pool.port("affine").map
+    whole = slots.claimed + rows
+    task = asyncio.create_task(gathered([ask(it, i, client) for i in range(rows)]))
+    await until(lambda: slots.claimed == whole, f"{whole} slots are claimed")
     return task
 
 
@@ -166,6 +169,59 @@ async def test_retry_after_is_the_measured_drain_rate() -> None:
         over = BOUND + 1 - REOPEN_BELOW
         assert (await ask(it, 0)).json()["retry_after_ms"] == over * 5
         it.pool.release()
+        await task
+
+
+@on_loop
+async def test_a_bulk_caller_has_half_while_another_is_active() -> None:
+    async with edge(Affine, slots=SLOTS) as it:
+        port = it.pool.port("affine")
+        tasks = [await fill(it, 1, "interactive"), await fill(it, BOUND // 2, "bulk")]
+        for _ in range(3):
+            refused = await ask(it, 0, "bulk")
+            assert_overloaded(refused)
+            assert refused.json()["error"] == (
+                "model 'affine' is overloaded: this flow holds 9 of 20 slots, and half (9) is its"
+                " share while others are active"
+            )
+            assert_overloaded(await ask(it, 0, "bulk", priority=1))
+            tasks.append(await fill(it, 1, "interactive"))
+        assert port.lane.refused.get() == 6
+        tasks.append(await fill(it, 5, "interactive"))
+        assert port.map.claimed == BOUND
+        it.pool.release()
+        answers = [answer for task in tasks for answer in await task]
+        assert [answer.status_code for answer in answers] == [200] * BOUND
+        assert port.map.held == {}
+
+
+@on_loop
+async def test_a_request_larger_than_the_share_comes_in_once_at_a_time() -> None:
+    async with edge(Affine, slots=SLOTS) as it:
+        tasks = [await fill(it, 2, "interactive")]
+        large = {"json": affine(*range(12)), "headers": {"X-Client-Id": "bulk"}}
+        first = asyncio.create_task(it.http.post(INFER, **large))
+        await until(lambda: it.pool.port("affine").map.claimed == 14, "it is under way")
+        assert_overloaded(await it.http.post(INFER, **large))
+        tasks.append(await fill(it, 4, "interactive"))
+        it.pool.release()
+        assert (await first).status_code == 200
+        assert (await it.http.post(INFER, **large)).status_code == 200
+        for task in tasks:
+            await task
+
+
+@on_loop
+async def test_a_raised_priority_uses_the_last_tenth() -> None:
+    async with edge(Affine, slots=SLOTS) as it:
+        task = await fill(it, BOUND, "bulk")
+        assert_overloaded(await ask(it, 0, "interactive"))
+        assert_overloaded(await ask(it, 0, "interactive", priority=128))
+        raised = asyncio.create_task(ask(it, 3, "interactive", priority=127))
+        slots = it.pool.port("affine").map
+        await until(lambda: slots.claimed == BOUND + 1, "it is under way")
+        it.pool.release()
+        assert split(await raised)[0]["outputs"][0]["data"] == affine_answer(3)
         await task
 
 

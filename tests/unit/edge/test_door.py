@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
 
-from batchpool.core.errors import Cancelled
+from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
 from batchpool.edge.door import Arrival, Door
 from batchpool.wire.request import InferRequest
 from tests.unit.edge.calls import affine
@@ -72,6 +73,37 @@ async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
         for _ in range(100):
             door.admit(arrival())
         assert (door.port.map.claimed, door.port.lane.refused.get()) == (0, 0)
+
+
+@on_loop
+async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
+    async with edge(Affine, slots=20) as it:
+        door = it.front.door("affine")
+        slots = door.port.map
+        bulk, other = (arrival(x_client_id=name) for name in ("bulk", "other"))
+        slots.take(9, bulk.flow)
+        slots.take(9, other.flow)
+        with pytest.raises(Overloaded, match="this flow holds 9 of 20 slots"):
+            door.admit(bulk)
+        assert not slots.shut
+        newcomer = {"x_client_id": "newcomer"}
+        with pytest.raises(Overloaded, match="18 of 20 slots are in use"):
+            door.admit(arrival(**newcomer))
+        door.admit(arrival(**newcomer, x_request_priority="127"))
+        for text in ("0", "128", "255"):
+            with pytest.raises(Overloaded):
+                door.admit(arrival(**newcomer, x_request_priority=text))
+        with pytest.raises(InvalidRequest, match="X-Request-Priority"):
+            door.admit(arrival(**newcomer, x_request_priority="256"))
+        assert slots.claimed == 18
+
+
+def test_callers_are_flows_by_their_names_or_addresses() -> None:
+    names = [b"alice", b"bob", b""]
+    flows = [Arrival.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
+    assert flows[:2] == [crc32(b"alice"), crc32(b"bob")]
+    assert flows[2] == Arrival.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
+    assert Arrival.of({}, "").flow == 1, "0 would be a client without flows"
 
 
 @on_loop

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.core.lifecycle import Gate
 from tests.unit.edge.calls import affine, binary, numbers, packed
 from tests.unit.edge.edge_double import chunk, request
-from tests.unit.edge.loops import on_loop, until
+from tests.unit.edge.loops import on_loop
 from tests.unit.edge.models import Affine, Echo, Picky, Two, Wide
 from tests.unit.edge.roads import Visit, same
 
@@ -284,81 +283,3 @@ async def test_expectations_and_offers() -> None:
         await it.take_end()
 
     assert (await same(scenario, Affine, server={"max_body_mib": 2})).fast == 2
-
-
-# -- states of the pool ----------------------------------------------------------------------
-
-
-def overload(it: Visit) -> None:
-    slots = it.of.pool.port("affine").map
-    while slots.admits(1):
-        slots.take_one()
-
-
-def shut(it: Visit, gate: Gate) -> None:
-    it.of.pool.port("affine").lane.gate.set(int(gate))
-
-
-STATES = {
-    "overloaded": overload,
-    "draining": lambda it: shut(it, Gate.DRAINING),
-    "broken": lambda it: shut(it, Gate.BROKEN),
-    "not open": lambda it: shut(it, Gate.CLOSED),
-    "no worker": lambda it: it.of.pool.session.board.serving.fill(0),
-    "pool gone": lambda it: it.of.reactor.close(),
-}
-
-
-@pytest.mark.parametrize("state", STATES)
-@on_loop
-async def test_refusals_at_the_headers_and_at_the_claim(state: str) -> None:
-    async def scenario(it: Visit) -> None:
-        refused = it.of.pool.port("affine").lane.refused
-        await it.send(SHORT[:-3])
-        await until(lambda: it.site.under_way == 1, "the headers have come")
-        STATES[state](it)
-        await it.send(SHORT[-3:])
-        await it.take()
-        before = refused.get() if state != "pool gone" else 0
-        for sent in (SHORT, raw(bytes(64 * 1024)), infer(affine(1))):
-            await it.send(sent)
-            assert b"retry-after" in await it.take() or state not in ("overloaded", "draining")
-        if state == "overloaded":
-            assert refused.get() == before + 3
-
-    assert (await same(scenario, Affine)).fast == 4
-
-
-@on_loop
-async def test_deadlines() -> None:
-    async def scenario(it: Visit) -> None:
-        it.of.pool.hold = True
-        await it.send(raw(ROW, X_Request_Timeout_Ms="20"))
-        assert b"504" in await it.take()
-        head = raw(ROW, X_Request_Timeout_Ms="1")
-        await it.send(head[:-3])
-        await until(lambda: it.site.under_way == 1, "the headers have come")
-        loop = it.of.reactor._loop
-        begun_s = loop.time()
-        await until(lambda: loop.time() > begun_s + 0.01, "its time is up")
-        await it.send(head[-3:])
-        assert b"504" in await it.take()
-
-    assert (await same(scenario, Affine)).fast == 2
-
-
-@on_loop
-async def test_what_nobody_expected_is_an_internal_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scenario(it: Visit) -> None:
-        door = it.of.front.door("affine")
-        for step in ("admit", "parse", "submit", "fetch_and_encode"):
-            with monkeypatch.context() as patch:
-                patch.setattr(door, step, lambda *_: 1 // 0)
-                await it.send(SHORT)
-                assert b"500" in await it.take()
-        await it.send(SHORT)
-        assert b"200" in await it.take()
-
-    await same(scenario, Affine)

@@ -10,9 +10,9 @@ after Retry-After) and what was on a connection that broke.
 Meanwhile every kind of process but the supervisor gets SIGKILL or SIGSTOP at random moments,
 workers and batcher while rows are RUNNING. A stopped process is continued after 0.2 to 3 s,
 except for half of the stopped workers, which the pool must find by itself (batch_timeout_s = 2).
-It does not look for stopped batchers and front ends: those this program continues, and 3 s
-leave it 2 s to answer again within the 5 s that are asked for. Short-lived clients
-die and stop in the middle of their calls.
+Stopped batchers and front ends it finds after 4 s (stall_timeout_s); those this program continues
+before, and 3 s leave it 2 s to answer again within the 5 s that are asked for. Short-lived
+clients die and stop in the middle of their calls.
 
 Exit status 1, with a list, if anything of this is violated:
 

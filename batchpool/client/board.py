@@ -16,6 +16,7 @@ class Board:
         segment = map_checked(fd, layout, writable=writable)
         cells = segment.cells()
         self.state = Word(cells, word(layout, "state"))
+        self.stalled = Word(cells, word(layout, "stalled"))
         self.serving = segment.array(layout.columns["serving"])
 
     def serves(self, model: int) -> bool:

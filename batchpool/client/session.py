@@ -49,6 +49,7 @@ class ModelFacts:
     request_timeout_s: float
     max_batch: int
     max_wait_ms: float = 0.0
+    batch_sizes: tuple[int, ...] = ()
 
 
 class Session:
@@ -116,6 +117,7 @@ class Session:
                 form["request_timeout_s"],
                 form["max_batch"],
                 form["max_wait_ms"],
+                tuple(form["batch_sizes"]),
             )
         self.server = answer["server"]
         board_fd, bell_fd = fds

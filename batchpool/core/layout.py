@@ -1,8 +1,8 @@
 """The byte layout of the shared-memory segments, every offset computed by adding.
 
-Purpose: one client's private road to one model (a lane), one worker's batch records, and
-the pool's small read-only board. Little-endian, x86-64 (see shm/ring.py). VERSION changes
-whenever a word moves; two processes agree on a layout's digest before they map it.
+Purpose: one client's private road to one model (a lane), one worker's batch records, the
+pool's small read-only board, and its pulse. Little-endian, x86-64 (see shm/ring.py). VERSION
+changes whenever a word moves; two processes agree on a layout's digest before they map it.
 
 A lane of S slots (ring capacity C = the smallest power of two >= S):
 
@@ -122,6 +122,15 @@ WORKER_WORDS: dict[str, str] = {
 # The pool's board: read-only for clients.
 BOARD_WORDS: dict[str, str] = {
     "state": "supervisor",
+    "stalled": "supervisor",
+}
+
+# Who stamps the pulse stands in its one column; it has no words.
+_WRITERS: dict[str, dict[str, str]] = {
+    "lane": LANE_WORDS,
+    "worker": WORKER_WORDS,
+    "board": BOARD_WORDS,
+    "pulse": {},
 }
 
 
@@ -157,7 +166,7 @@ class Layout:
 
     def drawing(self) -> str:
         """The layout as text: every word and column with offset, bytes, shape and writer."""
-        writers = {"lane": LANE_WORDS, "worker": WORKER_WORDS, "board": BOARD_WORDS}[self.kind]
+        writers = _WRITERS[self.kind]
         lines = [
             f"{self.kind}: {self.slots} slots, {self.total_bytes} bytes,"
             f" version {VERSION}, digest {self.digest}",
@@ -274,11 +283,27 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
 
 
 def board_layout(max_models: int) -> Layout:
-    """The layout of the pool's board. serving[model]: warm workers; 0 means not ready."""
+    """The layout of the pool's board. serving[model]: warm workers; 0 means not ready.
+
+    stalled: 1 while the batcher makes no progress.
+    """
     words, at = _words(BOARD_WORDS)
     adder = _Adder(at)
     adder.add("serving", "u4", (max_models,), "supervisor")
     return _finish("board", max_models, 1, words, adder)
+
+
+def pulse_layout(posts: int) -> Layout:
+    """The layout of the pulse: when each of the watched processes last made progress.
+
+    progress_ns[post]: CLOCK_MONOTONIC, 0 before the first stamp. Post 0 is the batcher's, post
+    1 + i that of front end i; a process that takes another's place takes its post.
+    """
+    assert posts >= 1, posts
+    words, at = _words({})
+    adder = _Adder(at)
+    adder.add("progress_ns", "i8", (posts,), "the post's process")
+    return _finish("pulse", posts, 1, words, adder)
 
 
 def _facts(spec: ModelSpec) -> list[str]:

@@ -1,8 +1,9 @@
 """Front: what one front end serves and what it answers besides infer. No HTTP library here.
 
 live    200 while the process runs
-ready   200 when the pool was started, is not draining, and every model's lane is open and
-        served by a worker; else 503 with the reason. Overload does not make it unready
+ready   200 when the pool was started, is not draining, its batcher is not stuck, and every
+        model's lane is open and served by a worker; else 503 with the reason. Overload does
+        not make it unready
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Front:
         self._configs = {
             name: json_answer(
                 objects.model_config(
-                    door.facts.spec, door.facts.max_batch, round(door.facts.max_wait_ms * 1000)
+                    door.facts.spec,
+                    door.facts.max_batch,
+                    round(door.facts.max_wait_ms * 1000),
+                    door.facts.batch_sizes,
                 )
             )
             for name, door in self.doors.items()
@@ -97,6 +101,7 @@ class Front:
         door = self.door(model, version)
         try:
             self._check_leaving()
+            self._check_batcher()
             door.check_open()
         except PoolError as exc:
             return refusal(exc, objects.model_ready(model, False))
@@ -117,8 +122,13 @@ class Front:
             raise NotReady("the server is starting")
         if not self.doors:
             raise NotReady("the server has no models")
+        self._check_batcher()
         for door in self.doors.values():
             door.check_open()
+
+    def _check_batcher(self) -> None:
+        if self._reactor.session.board.stalled.get():
+            raise NotReady("the server's batcher makes no progress")
 
 
 Ask = Callable[..., Answer]

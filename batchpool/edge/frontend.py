@@ -1,10 +1,13 @@
 """The front-end process: a client of the pool that listens on HTTP.
 
-Started by the supervisor with a control channel and a listening socket:
+Started by the supervisor with a control channel, a listening socket and the pulse:
 
-    python -m batchpool.edge --control-fd N --listen-fd M --parent PID [--log-level LEVEL]
+    python -m batchpool.edge --control-fd N --listen-fd M --pulse-fd P --posts COUNT --post OWN
+        --parent PID [--log-level LEVEL]
 
 and tells it:  serving {}   lanes are open and the socket is served
+
+A timer of its event loop stamps the pulse, and so does its thread for long work.
 
 Exit status:   0  SIGTERM came; every request under way was answered, or its time was up
                1  it could not join the pool, or the supervisor has gone
@@ -19,6 +22,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 
 import uvloop
@@ -31,6 +35,7 @@ from batchpool.edge.fastpath import fast_protocol
 from batchpool.edge.front import Front
 from batchpool.edge.server import Server
 from batchpool.pool import child
+from batchpool.shm.pulse import Pulse, beat_interval_ns
 
 _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
@@ -41,7 +46,8 @@ _LAST_WORDS_S = 0.05  # for writing out what became of the requests under way
 def main(argv: Sequence[str]) -> int:
     """The role `frontend`."""
     parser = argparse.ArgumentParser(prog="batchpool.edge", add_help=False)
-    parser.add_argument("--listen-fd", type=int, required=True)
+    for flag in ("--listen-fd", "--pulse-fd", "--posts", "--post"):
+        parser.add_argument(flag, type=int, required=True)
     own, rest = parser.parse_known_args(argv)
     args = child.arguments("frontend", rest)
     child.start(args.parent)
@@ -50,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     listener = socket.socket(fileno=own.listen_fd)
     listener.set_inheritable(False)
+    pulse = Pulse(own.pulse_fd, own.posts)
+    os.close(own.pulse_fd)
     session = Session(child.control_channel(args.control_fd), "the supervisor")
     try:
         session.attach()
@@ -59,8 +67,12 @@ def main(argv: Sequence[str]) -> int:
         _LOG.error("cannot join the pool: %s", exc.message)
         return _EXIT_LOST
     _collect_garbage_seldom()
+
+    def beat() -> None:
+        pulse.beat(own.post, time.monotonic_ns())
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(session, listener))
+        return runner.run(serve(session, listener, beat))
 
 
 def _collect_garbage_seldom() -> None:
@@ -70,11 +82,16 @@ def _collect_garbage_seldom() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def serve(session: Session, listener: socket.socket) -> int:
-    """Serve an attached session with open ports until SIGTERM; returns the exit status."""
+async def serve(session: Session, listener: socket.socket, beat: Callable[[], None]) -> int:
+    """Serve an attached session with open ports until SIGTERM; returns the exit status.
+
+    beat: stamps the pulse.
+    """
     loop = asyncio.get_running_loop()
+    _Heart(beat, beat_interval_ns(session.server["stall_timeout_s"]) / 1e9, loop)()
     reactor = Reactor(session, _supervisor_gone)
     front = Front(reactor)
+    front.aside.beat = beat
     server = Server(
         build_app(front),
         drain_s=session.server["drain_s"],
@@ -90,6 +107,21 @@ async def serve(session: Session, listener: socket.socket) -> int:
         reactor.close()
         front.aside.close()
     return _EXIT_OK
+
+
+class _Heart:
+    """Beats in the event loop, so that it stands still when the loop does."""
+
+    def __init__(
+        self, beat: Callable[[], None], interval_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._beat = beat
+        self._interval_s = interval_s
+        self._loop = loop
+
+    def __call__(self) -> None:
+        self._beat()
+        self._loop.call_later(self._interval_s, self)
 
 
 class _Stop:

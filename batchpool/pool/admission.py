@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from batchpool.core.buckets import Buckets
 from batchpool.core.lifecycle import Gate, State
 from batchpool.core.queue import FIELDS, I64, Field, largest
 from batchpool.core.tensors import Array
@@ -26,10 +27,21 @@ def _all_different(slots: Array) -> bool:
 
 
 class AdmittedLane:
-    """One lane as the batcher holds it. `number` is its place in every table of lanes."""
+    """One lane as the batcher holds it. `number` is its place in every table of lanes.
+
+    own_flow: all its rows are of one flow, the lane's own; else each row says its flow, as
+    those of a front end do, whose callers come through one lane.
+    """
 
     def __init__(
-        self, number: int, serial: int, model: int, lane: Lane, ring_client: Callable[[], None]
+        self,
+        number: int,
+        serial: int,
+        model: int,
+        lane: Lane,
+        ring_client: Callable[[], None],
+        *,
+        own_flow: bool = True,
     ) -> None:
         self.number = number
         self.serial = serial
@@ -41,6 +53,8 @@ class AdmittedLane:
         self.broken = False
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
+        self._own_flow = -serial if own_flow else None  # below all that a row can say
+        self._buckets = Buckets(lane.spec)
         self._cancels = -1  # every cancel word is looked at once
 
     def open(self, gate: Gate = Gate.OPEN) -> None:
@@ -137,5 +151,6 @@ class AdmittedLane:
         rows[Field.SUBMIT_NS] = lane.submit_ns[slots]
         rows[Field.DEADLINE_NS] = lane.deadline_ns[slots]
         rows[Field.PRIORITY] = lane.priority[slots]
-        rows[Field.FLOW] = lane.flow[slots]
+        rows[Field.FLOW] = lane.flow[slots] if self._own_flow is None else self._own_flow
+        rows[Field.BUCKET] = self._buckets.of(lane.input_sizes[slots])
         return rows

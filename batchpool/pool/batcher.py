@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from batchpool.core.batching import NEVER_NS, Dispatch, Worker, decide
+from batchpool.core.batching import NEVER_NS, Decision, Worker, decide
 from batchpool.core.errors import Status
 from batchpool.core.lifecycle import Gate, Reason, State
 from batchpool.core.queue import I64, Field
@@ -69,7 +69,7 @@ class Batcher:
         model = self.models[lane.model]
         theirs = np.flatnonzero(model.queue.view()[Field.LANE] == number)
         if len(theirs):
-            model.queue.take(theirs)
+            model.queue.drop(theirs)
         model.suspects.take_lane(number)
         self._unmap_if_idle(lane)
 
@@ -127,32 +127,43 @@ class Batcher:
         """Do all there is to do now; return when to be woken at the latest."""
         for member in self.crew.values():
             for batch in member.finished():
+                member.measure(batch, now_ns)
+                self.models[member.model].traffic.finished(now_ns)
                 self.complete(member, batch)
             member.advance()
-        for lane in list(self.lanes.values()):
-            if not (lane.closing or lane.broken):
-                self._admit(lane)
+        self._admit(now_ns)
         wake_at_ns = NEVER_NS
         for index, model in enumerate(self.models):
             if len(model.queue) or len(model.suspects):
                 wake_at_ns = min(wake_at_ns, self._decide(index, model, now_ns))
         return wake_at_ns
 
-    def _admit(self, lane: AdmittedLane) -> None:
-        model = self.models[lane.model]
-        cancels_came = lane.cancels_came()
-        rows = lane.admit()
-        if rows.shape[1]:
+    def _admit(self, now_ns: int) -> None:
+        """Take what came in from every lane; drop what was cancelled."""
+        came: dict[int, list[I64]] = {}
+        with_cancels = []
+        for lane in list(self.lanes.values()):
+            if lane.closing or lane.broken:
+                continue
+            if lane.cancels_came():
+                with_cancels.append(lane)
+            rows = lane.admit()
+            if rows.shape[1]:
+                came.setdefault(lane.model, []).append(rows)
+        for index, parts in came.items():
+            model = self.models[index]
+            rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             model.queue.append(rows)
+            model.traffic.arrived(rows.shape[1], now_ns)
             model.tally.admitted += rows.shape[1]
-        if cancels_came:
-            self._drop_cancelled(model, lane)
+        for lane in with_cancels:
+            self._drop_cancelled(self.models[lane.model], lane)
 
     def _drop_cancelled(self, model: ModelQueue, lane: AdmittedLane) -> None:
         queued = model.queue.view()
         mine = np.flatnonzero(queued[Field.LANE] == lane.number)
         gone = mine[lane.cancelled(queued[Field.SLOT, mine], queued[Field.SEQUENCE, mine])]
-        dropped = [model.queue.take(gone)] if len(gone) else []
+        dropped = [model.queue.drop(gone)] if len(gone) else []
         apart = model.suspects.of_lane(lane.number)
         if apart.shape[1]:
             mask = lane.cancelled(apart[Field.SLOT], apart[Field.SEQUENCE])
@@ -170,15 +181,16 @@ class Batcher:
             wake_at_ns = model.suspects.next_deadline_ns()
         if not len(model.queue):
             return wake_at_ns
-        workers = [self._as_worker(m) for m in crew if not m.runs_apart()]
-        decision = decide(now_ns, model.queue.view(), workers, model.limits)
-        if decision.dispatch:
-            taken = self._take(model, decision.dispatch)
-            for dispatch, rows in zip(decision.dispatch, taken, strict=True):
-                self._dispatch(model, self.crew[dispatch.worker], rows, dispatch.reason, now_ns)
-        if len(decision.expire):
-            late = np.flatnonzero(model.queue.view()[Field.DEADLINE_NS] <= now_ns)
-            self._expire(model, model.queue.take(late))
+        model.queue.age(now_ns)
+        workers = [self._as_worker(m, now_ns) for m in crew if not m.runs_apart()]
+        decision = decide(now_ns, model.queue.view(), workers, model.limits, model.traffic)
+        groups, late, refused = _take(model, decision)
+        for dispatch, rows in zip(decision.dispatch, groups, strict=True):
+            self._dispatch(model, self.crew[dispatch.worker], rows, dispatch.reason, now_ns)
+        self._expire(model, late)
+        if refused.shape[1]:
+            model.tally.refused += refused.shape[1]
+            self._endings.end(model, refused, Status.OVERLOADED, model.refusal_text())
         return min(wake_at_ns, decision.wake_at_ns)
 
     def _expire(self, model: ModelQueue, rows: I64) -> None:
@@ -191,27 +203,17 @@ class Batcher:
             return
         wanted = model.suspects.peek()[Field.LANE]
         for member in crew:
-            lanes = self._as_worker(member).lanes
+            lanes = self._as_worker(member, now_ns).lanes
             if member.in_flight == 0 and (lanes is None or bool(lanes[wanted].all())):
                 self._dispatch(model, member, model.suspects.take_next(), Reason.APART, now_ns)
                 return
 
-    def _take(self, model: ModelQueue, groups: tuple[Dispatch, ...]) -> list[I64]:
-        """Take the groups of one decision, whose positions all refer to the same queue."""
-        view = model.queue.view()
-        taken = [view[:, group.rows].copy() for group in groups]
-        last = groups[-1].rows
-        if isinstance(last, slice):
-            model.queue.take(slice(0, last.stop))
-        else:
-            model.queue.take(np.concatenate([group.rows for group in groups]))
-        return taken
-
-    def _as_worker(self, member: CrewMember) -> Worker:
+    def _as_worker(self, member: CrewMember, now_ns: int) -> Worker:
         if not self._all_mapped.get(member.number):
             self._all_mapped[member.number] = member.look_at_lanes(self._serials)
         lanes = None if self._all_mapped[member.number] else member.acknowledged
-        return Worker(member.number, member.in_flight, lanes)
+        free_at_ns = member.free_at_ns(now_ns)
+        return Worker(member.number, member.in_flight, lanes, member.time, free_at_ns)
 
     def _dispatch(
         self, model: ModelQueue, member: CrewMember, rows: I64, reason: Reason, now_ns: int
@@ -226,3 +228,24 @@ class Batcher:
         member.publish(batch)
         model.tally.dispatched(rows.shape[1], reason)
         return batch
+
+
+def _take(model: ModelQueue, decision: Decision) -> tuple[list[I64], I64, I64]:
+    """Take what was decided out of the queue: the groups to dispatch, the rows that are late,
+    those that are refused. All positions refer to the queue as it was."""
+    queue = model.queue
+    view = queue.view()
+    groups = [view[:, group.rows].copy() for group in decision.dispatch]
+    gone = np.concatenate([decision.expire, decision.refuse])
+    late, refused = view[:, decision.expire], view[:, decision.refuse]
+    last = decision.dispatch[-1].rows if groups else None
+    if isinstance(last, slice):
+        queue.take(slice(0, last.stop))
+        gone -= last.stop
+    elif groups:
+        sent = np.sort(np.concatenate([group.rows for group in decision.dispatch]))
+        queue.take(sent)
+        gone -= np.searchsorted(sent, gone)
+    if len(gone):
+        queue.drop(gone)
+    return groups, late, refused

@@ -2,9 +2,9 @@
 
 Told by the supervisor:
 
-    start        {models: [{spec, max_batch, max_wait_ns, attempts, idempotent}], max_lanes}
-                 fds: its bell
-    lane         {lane, serial, model, slots}                 fds: segment, the client's bell
+    start        {models: [{spec, limits, attempts, idempotent}], max_lanes,
+                 posts, beat_ns}                          fds: its bell, the pulse
+    lane         {lane, serial, model, slots, local}          fds: segment, the client's bell
     unlane       {lane}
     worker       {worker, model, max_batch}                   fds: segment, the worker's bell
     worker_lost  {worker, cause}
@@ -14,6 +14,8 @@ Told by the supervisor:
 
 and tells it:  running {} | lane_closed {lane} | worker_handled {worker} | drained {} |
 tally {id, models}
+
+It stamps the pulse in every turn of its loop, at least every beat_ns.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataclasses import asdict
 from typing import Any
 
 from batchpool.core.batching import Limits
+from batchpool.core.buckets import Buckets
 from batchpool.core.layout import lane_layout, worker_layout
 from batchpool.core.tensors import ModelSpec
 from batchpool.pool import child
@@ -35,10 +38,9 @@ from batchpool.pool.takeover import take_over
 from batchpool.shm.channel import Channel, Closed
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
+from batchpool.shm.pulse import BATCHER, Pulse
 from batchpool.shm.records import Records
 from batchpool.shm.segment import map_checked
-
-_LOOK_NS = 1_000_000_000
 
 
 class BatcherProcess:
@@ -47,14 +49,17 @@ class BatcherProcess:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         message, fds = channel.receive()
-        (bell_fd,) = fds
+        bell_fd, pulse_fd = fds
         self._bell = Doorbell(bell_fd)
+        self._pulse = Pulse(pulse_fd, message["posts"])
+        os.close(pulse_fd)
+        self._beat_ns = message["beat_ns"]
         self._max_lanes = message["max_lanes"]
         self._specs = [ModelSpec.from_wire(form["spec"]) for form in message["models"]]
         models = [
             ModelQueue(
                 spec.name,
-                Limits(form["max_batch"], form["max_wait_ns"]),
+                _limits(spec, form["limits"]),
                 form["attempts"],
                 form["idempotent"],
             )
@@ -77,6 +82,7 @@ class BatcherProcess:
             # Cleared before the counters are looked at, so that no ring is lost.
             self._bell.clear()
             now_ns = time.monotonic_ns()
+            self._pulse.beat(BATCHER, now_ns)
             wake_at_ns = self.batcher.step(now_ns)
             if not self._running_told:
                 self._running_told = True
@@ -84,7 +90,7 @@ class BatcherProcess:
             if self.batcher.draining and not self._drain_told and self.batcher.is_empty():
                 self._drain_told = True
                 self._channel.send({"op": "drained"})
-            ready = waiter.wait_until(min(wake_at_ns, now_ns + _LOOK_NS))
+            ready = waiter.wait_until(min(wake_at_ns, now_ns + self._beat_ns))
             if control in ready:
                 self._hear_all()
 
@@ -113,7 +119,14 @@ class BatcherProcess:
         number = message["lane"]
         bell = self._bells[("lane", number)] = Doorbell(bell_fd)
         self.batcher.add_lane(
-            AdmittedLane(number, message["serial"], message["model"], lane, bell.ring)
+            AdmittedLane(
+                number,
+                message["serial"],
+                message["model"],
+                lane,
+                bell.ring,
+                own_flow=message["local"],
+            )
         )
 
     def _on_unlane(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -155,6 +168,11 @@ class BatcherProcess:
             for model in self.batcher.models
         }
         self._channel.send({"op": "tally", "id": message["id"], "models": models})
+
+
+def _limits(spec: ModelSpec, form: dict[str, Any]) -> Limits:
+    """A model's limits as the supervisor sent them; the sizes of its rows are known here."""
+    return Limits(**{**form, "sizes": tuple(form["sizes"]), "bucketed": Buckets(spec).many})
 
 
 def main(argv: Sequence[str]) -> int:

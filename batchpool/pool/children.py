@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchpool.pool.excuses import Excuse
 from batchpool.shm.channel import Channel, Closed, close_all, pair
 
 _BACK_OFF_FIRST_S = 0.5
@@ -38,14 +39,22 @@ class Post:
 
 @dataclass
 class Child:
-    """A running child. `pidfd` is -1 where the kernel has none; then `is_gone` is asked."""
+    """A running child. `pidfd` is -1 where the kernel has none; then `is_gone` is asked.
+
+    started_ns: CLOCK_MONOTONIC, before its start. cause: why it will end, where that is known
+    before. condemned: killed for it; the end is on the way.
+    """
 
     role: str
     post: Post
     process: subprocess.Popen[bytes]
     channel: Channel
     pidfd: int
+    started_ns: int
     state: str = "starting"
+    cause: str = ""
+    condemned: bool = False
+    excuse: Excuse = field(default_factory=Excuse, repr=False)
     closed: bool = field(default=False, repr=False)
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque, repr=False)
 
@@ -56,6 +65,10 @@ class Child:
     def is_gone(self) -> bool:
         """Whether it has ended; reaps it if so."""
         return self.process.poll() is not None
+
+    def why(self) -> str:
+        """Why it ended, for people: the cause where that was known before."""
+        return self.cause or self.ending()
 
     def ending(self) -> str:
         """How it ended, for people."""
@@ -96,6 +109,12 @@ class Child:
         if not self.is_gone():
             self.process.send_signal(sig)
 
+    def condemn(self, cause: str) -> None:
+        """Kill it, also when it is stopped, and remember why."""
+        self.cause = cause
+        self.condemned = True
+        self.kill()
+
     def close(self) -> None:
         """Let go of its descriptors, once it has ended."""
         if not self.closed:
@@ -111,6 +130,7 @@ def start_child(
     module: Sequence[str],
     post: Post,
     *,
+    started_ns: int,
     flags: Sequence[str] = (),
     fds: Sequence[int] = (),
     settings: Mapping[str, str] | None = None,
@@ -118,7 +138,8 @@ def start_child(
     """Start `python -m MODULE...` with one end of a control channel.
 
     Only the supervisor's main thread may call this: the child's life is bound to the thread
-    that started it. settings: what its environment has more than ours.
+    that started it. started_ns: CLOCK_MONOTONIC, now. settings: what its environment has more
+    than ours.
     """
     ours, theirs = pair()
     command = [
@@ -153,4 +174,4 @@ def start_child(
         pidfd = os.pidfd_open(process.pid)
     except OSError:
         pidfd = -1
-    return Child(role, post, process, ours, pidfd)
+    return Child(role, post, process, ours, pidfd, started_ns)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from batchpool.core.adaptive import BatchTime
 from batchpool.core.layout import RECORDS
-from batchpool.core.lifecycle import Reason
+from batchpool.core.lifecycle import Outcome, Reason
 from batchpool.core.queue import I64, Field, largest
 from batchpool.shm.records import Records
+
+_OK = int(Outcome.OK)
 
 
 @dataclass
@@ -19,6 +22,7 @@ class Batch:
 
     apart: its rows are suspects, and nothing else may ride with them.
     size: how many rows left with it; a takeover may find fewer of them still RUNNING.
+    sent_ns is 0 where an earlier batcher sent it.
     """
 
     record: int
@@ -42,6 +46,8 @@ class CrewMember:
         self._sq = records.sq_producer()
         self._cq = records.cq_consumer()
         self._token = int(records.token.max())
+        self.time = BatchTime()
+        self._last_done_ns = 0
 
     @property
     def in_flight(self) -> int:
@@ -90,6 +96,23 @@ class CrewMember:
                 done.append(batch)
         self._seen = len(entries)
         return done
+
+    def measure(self, batch: Batch, now_ns: int) -> None:
+        """Learn from a finished batch how long one takes, seen from here: way and all."""
+        since_ns = max(batch.sent_ns, self._last_done_ns)
+        self._last_done_ns = now_ns
+        if batch.sent_ns and self.records.outcome[batch.record] == _OK:
+            self.time.took(batch.size, now_ns - since_ns)
+
+    def free_at_ns(self, now_ns: int) -> int:
+        """When it will have run what it has, by what is known of its times."""
+        if not self.batches:
+            return now_ns
+        sent = sorted(self.batches.values(), key=lambda batch: batch.token)
+        at_ns = float(max(sent[0].sent_ns, self._last_done_ns))
+        for batch in sent:
+            at_ns = max(at_ns, batch.sent_ns) + self.time.mean_ns(batch.size)
+        return max(now_ns, int(at_ns))
 
     def runs_apart(self) -> bool:
         """Whether it has suspects aboard."""

@@ -2,7 +2,7 @@
 
     attach  {version}        fds: the client's bell   -> attached {models, server}  fds: board, bell
     lane    {model}                                   -> lane {lane, slots, digest} fds: segment
-    status  {}                                        -> status {status}
+    status  {}                                        -> status {status}, within about a second
 
 A refusal is error {code, error}. A front end asks over its own channel, a local program over
 the unix socket; a front end's lanes are the pool's, a local client's are sealed memfds.
@@ -32,23 +32,28 @@ from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.lease import peer_of, pidfd_of
 
 _LOG = logging.getLogger("batchpool.supervisor")
+_TALLY_NS = 1_000_000_000  # how long the batcher gets to say its counts
 
 
 class Desk:
-    """Serves attached clients. `status` composes the pool's account from a batcher's tally."""
+    """Serves attached clients. `status` composes the pool's account from a batcher's tally: {}
+    while there is no batcher, None if it does not answer."""
 
     def __init__(
         self,
         holdings: Holdings,
         staff: Staff,
-        status: Callable[[dict[str, Any]], dict[str, Any]],
+        status: Callable[[dict[str, Any] | None], dict[str, Any]],
+        clock_ns: Callable[[], int],
     ) -> None:
         self._holdings = holdings
         self._staff = staff
         self._status = status
+        self._clock_ns = clock_ns
         self._count = 0
         self.local: list[Attached] = []
-        self._questions: dict[int, Attached] = {}
+        self._questions: dict[int, tuple[Attached, int]] = {}  # who asked, and until when he waits
+        self._silent = False  # the batcher owes an answer that is overdue
 
     def accept(self) -> Attached | None:
         """A new local connection; None when it went away again."""
@@ -137,6 +142,7 @@ class Desk:
                 "watermark": model.config.watermark,
                 "request_timeout_s": model.config.request_timeout_s,
                 "max_batch": model.config.max_batch,
+                "batch_sizes": list(model.config.batch_sizes),
                 "max_wait_ms": model.config.max_wait_ms,
             }
             for model in self._holdings.plan.models
@@ -156,7 +162,7 @@ class Desk:
             raise InvalidRequest(f"this client has a lane to model {name!r} already")
         local = who.frontend is None
         layout = plans[index].client_lane if local else plans[index].lane
-        entry = self._holdings.lanes.add(index, who.owner, layout, who.bell_fd, sealed=local)
+        entry = self._holdings.lanes.add(index, who.owner, layout, who.bell_fd, local=local)
         self._staff.announce_lane(entry)
         answer = {
             "op": "lane",
@@ -172,7 +178,7 @@ class Desk:
             self._staff.retire_lane(entry)
         if who in self.local:
             self.local.remove(who)
-        for number, asker in list(self._questions.items()):
+        for number, (asker, _) in list(self._questions.items()):
             if asker is who:
                 del self._questions[number]
         who.close()
@@ -180,24 +186,43 @@ class Desk:
     # -- status -------------------------------------------------------------------------
 
     def _ask_status(self, who: Attached) -> dict[str, Any] | None:
-        """The batcher's counts come first; the answer follows when they are there."""
+        """The batcher's counts come first; the answer follows when they are there.
+
+        One that has not answered yet is asked nothing more: it would pile up before it.
+        """
         if self._staff.batcher is None:
             return {"op": "status", "status": self._status({})}
+        if self._silent:
+            return {"op": "status", "status": self._status(None)}
         self._count += 1
-        self._questions[self._count] = who
+        self._questions[self._count] = who, self._clock_ns() + _TALLY_NS
         self._staff.batcher.tell({"op": "tally", "id": self._count})
         return None
 
+    def tick(self) -> int:
+        """Answer without counts who waited too long; returns when it is next due, as Staff.tick."""
+        now_ns = self._clock_ns()
+        for number, (_, until_ns) in list(self._questions.items()):
+            if until_ns <= now_ns:
+                self._silent = True
+                self._tell_status(number, None)
+        dues_ns = [until_ns for _, until_ns in self._questions.values()]
+        return min(dues_ns, default=now_ns + _TALLY_NS)
+
     def tally_came(self, message: dict[str, Any]) -> None:
-        who = self._questions.pop(message["id"], None)
-        if who is not None:
-            self._send(who, {"op": "status", "status": self._status(message["models"])}, [])
+        self._silent = False
+        if message["id"] in self._questions:
+            self._tell_status(message["id"], message["models"])
 
     def batcher_gone(self) -> None:
         """Answer whoever waits for its counts without them."""
-        for who in self._questions.values():
-            self._send(who, {"op": "status", "status": self._status({})}, [])
-        self._questions.clear()
+        self._silent = False
+        for number in list(self._questions):
+            self._tell_status(number, {})
+
+    def _tell_status(self, number: int, tallies: dict[str, Any] | None) -> None:
+        who, _ = self._questions.pop(number)
+        self._send(who, {"op": "status", "status": self._status(tallies)}, [])
 
 
 def attached_frontend(owner: str, channel: Channel, index: int) -> Attached:

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from batchpool.core.adaptive import Traffic
 from batchpool.core.batching import Limits
 from batchpool.core.errors import Status
 from batchpool.core.lifecycle import Outcome, Reason, State
@@ -37,6 +38,7 @@ class Tally:
     batches: int = 0
     rows: int = 0
     expired: int = 0
+    refused: int = 0
     cancelled: int = 0
     failed: int = 0
     lost: int = 0
@@ -61,7 +63,16 @@ class ModelQueue:
     idempotent: bool = True
     queue: Queue = field(default_factory=Queue)
     suspects: Suspects = field(default_factory=Suspects)
+    traffic: Traffic = field(default_factory=Traffic)
     tally: Tally = field(default_factory=Tally)
+
+    def refusal_text(self) -> str:
+        """Why rows were refused although the lane had room."""
+        target_ms = self.limits.target_ns / 1e6
+        return (
+            f"model {self.name!r} is overloaded: this request would not be answered in time"
+            f" (target_p99_ms = {target_ms:g})"
+        )
 
 
 class Endings:
@@ -94,7 +105,7 @@ class Endings:
         model = self._models[member.model]
         model.tally.extents += int(member.records.extents[batch.record])
         outcome = int(member.records.outcome[batch.record])
-        if outcome == _NO_MEMORY and batch.size > 1 and model.idempotent:
+        if outcome == _NO_MEMORY and self._can_shrink(model, batch):
             self._run_smaller(model, batch)
         elif outcome != _OK:
             model.tally.failed += 1
@@ -121,16 +132,20 @@ class Endings:
         self._stop_running(batch.rows)
         member.free(batch)
 
+    def _can_shrink(self, model: ModelQueue, batch: Batch) -> bool:
+        """Whether the rows of a batch that was too large can run in smaller ones."""
+        return model.idempotent and _smaller(model.limits, batch.size) > 0
+
     def _run_smaller(self, model: ModelQueue, batch: Batch) -> None:
         """The device's memory was too small: learn the cap; the rows are no suspects."""
         model.tally.no_memory += 1
-        cap = batch.size // 2
+        cap = _smaller(model.limits, batch.size)
         if cap < model.limits.max_batch:
             model.limits = replace(model.limits, max_batch=cap)
         rows = self._open_lanes_only(batch.rows)
         self._requeue(rows)
         if batch.apart:
-            for part in np.array_split(rows, 2, axis=1):
+            for part in np.array_split(rows, -(-rows.shape[1] // cap) or 1, axis=1):
                 model.suspects.add_group(part)
         else:
             model.queue.prepend(rows)
@@ -175,3 +190,11 @@ class Endings:
         for lane, part in self.by_lane(rows):
             lane.lane.write_status(part[Field.SLOT], status, text)
         self._hand_back(model, rows)
+
+
+def _smaller(limits: Limits, n: int) -> int:
+    """The largest batch that takes less than one of n rows does; 0 if none can."""
+    if not limits.sizes:
+        return n // 2
+    padded = limits.padded(n)
+    return max((size for size in limits.sizes if size < padded), default=0)

@@ -8,16 +8,20 @@ from __future__ import annotations
 import os
 
 from batchpool.client.board import Board
-from batchpool.core.layout import board_layout
+from batchpool.core.layout import board_layout, pulse_layout
 from batchpool.pool.lanes import LaneBook
 from batchpool.pool.listening import ControlSocket, listen_http
 from batchpool.pool.plan import Plan
 from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.pulse import Pulse
 from batchpool.shm.segment import create, remove_leftovers
 
 
 class Holdings:
-    """The pool's sockets, board, bells and lanes. Raises StartError for what cannot be had."""
+    """The pool's sockets, board, pulse, bells and lanes.
+
+    Raises StartError for what cannot be had.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -35,6 +39,8 @@ class Holdings:
         # Clients may map the board, but not writable.
         self.board_read_fd = os.open(f"/proc/self/fd/{self.board_fd}", os.O_RDONLY | os.O_CLOEXEC)
         self.board = Board(self.board_fd, models, writable=True)
+        self.pulse_fd = create(pulse_layout(plan.posts), sealed=False)
+        self.pulse = Pulse(self.pulse_fd, plan.posts, writable=False)
         self.batcher_bell = Doorbell()
         self.lanes = LaneBook(plan.max_lanes)
 
@@ -49,5 +55,6 @@ class Holdings:
         self.close_listeners()
         self.control.close()
         self.batcher_bell.close()
+        os.close(self.pulse_fd)
         os.close(self.board_read_fd)
         os.close(self.board_fd)

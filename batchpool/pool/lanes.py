@@ -27,6 +27,7 @@ class LaneEntry:
     layout: Layout
     fd: int
     bell_fd: int
+    local: bool
     closing: bool = False
 
     def claimed(self) -> int:
@@ -50,16 +51,16 @@ class LaneBook:
         return [e for e in self._entries.values() if e.owner == owner and not e.closing]
 
     def add(
-        self, model: int, owner: str, layout: Layout, bell_fd: int, *, sealed: bool
+        self, model: int, owner: str, layout: Layout, bell_fd: int, *, local: bool
     ) -> LaneEntry:
-        """A new lane; bell_fd is duplicated. Overloaded when the table is full, StartError
-        when there is no memory."""
+        """A new lane, sealed if it is a local client's; bell_fd is duplicated. Overloaded when
+        the table is full, StartError when there is no memory."""
         if not self._free:
             raise Overloaded("the pool has no room for another lane now; try again later")
-        fd = create(layout, sealed=sealed)
+        fd = create(layout, sealed=local)
         self._serial += 1
         number = self._free.pop()
-        entry = LaneEntry(number, self._serial, model, owner, layout, fd, os.dup(bell_fd))
+        entry = LaneEntry(number, self._serial, model, owner, layout, fd, os.dup(bell_fd), local)
         self._entries[number] = entry
         return entry
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from batchpool.core.config import MODEL_NAME, Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
-from batchpool.core.layout import Layout, board_layout, lane_layout, worker_layout
+from batchpool.core.layout import Layout, board_layout, lane_layout, pulse_layout, worker_layout
 from batchpool.core.slots import bound_of
 from batchpool.core.tensors import ModelSpec
 from batchpool.pool.described import Described
@@ -93,10 +93,15 @@ class Plan:
         return max_lanes(len(self.models), self.frontends, self.server)
 
     @property
+    def posts(self) -> int:
+        """The processes that stamp the pulse: the batcher and the front ends."""
+        return 1 + self.frontends
+
+    @property
     def reserved_bytes(self) -> int:
         """Shared memory that is reserved at start."""
-        board = board_layout(len(self.models)).total_bytes
-        return board + sum(model.reserved_bytes for model in self.models)
+        small = board_layout(len(self.models)).total_bytes + pulse_layout(self.posts).total_bytes
+        return small + sum(model.reserved_bytes for model in self.models)
 
     @property
     def client_bytes(self) -> int:
@@ -141,14 +146,24 @@ def _model_lines(model: ModelPlan) -> list[str]:
     return [
         f"model {model.spec.name}: {config.import_name}, {model.spec.framework}",
         f"  workers        {len(model.workers)}: {workers}",
-        f"  batches        {config.policy}: at most {config.max_batch} rows,"
-        f" at most {config.max_wait_ms:g} ms of waiting",
+        f"  batches        {_batches(config)}",
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}",
         f"  lane           {lanes}",
         f"  local client   {local.slots} slots, {size_text(local.total_bytes)}",
         *(f"  note           {note}" for note in model.notes),
     ]
+
+
+def _batches(config: ModelConfig) -> str:
+    rows = f"at most {config.max_batch} rows"
+    if config.batch_sizes:
+        rows = " or ".join(map(str, config.batch_sizes)) + " rows"
+    wait = f"at most {config.max_wait_ms:g} ms of waiting"
+    if config.policy == "adaptive" and config.max_wait_peak_ms > config.max_wait_ms:
+        wait += f", {config.max_wait_peak_ms:g} ms in a flood"
+    target = f", p99 within {config.target_p99_ms:g} ms" if config.target_p99_ms else ""
+    return f"{config.policy}: {rows}, {wait}{target}"
 
 
 def make_plan(

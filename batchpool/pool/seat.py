@@ -24,9 +24,7 @@ class Seat:
     bell: Doorbell | None = None
     records: Records | None = None
     ready: bool = False
-    started_ns: int = 0
     start_at_ns: int | None = None
-    cause: str = ""  # why it will end, where that is known before
     waiting_since_ns: int | None = None  # since when a batch is seen that it does not begin
     waiting_after: int = 0  # the last batch it began, at that time
 

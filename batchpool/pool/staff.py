@@ -14,14 +14,18 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 
+from batchpool.core.batching import Limits
 from batchpool.core.errors import StartError
 from batchpool.core.layout import worker_layout
 from batchpool.pool.children import Child, Post, start_child
 from batchpool.pool.holdings import Holdings
 from batchpool.pool.lanes import LaneEntry
 from batchpool.pool.seat import Seat
+from batchpool.pool.vigil import Vigil
 from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.pulse import beat_interval_ns, frontend_post
 from batchpool.shm.records import Records
 from batchpool.shm.segment import create, map_checked
 
@@ -56,6 +60,8 @@ class Staff:
             for index, model in enumerate(self._plan.models)
             for worker in model.workers
         ]
+        configs = [model.config for model in self._plan.models]
+        self._vigil = Vigil(self._plan.server, configs, holdings.board, holdings.pulse, clock_ns())
         self.was_ready = False
         self.stopping = False
 
@@ -74,22 +80,31 @@ class Staff:
     def start_batcher(self, *, takeover: bool) -> None:
         holdings = self._holdings
         child = start_child(
-            "batcher", ["batchpool.pool", "batcher"], self.batcher_post, flags=self._flags()
+            "batcher",
+            ["batchpool.pool", "batcher"],
+            self.batcher_post,
+            started_ns=self._clock_ns(),
+            flags=self._flags(),
         )
         self.batcher = child
         self._batcher_at_ns = None
         models = [
             {
                 "spec": model.spec.to_wire(),
-                "max_batch": model.config.max_batch,
-                "max_wait_ns": round(model.config.max_wait_ms * 1e6),
+                "limits": asdict(Limits.of(model.config)),
                 "attempts": model.config.attempts,
                 "idempotent": model.config.idempotent,
             }
             for model in self._plan.models
         ]
-        start = {"op": "start", "models": models, "max_lanes": self._plan.max_lanes}
-        child.tell(start, [holdings.batcher_bell.fd])
+        start = {
+            "op": "start",
+            "models": models,
+            "max_lanes": self._plan.max_lanes,
+            "posts": self._plan.posts,
+            "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
+        }
+        child.tell(start, [holdings.batcher_bell.fd, holdings.pulse_fd])
         for entry in holdings.lanes:
             self._tell_lane(child, entry)
         for seat in self.seats:
@@ -124,18 +139,26 @@ class Staff:
                 "serial": entry.serial,
                 "model": entry.model,
                 "slots": entry.layout.slots,
+                "local": entry.local,
             },
             [entry.fd, entry.bell_fd],
         )
 
     def start_frontend(self, i: int) -> None:
-        listener = self._holdings.listeners[i]
+        holdings = self._holdings
+        own = {
+            "--listen-fd": holdings.listeners[i].fileno(),
+            "--pulse-fd": holdings.pulse_fd,
+            "--posts": self._plan.posts,
+            "--post": frontend_post(i),
+        }
         child = start_child(
             "frontend",
             ["batchpool.edge"],
             self.frontend_posts[i],
-            flags=["--listen-fd", str(listener.fileno()), *self._flags()],
-            fds=[listener.fileno()],
+            started_ns=self._clock_ns(),
+            flags=[*(str(word) for flag in own.items() for word in flag), *self._flags()],
+            fds=[own["--listen-fd"], own["--pulse-fd"]],
         )
         self.frontends[i] = child
         self._frontend_at_ns.pop(i, None)
@@ -150,14 +173,13 @@ class Staff:
         seat.bell = Doorbell()
         seat.records = Records(map_checked(seat.fd, layout), layout)
         seat.ready = False
-        seat.cause = ""
         seat.start_at_ns = None
-        seat.started_ns = self._clock_ns()
         seat.waiting_since_ns = None
         child = start_child(
             "worker",
             ["batchpool.pool", "worker"],
             seat.post,
+            started_ns=self._clock_ns(),
             flags=self._flags(),
             settings=seat.plan.settings(os.environ),
         )
@@ -168,6 +190,7 @@ class Staff:
             "spec": model.spec.to_wire(),
             "device": seat.plan.device,
             "max_batch": model.config.max_batch,
+            "batch_sizes": list(model.config.batch_sizes),
             "max_lanes": self._plan.max_lanes,
         }
         child.tell(start, [seat.fd, seat.bell.fd, self._holdings.batcher_bell.fd])
@@ -222,10 +245,10 @@ class Staff:
             seat.ready = True
             child.state = "serving"
             self._count_serving()
-            took_s = (self._clock_ns() - seat.started_ns) / 1e9
+            took_s = (self._clock_ns() - child.started_ns) / 1e9
             _LOG.info("%s is warm on %s after %.1f s", seat.post.name, seat.plan.device, took_s)
         elif message["op"] == "failed":
-            seat.cause = str(message["error"])
+            child.cause = str(message["error"])
 
     def worker_handled(self, number: int) -> None:
         """The batcher has taken every row of a lost worker: its segment may go."""
@@ -267,11 +290,10 @@ class Staff:
                 self._frontend_at_ns[i] = now_ns + int(delay_s * 1e9)
         child.close()
         if not self.was_ready and not self.stopping and child.role != "worker":
-            raise StartError(f"{child.post.name} {child.ending()} before the pool was ready")
+            raise StartError(f"{child.post.name} {child.why()} before the pool was ready")
 
     def _note(self, child: Child) -> None:
-        if not child.post.last_error or child.state != "starting":
-            child.post.last_error = child.ending()
+        child.post.last_error = child.why()
         _LOG.warning("%s (pid %d) %s", child.post.name, child.pid, child.ending())
 
     def _worker_gone(self, seat: Seat, child: Child, now_ns: int) -> None:
@@ -281,7 +303,7 @@ class Staff:
         seat.child = None
         seat.ready = False
         self._count_serving()
-        seat.post.last_error = seat.cause or child.ending()
+        seat.post.last_error = child.why()
         self._lost[seat.number] = (seat.model, seat.fd, seat.bell)
         seat.records = None
         seat.bell = None
@@ -306,7 +328,8 @@ class Staff:
     def tick(self) -> int:
         """Do what is due; returns when something is next due (CLOCK_MONOTONIC ns)."""
         now_ns = self._clock_ns()
-        due_ns = now_ns + 1_000_000_000
+        self._vigil.look(now_ns, self.watched(), self.seats, was_ready=self.was_ready)
+        due_ns = now_ns + self._vigil.look_ns
         for child in self.everybody():
             child.flush()
         if self._batcher_at_ns is not None and not self.batcher:
@@ -319,9 +342,7 @@ class Staff:
                 self.start_frontend(i)
             due_ns = min(due_ns, max(at_ns, now_ns))
         for seat in self.seats:
-            if seat.child is not None:
-                self._check_time(seat, now_ns)
-            elif seat.start_at_ns is not None:
+            if seat.start_at_ns is not None:
                 if seat.start_at_ns <= now_ns:
                     self._start_again(seat, now_ns)
                 due_ns = min(due_ns, seat.start_at_ns or due_ns)
@@ -336,29 +357,13 @@ class Staff:
             seat.start_at_ns = now_ns + int(delay_s * 1e9)
             _LOG.error("%s: %s; trying again in %.1f s", seat.post.name, exc, delay_s)
 
-    def _check_time(self, seat: Seat, now_ns: int) -> None:
-        """Kill a worker that takes too long to load or over a batch."""
-        assert seat.child is not None
-        assert seat.records is not None
-        if seat.child.state == "killed":
-            return  # its end is on the way
-        config = self._plan.models[seat.model].config
-        load_s = self._plan.server.load_timeout_s
-        if not seat.ready:
-            if now_ns - seat.started_ns > load_s * 1e9:
-                seat.cause = f"did not load within load_timeout_s = {load_s:g}"
-                seat.child.state = "killed"
-                seat.child.kill()
-        elif seat.over_batch_ns(now_ns) > config.batch_timeout_s * 1e9:
-            limit = f"batch_timeout_s = {config.batch_timeout_s:g}"
-            seat.cause = f"was stuck in a batch for more than {limit}"
-            _LOG.error("%s is stuck in a batch for more than %s", seat.post.name, limit)
-            seat.child.state = "killed"
-            seat.child.kill()
+    def watched(self) -> list[Child | None]:
+        """Who stamps the pulse, by its posts."""
+        return [self.batcher, *self.frontends]
 
     def everybody(self) -> list[Child]:
         workers = [seat.child for seat in self.seats]
-        return [c for c in (self.batcher, *self.frontends, *workers) if c is not None]
+        return [child for child in (*self.watched(), *workers) if child is not None]
 
     def stop_frontends(self, sig: signal.Signals = signal.SIGTERM) -> None:
         self._frontend_at_ns.clear()

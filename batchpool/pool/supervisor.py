@@ -62,7 +62,7 @@ class Supervisor:
         self._poll = select.poll()
         self._fds: dict[int, Any] = {}
         self._staff = Staff(self._holdings, self._watch, self._unwatch, time.monotonic_ns)
-        self._desk = Desk(self._holdings, self._staff, self._status)
+        self._desk = Desk(self._holdings, self._staff, self._status, time.monotonic_ns)
         self._edges: dict[int, Attached] = {}  # front end's pid -> it as a client
         self._signals: list[int] = []
         self._drained = False
@@ -90,7 +90,7 @@ class Supervisor:
         if self._fds.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def _status(self, tallies: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, tallies: dict[str, Any] | None) -> dict[str, Any]:
         return compose(self._holdings, self._staff, self._started_ns, tallies)
 
     # -- the loop -----------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Supervisor:
         _LOG.info("loading %s", names)
         self._staff.start_all()
         while True:
-            due_ns = self._staff.tick()
+            due_ns = min(self._staff.tick(), self._desk.tick())
             if self._staff.stopping:
                 status = self._end_of_drain()
                 if status is not None:

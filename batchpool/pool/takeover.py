@@ -20,8 +20,10 @@ import numpy as np
 from batchpool.core.layout import RECORDS
 from batchpool.core.lifecycle import Reason, State
 from batchpool.core.queue import FIELDS, I64, Field
+from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.batcher import Batcher
 from batchpool.pool.crew import Batch, CrewMember
+from batchpool.pool.endings import ModelQueue
 
 
 def take_over(batcher: Batcher) -> None:
@@ -30,22 +32,29 @@ def take_over(batcher: Batcher) -> None:
         published = _published(member)
         for record in range(RECORDS):
             _adopt_record(batcher, member, record, published)
-    for lane in batcher.lanes.values():
-        model = batcher.models[lane.model]
-        rows = lane.unfinished()
-        suspect = rows[Field.ATTEMPT] > 0
-        known = model.suspects.of_lane(lane.number)[Field.SLOT]  # of a record that failed just now
-        model.queue.append(rows[:, ~suspect])
-        for i in np.flatnonzero(suspect & ~np.isin(rows[Field.SLOT], known)):
-            model.suspects.add_group(rows[:, i : i + 1])  # whose group is not known: alone
-    for model in batcher.models:
-        rows = model.queue.take(slice(0, len(model.queue)))
-        model.queue.append(rows[:, np.argsort(rows[Field.SUBMIT_NS], kind="stable")])
+    for index, model in enumerate(batcher.models):
+        queued = [
+            _unfinished(model, lane) for lane in batcher.lanes.values() if lane.model == index
+        ]
+        if queued:
+            rows = np.concatenate(queued, axis=1)
+            model.queue.append(rows[:, np.argsort(rows[Field.SUBMIT_NS], kind="stable")])
     for lane in batcher.lanes.values():
         lane.lane.generation.set(lane.lane.generation.get() + 1)
         lane.ring_client()
     for member in batcher.crew.values():
         member.ring()  # the old batcher may have died between publishing a record and its bell
+
+
+def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
+    """The QUEUED rows of a lane; those that were in a failed batch become suspects, alone, since
+    their groups are not known."""
+    rows = lane.unfinished()
+    suspect = rows[Field.ATTEMPT] > 0
+    known = model.suspects.of_lane(lane.number)[Field.SLOT]  # of a record that failed just now
+    for i in np.flatnonzero(suspect & ~np.isin(rows[Field.SLOT], known)):
+        model.suspects.add_group(rows[:, i : i + 1])
+    return rows[:, ~suspect]
 
 
 def _published(member: CrewMember) -> set[int]:

@@ -12,6 +12,8 @@ import time
 
 _LONGEST_MS = 60_000.0  # every wait has an end
 _POLL_MOST_MS = 2**31 - 1  # poll counts in an int
+_SHORT_NS = 5_000_000  # below it whole milliseconds, in which poll counts, are too coarse
+_SELECT_MOST_FD = 1024
 
 
 class Doorbell:
@@ -45,24 +47,29 @@ class Doorbell:
 class Waiter:
     """Waits on bells and sockets until one is readable or the time has come."""
 
-    __slots__ = ("_poll",)
+    __slots__ = ("_fds", "_poll")
 
     def __init__(self, *fds: int) -> None:
         self._poll = select.poll()
+        self._fds: list[int] = []
         for fd in fds:
             self.add(fd)
 
     def add(self, fd: int) -> None:
         self._poll.register(fd, select.POLLIN)
+        self._fds.append(fd)
 
     def remove(self, fd: int) -> None:
         self._poll.unregister(fd)
+        self._fds.remove(fd)
 
     def wait_ms(self, timeout_ms: float) -> list[int]:
         """The readable descriptors, none after `timeout_ms`; hang-ups count as readable."""
         return [fd for fd, _ in self._poll.poll(min(timeout_ms, _POLL_MOST_MS))]
 
     def wait_until(self, wake_at_ns: int) -> list[int]:
-        """The same with a CLOCK_MONOTONIC time in ns."""
+        """The same with a CLOCK_MONOTONIC time in ns; short waits to the microsecond."""
         left_ns = wake_at_ns - time.monotonic_ns()
+        if 0 < left_ns < _SHORT_NS and max(self._fds) < _SELECT_MOST_FD:
+            return select.select(self._fds, (), (), left_ns / 1e9)[0]
         return self.wait_ms(min(max(0.0, left_ns / 1e6), _LONGEST_MS))

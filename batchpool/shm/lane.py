@@ -69,6 +69,7 @@ class Lane:
         self.status = memory.array(columns["status"])
         self.message = memory.array(columns["message"])
         self.message_len = memory.array(columns["message_len"])
+        self.input_sizes = memory.array(columns["size.in"])
         self.inputs = tensor_columns(memory, layout, "in", spec.inputs)
         self.outputs = tensor_columns(memory, layout, "out", spec.outputs)
         self.parameters = tensor_columns(memory, layout, "par", spec.parameters)

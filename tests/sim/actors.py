@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from batchpool.client.port import Pending, Port
-from batchpool.core.batching import Limits
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -151,6 +150,7 @@ class ClientActor(Actor):
                 rows_of(world.spec, request.numbers),
                 world.now_ns,
                 request.deadline_ns,
+                priority=world.random.choice((0, 0, 129, 200)),
                 flow=1,
                 tag=request,
             )
@@ -225,6 +225,7 @@ class ClientActor(Actor):
             ModelError: spent and bool(set(request.numbers) & world.trouble.raises),
             WorkerLost: spent,
             DeadlineExceeded: request.deadline_ns <= world.now_ns,
+            Overloaded: world.limits.target_ns > 0,
             Cancelled: False,  # a cancelled request is abandoned and never comes back
         }
         if not right.get(type(error), False):
@@ -298,9 +299,8 @@ class BatcherActor(Actor):
 
     def _start(self) -> None:
         world = self.world
-        limits = Limits(world.max_batch, world.max_wait_ns)
         model = pool_batcher.ModelQueue(
-            world.spec.name, limits, attempts=world.attempts, idempotent=True
+            world.spec.name, world.limits, attempts=world.attempts, idempotent=True
         )
         self.batcher = pool_batcher.Batcher(
             [model], world.profile.max_lanes, lane_closed=world.lane_closed
@@ -321,7 +321,9 @@ class BatcherActor(Actor):
             world.spec, lane.memory.map(self.process), world.lane_layout, fence=self.process.fence
         )
         client = world.client_of(lane)
-        self.batcher.add_lane(AdmittedLane(lane.number, lane.serial, 0, mapped, client.ring))
+        self.batcher.add_lane(
+            AdmittedLane(lane.number, lane.serial, 0, mapped, client.ring, own_flow=world.own_flows)
+        )
 
     def add_worker(self, records: SimRecords) -> None:
         mapped = Records(

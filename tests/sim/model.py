@@ -21,10 +21,17 @@ PLAIN = ModelSpec("plain", "numpy", (X,), (Y,), (K,))
 DYNAMIC = ModelSpec(
     "dynamic",
     "numpy",
-    (X, Tensor("ids", "int64", (Dim(3, "t"),), pad=-1)),
-    (Y, Tensor("out", "int64", (Dim(3, "t"),))),
+    (X, Tensor("ids", "int64", (Dim(40, "t"),), pad=-1)),
+    (Y, Tensor("out", "int64", (Dim(40, "t"),))),
     (K,),
 )
+# Two size buckets; new_request numbers requests in steps of 64.
+LENGTHS = (0, 1, 16, 3, 40, 33)
+
+
+def length_of(first: int) -> int:
+    """The dynamic size of the rows of a request whose first number this is."""
+    return LENGTHS[first // 64 % len(LENGTHS)]
 
 
 def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
@@ -32,7 +39,7 @@ def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     each = np.array(numbers, dtype=np.int64)
     tensors = {"x": np.stack([each, -each], axis=1)}
     if spec is DYNAMIC:
-        tensors["ids"] = each[:, None] + np.arange(numbers[0] % 4)
+        tensors["ids"] = each[:, None] + np.arange(length_of(numbers[0]))
     return check_rows(spec, tensors, {"k": 7 * numbers[0]})
 
 
@@ -70,13 +77,15 @@ class SimRunner:
         if not len(x) == len(k) == n or n > self._max_batch:
             raise Fault(f"a batch of {n} rows ({len(x)} came), at most {self._max_batch}")
         ids = inputs.get("ids")
+        if ids is not None and len(set((sizes["ids"] > 16).ravel().tolist())) > 1:
+            raise Fault(f"two size buckets met in one batch: {sizes['ids'].ravel()}")
         for i in range(n):
             number = int(x[i, 0])
             first = int(k[i]) // 7
             whole = 0 < first <= number < first + 64 and x[i, 1] == -number and k[i] % 7 == 0
             if ids is not None:
                 own = sizes["ids"]
-                size = first % 4
+                size = length_of(first)
                 whole &= own is not None and own[i, 0] == size
                 whole &= ids[i].tolist()[:size] == list(range(number, number + size))
             if not whole:

@@ -103,8 +103,8 @@ def no_fence_before_finished(patch: Patch) -> None:
 def _hasty(patch: Patch, owner: type, name: str) -> None:
     start = owner.__init__  # type: ignore[misc]
 
-    def init(self: Any, *args: Any) -> None:
-        start(self, *args)
+    def init(self: Any, *args: Any, **more: Any) -> None:
+        start(self, *args, **more)
         setattr(self, name, Hasty(getattr(self, name)))
 
     patch.setattr(owner, "__init__", init)

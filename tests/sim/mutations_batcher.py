@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.buckets import Buckets
+from batchpool.core.errors import Status
 from batchpool.core.layout import RECORDS
 from batchpool.core.lifecycle import State
 from batchpool.core.queue import Field
@@ -215,6 +217,20 @@ def takeover_mixes_suspects_with_others(patch: Patch) -> None:
         return rows
 
     patch.setattr(AdmittedLane, "unfinished", unfinished)
+
+
+def size_buckets_meet(patch: Patch) -> None:
+    patch.setattr(Buckets, "of", lambda self, sizes: 0)
+
+
+def refused_rows_are_forgotten(patch: Patch) -> None:
+    end = Endings.end
+
+    def only_others(self: Endings, model: Any, rows: Any, status: Any, text: str = "") -> None:
+        if status is not Status.OVERLOADED:
+            end(self, model, rows, status, text)
+
+    patch.setattr(Endings, "end", only_others)
 
 
 def worker_gets_lanes_it_has_not_mapped(patch: Patch) -> None:

@@ -12,6 +12,8 @@ class Profile:
 
     cancels, reaps: per step of a client. late: per request; poison, raises: per row.
 
+    adaptive: how many runs have that policy; half as many have a target too.
+
     turns: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
     enforce: whether tests/sim/rules.py judges every store, or only what comes of them counts.
@@ -30,6 +32,7 @@ class Profile:
     late: float = 0.1
     poison: float = 0.0
     raises: float = 0.01
+    adaptive: float = 0.5
     enforce: bool = True
 
 
@@ -37,7 +40,13 @@ PROFILES = {
     "calm": Profile(),
     "busy": Profile(preempt=(6,), cancels=0.7, late=0.7),
     "crowded": Profile(
-        clients=1, slots=(8,), rows_max=7, reaps=0.3, kills={"batcher": 0.15}, cancels=0
+        clients=1,
+        slots=(1,),
+        rows_max=1,
+        reaps=0.3,
+        kills={"batcher": 0.15},
+        cancels=0,
+        adaptive=0,
     ),
     "client": Profile(kills={"client": 0.03}),
     "batcher": Profile(kills={"batcher": 0.08}),

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 
+from batchpool.core.batching import Limits
+from batchpool.core.buckets import Buckets
 from batchpool.core.layout import lane_layout, worker_layout
 from batchpool.core.lifecycle import State
 from tests.sim.actors import (
@@ -49,6 +51,15 @@ class World:
         self.spec = DYNAMIC if random.random() < 0.25 else PLAIN
         self.max_batch = random.choice((2, 4, 4, 8))
         self.max_wait_ns = random.choice((0, 0, 2 * MS))
+        self.limits = Limits(
+            self.max_batch,
+            self.max_wait_ns,
+            adaptive=random.random() < profile.adaptive,
+            max_wait_peak_ns=2 * self.max_wait_ns,
+            target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
+            bucketed=Buckets(self.spec).many,
+        )
+        self.own_flows = random.random() < 0.5
         self.attempts = random.choice((1, 2, 3, 3))
         self.now_ns = 1000 * MS
         self.events = 0

@@ -22,6 +22,7 @@ from batchpool.core.layout import (
     check,
     lane_layout,
     power_of_two,
+    pulse_layout,
     size_columns,
     worker_layout,
 )
@@ -206,6 +207,23 @@ def test_worker_and_board_layouts(max_batch: int, max_lanes: int) -> None:
         check(layout)
         assert layout.digest in layout.drawing()
         assert all(name in layout.drawing() for name in layout.words)
+
+
+@pytest.mark.parametrize("posts", [1, 2, 17, 257])
+def test_the_pulse_has_one_word_for_each_process(posts: int) -> None:
+    pulse = pulse_layout(posts)
+    check(pulse)
+    assert pulse.words == {}
+    (column,) = pulse.columns.values()
+    assert (column.name, column.dtype, column.shape) == ("progress_ns", "i8", (posts,))
+    assert column.offset >= PAGE
+    assert "the post's process" in pulse.drawing().splitlines()[-1]
+    assert len({layout.digest for layout in (pulse, pulse_layout(posts + 1))}) == 2
+
+
+def test_a_pulse_of_nobody_is_none() -> None:
+    with pytest.raises(AssertionError):
+        pulse_layout(0)
 
 
 def test_a_drawing_shows_every_word_and_column_with_its_writer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import struct
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.lifecycle import State
+from batchpool.edge.infer import Aside
 from tests.unit.edge.calls import (
     affine,
     affine_answer,
@@ -296,6 +298,26 @@ async def test_nan_and_infinity() -> None:
 
 
 # -- large bodies -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+@on_loop
+async def test_work_aside_beats_before_and_after(faulty: bool) -> None:
+    """The loop may not have its turn between two of them."""
+    aside = Aside()
+    seen: list[str] = []
+    aside.beat = lambda: seen.append("beat")
+
+    def work(value: int) -> int:
+        seen.append("work")
+        return 60 // value
+
+    both = [aside.begin(work, 0 if faulty else 6), aside.begin(work, 5)]
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(first, ZeroDivisionError) if faulty else first == 10
+    assert second == 12
+    assert seen == ["beat", "work", "beat"] * 2
+    aside.close()
 
 
 @on_loop

@@ -180,6 +180,15 @@ async def test_not_ready_before_the_pool_is() -> None:
 
 
 @on_loop
+async def test_not_ready_while_the_batcher_makes_no_progress() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.session.board.stalled.set(1)
+        assert await health(it.http) == says(200, "not_ready", "not_ready")
+        it.pool.session.board.stalled.set(0)
+        assert await health(it.http) == says(200, 200, 200)
+
+
+@on_loop
 async def test_ready_of_nothing_is_not_ready() -> None:
     async with edge(slots=8) as it:
         assert refused(await it.http.get("/v2/health/ready")) == (503, "not_ready")

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from batchpool.core.layout import pulse_layout
 from batchpool.edge import frontend
 from batchpool.edge.connection import ConnectionLimits
 from batchpool.shm.channel import pair
+from batchpool.shm.segment import create
 from tests.unit.edge.calls import affine, affine_answer
 from tests.unit.edge.edge_double import Caller, calling, edge, request, serving
 from tests.unit.edge.loops import on_loop, until
@@ -120,12 +122,16 @@ async def test_a_second_stop_ends_it_at_once() -> None:
 # -- the process -----------------------------------------------------------------------------
 
 
+def no_pulse() -> None:
+    """The stamps of these front ends are nobody's affair."""
+
+
 @on_loop
 async def test_sigterm_ends_the_front_end_with_status_0() -> None:
     async with PoolDouble(Affine) as pool:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
-        ended = asyncio.create_task(frontend.serve(pool.session, listener))
+        ended = asyncio.create_task(frontend.serve(pool.session, listener, no_pulse))
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
         assert message == {"op": "serving"}
@@ -149,7 +155,7 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
     async with PoolDouble(Affine, server={"drain_s": FOR_EVER}) as pool:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
-        ended = asyncio.create_task(frontend.serve(pool.session, listener))
+        ended = asyncio.create_task(frontend.serve(pool.session, listener, no_pulse))
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True
         await caller.send(request(INFER, GOOD))
@@ -179,12 +185,15 @@ def run_frontend(*flags: str, fds: tuple[int, ...] = ()) -> subprocess.Completed
 def test_a_front_end_without_a_supervisor_says_so() -> None:
     ours, theirs = pair()
     ours.close()
+    pulse_fd = create(pulse_layout(2), sealed=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        fds = (theirs.fileno(), listener.fileno(), pulse_fd)
         run = run_frontend(
-            "--control-fd", str(theirs.fileno()), "--listen-fd", str(listener.fileno()),
-            "--parent", str(os.getpid()), fds=(theirs.fileno(), listener.fileno()),
+            "--control-fd", str(fds[0]), "--listen-fd", str(fds[1]), "--pulse-fd", str(fds[2]),
+            "--posts", "2", "--post", "1", "--parent", str(os.getpid()), fds=fds,
         )  # fmt: skip
     theirs.close()
+    os.close(pulse_fd)
     assert run.returncode == 1
     assert "cannot join the pool" in run.stderr
     assert "Traceback" not in run.stderr

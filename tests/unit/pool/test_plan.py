@@ -8,7 +8,7 @@ import pytest
 
 from batchpool.core.config import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
-from batchpool.core.layout import board_layout, lane_layout, worker_layout
+from batchpool.core.layout import board_layout, lane_layout, pulse_layout, worker_layout
 from batchpool.core.tensors import ModelSpec, Tensor
 from batchpool.pool.described import Described
 from batchpool.pool.plan import (
@@ -241,7 +241,10 @@ def test_the_sums_are_the_sums_of_the_layouts() -> None:
     assert first.reserved_bytes == 2 * lane_layout(first.spec, 2048).total_bytes + 2 * segment
     assert second.reserved_bytes == 2 * lane_layout(second.spec, 2048).total_bytes + 3 * segment
     assert whole.reserved_bytes == (
-        first.reserved_bytes + second.reserved_bytes + board_layout(2).total_bytes
+        first.reserved_bytes
+        + second.reserved_bytes
+        + board_layout(2).total_bytes
+        + pulse_layout(1 + whole.frontends).total_bytes
     )
     assert whole.client_bytes == (
         lane_layout(first.spec, 1024).total_bytes + lane_layout(second.spec, 1024).total_bytes
@@ -281,7 +284,7 @@ def test_the_text_says_it_all() -> None:
     assert text == (
         "model scale: a:B, torch\n"
         "  workers        2: cuda:0 (CUDA_VISIBLE_DEVICES=2), cuda:0 (CUDA_VISIBLE_DEVICES=3)\n"
-        "  batches        fixed: at most 64 rows, at most 10 ms of waiting\n"
+        "  batches        adaptive: at most 64 rows, at most 10 ms of waiting, 100 ms in a flood\n"
         "  slots          512, 256 in each of 2 lanes\n"
         "  watermark      0.9: 503 above 230 rows in a lane, 460 in all\n"
         "  lane           15.1 MiB for each front end, 30.2 MiB in all\n"
@@ -309,3 +312,17 @@ def test_the_text_of_one_front_end_has_no_sums() -> None:
 
 def test_the_text_shows_notes() -> None:
     assert "\n  note           10 slots were asked for" in plan(slots=10).text()
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"policy": "fixed"}, "fixed: at most 64 rows, at most 10 ms of waiting"),
+        (
+            {"batch_sizes": (1, 8, 64), "max_wait_peak_ms": 5.0, "target_p99_ms": 50.0},
+            "adaptive: 1 or 8 or 64 rows, at most 10 ms of waiting, p99 within 50 ms",
+        ),
+    ],
+)
+def test_the_text_says_how_batches_are_formed(keys: dict[str, Any], line: str) -> None:
+    assert f"  batches        {line}\n" in plan(**keys).text()

@@ -1,0 +1,368 @@
+"""The vigil under a clock of the test's own: who is killed, when, and who is not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchpool.client.board import Board
+from batchpool.core.config import ModelConfig, ServerConfig
+from batchpool.core.layout import board_layout, pulse_layout, worker_layout
+from batchpool.pool.children import Child, Post
+from batchpool.pool.seat import Seat
+from batchpool.pool.vigil import Vigil
+from batchpool.shm.pulse import BATCHER, Pulse, frontend_post
+from batchpool.shm.records import Records
+from batchpool.shm.segment import create, map_checked
+
+S = 1_000_000_000
+START = 1000 * S
+LOOK = S // 4
+NAMES = ("batcher", "frontend 0", "frontend 1")
+
+
+class ProcessDouble:
+    """What a Child asks of its process; the signals that it got."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.signals: list[int] = []
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def child(name: str, pid: int, started_ns: int) -> Child:
+    process = cast(Any, ProcessDouble(pid))
+    return Child(name.partition(" ")[0], Post(name), process, cast(Any, None), -1, started_ns)
+
+
+class Watch:
+    """A batcher, two front ends and their vigil; time passes only here."""
+
+    def __init__(self, stall_timeout_s: float = 4.0, load_timeout_s: float = 600.0) -> None:
+        self.now_ns = START
+        self.was_ready = True
+        self.traced: set[int] = set()
+        self.asked: list[int] = []
+        self.waited_ns: dict[int, int] = {}
+        server = ServerConfig(stall_timeout_s=stall_timeout_s, load_timeout_s=load_timeout_s)
+        fds = create(board_layout(1), sealed=False), create(pulse_layout(3), sealed=False)
+        self.board, self.pulse = Board(fds[0], 1, writable=True), Pulse(fds[1], 3)
+        for fd in fds:
+            os.close(fd)
+        models = [ModelConfig(import_name="a:B", batch_timeout_s=30.0)]
+        self.vigil = Vigil(
+            server,
+            models,
+            self.board,
+            self.pulse,
+            START,
+            self._is_traced,
+            lambda pid: self.waited_ns.get(pid, 0),
+        )
+        self.children: list[Child | None] = [child(n, 10 + i, START) for i, n in enumerate(NAMES)]
+        self.seats: list[Seat] = []
+
+    def _is_traced(self, pid: int) -> bool:
+        self.asked.append(pid)
+        return pid in self.traced
+
+    def of(self, post: int) -> Child:
+        found = self.children[post]
+        assert found is not None
+        return found
+
+    def beat(self, *posts: int) -> None:
+        for post in posts:
+            self.pulse.beat(post, self.now_ns)
+
+    def look(self) -> None:
+        self.vigil.look(self.now_ns, self.children, self.seats, was_ready=self.was_ready)
+
+    def sleep(self, seconds: float) -> None:
+        """Nobody does anything, the supervisor neither; it looks when it wakes."""
+        self.now_ns += round(seconds * S)
+        self.look()
+
+    def run(self, seconds: float, *beating: int, starving: float = 0.0) -> None:
+        """The supervisor looks as often as it said, and these stamp as often.
+
+        starving: the share of this time for which the batcher waits for a processor.
+        """
+        end_ns = self.now_ns + round(seconds * S)
+        pid = 10 + BATCHER
+        while self.now_ns < end_ns:
+            before_ns = self.now_ns
+            self.now_ns = min(end_ns, self.now_ns + self.vigil.look_ns)
+            waited_ns = self.waited_ns.get(pid, 0)
+            self.waited_ns[pid] = waited_ns + round(starving * (self.now_ns - before_ns))
+            self.beat(*beating)
+            self.look()
+
+    def killed(self) -> list[str]:
+        """Who got a SIGKILL; nobody gets two."""
+        found = []
+        for one in (*self.children, *(seat.child for seat in self.seats)):
+            if one is not None and one.process.signals:  # type: ignore[attr-defined]
+                assert one.process.signals == [signal.SIGKILL]  # type: ignore[attr-defined]
+                found.append(one.post.name)
+        return found
+
+
+ALL = (BATCHER, frontend_post(0), frontend_post(1))
+
+
+@pytest.mark.parametrize("post", ALL)
+def test_who_stamps_no_more_is_killed_and_nobody_else(
+    post: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch()
+    watch.run(10, *ALL)
+    others = [p for p in ALL if p != post]
+    watch.run(4, *others)
+    assert watch.killed() == []
+    with caplog.at_level(logging.ERROR, "batchpool.supervisor"):
+        watch.run(0.25, *others)
+        assert watch.killed() == [NAMES[post]]
+        watch.run(60, *others)
+    assert watch.killed() == [NAMES[post]], "once; its end is on the way"
+    victim = watch.of(post)
+    assert victim.condemned
+    assert victim.why() == "made no progress for more than stall_timeout_s = 4"
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{NAMES[post]} (pid {10 + post}) makes no progress for more than"
+        " stall_timeout_s = 4: killing it"
+    )
+
+
+@settings(max_examples=50)
+@given(
+    st.floats(0.1, 30),
+    st.lists(st.tuples(st.floats(0, 100), st.sampled_from(ALL)), max_size=6),
+)
+def test_nobody_dies_of_what_was_not_watched(
+    stall_timeout_s: float, breaks: list[tuple[float, int]]
+) -> None:
+    """Breaks of all, of any length, each followed by a period in which everybody stamps late."""
+    watch = Watch(stall_timeout_s)
+    watch.run(stall_timeout_s, *ALL)
+    for seconds, last in breaks:
+        watch.sleep(seconds + stall_timeout_s)
+        assert watch.killed() == []
+        watch.run(0.9 * stall_timeout_s, *(p for p in ALL if p != last))
+        watch.run(watch.vigil.look_ns / S, last)
+    assert watch.killed() == []
+
+
+def test_a_break_is_longer_than_half_the_limit() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.sleep(2)  # not one yet
+    watch.run(2)
+    assert watch.killed() == []
+    watch.run(0.25)
+    assert watch.killed() == list(NAMES)
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.sleep(2.1)
+    watch.run(4)
+    assert watch.killed() == []
+    watch.run(0.25)
+    assert watch.killed() == list(NAMES)
+
+
+def test_who_has_not_stamped_yet_is_still_starting() -> None:
+    watch = Watch()
+    watch.run(599, BATCHER, frontend_post(1))
+    assert watch.killed() == []
+    watch.run(2, BATCHER, frontend_post(1))
+    assert watch.killed() == ["frontend 0"]
+    assert watch.of(1).why() == "did not start within 600 s"
+
+
+def test_a_short_load_timeout_is_the_models_affair() -> None:
+    watch = Watch(load_timeout_s=1)
+    watch.run(60)
+    assert watch.killed() == []
+    watch.run(0.25)
+    assert [watch.of(post).why() for post in ALL] == ["did not start within 60 s"] * 3
+
+
+def test_the_next_one_is_not_judged_by_the_stamps_of_the_one_before() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.children[BATCHER] = None
+    watch.run(20, *ALL[1:])
+    assert watch.killed() == []
+    watch.children[BATCHER] = child("batcher", 99, watch.now_ns)
+    watch.run(20, *ALL[1:])
+    assert watch.killed() == [], "its start may take long"
+    watch.run(1, *ALL)
+    watch.run(4.25, *ALL[1:])
+    assert watch.killed() == ["batcher"], "from its first stamp on it is like all others"
+
+
+def test_before_the_pool_was_ready_only_the_start_is_limited() -> None:
+    watch = Watch()
+    watch.was_ready = False
+    watch.run(1, *ALL)
+    watch.run(100, BATCHER)
+    assert watch.killed() == []
+    watch.was_ready = True
+    watch.run(0.25, BATCHER)
+    assert watch.killed() == list(NAMES[1:])
+
+
+def test_zero_switches_it_off() -> None:
+    watch = Watch(stall_timeout_s=0)
+    watch.run(1, *ALL)
+    watch.run(3000)
+    assert watch.killed() == []
+    assert watch.board.stalled.get() == 0
+
+
+@pytest.mark.parametrize("held_s", [3.0, 4.25, 60.0, 60.25, 61.0, 61.75, 62.0])
+def test_a_process_under_a_debugger_is_left_alone_and_has_time_after(held_s: float) -> None:
+    watch = Watch()
+    watch.traced.add(watch.of(BATCHER).pid)
+    watch.run(1, *ALL)
+    watch.run(held_s, *ALL[1:])
+    assert watch.killed() == []
+    assert watch.asked.count(watch.of(BATCHER).pid) <= held_s / 2, "not with every look"
+    assert set(watch.asked) == {watch.of(BATCHER).pid}, "and not of those who stamp"
+    watch.traced.clear()
+    watch.run(1.9, *ALL[1:])
+    assert watch.killed() == []
+    watch.run(2.5, *ALL[1:])
+    assert watch.killed() == ["batcher"]
+
+
+def test_who_gets_no_processor_is_not_killed_for_it() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.run(1000, *ALL[1:], starving=1.0)
+    assert watch.killed() == []
+    watch.run(2, *ALL[1:])
+    assert watch.killed() == [], "what it had before it starved counts, but no more"
+    watch.run(2.25, *ALL[1:])
+    assert watch.killed() == ["batcher"]
+
+
+def test_an_endless_loop_with_a_quarter_of_a_processor_has_its_time_nevertheless() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.run(12, *ALL[1:], starving=0.75)
+    assert watch.killed() == []
+    watch.run(4, *ALL[1:], starving=0.75)
+    assert watch.killed() == ["batcher"]
+
+
+def test_many_threads_that_wait_are_no_better_excuse_than_one() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.run(20, *ALL[1:], starving=50.0)
+    assert watch.killed() == []
+    watch.run(4.25, *ALL[1:])
+    assert watch.killed() == ["batcher"], "nothing is saved up"
+
+
+def test_an_excuse_of_an_earlier_time_is_worth_nothing_later() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.run(20, *ALL[1:], starving=1.0)
+    watch.run(10, *ALL, starving=1.0)
+    watch.run(4, *ALL[1:])
+    assert watch.killed() == []
+    watch.run(0.25, *ALL[1:])
+    assert watch.killed() == ["batcher"]
+
+
+def test_the_board_tells_of_a_batcher_that_stalls_until_it_moves_again() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.run(2, *ALL[1:])
+    assert watch.board.stalled.get() == 0
+    watch.run(0.25, *ALL[1:])
+    assert watch.board.stalled.get() == 1
+    watch.run(0.25, *ALL)
+    assert watch.board.stalled.get() == 0
+    watch.run(4.25, *ALL[1:])
+    assert watch.killed() == ["batcher"]
+    watch.children[BATCHER] = child("batcher", 99, watch.now_ns)
+    watch.run(3, *ALL[1:])
+    assert watch.board.stalled.get() == 1, "the next one does not move yet"
+    watch.run(0.25, *ALL)
+    assert watch.board.stalled.get() == 0
+
+
+def test_a_front_end_that_stalls_is_not_on_the_board() -> None:
+    watch = Watch()
+    watch.run(1, *ALL)
+    watch.run(3.5, BATCHER)
+    assert watch.board.stalled.get() == 0
+
+
+# -- workers --------------------------------------------------------------------------------
+
+
+def with_worker(watch: Watch) -> tuple[Seat, Records]:
+    layout = worker_layout(8, 3)
+    fd = create(layout, sealed=False)
+    records = Records(map_checked(fd, layout), layout)
+    os.close(fd)
+    seat = Seat(0, cast(Any, None), Post("worker 0 of b"))
+    seat.child, seat.records = child("worker 0 of b", 50, watch.now_ns), records
+    watch.seats = [seat]
+    return seat, records
+
+
+def test_a_worker_has_load_timeout_s_to_load() -> None:
+    watch = Watch(load_timeout_s=5)
+    seat, _ = with_worker(watch)
+    watch.run(5, *ALL)
+    assert watch.killed() == []
+    watch.run(0.25, *ALL)
+    assert watch.killed() == ["worker 0 of b"]
+    assert seat.child is not None
+    assert seat.child.why() == "did not load within load_timeout_s = 5"
+
+
+def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
+    watch = Watch()
+    seat, records = with_worker(watch)
+    seat.ready = True
+    watch.run(100, *ALL)
+    records.progress_ns.set(watch.now_ns)
+    records.running.set(1)
+    watch.run(30, *ALL)
+    assert watch.killed() == []
+    watch.run(0.25, *ALL)
+    assert watch.killed() == ["worker 0 of b"]
+    assert seat.child is not None
+    assert seat.child.why() == "was stuck in a batch for more than batch_timeout_s = 30"
+
+
+def test_a_worker_that_was_stopped_with_the_whole_pool_gets_its_time_anew() -> None:
+    watch = Watch()
+    seat, records = with_worker(watch)
+    seat.ready = True
+    records.progress_ns.set(watch.now_ns)
+    records.running.set(1)
+    watch.run(10, *ALL)
+    watch.sleep(1000)
+    watch.run(29, *ALL)
+    assert watch.killed() == []
+    watch.run(1.25, *ALL)
+    assert watch.killed() == ["worker 0 of b"]

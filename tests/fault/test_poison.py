@@ -13,7 +13,7 @@ from tests.process.pool_under_test import Pool, serving, until
 
 MODELS = "tests.fault.models"
 RAISE, KILL, BREAK = 1, 2, 3
-PATIENT = {"max_wait_ms": 2000, "max_batch": 64}  # so that 64 rows ride together
+PATIENT = {"policy": "fixed", "max_wait_ms": 2000, "max_batch": 64}  # so that 64 rows ride together
 
 
 def table(model: str, **settings: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import batchpool as bp
 from tests.process.pool_under_test import Pool, serving, until
 
-WINDOW = {"max_wait_ms": 20, "max_batch": 64}
+WINDOW = {"policy": "fixed", "max_wait_ms": 20, "max_batch": 64}
 
 
 def infer_url(pool: Pool, model: str) -> str:

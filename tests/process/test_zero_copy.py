@@ -28,7 +28,9 @@ CALLS = (
 @pytest.fixture(scope="module")
 def pool() -> Any:
     with serving(
-        {"import": "Lies", "max_wait_ms": 50}, {"import": "Wide", "slots": 128}, "Inplace"
+        {"import": "Lies", "policy": "fixed", "max_wait_ms": 50},
+        {"import": "Wide", "slots": 128},
+        "Inplace",
     ) as pool:
         yield pool
 

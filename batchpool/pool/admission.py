@@ -138,8 +138,12 @@ class AdmittedLane:
         """After a takeover: the rows QUEUED in shared memory, as `admit` would give them."""
         lane = self.lane
         slots = np.flatnonzero(lane.state == _QUEUED)
-        rows = self._headers(slots, lane.sequence[slots])
-        rows[Field.ATTEMPT] = lane.attempt[slots]
+        return self.rows_in(slots, lane.sequence[slots])
+
+    def rows_in(self, slots: Array, sequences: Array) -> I64:
+        """The rows [FIELDS, n] in these slots, as a batcher that was here before knew them."""
+        rows = self._headers(slots, sequences)
+        rows[Field.ATTEMPT] = self.lane.attempt[slots]
         return rows
 
     def _headers(self, slots: Array, sequences: Array) -> I64:

@@ -90,19 +90,13 @@ def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: 
 
 def _still(batcher: Batcher, rows: I64, state: State) -> I64:
     """Those of the rows whose slot is in this state and still in the same use, with headers."""
-    keep = np.zeros(rows.shape[1], dtype=bool)
-    for i in range(rows.shape[1]):
-        lane = batcher.lanes.get(int(rows[Field.LANE, i]))
+    kept = [rows[:, :0]]
+    for number in np.unique(rows[Field.LANE]).tolist():
+        lane = batcher.lanes.get(number)
         if lane is None:
             continue
-        slot = int(rows[Field.SLOT, i])
-        same = int(lane.lane.sequence[slot]) == int(rows[Field.SEQUENCE, i])
-        if same and int(lane.lane.state[slot]) == state:
-            keep[i] = True
-            rows[Field.SUBMIT_NS, i] = lane.lane.submit_ns[slot]
-            rows[Field.DEADLINE_NS, i] = lane.lane.deadline_ns[slot]
-            rows[Field.PRIORITY, i] = lane.lane.priority[slot]
-            rows[Field.FLOW, i] = lane.lane.flow[slot]
-            rows[Field.ATTEMPT, i] = lane.lane.attempt[slot]
-    kept: I64 = rows[:, keep]
-    return kept
+        theirs = rows[:, rows[Field.LANE] == number]
+        slots, sequences = theirs[Field.SLOT], theirs[Field.SEQUENCE]
+        same = (lane.lane.sequence[slots] == sequences) & (lane.lane.state[slots] == int(state))
+        kept.append(lane.rows_in(slots[same], sequences[same]))
+    return np.concatenate(kept, axis=1)

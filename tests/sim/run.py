@@ -6,13 +6,17 @@ Prints every seed that failed, with the last steps that led to the fault; exit s
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
+from bench.machine import facts
 from tests.sim.actors import ClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES
@@ -66,7 +70,8 @@ def sweep(kind: str, first: int, seeds: int) -> tuple[Count, list[str]]:
 
 def _in_parallel(kind: str, first: int, seeds: int) -> Iterator[tuple[Count, list[str]]]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+    quiet = {"initializer": logging.disable, "initargs": (logging.WARNING,)}
+    with ProcessPoolExecutor(os.cpu_count(), context, **quiet) as pool:  # batches fail on purpose
         starts = range(first, first + seeds, CHUNK)
         jobs = [
             pool.submit(run_some, kind, start, min(CHUNK, first + seeds - start))
@@ -81,14 +86,19 @@ def main() -> int:
     parser.add_argument("--kind", choices=[*PROFILES, "each"], default="each")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--save", metavar="FILE", help="write the counts as JSON")
     options = parser.parse_args()
     failed = 0
+    counts = {}
     for kind in PROFILES if options.kind == "each" else [options.kind]:
         count, faults = sweep(kind, options.first, options.seeds)
         for fault in faults:
             print(fault, end="\n\n")
-        print(f"{kind}: {len(faults)} faults; without a fault: {count}")
+        print(f"{kind}: {len(faults)} faults; without a fault: {count}", flush=True)
+        counts[kind] = {"faults": len(faults), **vars(count)}
         failed += len(faults)
+    if options.save:
+        Path(options.save).write_text(json.dumps({"machine": facts(), **counts}, indent=2) + "\n")
     return 1 if failed else 0
 
 

@@ -13,13 +13,15 @@ for g and for the larger batch. Summed over all rows waiting pays when
 
     n (g + k row) < k (base - g),   that is   g < k (base - n row) / (n + k)
 
-For as long as the silence since the last arrival is below that limit, it still may. Where
-another worker is free in less than base, that is what the k rows would wait for, so that it
-takes the place of base; where one is idle, nobody waits.
+For as long as the silence since the last arrival is below that limit, it still may.
 
 Callers that send again once they are answered come all together, shortly after a batch ends
 (`_Echo`). Running what waits just before they come splits them for ever into two halves that
 take turns; so the usual number of them is waited for, where that takes less than `base`.
+
+With several workers the rule would see too little: a small batch holds the worker that the next
+rows need. There n rows wait until they are so many that batches of that size keep up with the
+arrivals, rate <= workers x n / t(n), or until arrivals stop.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _STEP = 0.05
 _CYCLES = 4  # batches an average of what follows one reaches back
 _ECHO_FRONT = 4  # an echo comes in the first part of a cycle: its mean below a quarter of it
 _ECHO_TIMES = 4  # its mean delay: nearly all of it has come then
+_SLACK = 1.3  # how much faster than the arrivals several workers should be
+_GAPS = 6  # usual gaps without an arrival: nobody comes any more
 _EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean over geometric mean
 _REFIT_EVERY = 8  # batches, once there were `_BATCHES` of them
 
@@ -131,14 +135,21 @@ class Traffic:
         """The arrival rate of late."""
         return 1e9 * self.rows / self._mean_gap_ns
 
-    def worth_until_ns(self, n: int, time: BatchTime, others_ns: float) -> int:
-        """Until when n rows should wait for company, if nobody comes before; 0: not at all.
-
-        others_ns: until another worker is free.
-        """
-        patience = patience_ns(n, time, self, others_ns)
+    def worth_until_ns(self, n: int, time: BatchTime, workers: int) -> int:
+        """Until when n rows should wait for company, if nobody comes before; 0: not at all."""
+        if workers > 1:
+            if n >= self.keeping_up(time, workers):
+                return 0
+            return self.last_ns + int(_GAPS * self.gap_ns)
+        patience = patience_ns(n, time, self)
         alone_ns = self.last_ns + int(patience) if patience else 0
-        return max(alone_ns, self._echo.until_ns(min(time.base_ns, others_ns)))
+        return max(alone_ns, self._echo.until_ns(time.base_ns))
+
+    def keeping_up(self, time: BatchTime, workers: int) -> float:
+        """Rows a batch needs so that workers with such batches keep up with what comes in."""
+        rate = _SLACK * self.rows_per_s / 1e9 / workers  # rows per ns
+        left = 1 - rate * time.row_ns
+        return rate * time.base_ns / left if left > 0 else math.inf
 
 
 class _Echo:
@@ -197,11 +208,8 @@ class _Usual:
         return _EXP_GAMMA * math.exp(self._log)
 
 
-def patience_ns(
-    n: int, time: BatchTime, traffic: Traffic, others_ns: float = _LONGEST_GAP_NS
-) -> float:
+def patience_ns(n: int, time: BatchTime, traffic: Traffic) -> float:
     """The longest silence since the last arrival that n rows should bear; 0: none at all."""
     k = traffic.rows
-    saved_ns = min(time.base_ns, others_ns)
-    limit_ns = k * (saved_ns - n * time.row_ns) / (n + k)
+    limit_ns = k * (time.base_ns - n * time.row_ns) / (n + k)
     return limit_ns if traffic.gap_ns < limit_ns else 0.0

@@ -11,9 +11,8 @@ worker never idles between two batches.
 When a partial batch leaves an idle worker no longer waiting:
 
     fixed     its oldest row has waited max_wait since it was submitted
-    adaptive  at once where another worker is idle too, or where waiting is not worth it
-              (core/adaptive.py); else when it stops being so, or the oldest row has waited
-              max_wait, in a flood max_wait_peak
+    adaptive  at once where waiting is not worth it (core/adaptive.py); else when it stops
+              being so, or the oldest row has waited max_wait, in a flood max_wait_peak
     both      a row's deadline leaves just the time to run it, or the pool drains
 
 With a target for the 99th percentile a batch is not larger than what two batch times one after
@@ -296,7 +295,7 @@ class _Shift:
             return reason, oldest_ns + limits.max_wait_ns
         if traffic is None or time is None or not time.known:
             return Reason.IDLE, oldest_ns
-        worth_ns = traffic.worth_until_ns(n, time, self._others_ns(number))
+        worth_ns = traffic.worth_until_ns(n, time, len(self.workers))
         if worth_ns <= self.now_ns:
             return Reason.IDLE, oldest_ns
         most_ns = float(limits.max_wait_ns)
@@ -306,15 +305,6 @@ class _Shift:
             most_ns = max(0.0, min(most_ns, limits.within_ns - time.high_ns(n + int(traffic.rows))))
         wait_ns = oldest_ns + int(most_ns)
         return (Reason.WAIT, wait_ns) if wait_ns <= worth_ns else (Reason.IDLE, worth_ns)
-
-    def _others_ns(self, number: int) -> float:
-        """Until another worker than this one is free: 0 if one is idle."""
-        if len(self.workers) == 1:
-            return NEVER_NS
-        others = [w for w in self.workers.values() if w.number != number]
-        if any(self.load.get(w.number, w.in_flight) == 0 for w in others):
-            return 0.0
-        return float(min(self.free_ns[w.number] for w in others) - self.now_ns)
 
     def _is_flood(self, time: BatchTime, traffic: Traffic) -> bool:
         most = self.limits.max_batch

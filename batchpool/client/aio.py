@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -169,9 +170,12 @@ class AsyncClient:
     Cancelling the task of a call takes back the rows that have not been dispatched.
     """
 
-    def __init__(self, socket: str | None = None, *, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, socket: str | None = None, *, timeout_s: float = 10.0, pinned: bool = False
+    ) -> None:
         self.socket = default_socket() if socket is None else socket
         self._timeout_s = timeout_s
+        self._pinned = pinned
         self._closed = False
         self._pid = this_process()
         self._reactor: Reactor | None = None
@@ -289,7 +293,8 @@ class AsyncClient:
         return self._reactor
 
     async def _connect(self) -> None:
-        session = await asyncio.to_thread(Session.connect, self.socket, self._timeout_s)
+        connect = partial(Session.connect, self.socket, self._timeout_s, pinned=self._pinned)
+        session = await asyncio.to_thread(connect)
         self._reactor = Reactor(session)
 
     async def _port(self, model: str) -> tuple[Reactor, Port]:

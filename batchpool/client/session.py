@@ -71,7 +71,9 @@ class Session:
         self.closed = False
 
     @classmethod
-    def connect(cls, path: str, timeout_s: float = 10.0, *, attach: bool = True) -> Session:
+    def connect(
+        cls, path: str, timeout_s: float = 10.0, *, attach: bool = True, pinned: bool = False
+    ) -> Session:
         """Connect to a pool's unix socket and attach; PoolStopped says why it cannot.
 
         Without `attach` it can only `ask`, and takes no place among max_clients.
@@ -85,7 +87,7 @@ class Session:
         session = cls(Channel(sock), path)
         try:
             if attach:
-                session.attach(timeout_s)
+                session.attach(timeout_s, pinned=pinned)
         except BaseException:
             session.close()
             raise
@@ -101,9 +103,12 @@ class Session:
         assert self._batcher_bell is not None, "attach first"
         self._batcher_bell.ring()
 
-    def attach(self, timeout_s: float = 10.0) -> None:
-        """Say hello; learn the models, the board and the batcher's bell."""
-        hello = {"op": "attach", "version": VERSION}
+    def attach(self, timeout_s: float = 10.0, *, pinned: bool = False) -> None:
+        """Say hello; learn the models, the board and the batcher's bell.
+
+        pinned: GPUs are to read and write this client's lanes by themselves.
+        """
+        hello = {"op": "attach", "version": VERSION, "pinned": pinned}
         answer, fds = self._ask(hello, timeout_s, [self.bell.fd])
         if len(fds) != 2:
             close_all(fds)

@@ -56,6 +56,17 @@ class AdmittedLane:
         self._own_flow = -serial if own_flow else None  # below all that a row can say
         self._buckets = Buckets(lane.spec)
         self._cancels = -1  # every cancel word is looked at once
+        self._one: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
+        self._one[Field.LANE] = number
+        self._one[Field.FLOW] = -serial
+        self._one_at = memoryview(self._one.data).cast("B").cast("q")
+        self._state = lane.scalars("state")
+        self._sequence = lane.scalars("sequence")
+        self._submit_ns = lane.scalars("submit_ns")
+        self._deadline_ns = lane.scalars("deadline_ns")
+        self._priority = lane.scalars("priority")
+        self._flow = lane.scalars("flow")
+        self._attempt = lane.scalars("attempt")
 
     def open(self, gate: Gate = Gate.OPEN) -> None:
         self.lane.gate.set(int(gate))
@@ -63,8 +74,9 @@ class AdmittedLane:
     def admit(self) -> I64:
         """Take every submitted row: its header words are copied here, once, and checked.
 
-        Returns rows [FIELDS, n]. An entry that names no submitted use of a slot is stale:
-        counted, ignored. A ring or slot number that no right client can write closes the lane.
+        Returns rows [FIELDS, n], valid until the next call. An entry that names no submitted use
+        of a slot is stale: counted, ignored. A ring or slot number that no right client can write
+        closes the lane.
         """
         lane = self.lane
         try:
@@ -75,10 +87,13 @@ class AdmittedLane:
         n = len(entries)
         if n == 0:
             return _NO_ROWS
+        if n == 1 and self._admit_one(int(entries[0])):
+            return self._one
         slots, sequences = unpack(entries)
         if largest(slots) >= lane.slots:
             self._break()
             return _NO_ROWS
+        slots = slots.astype(np.int64)  # by any other type numpy indexes five times as slowly
         good = (lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)
         if np.count_nonzero(good) != n or not _all_different(slots):
             slots, sequences = self._only_good(slots, sequences, good)
@@ -88,6 +103,31 @@ class AdmittedLane:
         lane.state[slots] = _QUEUED
         self._sq.advance(n)
         return rows
+
+    def _admit_one(self, entry: int) -> bool:
+        """The same for one row, into `_one`: numbers cost 15 us less than arrays of one do.
+
+        False, with nothing done, where the entry is not good: then `admit` says what it is.
+        """
+        slot, sequence = entry & 0xFFFFFFFF, entry >> 32
+        if slot >= self.lane.slots:
+            return False
+        if self._state[slot] != _SUBMITTED or self._sequence[slot] != sequence:
+            return False
+        row = self._one_at
+        row[Field.SLOT] = slot
+        row[Field.SEQUENCE] = sequence
+        row[Field.SUBMIT_NS] = self._submit_ns[slot]
+        row[Field.DEADLINE_NS] = self._deadline_ns[slot]
+        row[Field.PRIORITY] = self._priority[slot]
+        if self._own_flow is None:
+            row[Field.FLOW] = self._flow[slot]
+        if self._buckets.many:
+            self._one[Field.BUCKET] = self._buckets.of(self.lane.input_sizes[slot : slot + 1])
+        self._attempt[slot] = 0
+        self._state[slot] = _QUEUED
+        self._sq.advance(1)
+        return True
 
     def _only_good(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop stale entries and second entries of one slot, and count them."""
@@ -112,9 +152,10 @@ class AdmittedLane:
         The client publishes a row before it cancels it, so what was counted here is admitted.
         """
         now = self.lane.cancels.get()
-        came = now != self._cancels
+        if now == self._cancels:
+            return False
         self._cancels = now
-        return came
+        return True
 
     def recheck_cancels(self) -> None:
         """Rows are back in the queue, whose cancel words may have been set meanwhile."""
@@ -131,7 +172,10 @@ class AdmittedLane:
         if len(slots) > self._cq.room():
             self._break()  # its client uses slots again without ever taking completions
             return
-        self._cq.push(pack(slots, sequences))
+        if len(slots) == 1:
+            self._cq.push_few([slots.item() | sequences.item() << 32])
+        else:
+            self._cq.push(pack(slots, sequences))
         self.ring_client()
 
     def unfinished(self) -> I64:
@@ -156,5 +200,6 @@ class AdmittedLane:
         rows[Field.DEADLINE_NS] = lane.deadline_ns[slots]
         rows[Field.PRIORITY] = lane.priority[slots]
         rows[Field.FLOW] = lane.flow[slots] if self._own_flow is None else self._own_flow
-        rows[Field.BUCKET] = self._buckets.of(lane.input_sizes[slots])
+        many = self._buckets.many
+        rows[Field.BUCKET] = self._buckets.of(lane.input_sizes[slots]) if many else 0
         return rows

@@ -13,7 +13,8 @@ from batchpool.shm.lease import Peer
 class Attached:
     """A control connection. `bell_fd` is -1 until it has attached.
 
-    frontend: the front end's place, or None for a local client.
+    frontend: the front end's place, or None for a local client. pinned: GPUs are to read and
+    write its lanes by themselves; those of front ends always.
     """
 
     owner: str
@@ -22,6 +23,7 @@ class Attached:
     pidfd: int
     frontend: int | None = None
     bell_fd: int = -1
+    pinned: bool = False
 
     def close(self) -> None:
         self.channel.close()

@@ -1,6 +1,6 @@
 """The supervisor's desk: what clients ask over their control connections.
 
-    attach  {version}        fds: the client's bell   -> attached {models, server}  fds: board, bell
+    attach  {version, pinned} fds: the client's bell  -> attached {models, server}  fds: board, bell
     lane    {model}                                   -> lane {lane, slots, digest} fds: segment
     status  {}                                        -> status {status}, within about a second
 
@@ -136,6 +136,7 @@ class Desk:
                 f"{attached} local clients are attached, max_clients = {server.max_clients}"
             )
         who.bell_fd = fds.pop()
+        who.pinned = who.frontend is not None or message.get("pinned") is True
         models = [
             {
                 "spec": model.spec.to_wire(),
@@ -162,7 +163,9 @@ class Desk:
             raise InvalidRequest(f"this client has a lane to model {name!r} already")
         local = who.frontend is None
         layout = plans[index].client_lane if local else plans[index].lane
-        entry = self._holdings.lanes.add(index, who.owner, layout, who.bell_fd, local=local)
+        entry = self._holdings.lanes.add(
+            index, who.owner, layout, who.bell_fd, local=local, pinned=who.pinned
+        )
         self._staff.announce_lane(entry)
         answer = {
             "op": "lane",

@@ -18,7 +18,10 @@ from batchpool.shm.segment import create
 
 @dataclass
 class LaneEntry:
-    """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again."""
+    """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again.
+
+    pinned: GPUs may read and write it by themselves.
+    """
 
     number: int
     serial: int
@@ -28,6 +31,7 @@ class LaneEntry:
     fd: int
     bell_fd: int
     local: bool
+    pinned: bool
     closing: bool = False
 
     def claimed(self) -> int:
@@ -51,7 +55,14 @@ class LaneBook:
         return [e for e in self._entries.values() if e.owner == owner and not e.closing]
 
     def add(
-        self, model: int, owner: str, layout: Layout, bell_fd: int, *, local: bool
+        self,
+        model: int,
+        owner: str,
+        layout: Layout,
+        bell_fd: int,
+        *,
+        local: bool,
+        pinned: bool,
     ) -> LaneEntry:
         """A new lane, sealed if it is a local client's; bell_fd is duplicated. Overloaded when
         the table is full, StartError when there is no memory."""
@@ -60,7 +71,9 @@ class LaneBook:
         fd = create(layout, sealed=local)
         self._serial += 1
         number = self._free.pop()
-        entry = LaneEntry(number, self._serial, model, owner, layout, fd, os.dup(bell_fd), local)
+        entry = LaneEntry(
+            number, self._serial, model, owner, layout, fd, os.dup(bell_fd), local, pinned
+        )
         self._entries[number] = entry
         return entry
 

@@ -27,7 +27,6 @@ class Padding:
     """The allowed batch sizes, and rows to reach them with.
 
     batch_sizes: rising.  warm_up_rows: {input or parameter: [1, *row shape]}, which are copied.
-    room: where a batch that needs padding is put together.
     """
 
     def __init__(
@@ -35,9 +34,7 @@ class Padding:
         spec: ModelSpec,
         batch_sizes: Sequence[int],
         warm_up_rows: Mapping[str, Array],
-        room: Room,
     ) -> None:
-        self.room = room
         self._batch_sizes = tuple(batch_sizes)
         self._rows: dict[str, Array] = {}  # at full size, [1, *max row shape]
         self._own: dict[str, Array] = {}  # [dynamic dims]
@@ -53,6 +50,10 @@ class Padding:
     def size_for(self, rows: int) -> int:
         """The smallest allowed size of a batch that has this many rows."""
         return self._batch_sizes[bisect_left(self._batch_sizes, rows)]
+
+    def row(self, name: str) -> Array:
+        """The row of one input at full size, [1, *max row shape]."""
+        return self._rows[name]
 
     def fill(self, name: str, array: Array, sizes: Array | None, rows: int) -> Array | None:
         """Fill array [n, *row shape] up from `rows` on; returns the sizes [n, dynamic dims].

@@ -207,6 +207,7 @@ class Staff:
                 "lane": entry.number,
                 "serial": entry.serial,
                 "slots": entry.layout.slots,
+                "pinned": entry.pinned,
             },
             [entry.fd],
         )

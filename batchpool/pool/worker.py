@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,16 +33,40 @@ _MESSAGE_CHARS = 2000
 
 
 class Runner(Protocol):
-    """Runs batches of one model. `launch` may return before the work is done."""
+    """Runs batches of one model. `launch` may return before the work is done.
+
+    depth: batches in flight. gathers: batches are best put together in its own `room`.
+    direct: the inputs that it may `fetch` from the lanes by itself.
+    """
 
     depth: int
+    gathers: bool
+    direct: frozenset[str]
+
+    def adopt(self, lane: Lane) -> None:
+        """A lane that it may read and write by itself."""
+
+    def release(self, lane: Lane) -> None:
+        """The lane will be unmapped."""
+
+    def room(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
+        """Where the next launch's input [n, *row shape] is to be put together."""
+
+    def fetch(self, tensor: Tensor, parts: Sequence[Part], n: int, padding: Array | None) -> Any:
+        """An input of the next launch, n rows of which padding [1, *row shape] fills the end;
+        None: it does not pay here."""
 
     def launch(
-        self, rows: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self,
+        rows: int,
+        inputs: dict[str, Any],
+        sizes: dict[str, Array | None],
+        views: bool,
+        parts: Sequence[Part],
     ) -> Any:
         """Start a batch on its inputs [n, ...], of which the first `rows` are no padding.
 
-        `views`: the inputs are views of the lane.
+        `views`: the inputs are views of the lane. parts: where the outputs will go.
         """
 
     def finish(self, flight: Any) -> Any:
@@ -91,14 +115,21 @@ class Worker:
         self._failures = 0
         self._logged: set[type[BaseException]] = set()
 
-    def add_lane(self, number: int, serial: int, lane: Lane) -> None:
-        """A lane is mapped here; acknowledging it lets the batcher send its rows."""
+    def add_lane(self, number: int, serial: int, lane: Lane, *, adopt: bool = False) -> None:
+        """A lane is mapped here; acknowledging it lets the batcher send its rows.
+
+        adopt: the runner may read and write it by itself.
+        """
+        if adopt:
+            self._runner.adopt(lane)
         self.lanes[number] = lane
         self._records.lanes[number] = serial
 
     def drop_lane(self, number: int) -> None:
         self._records.lanes[number] = 0
-        self.lanes.pop(number, None)
+        lane = self.lanes.pop(number, None)
+        if lane is not None:
+            self._runner.release(lane)
 
     def step(self) -> bool:
         """One move; False when there was nothing to do."""
@@ -139,24 +170,32 @@ class Worker:
             for tensor in self.spec.parameters:
                 inputs[tensor.name], _ = self._load(flight, tensor, parameter=True)
             views = n == rows and len(parts) == 1 and isinstance(parts[0].where, slice)
-            flight.handle = self._runner.launch(rows, inputs, flight.sizes, views)
+            flight.handle = self._runner.launch(rows, inputs, flight.sizes, views, parts)
         except (Exception, SystemExit) as exc:  # whatever a model raises fails its batch only
             flight.error = exc
         return flight
 
     def _load(
         self, flight: Flight, tensor: Tensor, *, parameter: bool = False
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Any, Array | None]:
         """One input or parameter, padding included: [n, *row shape], sizes [n, dynamic dims]."""
-        parts, name, padding = flight.parts, tensor.name, self._padding
-        if padding is None or flight.n == flight.rows:
+        parts, name, runner = flight.parts, tensor.name, self._runner
+        padding = self._padding if flight.n > flight.rows else None
+        if name in runner.direct:
+            row = None if padding is None else padding.row(name)
+            fetched = runner.fetch(tensor, parts, flight.n, row)
+            if fetched is not None:
+                return fetched, None
+        if padding is None and (tensor.is_bytes or not runner.gathers):
             return load_input(parts, name, parameter=parameter)
 
         def room(shape: tuple[int, ...]) -> Array:
-            return padding.room(tensor, (flight.n, *shape))
+            return runner.room(tensor, (flight.n, *shape))
 
         array, sizes = load_input(parts, name, parameter=parameter, room=room)
-        return array, padding.fill(name, array, sizes, flight.rows)
+        if padding is not None:
+            sizes = padding.fill(name, array, sizes, flight.rows)
+        return array, sizes
 
     def _finish_oldest(self) -> None:
         flight = self._flights[0]

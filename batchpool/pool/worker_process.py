@@ -4,7 +4,7 @@ Told by the supervisor over the control channel:
 
     start     {import, spec, device, max_batch, batch_sizes, max_lanes}  fds: segment, its own
               bell, the batcher's bell
-    lane      {lane, serial, slots}  fds: the lane's segment
+    lane      {lane, serial, slots, pinned}  fds: the lane's segment
     unlane    {lane}
 
 and tells it:  ready {} | failed {error}
@@ -66,7 +66,7 @@ class WorkerProcess:
         runner = make_runner(model, self.spec, facts["device"], facts["max_batch"])
         rows, sizes = warm_up_rows(model, self.spec), facts["batch_sizes"]
         warm_up(self.spec, runner, rows, sizes or (1, facts["max_batch"]))
-        padding = Padding(self.spec, sizes, rows, runner.room) if sizes else None
+        padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
         return Worker(self.spec, self._records, runner, ring, clock_ns, padding)
 
@@ -110,7 +110,7 @@ class WorkerProcess:
             return
         finally:
             close_all(fds)
-        worker.add_lane(message["lane"], message["serial"], lane)
+        worker.add_lane(message["lane"], message["serial"], lane, adopt=message["pinned"])
         self._batcher_bell.ring()
 
 

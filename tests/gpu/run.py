@@ -5,9 +5,10 @@
 1. one worker per GPU, each seeing its own device and no other
 2. CUDA_VISIBLE_DEVICES of the parent as a UUID and as a subset
 3. memory too small for a batch, and a row that breaks the CUDA context
-4. CUDA graphs, which take certain batch sizes only
-5. the MLP of the examples through local clients and HTTP: answers equal a direct call
-6. rows per second of a local client, checked
+4. how many copies a batch takes on every road in and out
+5. CUDA graphs, which take certain batch sizes only
+6. the MLP of the examples through local clients and HTTP: answers equal a direct call
+7. rows per second of a local client, checked
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from batchpool.client.control import ask_status
 from batchpool.examples.mlp import MLP
 from bench.machine import facts, report
 from bench.serving import serving
+from tests.gpu.copies import check_copies
 
 
 def uuids() -> list[str]:
@@ -250,6 +252,7 @@ def main() -> None:
         check_errors,
         check_memory,
         check_broken_context,
+        check_copies,
         check_batch_sizes,
         lambda: check_mlp(args.seconds),
     ):

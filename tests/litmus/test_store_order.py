@@ -22,6 +22,7 @@ from batchpool.core.queue import FIELDS, I64, Field
 from batchpool.core.tensors import ModelSpec, Tensor, check_rows
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.crew import CrewMember
+from batchpool.pool.runner import HostRunner
 from batchpool.pool.worker import Worker
 from batchpool.shm import ring
 from batchpool.shm.lane import Lane
@@ -255,10 +256,8 @@ def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
 # -- batcher and worker ---------------------------------------------------------------------
 
 
-class Affine:
-    depth = 1
-
-    def launch(self, n: int, inputs: Any, sizes: Any, views: bool) -> Any:
+class Affine(HostRunner):
+    def launch(self, n: int, inputs: Any, sizes: Any, views: bool, parts: Any = ()) -> Any:
         return {"y": inputs["x"] * 2 + 1}
 
     def finish(self, flight: Any) -> Any:

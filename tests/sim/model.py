@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.tensors import Array, Dim, ModelSpec, Rows, Tensor, check_rows
+from batchpool.pool.runner import HostRunner
 from tests.sim.memory import Fault, Killed, Process
 
 X = Tensor("x", "int64", (2,))
@@ -61,7 +62,7 @@ class Trouble:
         self.raised: Counter[int] = Counter()  # in how many batches that raised a row was
 
 
-class SimRunner:
+class SimRunner(HostRunner):
     """y = 2x + k + 1, after it has checked that every row is whole."""
 
     def __init__(self, process: Process, depth: int, max_batch: int, trouble: Trouble) -> None:
@@ -71,7 +72,12 @@ class SimRunner:
         self._trouble = trouble
 
     def launch(
-        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self,
+        n: int,
+        inputs: dict[str, Array],
+        sizes: dict[str, Array | None],
+        views: bool,
+        parts: Any = (),
     ) -> dict[str, Array]:
         x, k = inputs["x"], inputs["k"]
         if not len(x) == len(k) == n or n > self._max_batch:

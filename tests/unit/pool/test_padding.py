@@ -17,7 +17,8 @@ from batchpool.model import Batch, Model
 from batchpool.pool.padding import Padding, host_room
 from batchpool.pool.runner import NumpyRunner, TorchRunner
 from batchpool.pool.warm_up import warm_up_rows
-from tests.unit.pool.worker_bench import ROWS, Bench
+from tests.unit.pool.worker_bench import ROWS, Bench, FakeRunner
+from tests.unit.pool.worker_bench import affine as twice_plus_one
 from tests.unit.specs import AFFINE, NUMBERS, model, rows_of, same, tensors
 
 MOST = 16  # rows of a bench's two lanes
@@ -52,7 +53,7 @@ def numpy_bench(
     spec: ModelSpec, sizes: Sequence[int], answer: Callable[[Batch], Any], **options: Any
 ) -> tuple[Bench, Picky]:
     picky = Picky(sizes, answer, **options)
-    padding = Padding(spec, sizes, default_rows(spec), host_room)
+    padding = Padding(spec, sizes, default_rows(spec))
     return Bench(spec, runner=NumpyRunner(picky), padding=padding, max_batch=MOST), picky
 
 
@@ -66,7 +67,7 @@ def affine(batch: Batch) -> Any:
 @given(st.sets(st.integers(1, 100), min_size=1).map(sorted), st.data())
 def test_the_size_is_the_smallest_that_holds_the_rows(sizes: list[int], draw: Any) -> None:
     rows = draw.draw(st.integers(1, sizes[-1]))
-    padding = Padding(AFFINE, sizes, default_rows(AFFINE), host_room)
+    padding = Padding(AFFINE, sizes, default_rows(AFFINE))
     assert padding.size_for(rows) == min(size for size in sizes if size >= rows)
 
 
@@ -93,8 +94,10 @@ def test_a_full_batch_stays_a_view_and_a_padded_one_is_put_together_in_its_room(
         rooms.append(host_room(tensor, shape))
         return rooms[-1]
 
-    padding = Padding(AFFINE, (2, 4), default_rows(AFFINE), room)
-    bench = Bench(padding=padding)
+    padding = Padding(AFFINE, (2, 4), default_rows(AFFINE))
+    runner = FakeRunner(twice_plus_one)
+    runner.room = room  # type: ignore[method-assign]
+    bench = Bench(padding=padding, runner=runner)
     bench.send((1, 2), (1, 3))
     bench.run()
     _, inputs, views = bench.runner.launched[-1]
@@ -194,7 +197,7 @@ def test_answers_are_those_without_padding(
         return found
 
     picky = Picky(sizes, answer, writable)
-    padding = Padding(spec, sizes, warm, host_room)
+    padding = Padding(spec, sizes, warm)
     padded = Bench(spec, runner=NumpyRunner(picky), padding=padding, max_batch=MOST)
     plain = Bench(spec, runner=NumpyRunner(Picky(range(MOST + 1), echo)), max_batch=MOST)
     for lane, slot in rows:
@@ -240,7 +243,7 @@ def test_padding_is_the_warm_up_row_cut_to_the_batch() -> None:
         seen[-1]["sizes"] = batch.sizes["ids"].tolist()
         return {"y": np.zeros(batch.n, np.float32)}
 
-    padding = Padding(spec, (3,), warm_up_rows(Warm(), spec), host_room)
+    padding = Padding(spec, (3,), warm_up_rows(Warm(), spec))
     bench = Bench(spec, runner=NumpyRunner(Picky((3,), answer)), padding=padding)
     lane = bench.lanes[1]
     lane.inputs["text"].store(slice(0, 2), np.array([b"x", b""], dtype=object))
@@ -375,7 +378,7 @@ def test_a_torch_model_gets_copies_of_its_own_types() -> None:
 
     picky = Picky((8,), answer)
     runner = TorchRunner(picky, spec)
-    padding = Padding(spec, (8,), default_rows(spec), runner.room)
+    padding = Padding(spec, (8,), default_rows(spec))
     bench = Bench(spec, runner=runner, padding=padding)
     bench.fill(*ROWS)
     for i, (lane, slot) in enumerate(ROWS):

@@ -12,6 +12,7 @@ from batchpool.core.queue import FIELDS, I64, Field
 from batchpool.core.tensors import Array, ModelSpec
 from batchpool.pool.crew import Batch, CrewMember
 from batchpool.pool.padding import Padding
+from batchpool.pool.runner import HostRunner
 from batchpool.pool.worker import Worker
 from batchpool.shm.lane import Lane
 from tests.unit.lanes import new_lane, new_records, other_side
@@ -20,7 +21,7 @@ from tests.unit.specs import AFFINE
 Infer = Callable[[int, dict[str, Array], dict[str, Array | None]], Any]
 
 
-class FakeRunner:
+class FakeRunner(HostRunner):
     """Calls `infer` in finish, as a device would; `raises_in` puts it into launch."""
 
     def __init__(self, infer: Infer, depth: int = 1, raises_in: str = "finish") -> None:
@@ -30,7 +31,12 @@ class FakeRunner:
         self.launched: list[tuple[int, dict[str, Array], bool]] = []
 
     def launch(
-        self, n: int, inputs: dict[str, Array], sizes: dict[str, Array | None], views: bool
+        self,
+        n: int,
+        inputs: dict[str, Array],
+        sizes: dict[str, Array | None],
+        views: bool,
+        parts: Any = (),
     ) -> Any:
         self.launched.append((n, inputs, views))
         return self.infer(n, inputs, sizes) if self.raises_in == "launch" else (n, inputs, sizes)

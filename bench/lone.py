@@ -1,0 +1,101 @@
+"""A lone row on a GPU: the bare loop, the worker's own steps, and the whole pool.
+
+    python -m bench.lone [--rows 2000] [--save FILE.json]
+
+Bare: copy the row in from pinned memory, run the MLP of the examples, copy the answer out,
+synchronise. That once by spinning, as `torch.cuda.synchronize` does, and once by an event that
+lets the thread sleep. Runner: launch and finish of the worker's CUDA runner, in this process.
+Pool: `bp.Client.infer` from another process. Every answer is checked against the bare one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import batchpool as bp
+from batchpool.examples.mlp import MLP
+from batchpool.model import spec_of
+from batchpool.pool.runner import CudaRunner
+from bench.machine import percentile, report
+from bench.serving import serving
+
+WIDTH = 512
+
+
+def timed_us(count: int, one: Callable[[], Any], right: Any) -> list[float]:
+    """How long each of count calls took; the last answer is checked, the first tenth dropped."""
+    took = []
+    for _ in range(count):
+        start = time.perf_counter()
+        found = one()
+        took.append((time.perf_counter() - start) * 1e6)
+        if right is not None and not np.array_equal(found, right):
+            raise SystemExit("wrong answer")
+    return took[count // 10 :]
+
+
+def bare(model: MLP, x: np.ndarray, blocking: bool) -> Callable[[], Any]:
+    pinned = torch.empty((1, WIDTH), pin_memory=True)
+    out = torch.empty((1, WIDTH), pin_memory=True)
+    stream = torch.cuda.Stream()
+
+    def one() -> Any:
+        with torch.cuda.stream(stream), torch.inference_mode():
+            pinned.numpy()[...] = x
+            y = model.infer({"x": pinned.to("cuda:0", non_blocking=True)})["y"]
+            out.copy_(y, non_blocking=True)
+            if blocking:
+                event = torch.cuda.Event(blocking=True)
+                event.record(stream)
+                event.synchronize()
+            else:
+                stream.synchronize()
+        return out.numpy().copy()
+
+    return one
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--save")
+    args = parser.parse_args()
+    model = MLP()
+    model.load("cuda:0")
+    x = np.random.default_rng(1).standard_normal((1, WIDTH), dtype=np.float32)
+    right = bare(model, x, False)()
+    rows: dict[str, Any] = {}
+
+    def tell(name: str, values: list[float]) -> None:
+        rows[f"{name}: p50, p99 us"] = [
+            round(percentile(values, 0.5), 1),
+            round(percentile(values, 0.99), 1),
+        ]
+
+    tell("bare, spinning", timed_us(args.rows, bare(model, x, False), right))
+    tell("bare, sleeping", timed_us(args.rows, bare(model, x, True), right))
+    runner = CudaRunner(model, spec_of(MLP), "cuda:0", 64)
+
+    def launch() -> Any:
+        return runner.launch(1, {"x": x}, {"x": None}, True)
+
+    tell(
+        "runner, launch and finish",
+        timed_us(args.rows, lambda: runner.finish(launch())["y"], right),
+    )
+    with (
+        serving(["batchpool.examples.mlp:MLP"], "--frontends", "1") as served,
+        bp.Client(served.socket) as pool,
+    ):
+        tell("pool, Client.infer", timed_us(args.rows, lambda: pool.infer("mlp", x=x)["y"], right))
+    report("A lone row on a GPU", rows, args.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -37,7 +37,7 @@ serve: $(stamp)serve
 	$(bin)/batchpool serve --model batchpool.examples.minilm:MiniLM --devices cpu $(SERVE_ARGS)
 
 test: lint
-	$(bin)/python -m pytest $(PYTEST_ARGS)
+	$(bin)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 lint: $(stamp)dev
 	$(bin)/ruff check .

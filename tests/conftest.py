@@ -1,0 +1,57 @@
+"""Tests may run in several processes (`-n auto`): each has a /dev/shm of its own.
+
+Some tests look at, or for, names in /dev/shm that a pool has left there, and a starting pool
+removes what dead ones left; so two such tests must not see the same directory. Where there are
+no mount namespaces `-n auto` means one process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Generator
+
+import pytest
+
+_CLONE_NEWNS = 0x00020000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_MOST = 4  # more would wait for one another's pools
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    private = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    try:
+        subprocess.run(private, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return min(_MOST, len(os.sched_getaffinity(0)))
+
+
+def pytest_configure() -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        _have_own_dev_shm()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What was logged may hold halves of surrogate pairs, which cannot travel between processes."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
+
+
+def _have_own_dev_shm() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    calls = (
+        lambda: libc.unshare(_CLONE_NEWNS),
+        lambda: libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None),
+        lambda: libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), None),
+    )
+    for call in calls:
+        if call() != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"no /dev/shm of its own: {os.strerror(error)}; run with -n 0")

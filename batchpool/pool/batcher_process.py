@@ -20,6 +20,7 @@ It stamps the pulse in every turn of its loop, at least every beat_ns.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ from batchpool.shm.lane import Lane
 from batchpool.shm.pulse import BATCHER, Pulse
 from batchpool.shm.records import Records
 from batchpool.shm.segment import map_checked
+
+_LOG = logging.getLogger("batchpool.batcher")
 
 
 class BatcherProcess:
@@ -114,9 +117,15 @@ class BatcherProcess:
         spec = self._specs[message["model"]]
         layout = lane_layout(spec, message["slots"])
         segment_fd, bell_fd = fds
-        lane = Lane(spec, map_checked(segment_fd, layout), layout)
-        os.close(segment_fd)
         number = message["lane"]
+        try:
+            lane = Lane(spec, map_checked(segment_fd, layout), layout)
+        except ValueError as exc:  # its client overwrote the head: nobody else may suffer for it
+            _LOG.error("lane %d stays unmapped: %s", number, exc)
+            os.close(bell_fd)
+            return
+        finally:
+            os.close(segment_fd)
         bell = self._bells[("lane", number)] = Doorbell(bell_fd)
         self.batcher.add_lane(
             AdmittedLane(

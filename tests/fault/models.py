@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
+import numpy as np
+
 import batchpool as bp
-from tests.process.models import Numpy, note
+from tests.process.models import Affine, Numpy, first_time, note
+
+LOOPS = -1  # a gate of `Ledger`
 
 
 def count(name: str) -> None:
@@ -54,3 +59,33 @@ class Greedy(Numpy):
         if batch["tag"].any() and (batch.n > 5 or batch["huge"].any()):
             raise MemoryError(f"no memory for {batch.n} rows")
         return {"tag": batch["tag"], "rows": batch["tag"] * 0 + batch.n}
+
+
+class Ledger(Numpy):
+    """Gives tags back and writes down which worker began with which of them.
+
+    A row with a gate N waits until the test leaves the note `gate-N`; with LOOPS it never ends.
+    """
+
+    inputs = [bp.Tensor("row", "int64", (2,))]  # tag, gate
+    outputs = [bp.Tensor("tag", "int64")]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        tags, gates = batch["row"].T.tolist()
+        if any(tags):  # not the warm-up
+            with open(note("ledger"), "ab", buffering=0) as file:
+                file.write(f"{os.getpid()} {' '.join(map(str, tags))}\n".encode())
+        for gate in gates:
+            while gate and (gate == LOOPS or not note(f"gate-{gate}").exists()):
+                if gate != LOOPS:
+                    time.sleep(0.001)
+        return {"tag": np.array(tags)}
+
+
+class LoadsTwice(Affine):
+    """Two workers load; the next ones cannot before the note `mended twice` is there."""
+
+    def load(self, device: str) -> None:
+        early = first_time("first load") or first_time("second load")
+        if not early and not note("mended twice").exists():
+            raise OSError("the disk is gone")

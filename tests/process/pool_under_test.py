@@ -274,10 +274,11 @@ def start(
     env: Mapping[str, str] | None = None,
     port: int | None = None,
     wrapper: Sequence[str] = (),
+    fds: Sequence[int] = (),
 ) -> Pool:
     """Start a pool and do not wait. A model is a class of models.py, or its whole table.
 
-    wrapper: a command that runs the rest of its command line, as `unshare`.
+    wrapper: a command that runs the rest of its command line, as `unshare`. fds: what it inherits.
     """
     # The path of a unix socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="bp-", dir="/tmp"))
@@ -296,6 +297,7 @@ def start(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=fds,
         )
     return Pool(process, folder, port, settings["socket"])
 

@@ -5,7 +5,8 @@
 Part 1, the floor that the kernel sets: an eventfd token goes round through four processes that
 do nothing. Part 2: a lone row y = 2x + 1 through a real pool, seen by its client (submit, wait,
 take). Part 3: the same row through port, batcher and worker in one process, where no wake-up
-costs anything: the work of each step.
+costs anything: the work of each step. Then the batcher's work for groups of such rows, from one
+lane and from many, and what quiet lanes cost it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from batchpool.client.port import Port
 from batchpool.client.session import Session
 from batchpool.core.batching import Limits
+from batchpool.core.config import ModelConfig
 from batchpool.core.layout import lane_layout, worker_layout
 from batchpool.core.tensors import check_rows
 from batchpool.model import spec_of
@@ -38,6 +40,16 @@ from batchpool.shm.records import Records
 from bench.machine import percentile, report
 from bench.models import WIDTH, Affine
 from bench.serving import serving
+
+POLICY = ModelConfig(import_name="bench.models:Affine")
+# Of part 3: title, rows of a group, lanes they come from, lanes beside them that are quiet.
+GROUPS = (
+    ("1 row", 1, 1, 0),
+    ("16 rows", 16, 1, 0),
+    ("64 rows", 64, 1, 0),
+    ("16 rows of 16 lanes", 16, 16, 0),
+    ("1 row, 32 quiet lanes", 1, 1, 32),
+)
 
 
 def pass_on(hear: int, ring: int) -> None:
@@ -108,55 +120,85 @@ def hops_us(path: str, count: int) -> dict[str, list[float]]:
     return {name: values[count // 10 :] for name, values in took.items()}
 
 
-def steps_us(count: int) -> dict[str, list[float]]:
-    """The work of each step of `count` lone rows, all in this process."""
-    spec = spec_of(Affine)
-    layout = lane_layout(spec, 1024)
-    fd = segment.create(layout, sealed=True)
-    crew_layout = worker_layout(64, 8)
-    crew_fd = segment.create(crew_layout, sealed=False)
+class OneProcess:
+    """A port per lane, the batcher and a worker in this process, with the policy of a pool."""
 
-    def records() -> Records:
-        return Records(segment.map_checked(crew_fd, crew_layout), crew_layout)
+    def __init__(self, lanes: int) -> None:
+        spec = self.spec = spec_of(Affine)
+        self.took: dict[str, list[float]] = {}
+        self.batcher = Batcher([ModelQueue("affine", Limits.of(POLICY))], lanes)
+        crew_layout = worker_layout(64, lanes)
+        crew_fd = segment.create(crew_layout, sealed=False)
 
-    def lane() -> Lane:
-        return Lane(spec, segment.map_checked(fd, layout), layout)
+        def records() -> Records:
+            return Records(segment.map_checked(crew_fd, crew_layout), crew_layout)
 
-    own = records()
-    worker = Worker(spec, own, NumpyRunner(Affine()), lambda: None, time.monotonic_ns)
-    worker.add_lane(0, 1, lane())
-    own.ready.set(1)
-    batcher = Batcher([ModelQueue("affine", Limits(64, 0))], 8)
-    batcher.add_lane(AdmittedLane(0, 1, 0, lane(), lambda: None))
-    batcher.add_worker(CrewMember(0, 0, records(), lambda: None))
-    port = Port(lane())
-    x = np.ones((1, WIDTH), dtype=np.float32)
-    took: dict[str, list[float]] = {}
-    for _ in range(count):
-        at = time.perf_counter_ns()
+        own = records()
+        self.worker = Worker(spec, own, NumpyRunner(Affine()), lambda: None, time.monotonic_ns)
+        own.ready.set(1)
+        self.batcher.add_worker(CrewMember(0, 0, records(), lambda: None))
+        self.ports = [self._add_lane(number) for number in range(lanes)]
+
+    def _add_lane(self, number: int) -> Port:
+        layout = lane_layout(self.spec, 1024)
+        fd = segment.create(layout, sealed=True)
+
+        def lane() -> Lane:
+            return Lane(self.spec, segment.map_checked(fd, layout), layout)
+
+        self.worker.add_lane(number, number + 1, lane())
+        self.batcher.add_lane(AdmittedLane(number, number + 1, 0, lane(), lambda: None))
+        port = Port(lane())
+        os.close(fd)
+        return port
+
+    def group(self, rows: int, ports: list[Port]) -> None:
+        """`rows` requests of one row come together, over these ports by turns."""
+        rows_of = [check_rows(self.spec, {"x": np.full((1, WIDTH), i, "f4")}) for i in range(rows)]
+        pending: list[tuple[Port, Any]] = []
+        self._at = time.perf_counter_ns()
         now_ns = time.monotonic_ns()
-        pending: Any = None
-
-        def lap(name: str) -> None:
-            nonlocal at
-            took.setdefault(name, []).append((time.perf_counter_ns() - at) / 1e3)
-            at = time.perf_counter_ns()
-
-        pending = port.submit(check_rows(spec, {"x": x}), now_ns, now_ns + 10**10)
-        port.flush()
-        lap("client: submit")
-        batcher.step(now_ns)
-        lap("batcher: admit, dispatch")
-        while worker.step():
+        for i in range(rows):
+            port = ports[i % len(ports)]
+            pending.append((port, port.submit(rows_of[i], now_ns, now_ns + 10**10)))
+        for port in ports:
+            port.flush()
+        self._lap("client: submit")
+        self.batcher.step(now_ns)
+        self._lap("batcher: admit, dispatch")
+        while not self.worker.step():  # the policy may wait for company
+            self.batcher.step(time.monotonic_ns())
+        while self.worker.step():
             pass
-        lap("worker: launch, finish")
-        batcher.step(now_ns)
-        lap("batcher: complete")
-        port.reap(now_ns)
-        if not np.array_equal(port.result(pending)["y"], x * 2 + 1):
+        self._lap("worker: launch, finish")
+        self.batcher.step(time.monotonic_ns())
+        self._lap("batcher: complete")
+        done = [p for port in ports for p in port.reap(now_ns)]
+        found = [port.result(p)["y"] for port, p in pending]
+        self._lap("client: reap, take")
+        if len(done) != rows or any((y != 2 * i + 1).any() for i, y in enumerate(found)):
             raise SystemExit("wrong answer")
-        lap("client: reap, take")
-    return {name: values[count // 10 :] for name, values in took.items()}
+
+    def nothing(self) -> None:
+        """A step that finds nothing to do."""
+        self._at = time.perf_counter_ns()
+        self.batcher.step(time.monotonic_ns())
+        self._lap("batcher: nothing to do")
+
+    def _lap(self, name: str) -> None:
+        now = time.perf_counter_ns()
+        self.took.setdefault(name, []).append((now - self._at) / 1e3)
+        self._at = time.perf_counter_ns()
+
+
+def steps_us(count: int, rows: int = 1, lanes: int = 1, quiet: int = 0) -> dict[str, list[float]]:
+    """The work of each step for `count` groups of so many rows, over so many lanes, with others
+    that are quiet."""
+    pool = OneProcess(lanes + quiet)
+    for _ in range(count):
+        pool.group(rows, pool.ports[:lanes])
+        pool.nothing()
+    return {name: values[count // 10 :] for name, values in pool.took.items()}
 
 
 def main() -> None:
@@ -176,8 +218,10 @@ def main() -> None:
                 round(percentile(values, 0.5), 1),
                 round(percentile(values, 0.99), 1),
             ]
-    for name, values in steps_us(args.rows).items():
-        rows[f"work of {name}: p50 us"] = round(percentile(values, 0.5), 1)
+    for title, n, lanes, quiet in GROUPS:
+        for name, values in steps_us(max(args.rows // n, 100), n, lanes, quiet).items():
+            if name.startswith("batcher") or n == 1 == lanes + quiet:
+                rows[f"{title}; {name}: p50 us"] = round(percentile(values, 0.5), 1)
     report("Hops of a lone row through the pool", rows, args.save)
 
 

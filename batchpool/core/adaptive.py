@@ -21,7 +21,8 @@ take turns; so the usual number of them is waited for, where that takes less tha
 
 With several workers the rule would see too little: a small batch holds the worker that the next
 rows need. There n rows wait until they are so many that batches of that size keep up with the
-arrivals, rate <= workers x n / t(n), or until arrivals stop.
+arrivals, rate <= workers x n / t(n), or until arrivals stop; but not where that would take longer
+than base, which is all that company can save.
 """
 
 from __future__ import annotations
@@ -34,19 +35,24 @@ _LONGEST_GAP_NS = 1e9
 _OUTLIER = 4.0  # times its average counts as this many averages at most
 _QUANTILE = 0.99
 _STEP = 0.05
+_UP, _DOWN = 1 + _STEP * _QUANTILE, 1 + _STEP * (_QUANTILE - 1)  # what the spread is moved by
 _CYCLES = 4  # batches an average of what follows one reaches back
 _ECHO_FRONT = 4  # an echo comes in the first part of a cycle: its mean below a quarter of it
 _ECHO_TIMES = 4  # its mean delay: nearly all of it has come then
 _SLACK = 1.3  # how much faster than the arrivals several workers should be
-_GAPS = 6  # usual gaps without an arrival: nobody comes any more
+_GAPS = 3  # usual gaps without an arrival: nobody comes any more
 _EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean over geometric mean
 _REFIT_EVERY = 8  # batches, once there were `_BATCHES` of them
 
 
 class BatchTime:
-    """t(n) of one worker, in ns; `known` once a batch was measured."""
+    """t(n) of one worker, in ns; `known` once a batch was measured.
 
-    def __init__(self) -> None:
+    sizes: the only ones its engine takes, rising; n rows take the time of the next one.
+    """
+
+    def __init__(self, sizes: tuple[int, ...] = ()) -> None:
+        self._sizes = sizes
         self.base_ns = 0.0
         self.row_ns = 0.0
         self.spread = 1.25  # the 99th percentile of measured over fitted times
@@ -59,42 +65,53 @@ class BatchTime:
 
     def mean_ns(self, n: int) -> float:
         """The expected time of n rows."""
+        if self._sizes:
+            n = self._padded(n)
         return self.base_ns + n * self.row_ns
 
     def high_ns(self, n: int) -> float:
         """A time of n rows that 99 of 100 batches keep."""
-        return self.spread * (self.base_ns + n * self.row_ns)
+        return self.spread * self.mean_ns(n)
+
+    def _padded(self, n: int) -> int:
+        return next((size for size in self._sizes if size >= n), n)
 
     def took(self, n: int, ns: float) -> None:
         """A batch of n >= 1 rows took so long."""
         ns = max(1.0, ns)
+        if self._sizes:
+            n = self._padded(n)
         if self.batches >= 2:
-            ratio = ns / self.mean_ns(n)
-            above = ratio > self.spread
-            moved = self.spread * (1 + _STEP * (_QUANTILE if above else _QUANTILE - 1))
+            above = ns / self.mean_ns(n) > self.spread
+            moved = self.spread * (_UP if above else _DOWN)
             self.spread = min(_OUTLIER, max(1.02, moved))
         average = self._classes.setdefault(n.bit_length(), [0.0, 0.0, 0.0])
-        if average[0] >= 2:
-            ns = min(ns, _OUTLIER * average[2])
-        average[0] = min(average[0] + 1, _BATCHES)
-        average[1] += (n - average[1]) / average[0]
-        average[2] += (ns - average[2]) / average[0]
+        count, n_mean, ns_mean = average
+        if count >= 2:
+            ns = min(ns, _OUTLIER * ns_mean)
+        count = min(count + 1, _BATCHES)
+        average[:] = count, n_mean + (n - n_mean) / count, ns_mean + (ns - ns_mean) / count
         self.batches += 1
         if self.batches <= _BATCHES or self.batches % _REFIT_EVERY == 0:
             self._fit()
 
     def _fit(self) -> None:
         """Weighted least squares through the averages; neither part is below zero."""
-        weight = sum(c for c, _, _ in self._classes.values())
-        n_mean = sum(c * n for c, n, _ in self._classes.values()) / weight
-        t_mean = sum(c * t for c, _, t in self._classes.values()) / weight
-        variance = sum(c * (n - n_mean) ** 2 for c, n, _ in self._classes.values())
-        covariance = sum(c * (n - n_mean) * (t - t_mean) for c, n, t in self._classes.values())
-        row_ns = max(0.0, covariance / variance) if variance > 0 else 0.0
+        averages = self._classes.values()
+        weight = n_sum = t_sum = variance = covariance = 0.0
+        for c, n, t in averages:
+            weight += c
+            n_sum += c * n
+            t_sum += c * t
+        n_mean, t_mean = n_sum / weight, t_sum / weight
+        for c, n, t in averages:
+            variance += c * (n - n_mean) ** 2
+            covariance += c * (n - n_mean) * (t - t_mean)
+        row_ns = max(0.0, covariance / variance) if len(averages) > 1 else 0.0
         base_ns = t_mean - row_ns * n_mean
         if base_ns < 0:  # more than linear: a line through the origin
-            squares = sum(c * n * n for c, n, _ in self._classes.values())
-            row_ns = sum(c * n * t for c, n, t in self._classes.values()) / squares
+            squares = sum(c * n * n for c, n, _ in averages)
+            row_ns = sum(c * n * t for c, n, t in averages) / squares
             base_ns = 0.0
         self.base_ns, self.row_ns = base_ns, row_ns
 
@@ -135,11 +152,15 @@ class Traffic:
         """The arrival rate of late."""
         return 1e9 * self.rows / self._mean_gap_ns
 
-    def worth_until_ns(self, n: int, time: BatchTime, workers: int) -> int:
-        """Until when n rows should wait for company, if nobody comes before; 0: not at all."""
+    def worth_until_ns(self, n: int, time: BatchTime, workers: int, most: int) -> int:
+        """Until when n rows should wait for company, if nobody comes before; 0: not at all.
+
+        most: the rows of a full batch.
+        """
         if workers > 1:
-            if n >= self.keeping_up(time, workers):
-                return 0
+            missing = min(self.keeping_up(time, workers), most) - n
+            if missing <= 0 or missing * 1e9 > time.base_ns * self.rows_per_s:
+                return 0  # company saves no more than base, and would take longer to come
             return self.last_ns + int(_GAPS * self.gap_ns)
         patience = patience_ns(n, time, self)
         alone_ns = self.last_ns + int(patience) if patience else 0
@@ -199,13 +220,11 @@ class _Usual:
 
     def __init__(self) -> None:
         self._log = math.log(_LONGEST_GAP_NS)
+        self.ns = _EXP_GAMMA * math.exp(self._log)
 
     def add(self, ns: float) -> None:
         self._log += (math.log(ns) - self._log) / SMOOTHING
-
-    @property
-    def ns(self) -> float:
-        return _EXP_GAMMA * math.exp(self._log)
+        self.ns = _EXP_GAMMA * math.exp(self._log)
 
 
 def patience_ns(n: int, time: BatchTime, traffic: Traffic) -> float:

@@ -22,7 +22,8 @@ I64 = npt.NDArray[np.int64]
 class Field:
     """The rows of a queue block [fields, n]. Plain ints: numpy indexes twice as fast by them.
 
-    BUCKET: rows of different buckets never share a batch. KEY: the order; the queue's own.
+    BUCKET: rows of different buckets never share a batch. The queue's own are KEY, the order,
+    and SINCE_NS, from when the waiting counts that makes a row rise.
     """
 
     LANE = 0
@@ -35,23 +36,50 @@ class Field:
     ATTEMPT = 7
     BUCKET = 8
     KEY = 9
+    SINCE_NS = 10
 
 
-FIELDS = 10
+FIELDS = 11
 
 
 def least(values: npt.NDArray[Any]) -> int:
     """The least of at least one value; a reduction costs ten times as much as one look."""
-    return int(values[0]) if len(values) == 1 else int(values.min())
+    return values.item(0) if len(values) == 1 else int(np.minimum.reduce(values))
 
 
 def largest(values: npt.NDArray[Any]) -> int:
     """The largest of at least one value."""
-    return int(values[0]) if len(values) == 1 else int(values.max())
+    return values.item(0) if len(values) == 1 else int(np.maximum.reduce(values))
+
+
+def every(mask: npt.NDArray[np.bool_]) -> bool:
+    """Whether all are True, in a third of the time that `all` takes."""
+    return bool(np.count_nonzero(mask) == len(mask))
 
 
 def _alike(values: I64) -> bool:
-    return bool(values[0] == values[-1]) and (len(values) < 3 or bool((values == values[0]).all()))
+    """Whether all are the same: as bytes, shifted by one value, for a fifth of numpy's time."""
+    raw = values.tobytes()
+    return raw[8:] == raw[:-8]
+
+
+def _proper(priority: int) -> int:
+    """A priority as somebody sent it, made one that there is."""
+    return min(max(priority, HIGHEST), LOWEST) if priority else DEFAULT
+
+
+def _are_of_one(rows: I64) -> bool:
+    """Make every PRIORITY one that there is; whether the rows are of one flow and priority."""
+    if rows.shape[1] == 1:
+        rows[Field.PRIORITY, 0] = _proper(rows.item(Field.PRIORITY, 0))
+        return True
+    priorities = rows[Field.PRIORITY]
+    if _alike(priorities):
+        priorities[:] = _proper(priorities.item(0))
+    else:
+        priorities[priorities == 0] = DEFAULT
+        np.minimum(np.maximum(priorities, HIGHEST), LOWEST, out=priorities)
+    return _alike(priorities) and _alike(rows[Field.FLOW])
 
 
 class Queue:
@@ -74,45 +102,32 @@ class Queue:
 
     def append(self, rows: I64) -> None:
         """Rows [FIELDS, n] that came in, in the order they came. Writes their PRIORITY (0 is
-        the default) and KEY."""
-        n = rows.shape[1]
-        if n == 0:
+        the default), KEY and SINCE_NS."""
+        if rows.shape[1] == 0:
             return
         if self._head == self._tail:
             self._turns.forget()
-        if n == 1:
-            self._append_one(rows)
-            return
-        priorities, flows = rows[Field.PRIORITY], rows[Field.FLOW]
-        if not _alike(priorities) or not HIGHEST <= priorities[0] <= LOWEST:
-            priorities[priorities == 0] = DEFAULT
-            np.clip(priorities, HIGHEST, LOWEST, out=priorities)
-        if _alike(priorities) and _alike(flows):
-            untidy = self._give_turns(rows, slice(0, n))
+        rows[Field.SINCE_NS] = rows[Field.SUBMIT_NS]
+        self._line_up(rows)
+
+    def _line_up(self, rows: I64) -> None:
+        """Give turns to at least one row, in this order, and put them into their places."""
+        n = rows.shape[1]
+        if _are_of_one(rows):
+            untidy = self._give_turns(rows)
         else:
-            order = np.lexsort((flows, priorities))
-            ranked = rows[:, order]
+            order = np.lexsort((rows[Field.FLOW], rows[Field.PRIORITY]))
+            ranked = rows.take(order, axis=1)
             change = (ranked[Field.PRIORITY, 1:] != ranked[Field.PRIORITY, :-1]) | (
                 ranked[Field.FLOW, 1:] != ranked[Field.FLOW, :-1]
             )
-            cuts = [0, *(np.flatnonzero(change) + 1).tolist(), n]
-            untidy = [f for a, b in pairwise(cuts) for f in self._give_turns(rows, order[a:b])]
-            rows = rows[:, np.argsort(rows[Field.KEY], kind="stable")]
+            cuts = [0, *(change.nonzero()[0] + 1).tolist(), n]
+            untidy = [f for a, b in pairwise(cuts) for f in self._give_turns(ranked[:, a:b])]
+            # Back in the order they came: that is the order among equal keys.
+            rows[Field.KEY, order] = ranked[Field.KEY]
+            rows = rows.take(rows[Field.KEY].argsort(kind="stable"), axis=1)
         self._merge(rows)
         for priority, flow in untidy:
-            self._deal_by_deadline(priority, flow)
-        self._turns.prune(len(self))
-
-    def _append_one(self, rows: I64) -> None:
-        """The same for one row, for which arrays cost more than numbers."""
-        priority, flow = rows.item(Field.PRIORITY, 0), rows.item(Field.FLOW, 0)
-        if not HIGHEST <= priority <= LOWEST:
-            priority = min(max(priority, HIGHEST), LOWEST) if priority else DEFAULT
-            rows[Field.PRIORITY, 0] = priority
-        key, in_order = self._turns.give_one(priority, flow, rows.item(Field.DEADLINE_NS, 0))
-        rows[Field.KEY, 0] = key
-        self._merge(rows)
-        if not in_order:
             self._deal_by_deadline(priority, flow)
         self._turns.prune(len(self))
 
@@ -124,15 +139,17 @@ class Queue:
             order = np.argsort(rows[Field.KEY], kind="stable")
             self._merge(rows[:, order], side="left")
 
-    def _give_turns(self, rows: I64, which: slice | I64) -> list[tuple[int, int]]:
+    def _give_turns(self, rows: I64) -> list[tuple[int, int]]:
         """Write the KEYs of rows of one flow and priority; returns the two, in a list, if their
         turns must be dealt out anew."""
-        deadlines = rows[Field.DEADLINE_NS, which]
-        first = which.start if isinstance(which, slice) else which[0]
-        priority, flow = int(rows[Field.PRIORITY, first]), int(rows[Field.FLOW, first])
-        start, in_order = self._turns.give(priority, flow, deadlines)
-        n = len(deadlines)
-        rows[Field.KEY, which] = start if n == 1 else np.arange(start, start + n)
+        n = rows.shape[1]
+        priority, flow = rows.item(Field.PRIORITY, 0), rows.item(Field.FLOW, 0)
+        if n == 1:
+            start, in_order = self._turns.give_one(priority, flow, rows.item(Field.DEADLINE_NS, 0))
+            rows[Field.KEY, 0] = start
+        else:
+            start, in_order = self._turns.give(priority, flow, rows[Field.DEADLINE_NS])
+            rows[Field.KEY] = np.arange(start, start + n)
         return [] if in_order else [(priority, flow)]
 
     def _merge(self, rows: I64, side: Any = "right") -> None:
@@ -140,13 +157,13 @@ class Queue:
         n = rows.shape[1]
         if self._tail + n > self._block.shape[1]:
             self._make_room(n)
-        head, tail, keys = self._head, self._tail, self._block[Field.KEY]
+        head, tail, block = self._head, self._tail, self._block
         self._tail += n
         first = rows.item(Field.KEY, 0)
-        if head == tail or keys.item(tail - 1) < first:
-            self._block[:, tail : self._tail] = rows
+        if head == tail or block.item(Field.KEY, tail - 1) < first:
+            block[:, tail : self._tail] = rows
             return
-        at = head + int(np.searchsorted(keys[head:tail], first, side=side))
+        at = head + int(np.searchsorted(block[Field.KEY, head:tail], first, side=side))
         both = (
             (self._block[:, at:tail], rows) if side == "right" else (rows, self._block[:, at:tail])
         )
@@ -176,12 +193,14 @@ class Queue:
         if priority_of(int(queued[Field.KEY, -1])) == best:
             return
         below = queued[Field.PRIORITY] - best
-        waited = now_ns - queued[Field.SUBMIT_NS]
+        waited = now_ns - queued[Field.SINCE_NS]
         aged = np.flatnonzero((below > 0) & (waited >= below * AGE_NS))
         if len(aged):
             rows = self._remove(aged)
+            self._give_up_turns(rows)
+            rows[Field.SINCE_NS] += (rows[Field.PRIORITY] - best) * AGE_NS  # that is used up now
             rows[Field.PRIORITY] = best
-            self.append(rows)
+            self._line_up(rows)
 
     # -- going out ----------------------------------------------------------------------
 
@@ -195,16 +214,28 @@ class Queue:
     def drop(self, rows: npt.NDArray[Any]) -> I64:
         """Remove and return rows by position that will not be run: nobody's turn is used up."""
         dropped = self._remove(rows)
-        if dropped.shape[1] == 0:
-            return dropped
+        self._give_up_turns(dropped)
+        return dropped
+
+    def _give_up_turns(self, rows: I64) -> None:
+        """Rows left their priority without being run: their flows are not charged for it."""
         queued = self.view()
-        pairs = {*zip(dropped[Field.PRIORITY].tolist(), dropped[Field.FLOW].tolist(), strict=True)}
+        pairs = {*zip(rows[Field.PRIORITY].tolist(), rows[Field.FLOW].tolist(), strict=True)}
         for priority, flow in pairs:
             theirs = (queued[Field.PRIORITY] == priority) & (queued[Field.FLOW] == flow)
             last_key = int(queued[Field.KEY, theirs].max(initial=0))
             latest_ns = int(queued[Field.DEADLINE_NS, theirs].max(initial=0))
             self._turns.waits(priority, flow, last_key, latest_ns)
-        return dropped
+
+    def take_front(self, n: int) -> I64:
+        """Remove and return the first n >= 1 rows, to be run."""
+        head = self._head
+        taken = self._block[:, head : head + n].copy()
+        self._head = head + n
+        if self._head == self._tail:
+            self._head = self._tail = 0
+        self._turns.served(taken[Field.KEY])
+        return taken
 
     def _remove(self, rows: slice | npt.NDArray[Any]) -> I64:
         live = self.view()

@@ -34,6 +34,10 @@ class Suspects:
         """How many rows wait."""
         return sum(group.shape[1] for group in self._groups)
 
+    def __bool__(self) -> bool:
+        """Whether any row waits: asked in every step, where there hardly ever is one."""
+        return bool(self._groups)
+
     def add_failed(self, rows: I64, attempts: int, batch_rows: int) -> I64:
         """The rows [FIELDS, n] of one failed batch, their ATTEMPT counting it already.
 

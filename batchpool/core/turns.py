@@ -59,12 +59,10 @@ class Turns:
         Returns the first KEY, the others follow by one each; and whether no row of the flow has
         a deadline before that of one ahead of it: else its turns must be dealt out anew.
         """
-        latest_ns = int(deadlines.max())
+        rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
+        latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
         key, in_order = self.give_one(priority, flow, latest_ns, len(deadlines))
-        if in_order:
-            rising = bool((deadlines[1:] >= deadlines[:-1]).all())
-            in_order = rising and int(deadlines[0]) >= self._before
-        return key, in_order
+        return key, in_order and rising and deadlines.item(0) >= self._before
 
     def give_one(self, priority: int, flow: int, deadline_ns: int, n: int = 1) -> tuple[int, bool]:
         """The same for one row, or for n of which this is the latest deadline."""
@@ -77,17 +75,15 @@ class Turns:
         return start + (priority << _TURN_BITS), in_order
 
     def served(self, keys: _I64) -> None:
-        """These rows leave to be run: whoever comes from now on has a later turn."""
-        if len(keys) == 1:
-            self._serve(int(keys[0]))
-            return
-        first, last = int(keys[0]), int(keys[-1])
-        if first >> _TURN_BITS == last >> _TURN_BITS:
-            self._serve(int(keys.max()))
+        """These rows, in the order of service, leave to be run: whoever comes from now on has a
+        later turn."""
+        last = keys.item(-1)
+        self._serve(last)
+        if keys.item(0) >> _TURN_BITS == last >> _TURN_BITS:
             return
         priorities = keys >> _TURN_BITS
-        for priority in np.unique(priorities).tolist():
-            self._serve(int(keys[priorities == priority].max()))
+        for at in np.flatnonzero(priorities[1:] != priorities[:-1]).tolist():
+            self._serve(keys.item(at))
 
     def _serve(self, key: int) -> None:
         priority, turn = key >> _TURN_BITS, key & _TURNS

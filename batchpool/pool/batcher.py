@@ -14,16 +14,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
-from batchpool.core.batching import NEVER_NS, Decision, Worker, decide
+from batchpool.core.adaptive import BatchTime
+from batchpool.core.batching import NEVER_NS, Decision, decide
 from batchpool.core.errors import Status
 from batchpool.core.lifecycle import Gate, Reason, State
-from batchpool.core.queue import I64, Field
+from batchpool.core.queue import FIELDS, I64, Field, Queue
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.crew import Batch, CrewMember
 from batchpool.pool.endings import Endings, ModelQueue
 
 _RUNNING = int(State.RUNNING)
+_NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
 
 __all__ = ["Batcher", "ModelQueue"]
 
@@ -82,6 +85,7 @@ class Batcher:
 
     def add_worker(self, member: CrewMember) -> None:
         assert member.number not in self.crew, f"worker {member.number} is here already"
+        member.time = BatchTime(self.models[member.model].limits.sizes)
         self.crew[member.number] = member
 
     def lose_worker(self, number: int, cause: str = "") -> None:
@@ -127,14 +131,14 @@ class Batcher:
         """Do all there is to do now; return when to be woken at the latest."""
         for member in self.crew.values():
             for batch in member.finished():
+                self.complete(member, batch)
                 member.measure(batch, now_ns)
                 self.models[member.model].traffic.finished(now_ns)
-                self.complete(member, batch)
             member.advance()
         self._admit(now_ns)
         wake_at_ns = NEVER_NS
         for index, model in enumerate(self.models):
-            if len(model.queue) or len(model.suspects):
+            if len(model.queue) or model.suspects:
                 wake_at_ns = min(wake_at_ns, self._decide(index, model, now_ns))
         return wake_at_ns
 
@@ -142,13 +146,13 @@ class Batcher:
         """Take what came in from every lane; drop what was cancelled."""
         came: dict[int, list[I64]] = {}
         with_cancels = []
-        for lane in list(self.lanes.values()):
+        for lane in self.lanes.values():
             if lane.closing or lane.broken:
                 continue
             if lane.cancels_came():
                 with_cancels.append(lane)
             rows = lane.admit()
-            if rows.shape[1]:
+            if rows.size:
                 came.setdefault(lane.model, []).append(rows)
         for index, parts in came.items():
             model = self.models[index]
@@ -175,20 +179,26 @@ class Batcher:
     def _decide(self, index: int, model: ModelQueue, now_ns: int) -> int:
         crew = [m for m in self.crew.values() if m.model == index and m.is_ready()]
         wake_at_ns = NEVER_NS
-        if len(model.suspects):
+        if model.suspects:
             self._expire(model, model.suspects.take_late(now_ns))
             self._dispatch_apart(model, crew, now_ns)
             wake_at_ns = model.suspects.next_deadline_ns()
         if not len(model.queue):
             return wake_at_ns
         model.queue.age(now_ns)
-        workers = [self._as_worker(m, now_ns) for m in crew if not m.runs_apart()]
+        timed = len(crew) > 1 or model.limits.target_ns > 0
+        workers = [
+            m.as_worker(self._lanes_of(m), m.free_at_ns(now_ns) if timed else 0)
+            for m in crew
+            if not (m.runs_apart() or (timed and m.is_overdue(now_ns)))
+        ]
         decision = decide(now_ns, model.queue.view(), workers, model.limits, model.traffic)
-        groups, late, refused = _take(model, decision)
+        groups, late, refused = _take(model.queue, decision)
         for dispatch, rows in zip(decision.dispatch, groups, strict=True):
             self._dispatch(model, self.crew[dispatch.worker], rows, dispatch.reason, now_ns)
-        self._expire(model, late)
-        if refused.shape[1]:
+        if late.size:
+            self._expire(model, late)
+        if refused.size:
             model.tally.refused += refused.shape[1]
             self._endings.end(model, refused, Status.OVERLOADED, model.refusal_text())
         return min(wake_at_ns, decision.wake_at_ns)
@@ -199,28 +209,28 @@ class Batcher:
 
     def _dispatch_apart(self, model: ModelQueue, crew: list[CrewMember], now_ns: int) -> None:
         """The next group of suspects to an idle worker, one group at a time in the whole model."""
-        if not len(model.suspects) or any(member.runs_apart() for member in crew):
+        if not model.suspects or any(member.runs_apart() for member in crew):
             return
         wanted = model.suspects.peek()[Field.LANE]
         for member in crew:
-            lanes = self._as_worker(member, now_ns).lanes
+            lanes = self._lanes_of(member)
             if member.in_flight == 0 and (lanes is None or bool(lanes[wanted].all())):
                 self._dispatch(model, member, model.suspects.take_next(), Reason.APART, now_ns)
                 return
 
-    def _as_worker(self, member: CrewMember, now_ns: int) -> Worker:
-        if not self._all_mapped.get(member.number):
-            self._all_mapped[member.number] = member.look_at_lanes(self._serials)
-        lanes = None if self._all_mapped[member.number] else member.acknowledged
-        free_at_ns = member.free_at_ns(now_ns)
-        return Worker(member.number, member.in_flight, lanes, member.time, free_at_ns)
+    def _lanes_of(self, member: CrewMember) -> npt.NDArray[np.bool_] | None:
+        """Which lanes the worker may run, by number; None: all."""
+        all_mapped = self._all_mapped.get(member.number)
+        if not all_mapped:
+            all_mapped = self._all_mapped[member.number] = member.look_at_lanes(self._serials)
+        return None if all_mapped else member.acknowledged
 
     def _dispatch(
         self, model: ModelQueue, member: CrewMember, rows: I64, reason: Reason, now_ns: int
     ) -> Batch:
         """Record first, then RUNNING, then the ring entry: a takeover finds one of the three."""
         if rows.shape[1] > 1:  # neighbours side by side: an extent is one copy
-            rows = rows[:, np.lexsort((rows[Field.SLOT], rows[Field.LANE]))]
+            rows = rows.take(np.lexsort((rows[Field.SLOT], rows[Field.LANE])), axis=1)
         batch = member.prepare(rows, reason, now_ns)
         for lane, part in self.by_lane(batch.rows):
             lane.lane.state[part[Field.SLOT]] = _RUNNING
@@ -230,20 +240,20 @@ class Batcher:
         return batch
 
 
-def _take(model: ModelQueue, decision: Decision) -> tuple[list[I64], I64, I64]:
+def _take(queue: Queue, decision: Decision) -> tuple[list[I64], I64, I64]:
     """Take what was decided out of the queue: the groups to dispatch, the rows that are late,
     those that are refused. All positions refer to the queue as it was."""
-    queue = model.queue
+    expire, refuse = decision.expire, decision.refuse
+    fronts = [dispatch.rows for dispatch in decision.dispatch if isinstance(dispatch.rows, slice)]
+    if fronts or not (decision.dispatch or len(expire) or len(refuse)):
+        # The common case: batches are the front of the queue, one after the other, or none.
+        return [queue.take_front(rows.stop - rows.start) for rows in fronts], _NO_ROWS, _NO_ROWS
     view = queue.view()
-    groups = [view[:, group.rows].copy() for group in decision.dispatch]
-    gone = np.concatenate([decision.expire, decision.refuse])
-    late, refused = view[:, decision.expire], view[:, decision.refuse]
-    last = decision.dispatch[-1].rows if groups else None
-    if isinstance(last, slice):
-        queue.take(slice(0, last.stop))
-        gone -= last.stop
-    elif groups:
-        sent = np.sort(np.concatenate([group.rows for group in decision.dispatch]))
+    groups = [view[:, dispatch.rows] for dispatch in decision.dispatch]
+    late, refused = view[:, expire], view[:, refuse]
+    gone = np.concatenate([expire, refuse])
+    if groups:
+        sent = np.sort(np.concatenate([dispatch.rows for dispatch in decision.dispatch]))
         queue.take(sent)
         gone -= np.searchsorted(sent, gone)
     if len(gone):

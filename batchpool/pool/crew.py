@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from batchpool.core.adaptive import BatchTime
+from batchpool.core.batching import Worker
 from batchpool.core.layout import RECORDS
 from batchpool.core.lifecycle import Outcome, Reason
 from batchpool.core.queue import I64, Field, largest
 from batchpool.shm.records import Records
 
 _OK = int(Outcome.OK)
+# A batch that took so many times the usual time, and this besides, may never end.
+_OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
 
 
 @dataclass
@@ -89,7 +93,9 @@ class CrewMember:
     def finished(self) -> list[Batch]:
         """The batches whose outputs stand, oldest first; `free` each when it is handled."""
         entries = self._cq.peek()
-        done = []
+        done: list[Batch] = []
+        if len(entries) == 0:
+            return done
         for entry in entries.tolist():
             batch = self.batches.get(entry & 0xFFFFFFFF)
             if batch is not None and batch.token & 0xFFFFFFFF == entry >> 32:
@@ -105,18 +111,42 @@ class CrewMember:
             self.time.took(batch.size, now_ns - since_ns)
 
     def free_at_ns(self, now_ns: int) -> int:
-        """When it will have run what it has, by what is known of its times."""
+        """When it will have run what it has, by what is known of its times; 0 if it is idle."""
         if not self.batches:
-            return now_ns
+            return 0
         sent = sorted(self.batches.values(), key=lambda batch: batch.token)
         at_ns = float(max(sent[0].sent_ns, self._last_done_ns))
         for batch in sent:
             at_ns = max(at_ns, batch.sent_ns) + self.time.mean_ns(batch.size)
         return max(now_ns, int(at_ns))
 
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether it takes so long that it may hang: nothing should wait behind that."""
+        if not self.batches or not self.time.known:
+            return False
+        oldest = min(self.batches.values(), key=lambda batch: batch.token)
+        usual_ns = self.time.high_ns(oldest.size)
+        since_ns = max(oldest.sent_ns, self._last_done_ns)
+        return now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS
+
     def runs_apart(self) -> bool:
         """Whether it has suspects aboard."""
-        return any(batch.apart for batch in self.batches.values())
+        for batch in self.batches.values():  # noqa: SIM110  # a third of what `any` costs
+            if batch.apart:
+                return True
+        return False
+
+    def as_worker(self, lanes: npt.NDArray[np.bool_] | None, free_at_ns: int) -> Worker:
+        """What a decision sees of it; the last one again if that is the same."""
+        seen, in_flight = self._worker, len(self.batches)
+        if (
+            seen is None
+            or seen.in_flight != in_flight
+            or seen.lanes is not lanes
+            or seen.free_at_ns != free_at_ns
+        ):
+            seen = self._worker = Worker(self.number, in_flight, lanes, self.time, free_at_ns)
+        return seen
 
     def was_launched(self, batch: Batch) -> bool:
         """Whether the worker ever began with this batch; if so its rows may be why it died."""
@@ -138,3 +168,4 @@ class CrewMember:
             self._seen = 0
 
     _seen = 0
+    _worker: Worker | None = None

@@ -90,30 +90,34 @@ class Endings:
 
     def by_lane(self, rows: I64) -> Iterator[tuple[AdmittedLane, I64]]:
         """Rows sorted by lane, split into (lane, its rows)."""
+        n = rows.shape[1]
+        if n == 0:
+            return
+        first = rows.item(Field.LANE, 0)
+        if first == rows.item(Field.LANE, n - 1):
+            yield self._lanes[first], rows
+            return
         lanes = rows[Field.LANE]
-        if len(lanes) == 0:
-            return
-        if lanes[0] == lanes[-1]:
-            yield self._lanes[int(lanes[0])], rows
-            return
-        cuts = [0, *(np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist(), len(lanes)]
+        changes = (lanes[1:] != lanes[:-1]).nonzero()[0] + 1
+        cuts = [0, *changes.tolist(), n]
         for start, stop in pairwise(cuts):
-            yield self._lanes[int(lanes[start])], rows[:, start:stop]
+            yield self._lanes[lanes.item(start)], rows[:, start:stop]
 
     def finished(self, member: CrewMember, batch: Batch) -> None:
         """The worker's outputs or errors stand in the slots."""
         model = self._models[member.model]
         model.tally.extents += int(member.records.extents[batch.record])
         outcome = int(member.records.outcome[batch.record])
-        if outcome == _NO_MEMORY and self._can_shrink(model, batch):
-            self._run_smaller(model, batch)
-        elif outcome != _OK:
-            model.tally.failed += 1
-            spent = self._split(model, batch) if model.idempotent else batch.rows
-            self._hand_back(model, spent)  # its status says what the model raised
+        if outcome == _OK:
+            self._hand_back(model, batch.rows, ran=True)
         else:
-            self._hand_back(model, batch.rows)
-        self._stop_running(batch.rows)
+            if outcome == _NO_MEMORY and self._can_shrink(model, batch):
+                self._run_smaller(model, batch)
+            else:
+                model.tally.failed += 1
+                spent = self._split(model, batch) if model.idempotent else batch.rows
+                self._hand_back(model, spent)  # its status says what the model raised
+            self._stop_running(batch.rows)
         member.free(batch)
 
     def lost(self, member: CrewMember, batch: Batch, cause: str = "") -> None:
@@ -173,14 +177,20 @@ class Endings:
 
     def _stop_running(self, rows: I64) -> None:
         for lane, part in self.by_lane(rows):
-            lane.running -= part.shape[1]
-            if lane.closing:
-                self._unmap_if_idle(lane)
+            self._leave(lane, part.shape[1])
 
-    def _hand_back(self, model: ModelQueue, rows: I64) -> None:
+    def _leave(self, lane: AdmittedLane, n: int) -> None:
+        lane.running -= n
+        if lane.closing:
+            self._unmap_if_idle(lane)
+
+    def _hand_back(self, model: ModelQueue, rows: I64, *, ran: bool = False) -> None:
+        """Complete rows. ran: they are all the rows of a batch that stop RUNNING with it."""
         model.tally.completed += rows.shape[1]
         for lane, part in self.by_lane(rows):
             lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
+            if ran:
+                self._leave(lane, part.shape[1])
 
     def end(self, model: ModelQueue, rows: I64, status: Status, text: str = "") -> None:
         """Rows that will not run (again): say why and hand them back."""

@@ -24,7 +24,7 @@ from batchpool.pool.endings import Endings
 from batchpool.shm.ring import pack, unpack
 from tests.sim import world
 from tests.sim.memory import Process
-from tests.sim.mutations import Deaf, Patch
+from tests.sim.mutations import Always, Deaf, Patch
 from tests.sim.world import World
 
 # -- the batcher ------------------------------------------------------------------------
@@ -81,6 +81,32 @@ def any_state_is_admitted(patch: Patch) -> None:
         return rows
 
     patch.setattr(AdmittedLane, "admit", admit)
+
+
+def any_sequence_is_admitted_alone(patch: Patch) -> None:
+    admit_one = AdmittedLane._admit_one
+
+    def trusting(self: AdmittedLane, entry: int) -> bool:
+        real, self._sequence = self._sequence, Always(self._sequence, entry >> 32)
+        try:
+            return admit_one(self, entry)
+        finally:
+            self._sequence = real
+
+    patch.setattr(AdmittedLane, "_admit_one", trusting)
+
+
+def any_state_is_admitted_alone(patch: Patch) -> None:
+    admit_one = AdmittedLane._admit_one
+
+    def trusting(self: AdmittedLane, entry: int) -> bool:
+        real, self._state = self._state, Always(self._state, State.SUBMITTED)
+        try:
+            return admit_one(self, entry)
+        finally:
+            self._state = real
+
+    patch.setattr(AdmittedLane, "_admit_one", trusting)
 
 
 def stale_entry_hides_the_good_one(patch: Patch) -> None:

@@ -1,0 +1,81 @@
+"""What the batcher knows of a worker: what it has, how long that takes, whether it hangs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from batchpool.core.adaptive import BatchTime
+from batchpool.core.lifecycle import Outcome, Reason
+from batchpool.core.queue import FIELDS
+from batchpool.pool.crew import CrewMember
+from tests.unit.lanes import new_records
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def member() -> CrewMember:
+    return CrewMember(0, 0, new_records(8), lambda: None)
+
+
+def send(member: CrewMember, n: int, now_ns: int) -> object:
+    return member.prepare(np.zeros((FIELDS, n), dtype=np.int64), Reason.FULL, now_ns)
+
+
+def finish(member: CrewMember, record: int, now_ns: int) -> None:
+    batch = member.batches[record]
+    member.records.outcome[record] = int(Outcome.OK)
+    member.measure(batch, now_ns)
+    member.free(batch)
+
+
+def test_a_batch_behind_another_counts_from_that_ones_end(member: CrewMember) -> None:
+    send(member, 4, 1 * MS)
+    send(member, 4, 2 * MS)
+    finish(member, 0, 11 * MS)
+    assert member.time.mean_ns(4) == 10 * MS
+    finish(member, 1, 21 * MS)
+    assert member.time.mean_ns(4) == 10 * MS
+
+
+def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(member: CrewMember) -> None:
+    batch = send(member, 4, 1 * MS)
+    member.records.outcome[0] = int(Outcome.FAILED)
+    member.measure(batch, 2 * MS)  # type: ignore[arg-type]
+    member.free(batch)  # type: ignore[arg-type]
+    send(member, 4, 0)
+    finish(member, 0, 3 * MS)
+    assert not member.time.known
+
+
+def test_when_it_will_be_free(member: CrewMember) -> None:
+    assert member.free_at_ns(50 * MS) == 0
+    send(member, 4, 0 + MS)
+    finish(member, 0, 11 * MS)
+    send(member, 4, 20 * MS)
+    send(member, 4, 21 * MS)
+    assert member.free_at_ns(22 * MS) == 40 * MS
+    assert member.free_at_ns(99 * MS) == 99 * MS, "never in the past"
+
+
+def test_nothing_should_wait_behind_a_batch_that_may_never_end(member: CrewMember) -> None:
+    send(member, 4, 1 * MS)
+    assert not member.is_overdue(10**12), "nothing is known of its times"
+    finish(member, 0, 11 * MS)
+    assert not member.is_overdue(10**12), "it is idle"
+    send(member, 4, 20 * MS)
+    limit_ns = 4 * int(member.time.high_ns(4)) + 100 * MS
+    assert not member.is_overdue(20 * MS + limit_ns)
+    assert member.is_overdue(20 * MS + limit_ns + 1)
+
+
+def test_an_engines_sizes_count_for_times() -> None:
+    time = BatchTime((8, 64))
+    for _ in range(20):
+        time.took(1, 2 * MS)
+        time.took(8, 2 * MS)
+        time.took(9, 9 * MS)
+        time.took(64, 9 * MS)
+    assert [round(time.mean_ns(n) / MS, 3) for n in (1, 8, 9, 40, 64)] == [2, 2, 9, 9, 9]
+    assert time.high_ns(3) == time.high_ns(8)

@@ -201,14 +201,30 @@ def _config_of(args: argparse.Namespace) -> Config:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from batchpool.pool.activation import take_sockets
+    from batchpool.pool.herald import tell_of_survey
+    from batchpool.pool.notify import take_notifier
     from batchpool.pool.survey import survey
     from batchpool.shm.limits import check_room, read_limits
 
-    plan = survey(_config_of(args), os.environ)
-    check_room(plan.reserved_bytes, read_limits())
-    from batchpool.pool import supervisor
+    # What systemd passes is for this process: taken before another is started.
+    notifier = take_notifier(os.environ, os.getpid())
+    try:
+        activated = take_sockets(os.environ, os.getpid())
+        config = _config_of(args)
+        path = socket_path(config.server, os.environ, os.getuid())
+        config = activated.configured(config, path)
+        tell_of_survey(notifier, config)
+        plan = survey(config, os.environ)
+        check_room(plan.reserved_bytes, read_limits())
+        from batchpool.pool import supervisor
 
-    return supervisor.run(plan)
+        return supervisor.run(plan, notifier, activated)
+    except (ConfigError, StartError) as exc:
+        notifier.tell(STATUS=f"could not start: {exc}")
+        raise
+    finally:
+        notifier.close()
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -7,9 +7,13 @@ library, and no call but `attach` and `open_port` waits.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import socket
+import stat
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,8 +240,30 @@ def _cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, ConnectionRefusedError):
         return f"no pool listens at {path}: the socket is left over from one that has stopped"
     if isinstance(exc, PermissionError):
-        return (
-            f"no permission to connect to the pool at {path}: its owner and mode decide who may;"
-            " run as that user or ask for a socket that your group may write"
-        )
+        return f"no permission to connect to the pool at {path}: {_who_may(path)}"
     return f"cannot connect to the pool at {path}: {exc.strerror}"
+
+
+def _who_may(path: str) -> str:
+    """Who may write a socket that we may not, and how one becomes one of them."""
+    try:
+        found = os.stat(path)
+    except OSError as exc:
+        return f"its directory cannot be searched ({exc.strerror})"
+    me = _name_of(pwd.getpwuid, os.geteuid())
+    if found.st_mode & stat.S_IWGRP:
+        group = _name_of(grp.getgrgid, found.st_gid)
+        return (
+            f"only members of its group {group} may; an administrator adds you with"
+            f" `usermod -aG {group} {me}`, which counts from your next login on"
+        )
+    owner = _name_of(pwd.getpwuid, found.st_uid)
+    return f"only its owner {owner} may, and you are {me}"
+
+
+def _name_of(entry: Callable[[int], Sequence[Any]], number: int) -> str:
+    """The name of a user or group; the number where it has none."""
+    try:
+        return str(entry(number)[0])
+    except KeyError:
+        return str(number)

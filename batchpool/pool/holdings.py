@@ -9,8 +9,9 @@ import os
 
 from batchpool.client.board import Board
 from batchpool.core.layout import board_layout, pulse_layout
+from batchpool.pool.activation import Activated
 from batchpool.pool.lanes import LaneBook
-from batchpool.pool.listening import ControlSocket, listen_http
+from batchpool.pool.listening import ControlSocket, PassedSocket, listen_http
 from batchpool.pool.plan import Plan
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.pulse import Pulse
@@ -20,15 +21,23 @@ from batchpool.shm.segment import create, remove_leftovers
 class Holdings:
     """The pool's sockets, board, pulse, bells and lanes.
 
-    Raises StartError for what cannot be had.
+    activated: sockets that systemd holds for it. Raises StartError for what cannot be had.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, activated: Activated) -> None:
         self.plan = plan
+        self.activated = activated
         # The port first: two pools by their defaults collide in both, and people know the port.
-        self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
+        if activated.http:  # one for each front end, or one that they share
+            self.listeners = list((activated.http * plan.frontends)[: plan.frontends])
+        else:
+            self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
+        self.control: ControlSocket | PassedSocket
         try:
-            self.control = ControlSocket(plan.socket)
+            if activated.clients is not None:
+                self.control = PassedSocket(activated.clients)
+            else:
+                self.control = ControlSocket(plan.socket)
         except BaseException:
             for listener in self.listeners:
                 listener.close()

@@ -3,7 +3,8 @@
 The port is bound once without SO_REUSEPORT first, because with it the kernel would let a
 second pool of the same user join the port in silence. Then each front end gets a socket of
 its own, over which the kernel spreads connections evenly; the supervisor keeps a duplicate, so
-that a restarted front end resets no connection that was still queued.
+that a restarted front end resets no connection that was still queued. Either may come from
+systemd instead (pool/activation.py).
 """
 
 from __future__ import annotations
@@ -117,3 +118,13 @@ class ControlSocket:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         os.close(self._lock)
+
+
+class PassedSocket:
+    """The control socket where systemd holds it: not ours to bind, lock or unlink."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def close(self) -> None:
+        self.sock.close()

@@ -362,6 +362,10 @@ class Staff:
         """Who stamps the pulse, by its posts."""
         return [self.batcher, *self.frontends]
 
+    def standing(self, since_ns: int) -> list[str]:
+        """Who of them has not moved since then (CLOCK_MONOTONIC ns)."""
+        return self._vigil.standing(self.watched(), since_ns)
+
     def everybody(self) -> list[Child]:
         workers = [seat.child for seat in self.seats]
         return [child for child in (*self.watched(), *workers) if child is not None]

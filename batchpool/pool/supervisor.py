@@ -18,10 +18,14 @@ from typing import Any
 
 from batchpool.core.lifecycle import PoolState
 from batchpool.pool import child as child_start
+from batchpool.pool.activation import Activated
 from batchpool.pool.children import Child
 from batchpool.pool.clients import Attached
 from batchpool.pool.desk import Desk, attached_frontend
+from batchpool.pool.headline import headline
+from batchpool.pool.herald import Herald
 from batchpool.pool.holdings import Holdings
+from batchpool.pool.notify import Notifier
 from batchpool.pool.plan import Plan
 from batchpool.pool.staff import Staff
 from batchpool.pool.status import compose
@@ -33,12 +37,15 @@ _REAP_GRACE_NS = 1_000_000_000  # how long clients get to take their last comple
 _QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be published yet
 
 
-def run(plan: Plan) -> int:
-    """Serve a plan until a signal ends it; raises StartError when it cannot start."""
+def run(plan: Plan, notifier: Notifier, activated: Activated) -> int:
+    """Serve a plan until a signal ends it; raises StartError when it cannot start.
+
+    notifier: who is told of its state. activated: sockets it is not to open itself.
+    """
     require_memory_order()
     _raise_descriptor_limit()
     child_start.log_to_stderr("supervisor", plan.server.log_level)
-    supervisor = Supervisor(plan)
+    supervisor = Supervisor(plan, notifier, activated)
     try:
         return supervisor.run()
     finally:
@@ -53,16 +60,23 @@ def _raise_descriptor_limit() -> None:
 
 
 class Supervisor:
-    """The loop around holdings, staff and desk."""
+    """The loop around holdings, staff, desk and herald."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, notifier: Notifier, activated: Activated) -> None:
         self._plan = plan
         self._started_ns = time.monotonic_ns()
-        self._holdings = Holdings(plan)
+        self._holdings = Holdings(plan, activated)
         self._poll = select.poll()
         self._fds: dict[int, Any] = {}
         self._staff = Staff(self._holdings, self._watch, self._unwatch, time.monotonic_ns)
         self._desk = Desk(self._holdings, self._staff, self._status, time.monotonic_ns)
+        self._herald = Herald(
+            notifier,
+            plan.server,
+            lambda: headline(self._holdings, self._staff),
+            self._staff.standing,
+            self._started_ns,
+        )
         self._edges: dict[int, Attached] = {}  # front end's pid -> it as a client
         self._signals: list[int] = []
         self._drained = False
@@ -104,6 +118,7 @@ class Supervisor:
         self._staff.start_all()
         while True:
             due_ns = min(self._staff.tick(), self._desk.tick())
+            due_ns = min(due_ns, self._herald.tick(time.monotonic_ns()))
             if self._staff.stopping:
                 status = self._end_of_drain()
                 if status is not None:
@@ -137,8 +152,10 @@ class Supervisor:
         self._holdings.board.state.set(int(PoolState.READY))
         names = ", ".join(m.spec.name for m in self._plan.models)
         took_s = (time.monotonic_ns() - self._started_ns) / 1e9
-        _LOG.info("ready after %.1f s: %s serves %s", took_s, self._plan.url, names)
+        urls = self._holdings.activated.urls or [self._plan.url]
+        _LOG.info("ready after %.1f s: %s serves %s", took_s, ", ".join(urls), names)
         _LOG.info("local clients: %s", self._plan.socket)
+        self._herald.ready(time.monotonic_ns())
 
     # -- children -----------------------------------------------------------------------
 
@@ -249,7 +266,9 @@ class Supervisor:
         self._holdings.board.state.set(int(PoolState.DRAINING))
         if self._staff.batcher is not None:
             self._staff.batcher.tell({"op": "drain"})
-        # Connections that nobody will accept any more are refused at once.
+        self._herald.stopping()
+        # Connections that nobody will accept any more are refused at once; those to a socket of
+        # systemd's wait there for the next pool.
         self._holdings.close_listeners()
         self._staff.stop_frontends()
 

@@ -72,6 +72,23 @@ class Vigil:
             if child is not None and not child.condemned:
                 self._judge_progress(post, child, now_ns, was_ready)
 
+    def standing(self, watched: Sequence[Child | None], since_ns: int) -> list[str]:
+        """Who has not stamped since then (CLOCK_MONOTONIC ns): the batcher, also when there is
+        none, and front ends that once did. Nobody whom a debugger holds."""
+        found = []
+        for post, child in enumerate(watched):
+            if self._pulse.last_ns(post, since_ns) is not None:
+                continue
+            if child is None:
+                name = "batcher" if post == BATCHER else ""
+            else:
+                begun = post == BATCHER or self._pulse.last_ns(post, child.started_ns) is not None
+                free = begun and not self._is_traced(child.pid)
+                name = f"{child.post.name} (pid {child.pid})" if free else ""
+            if name:
+                found.append(name)
+        return found
+
     def _judge_worker(self, seat: Seat, worker: Child, now_ns: int) -> None:
         batch_s = self._batch_s[seat.model]
         if not seat.ready:

@@ -18,7 +18,9 @@ from batchpool.core.layout import lane_layout
 from batchpool.core.manual import example_toml
 from batchpool.core.tensors import ModelSpec, Tensor
 from batchpool.pool import described, plan, survey
+from batchpool.pool.activation import Activated
 from batchpool.pool.described import Described
+from batchpool.pool.notify import Notifier
 from batchpool.pool.plan import Plan
 from batchpool.shm import limits
 
@@ -49,7 +51,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that reached the supervisor, which ends at once with status 0."""
     plans: list[Plan] = []
 
-    def run(whole: Plan) -> int:
+    def run(whole: Plan, notifier: Notifier, activated: Activated) -> int:
+        assert not notifier
+        assert activated == Activated()
         plans.append(whole)
         return 0
 
@@ -120,7 +124,7 @@ def test_serve_with_a_file_more_models_and_flags(served: list[Plan], tmp_path: P
 def test_the_exit_status_of_serve_is_the_supervisor_s(
     served: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["batchpool.pool.supervisor"], "run", lambda whole: 7)
+    monkeypatch.setattr(sys.modules["batchpool.pool.supervisor"], "run", lambda *_: 7)
     assert cli.main(["serve"]) == 7
 
 

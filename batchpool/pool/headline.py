@@ -1,0 +1,38 @@
+"""The pool's state in one line, for those who read `systemctl status`."""
+
+from __future__ import annotations
+
+from batchpool.pool.holdings import Holdings
+from batchpool.pool.seat import Seat
+from batchpool.pool.staff import Staff
+
+
+def headline(holdings: Holdings, staff: Staff) -> str:
+    """What the pool does now: loads, serves (and what it lacks), or drains."""
+    if staff.stopping:
+        rows = sum(entry.claimed() for entry in holdings.lanes)
+        return f"draining: {_count(rows, 'row')} under way"
+    models = [model.spec.name for model in holdings.plan.models]
+    cold = [seat for seat in staff.seats if not seat.ready]
+    workers = len(staff.seats)
+    warm = f"{workers - len(cold)} of {workers} workers" if cold else _count(workers, "worker")
+    if not staff.was_ready:
+        if not cold:
+            return "starting the front ends"
+        return f"loading {models[cold[0].model]} on {_place(cold[0])}; {warm} warm"
+    text = f"serving {_count(len(models), 'model')}, {warm}"
+    lacking = [name for i, name in enumerate(models) if not holdings.board.serves(i)]
+    if lacking:
+        text += f"; no worker for {', '.join(lacking)}"
+    if staff.batcher is None or holdings.board.stalled.get():
+        text += "; the batcher stands still"
+    return text
+
+
+def _place(seat: Seat) -> str:
+    gpu = seat.plan.cuda_visible
+    return seat.plan.device if gpu is None else f"GPU {gpu}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

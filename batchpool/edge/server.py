@@ -82,6 +82,9 @@ class Server(uvicorn.Server):
             self._end()
             return
         self.should_exit = True
+        # At once, not at uvicorn's next look: until then connections came in only to hear 503.
+        for listening in getattr(self, "servers", ()):
+            listening.close()
         loop = asyncio.get_running_loop()
         last_words_s = min(_LAST_WORDS_S, self._drain_s / 2)
         self._ends = [

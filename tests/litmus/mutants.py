@@ -242,8 +242,14 @@ _PUBLISH_FIRST = f"""        self._due_at[slots[0]] = deadline_ns
 """
 _HEADER = """                self._deadline[slot] = deadline_ns
 """
-_COMPLETE = """        self._cq.push(pack(slots, sequences))
-        self.ring_client()
+_PUSH_DONE = """        if len(slots) == 1:
+            self._cq.push_few([slots.item() | sequences.item() << 32])
+        else:
+            self._cq.push(pack(slots, sequences))
+"""
+_COMPLETE = _PUSH_DONE + "        self.ring_client()\n"
+_NO_ENTRY = """        if n == 0:
+            return _NO_ROWS
 """
 
 LANE_MUTANTS = [
@@ -309,8 +315,7 @@ LANE_MUTANTS = [
             ("        self.lane.state[slots] = _DONE\n", ""),
             (
                 _COMPLETE,
-                f"""        self._cq.push(pack(slots, sequences))
-        {PAUSE}
+                f"""{_PUSH_DONE}        {PAUSE}
         self.lane.state[slots] = _DONE
         self.ring_client()
 """,
@@ -322,7 +327,7 @@ LANE_MUTANTS = [
         "server",
         "nobody rang",
         ADMISSION,
-        ((_COMPLETE, "        self._cq.push(pack(slots, sequences))\n"),),
+        ((_COMPLETE, _PUSH_DONE),),
     ),
     Mutant(
         "an entry is admitted whatever its sequence",
@@ -355,11 +360,7 @@ LANE_MUTANTS = [
         ADMISSION,
         (
             ("        self._sq.advance(n)\n", ""),
-            (
-                "        slots, sequences = unpack(entries)\n",
-                f"        self._sq.advance(n)\n        {DEATH}\n"
-                "        slots, sequences = unpack(entries)\n",
-            ),
+            (_NO_ENTRY, f"{_NO_ENTRY}        self._sq.advance(n)\n        {DEATH}\n"),
         ),
     ),
 ]

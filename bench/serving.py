@@ -58,14 +58,14 @@ def serving(
             [*command, *flags], env={**os.environ, **(env or {})}, stderr=log
         )
         try:
-            _await_ready(process, path)
+            await_ready(process, path)
             yield Served(path, port, process)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
 
-def _await_ready(process: subprocess.Popen[bytes], path: str, timeout_s: float = 300) -> None:
+def await_ready(process: subprocess.Popen[bytes], path: str, timeout_s: float = 300) -> None:
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         if process.poll() is not None:

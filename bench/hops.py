@@ -47,8 +47,8 @@ GROUPS = (
     ("1 row", 1, 1, 0),
     ("16 rows", 16, 1, 0),
     ("64 rows", 64, 1, 0),
-    ("16 rows of 16 lanes", 16, 16, 0),
-    ("1 row, 32 quiet lanes", 1, 1, 32),
+    ("16 rows, 16 lanes", 16, 16, 0),
+    ("1 row, 33 lanes", 1, 1, 32),
 )
 
 
@@ -220,8 +220,11 @@ def main() -> None:
             ]
     for title, n, lanes, quiet in GROUPS:
         for name, values in steps_us(max(args.rows // n, 100), n, lanes, quiet).items():
-            if name.startswith("batcher") or n == 1 == lanes + quiet:
-                rows[f"{title}; {name}: p50 us"] = round(percentile(values, 0.5), 1)
+            p50_us = round(percentile(values, 0.5), 1)
+            if lanes + quiet == n == 1:
+                rows[f"work of {name}: p50 us"] = p50_us
+            elif name.startswith("batcher: "):
+                rows[f"{title}: {name.removeprefix('batcher: ')}: p50 us"] = p50_us
     report("Hops of a lone row through the pool", rows, args.save)
 
 

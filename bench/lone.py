@@ -21,7 +21,7 @@ import torch
 import batchpool as bp
 from batchpool.examples.mlp import MLP
 from batchpool.model import spec_of
-from batchpool.pool.runner import CudaRunner
+from batchpool.pool.cuda import CudaRunner
 from bench.machine import percentile, report
 from bench.serving import serving
 

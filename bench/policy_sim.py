@@ -127,6 +127,9 @@ class _Lane:
     def _write_status(self, slots: npt.NDArray[Any], status: Status, text: str) -> None:
         self._status = status
 
+    def is_quiet(self) -> bool:
+        return False
+
     def cancels_came(self) -> bool:
         return False
 

@@ -7,8 +7,9 @@ waits   20 ms + 0.2 ms a row, 5, 50 and 95 % of what 64 at once allow (1,951 row
         adaptive policy beside fixed waits of 0, 5, 20 and 50 ms, all in turns
 engine  an engine that takes 64 rows only and 64/12000 s for them; 10,000 requests/s from four
         processes, then the same with 30,000 for two seconds in the middle: the adaptive
-        policy without and with a target of 100 ms beside a fixed wait of 10 ms. --scale 0.25 makes the engine, the requests and
-        the room for them a quarter of that, for a machine with few cores
+        policy, the same with a target of 100 ms, and a fixed wait of 10 ms. --scale 0.25
+        makes the engine, the requests and the room for them a quarter of that, for a machine
+        with few cores
 
 Requests are sent at their intended times (bench/open_load.py), from which latencies count. Where
 `behind_p99_ms` is large, the senders had no cores left, and the figures say nothing about a pool.
@@ -96,7 +97,7 @@ def after_spike(load: Load, usual_ms: float) -> dict[str, float]:
 
 def scene_engine(args: argparse.Namespace) -> dict[str, Any]:
     adaptive = ("--policy", "adaptive")
-    target = ("--target-p99-ms", f"{_TARGET_MS / args.scale:g}")
+    target = ("--target-p99-ms", f"{_TARGET_MS:g}")
     policies = {"adaptive": adaptive, "target": (*adaptive, *target), "fixed 10 ms": fixed(10)}
     room = ("--slots", str(int(4096 * args.scale)), "--client-slots", str(int(1024 * args.scale)))
     flags = ("--batch-sizes", "64", "--frontends", str(args.frontends), *room)
@@ -127,21 +128,27 @@ def scene_engine(args: argparse.Namespace) -> dict[str, Any]:
     for (phase, name), rounds in seen.items():
         for key in rounds[0]:
             rows[f"{name}, {phase}: {key}"] = spread([one[key] for one in rounds], 1)
-    for name in ("adaptive", "target"):
-        steady, spike, after = (seen[phase, name] for phase in ("steady", "spike", "after"))
-        rows[f"{name}, steady: p99 < 100 ms, nothing refused or lost"] = all(
+    return rows | engine_verdicts(seen)
+
+
+def engine_verdicts(seen: dict[tuple[str, str], list[dict[str, float]]]) -> dict[str, bool]:
+    """What every round must show. The target is the pool's: from its submit, not from the time
+    that was meant, so that its 99th percentile here has the senders' own lateness in it."""
+    steady, spike, after = (seen[phase, "adaptive"] for phase in ("steady", "spike", "after"))
+    return {
+        "adaptive, steady: p99 < 100 ms, nothing refused or lost": all(
             one["p99_ms"] < 100 and one["refused"] + one["lost"] == 0 for one in steady
-        )
-        rows[f"{name}, spike: the excess refused, nothing lost, p99 < 500 ms"] = all(
+        ),
+        "adaptive, spike: the excess refused, nothing lost, p99 < 500 ms": all(
             one["refused"] > 0 and one["lost"] == 0 and one["p99_ms"] < 500 for one in spike
-        )
-        rows[f"{name}: nothing refused or lost from 1 s after the spike on"] = all(
+        ),
+        "adaptive: nothing refused or lost from 1 s after the spike on": all(
             one["last_refused_s"] <= _AGAIN_S and one["lost"] == 0 for one in after
-        )
-    rows["target: latencies as usual within 1 s after the spike"] = all(
-        one["usual_again_s"] <= _AGAIN_S for one in seen["after", "target"]
-    )
-    return rows
+        ),
+        "target: latencies as usual within 1 s after the spike, nothing lost": all(
+            one["usual_again_s"] <= _AGAIN_S and one["lost"] == 0 for one in seen["after", "target"]
+        ),
+    }
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from batchpool.core.queue import FIELDS, I64, Field, every, largest
 from batchpool.core.tensors import Array
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
+from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with an enum's member costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(State.SUBMITTED), int(State.QUEUED), int(State.DONE)
@@ -56,6 +57,9 @@ class AdmittedLane:
         self._own_flow = -serial if own_flow else None  # below all that a row can say
         self._buckets = Buckets(lane.spec)
         self._cancels = -1  # every cancel word is looked at once
+        self._cells = lane.memory.cells()
+        self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
+        self._taken = self._cells[word(lane.layout, "sq_head")]
         self._one: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
         self._one[Field.LANE] = number
         self._one[Field.FLOW] = -serial
@@ -103,6 +107,7 @@ class AdmittedLane:
             lane.attempt[slots] = 0
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
+        self._taken += n
         return rows
 
     def _admit_one(self, entry: int) -> bool:
@@ -144,6 +149,15 @@ class AdmittedLane:
         self.broken = True
         self.open(Gate.BROKEN)
         self.ring_client()
+
+    def is_quiet(self) -> bool:
+        """Whether nothing was submitted or cancelled since the last look.
+
+        Two loads, since every lane is asked in every step: in which order is all one, for nothing
+        is concluded from them but that there is nothing to do yet.
+        """
+        cells = self._cells
+        return cells[self._tail_at] == self._taken and cells[self._cancels_at] == self._cancels
 
     def cancels_came(self) -> bool:
         """Whether cancel words were set since the last call. Ask before `admit`.

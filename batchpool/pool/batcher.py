@@ -147,7 +147,7 @@ class Batcher:
         came: dict[int, list[I64]] = {}
         with_cancels = []
         for lane in self.lanes.values():
-            if lane.closing or lane.broken:
+            if lane.is_quiet() or lane.closing or lane.broken:
                 continue
             if lane.cancels_came():
                 with_cancels.append(lane)

@@ -215,10 +215,11 @@ def batchers_lane(port: Port, order: list[str]) -> AdmittedLane:
     return AdmittedLane(0, 1, 0, lane, lambda: order.append("bell"))
 
 
-def test_the_batcher_admits_before_it_moves_the_head() -> None:
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_batcher_admits_before_it_moves_the_head(n: int) -> None:
     order: list[str] = []
     port = new_port(order)
-    port.submit(rows_of(3), 1, 2)
+    port.submit(rows_of(n), 1, 2)
     port.flush()
     side = batchers_lane(port, order)
     order.clear()
@@ -226,10 +227,11 @@ def test_the_batcher_admits_before_it_moves_the_head() -> None:
     assert order == ["attempt", "state", "sq_head"]
 
 
-def test_the_batcher_writes_done_then_the_entry_then_rings() -> None:
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_batcher_writes_done_then_the_entry_then_rings(n: int) -> None:
     order: list[str] = []
     port = new_port(order)
-    port.submit(rows_of(3), 1, 2)
+    port.submit(rows_of(n), 1, 2)
     port.flush()
     side = batchers_lane(port, order)
     rows = side.admit()

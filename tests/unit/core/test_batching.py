@@ -11,6 +11,7 @@ from batchpool.core.batching import NEVER_NS, Limits, Worker
 from batchpool.core.lifecycle import Reason
 from batchpool.core.queue import Field
 from tests.unit.core.decisions import LANES, Case, Outcome, cases, mask, outcomes
+from tests.unit.core.queued import rows_of
 
 often = settings(max_examples=150, deadline=None)
 
@@ -231,7 +232,7 @@ def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: O
 
 
 def test_an_empty_queue_wakes_nobody() -> None:
-    decision = Case(np.empty((10, 0), dtype=np.int64), [Worker(0, 0)], Limits(4, 0)).decide()
+    decision = Case(rows_of(0), [Worker(0, 0)], Limits(4, 0)).decide()
     assert decision.dispatch == ()
     assert (decision.expire.tolist(), decision.refuse.tolist()) == ([], [])
     assert decision.wake_at_ns == NEVER_NS

@@ -59,6 +59,23 @@ def test_when_it_will_be_free(member: CrewMember) -> None:
     assert member.free_at_ns(99 * MS) == 99 * MS, "never in the past"
 
 
+def test_a_decision_sees_a_worker_as_it_is(member: CrewMember) -> None:
+    """One that is the same as before is not made anew, but every change shows."""
+    idle = member.as_worker(None, 0)
+    assert (idle.number, idle.in_flight, idle.lanes, idle.free_at_ns) == (0, 0, None, 0)
+    assert idle.time is member.time
+    assert member.as_worker(None, 0) is idle
+    some = np.array([True, False])
+    assert member.as_worker(some, 0).lanes is some
+    assert member.as_worker(some.copy(), 0).lanes is not some
+    send(member, 4, 1 * MS)
+    busy = member.as_worker(None, 7)
+    assert (busy.in_flight, busy.free_at_ns) == (1, 7)
+    assert member.as_worker(None, 8).free_at_ns == 8
+    member.free(member.batches[0])
+    assert member.as_worker(None, 0) == idle
+
+
 def test_nothing_should_wait_behind_a_batch_that_may_never_end(member: CrewMember) -> None:
     send(member, 4, 1 * MS)
     assert not member.is_overdue(10**12), "nothing is known of its times"

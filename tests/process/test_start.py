@@ -148,7 +148,7 @@ def test_ready_is_not_said_before_a_worker_is_warm() -> None:
                     client.infer("loadwaits", x=ONES)
                 with pytest.raises(bp.NotReady):
                     client.submit("loadwaits", x=ONES)
-                assert time.monotonic() - start < 1
+                assert time.monotonic() - start < 20, "it does not wait for request_timeout_s"
             (pool.notes / "load").touch()
             pool.wait_ready()
             assert client.infer("loadwaits", x=ONES)["y"].tolist() == [[3] * 4]

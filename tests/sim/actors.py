@@ -23,11 +23,12 @@ from batchpool.core.layout import Layout
 from batchpool.pool import batcher as pool_batcher
 from batchpool.pool import takeover
 from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.ailments import MustRestart
 from batchpool.pool.crew import CrewMember
 from batchpool.pool.worker import Worker
 from batchpool.shm.lane import Lane
 from batchpool.shm.records import Records
-from tests.sim.memory import Fault, Process, SimMemory
+from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import SimRunner, expected, rows_of
 from tests.sim.rules import LaneRules, RecordRules, Ticket
 
@@ -277,8 +278,12 @@ class WorkerActor(Actor):
             self._ready_word.set(1)
             self.world.ring_batcher()
             self.rung = True
-        elif self.worker.step():
-            self.rung = True
+            return
+        try:
+            self.rung = self.worker.step() or self.rung
+        except MustRestart as exc:  # so many failures in a row that it leaves by itself
+            self.process.dead = True
+            raise Killed(self.process.name) from exc
 
 
 class BatcherActor(Actor):

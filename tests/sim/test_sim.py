@@ -1,6 +1,6 @@
 """Seeded runs of the whole pool, and a kill after every single store of short ones.
 
-BATCHPOOL_SIM_SEEDS: how many seeds of each kind (default 50).
+BATCHPOOL_SIM_SEEDS: how many seeds of each kind (default 25).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.sim.profiles import PROFILES, Profile
 from tests.sim.run import sweep
 from tests.sim.world import World, simulate
 
-SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "50"))
+SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "25"))
 ROUNDS = 8
 SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
 SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchpool.core.adaptive import BatchTime
 from tests.unit.core.queued import MS
 
-often = settings(max_examples=200, deadline=None)
+often = settings(max_examples=100, deadline=None)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 

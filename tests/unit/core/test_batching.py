@@ -13,7 +13,7 @@ from batchpool.core.queue import Field
 from tests.unit.core.decisions import LANES, Case, Outcome, cases, mask, outcomes
 from tests.unit.core.queued import rows_of
 
-often = settings(max_examples=150, deadline=None)
+often = settings(max_examples=100, deadline=None)
 
 
 def longest_wait_ns(o: Outcome, worker: Worker) -> float:

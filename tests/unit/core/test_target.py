@@ -27,7 +27,7 @@ from tests.unit.core.decisions import (
 from tests.unit.core.queued import MS
 from tests.unit.core.virtual import VirtualPool
 
-often = settings(max_examples=250, deadline=None)
+often = settings(max_examples=100, deadline=None)
 
 
 def target_of(within_ms: float) -> int:

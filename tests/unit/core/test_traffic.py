@@ -99,7 +99,7 @@ def waiting_ns(n: int, k: int, gap_ns: float, time: BatchTime, *, together: bool
     return n * first_ns + k * (second_ns - gap_ns)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     n=st.integers(1, 64),
     k=st.integers(1, 64),

@@ -251,11 +251,13 @@ async def test_deadline_passes_while_queued(headers: dict[str, str], more: dict[
         Two.batches.clear()
         it.pool.hold = True
         tag = numbers("tag", np.array([[1]]), "INT64")
-        # Four records take the first four; what comes after them is only queued.
         path = "/v2/models/two/infer"
         first = gathered([it.http.post(path, json={"inputs": [tag]}) for _ in range(4)])
         task = it.reactor._loop.create_task(first)
         await until(lambda: it.pool.port("two").map.claimed == 4, "four wait")
+        # What comes after them is only queued, although its deadline is the earliest.
+        crew = it.pool.batcher.crew.values()
+        await until(lambda: sum(m.in_flight for m in crew) == 2, "two are with the worker")
         answer = await it.http.post(path, headers=headers, json={"inputs": [tag], **more})
         assert refused(answer) == (504, "deadline_exceeded")
         it.pool.release()

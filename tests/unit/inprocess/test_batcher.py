@@ -83,7 +83,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps, st.integers(1, 4), st.integers(0, 5))
 def test_as_a_plain_queue_would_do_it(script: list[Step], size: int, wait_ns: int) -> None:
     """FIFO, at most `size`, every id once, wait-or-full to the nanosecond, failures put back."""

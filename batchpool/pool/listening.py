@@ -1,7 +1,8 @@
 """The pool's sockets: one SO_REUSEPORT listener per front end, and the unix control socket.
 
 The port is bound once without SO_REUSEPORT first, because with it the kernel would let a
-second pool of the same user join the port in silence. Then each front end gets a socket of
+second pool of the same user join the port in silence. That socket never listens: a connection
+which it took would be reset when it is closed. Then each front end gets a socket of
 its own, over which the kernel spreads connections evenly; the supervisor keeps a duplicate, so
 that a restarted front end resets no connection that was still queued. Either may come from
 systemd instead (pool/activation.py).
@@ -28,7 +29,6 @@ def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
-        probe.listen(1)
     except OSError as exc:
         raise StartError(_cannot_listen(host, port, exc)) from exc
     finally:

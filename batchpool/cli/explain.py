@@ -1,0 +1,27 @@
+"""`batchpool layout` and `batchpool config`: what explains itself without a pool."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from batchpool.core.flags import model_of
+from batchpool.core.manual import example_toml
+
+
+def layout(args: argparse.Namespace) -> int:
+    from batchpool.core.layout import lane_layout
+    from batchpool.pool.described import describe
+    from batchpool.pool.plan import auto_slots
+
+    model = replace(
+        model_of(args.model, "model"), **({} if args.slots is None else {"slots": args.slots})
+    )
+    spec = describe(model.import_name).spec
+    print(lane_layout(spec, model.slots or auto_slots(spec, model.max_batch)).drawing())
+    return 0
+
+
+def config(args: argparse.Namespace) -> int:
+    print(example_toml(), end="")
+    return 0

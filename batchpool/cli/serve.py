@@ -1,0 +1,49 @@
+"""`batchpool serve` and `batchpool check`: one configuration, started or only measured."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from batchpool.cli.configured import config_of
+from batchpool.core.errors import ConfigError, StartError
+from batchpool.core.places import socket_path
+
+
+def serve(args: argparse.Namespace) -> int:
+    from batchpool.pool.activation import take_sockets
+    from batchpool.pool.herald import tell_of_survey
+    from batchpool.pool.notify import take_notifier
+    from batchpool.pool.survey import survey
+    from batchpool.shm.limits import check_room, read_limits
+
+    # What systemd passes is for this process: taken before another is started.
+    notifier = take_notifier(os.environ, os.getpid())
+    try:
+        activated = take_sockets(os.environ, os.getpid())
+        config = config_of(args)
+        path = socket_path(config.server, os.environ, os.getuid())
+        config = activated.configured(config, path)
+        tell_of_survey(notifier, config)
+        plan = survey(config, os.environ)
+        check_room(plan.reserved_bytes, read_limits())
+        from batchpool.pool import supervisor
+
+        return supervisor.run(plan, notifier, activated)
+    except (ConfigError, StartError) as exc:
+        notifier.tell(STATUS=f"could not start: {exc}")
+        raise
+    finally:
+        notifier.close()
+
+
+def check(args: argparse.Namespace) -> int:
+    from batchpool.pool.survey import survey
+    from batchpool.shm.limits import check_room, read_limits
+
+    plan = survey(config_of(args), os.environ)
+    print(plan.text())
+    sys.stdout.flush()
+    check_room(plan.reserved_bytes, read_limits())
+    return 0

@@ -1,0 +1,176 @@
+"""What one infer request costs a front end in Python: its own code without kernel and network.
+
+    python -m bench.front_cost [--group 28] [--turns 2000] [--body 2048] [--save FILE.json]
+
+Real connections, door, port and lane in one process; the transport drops what is written, and
+the batcher's part (taking and completing the rows) is done between the stretches that are
+timed. In CPU time of the thread, so that other processes on the machine hardly matter; `group`
+is how many requests share one turn of the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from typing import Any
+
+import numpy as np
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from batchpool.client.aio import Reactor
+from batchpool.client.board import Board
+from batchpool.client.port import Port
+from batchpool.client.session import ModelFacts, Session
+from batchpool.core.layout import board_layout, lane_layout
+from batchpool.core.lifecycle import Gate, PoolState, State
+from batchpool.edge.fastpath import fast_protocol
+from batchpool.edge.front import Front
+from batchpool.model import spec_of
+from batchpool.shm.channel import pair
+from batchpool.shm.lane import Lane
+from batchpool.shm.ring import pack, unpack
+from batchpool.shm.segment import create, map_checked
+from bench.machine import report, spread
+from bench.models import WIDTH, Affine
+
+_SERVER = {"max_body_mib": 64, "drain_s": 5.0, "stall_timeout_s": 4.0, "log_level": "info"}
+_PATH = b"/v2/models/affine/infer"
+
+
+class _Transport(asyncio.Transport):
+    """Takes what is written and forgets it."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 8000)})
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written = data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        raise SystemExit("the connection was closed: a request was not taken")
+
+
+class _Session(Session):
+    """Attached to nobody: one lane to one model, and nobody's bell."""
+
+    def __init__(self, slots: int) -> None:
+        ours, self.theirs = pair()
+        super().__init__(ours, "nobody")
+        self.server = dict(_SERVER)
+        fd = create(board_layout(1), sealed=False)
+        self._board = Board(fd, 1, writable=True)
+        os.close(fd)
+        self._board.state.set(int(PoolState.READY))
+        self._board.serving[:] = 1
+        spec = spec_of(Affine)
+        layout = lane_layout(spec, slots)
+        fd = create(layout, sealed=False)
+        self.lane = Lane(spec, map_checked(fd, layout), layout)
+        lane = Lane(spec, map_checked(fd, layout), layout)
+        os.close(fd)
+        self.models[spec.name] = ModelFacts(0, spec, 0.9, 30.0, 64)
+        board = self._board
+        self.ports[spec.name] = Port(lane, watermark=0.9, serving=lambda: board.serves(0))
+        self.lane.gate.set(int(Gate.OPEN))
+        self._sq, self._cq = self.lane.sq_consumer(), self.lane.cq_producer()
+
+    def ring(self) -> None:
+        """The batcher is `complete`."""
+
+    def complete(self) -> int:
+        """Every row that was submitted is done."""
+        entries = self._sq.peek()
+        slots, sequences = unpack(entries)
+        self.lane.state[slots] = int(State.DONE)
+        self._sq.advance(len(entries))
+        self._cq.push(pack(slots, sequences))
+        return len(entries)
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+
+def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[float]]:
+    """CPU microseconds a request: from its bytes to the ring, from the ring to its answer."""
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    session = _Session(4096)
+
+    async def begin() -> Reactor:
+        return Reactor(session)
+
+    reactor = loop.run_until_complete(begin())
+    front = Front(reactor)
+    config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
+    config.load()
+    state = ServerState()
+    state.default_headers = [(b"date", b"Sat, 28 Nov 2026 07:00:00 GMT")]
+    protocol = fast_protocol(front)
+    connections = [
+        protocol(config=config, server_state=state, app_state={}, _loop=loop) for _ in range(group)
+    ]
+    transports = [_Transport() for _ in connections]
+    for connection, transport in zip(connections, transports, strict=True):
+        connection.connection_made(transport)
+    head = (
+        b"POST %s HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Type: application/octet-stream\r\n"
+        b"Inference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % (_PATH, len(body))
+    )
+    request = head + body
+    to_ring, to_answer = [], []
+    for _ in range(turns):
+        start_ns = time.thread_time_ns()
+        for connection in connections:
+            connection.data_received(request)
+        _turn(loop)
+        middle_ns = time.thread_time_ns()
+        assert session.complete() == group
+        again_ns = time.thread_time_ns()
+        reactor._on_bell()
+        _turn(loop)
+        end_ns = time.thread_time_ns()
+        for transport in transports:
+            assert transport.written.startswith(b"HTTP/1.1 200"), transport.written
+            transport.written = b""
+        to_ring.append((middle_ns - start_ns) / group / 1e3)
+        to_answer.append((end_ns - again_ns) / group / 1e3)
+    reactor.close()
+    front.aside.close()
+    return to_ring, to_answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--group", type=int, default=28)
+    parser.add_argument("--turns", type=int, default=2000)
+    parser.add_argument("--save")
+    args = parser.parse_args()
+    body = np.arange(WIDTH, dtype=np.float32).tobytes()
+    to_ring, to_answer = costs_us(args.group, args.turns, body)
+    both = [a + b for a, b in zip(to_ring, to_answer, strict=True)]
+    rows = {
+        "us from a request's bytes to its ring entry": spread(to_ring, 2),
+        "us from its completion to its answer": spread(to_answer, 2),
+        "us a request": spread(both, 2),
+    }
+    report(f"front end, 2 KB raw, {args.group} requests a turn of the loop", rows, args.save)
+
+
+if __name__ == "__main__":
+    main()

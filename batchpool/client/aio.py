@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from batchpool.client.call import Call, default_socket
 from batchpool.client.port import Pending, Port
@@ -24,7 +24,29 @@ from batchpool.core.tensors import Array, Rows
 _LOOK_S = 0.5  # every wait has an end: look at the counters at least this often
 _TICK_S = 0.02  # how late an expired request may be noticed
 
-Reply = asyncio.Future[Pending]
+
+class Taker(Protocol):
+    """Who submitted: told once, in the loop, how a request ended."""
+
+    def finished(self, pending: Pending) -> bool:
+        """Its rows are done, well or not, and its slots are the taker's; False: unwanted."""
+
+    def failed(self, error: PoolError) -> None:
+        """It has no rows to come: its time is up, or the pool has gone."""
+
+
+class Reply(asyncio.Future[Pending]):
+    """A taker to wait for."""
+
+    def finished(self, pending: Pending) -> bool:
+        if self.done():
+            return False
+        self.set_result(pending)
+        return True
+
+    def failed(self, error: PoolError) -> None:
+        if not self.done():
+            self.set_exception(error)
 
 
 class Reactor:
@@ -45,20 +67,34 @@ class Reactor:
         self._plan_look()
 
     def submit(
-        self, port: Port, rows: Rows, start_ns: int, deadline_ns: int, *, priority: int, flow: int
-    ) -> tuple[Pending, Reply]:
-        """Submit rows; the reply is set when they are finished (DeadlineExceeded if late).
+        self,
+        port: Port,
+        rows: Rows,
+        start_ns: int,
+        deadline_ns: int,
+        taker: Taker,
+        *,
+        priority: int,
+        flow: int,
+        checked: bool = False,
+    ) -> Pending:
+        """Submit rows; the taker hears when they are finished (DeadlineExceeded if late).
 
-        All submissions of one loop turn are published as one group with one ring of the bell.
+        checked: as `Port.submit`. All submissions of one loop turn are published as one group
+        with one ring of the bell.
         """
         if self.over:
             raise self.session.stopped()
-        reply: Reply = self._loop.create_future()
-        pending = port.submit(rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=reply)
-        self._publish_soon(port)
+        pending = port.submit(
+            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=taker, checked=checked
+        )
+        if self._flush_planned:
+            self._dirty.add(port)
+        else:
+            self._publish_soon(port)
         if self._resting:
             self._plan_look()
-        return pending, reply
+        return pending
 
     def abandon(self, port: Port, pending: Pending) -> None:
         """The caller is gone: cancel what has not been dispatched."""
@@ -87,7 +123,7 @@ class Reactor:
             self._timer.cancel()
         for port in self.session.ports.values():
             for pending in port.fail_all():
-                _fail(pending, self.session.stopped())
+                pending.tag.failed(self.session.stopped())
         self._wake_waiting()
         self.session.close()
 
@@ -116,10 +152,8 @@ class Reactor:
         for port in self.session.ports.values():
             for pending in port.reap(now_ns):
                 any_finished = True
-                if pending.tag.cancelled():
+                if not pending.tag.finished(pending):
                     port.release(pending)
-                else:
-                    pending.tag.set_result(pending)
         if any_finished or self._waiting:
             self._wake_waiting()
 
@@ -147,21 +181,15 @@ class Reactor:
             if port.next_deadline_ns() <= now_ns:
                 for pending in port.expire(now_ns):
                     late = True
-                    _fail(
-                        pending,
+                    pending.tag.failed(
                         DeadlineExceeded(
                             f"model {port.spec.name!r} did not answer before the deadline"
-                        ),
+                        )
                     )
         if late:
             self.session.ring()
         self._reap()
         self._plan_look()
-
-
-def _fail(pending: Pending, error: PoolError) -> None:
-    if not pending.tag.done():
-        pending.tag.set_exception(error)
 
 
 class AsyncClient:
@@ -240,11 +268,11 @@ class AsyncClient:
                         results.append(await self._result(port, call, under_way))
                     else:
                         await self._room(reactor, call, port)
-                under_way.append(
-                    reactor.submit(
-                        port, window, call.start_ns, call.deadline_ns, priority=priority, flow=0
-                    )
+                reply = Reply()
+                pending = reactor.submit(
+                    port, window, call.start_ns, call.deadline_ns, reply, priority=priority, flow=0
                 )
+                under_way.append((pending, reply))
             while under_way:
                 results.append(await self._result(port, call, under_way))
         finally:

@@ -18,10 +18,11 @@ class Board:
         self.state = Word(cells, word(layout, "state"))
         self.stalled = Word(cells, word(layout, "stalled"))
         self.serving = segment.array(layout.columns["serving"])
+        self._serving_at = segment.scalars(layout.columns["serving"])
 
     def serves(self, model: int) -> bool:
         """Whether at least one warm worker serves the model."""
-        return bool(self.serving[model])
+        return self._serving_at[model] > 0
 
     def is_ready(self) -> bool:
         return self.state.get() == PoolState.READY

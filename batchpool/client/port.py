@@ -163,22 +163,33 @@ class Port:
         priority: int = 0,
         flow: int = 0,
         tag: Any = None,
+        checked: bool = False,
     ) -> Pending:
         """Claim slots for checked rows, write them, and queue their tickets for `flush`.
 
         priority: 1 (first) to 255, 0 is the model's default.  flow: who must be fair to whom.
+        checked: a `check` for one row of this flow and priority has just been passed.
         """
         n = rows.n
-        self.check(n, now_ns, flow=flow, priority=priority)
+        if n > 1 or not checked:
+            self.check(n, now_ns, flow=flow, priority=priority)
         if deadline_ns > _NEVER_NS:
             deadline_ns = _NEVER_NS
-        slots: Sequence[int] = (self.map.take_one(flow),) if n == 1 else self.map.take(n, flow)
-        where = slice(slots[0], slots[0] + 1) if n == 1 else where_of(slots)
+        slots: Sequence[int]
+        where: Where
+        if n == 1:
+            first = self.map.take_one(flow)
+            slots, where = (first,), slice(first, first + 1)
+        else:
+            slots = self.map.take(n, flow)
+            first, where = slots[0], where_of(slots)
+        state = self._state
         for slot in slots:
-            self._state[slot] = _FILLING
+            state[slot] = _FILLING
         try:
+            tensors = rows.tensors
             for name, column in self._inputs:
-                column.store(where, rows.tensors[name])
+                column.store(where, tensors[name])
             for name, column in self._parameters:
                 column.values[where] = rows.parameters[name]
             for slot in slots:
@@ -190,14 +201,15 @@ class Port:
             self._free(slots, flow)
             raise
         pending = Pending(slots, where, deadline_ns, flow, tag)
+        uses, owner, queued = self._uses, self._owner, self._queued
         for slot in slots:
-            use = (self._uses[slot] + 1) & _U32
-            self._uses[slot] = use
+            use = (uses[slot] + 1) & _U32
+            uses[slot] = use
             self._sequence[slot] = use
-            self._owner[slot] = pending
-            self._state[slot] = _SUBMITTED
-            self._queued.append(slot | use << 32)
-        self._due_at[slots[0]] = deadline_ns
+            owner[slot] = pending
+            state[slot] = _SUBMITTED
+            queued.append(slot | use << 32)
+        self._due_at[first] = deadline_ns
         return pending
 
     def flush(self) -> int:
@@ -351,11 +363,12 @@ class Port:
         return lost
 
     def _free(self, slots: Sequence[int], flow: int) -> None:
-        for slot in slots:
-            self._state[slot] = _FREE
         if len(slots) == 1:
+            self._state[slots[0]] = _FREE
             self.map.give_back(slots[0], flow)
         else:
+            for slot in slots:
+                self._state[slot] = _FREE
             self.map.give_back_many(slots, flow)
         self.lane.claimed.set(self.map.claimed)
         if not self.map.claimed:

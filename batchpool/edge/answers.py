@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,8 +18,7 @@ _LOG = logging.getLogger("batchpool.frontend")
 _OK = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One response. Header names are lower-case bytes; Content-Length is among them."""
 
     status: int

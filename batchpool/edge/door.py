@@ -2,7 +2,7 @@
 
     admit    headers complete: may it come in? Nothing is claimed yet
     parse    body complete: one checked request
-    submit   claims the slots and queues the rows; the reply is a future
+    submit   claims the slots and queues the rows; the taker hears of their end
     leave    the caller has gone while it waited
     fetch    the outputs, or the error of a row
     encode   the answer
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from batchpool.client.aio import Reactor, Reply
+from batchpool.client.aio import Reactor, Reply, Taker
 from batchpool.client.port import Pending, Port
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded, TooLarge
@@ -52,12 +52,18 @@ class Arrival:
     """What is known of a request when its headers are complete.
 
     headers: lower-case names.  flow: who must be fair to whom, 32 bits, not 0.
-    at_ns: CLOCK_MONOTONIC; the request's own timeout counts from here.
+    at_ns: CLOCK_MONOTONIC; the request's own timeout counts from here.  priority: of its
+    header, once it was admitted.
     """
 
     headers: Headers
     flow: int
     at_ns: int
+    priority: int = 0
+
+    def again(self) -> Arrival:
+        """An arrival now, of a request with the same headers from the same peer."""
+        return Arrival(self.headers, self.flow, time.monotonic_ns(), self.priority)
 
     @classmethod
     def of(cls, headers: Headers, peer: str) -> Arrival:
@@ -96,18 +102,20 @@ class Door:
             raise TooLarge(
                 f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken"
             )
-        priority = header_priority(headers)
-        self._check_session()
-        self.port.check(1, arrival.at_ns, flow=arrival.flow, priority=priority)
+        arrival.priority = header_priority(headers)
+        self.admit_again(arrival)
+
+    def admit_again(self, arrival: Arrival) -> None:
+        """The same for headers that were admitted before: only the lane may say no."""
+        if self._reactor.over:
+            raise self._reactor.session.stopped()
+        self.port.check(1, arrival.at_ns, flow=arrival.flow, priority=arrival.priority)
 
     def check_open(self) -> None:
         """Raise why no request can come in at all now, if so; overload is no such reason."""
-        self._check_session()
-        self.port.check_gate(time.monotonic_ns())
-
-    def _check_session(self) -> None:
         if self._reactor.over:
             raise self._reactor.session.stopped()
+        self.port.check_gate(time.monotonic_ns())
 
     def parses_long(self, arrival: Arrival, size: int) -> bool:
         """Whether `parse` of a body of `size` bytes would keep others waiting for too long."""
@@ -127,9 +135,12 @@ class Door:
         plain = decode_body(arrival.headers, body, self.max_body_bytes)
         return self._codec.parse(arrival.headers, plain)
 
-    def submit(self, arrival: Arrival, request: InferRequest) -> tuple[Pending, Reply]:
+    def submit(
+        self, arrival: Arrival, request: InferRequest, taker: Taker, *, just_admitted: bool = False
+    ) -> Pending:
         """Claim slots, write the rows and queue them; the request gives its rows away.
 
+        just_admitted: nothing has happened since, so that a single row has its slot.
         The deadline is the model's limit from now, or the request's own from its arrival if
         that is sooner. Raises DeadlineExceeded, TooLarge, or one of the 503s.
         """
@@ -139,23 +150,29 @@ class Door:
             deadline_ns = min(deadline_ns, arrival.at_ns + request.timeout_ns)
             if deadline_ns <= now_ns:
                 raise DeadlineExceeded("the request's time was up before it was complete")
-        submitted = self._reactor.submit(
+        pending = self._reactor.submit(
             self.port,
             request.rows,
             now_ns,
             deadline_ns,
+            taker,
             priority=request.priority,
             flow=arrival.flow,
+            checked=just_admitted and request.priority == arrival.priority,
         )
         # The rows stand in their slots: a waiting request need not keep its body too.
         request.rows.tensors.clear()
-        return submitted
+        return pending
+
+    def abandon(self, pending: Pending) -> None:
+        """The caller has gone: take back what has not been dispatched. Its taker hears no more."""
+        self._reactor.abandon(self.port, pending)
 
     def leave(self, pending: Pending, reply: Reply) -> None:
-        """The caller has gone: take back what has not been dispatched; no answer is needed."""
+        """The same for a taker that is waited for; no answer is needed."""
         if not reply.done():
             reply.set_exception(Cancelled("the caller closed the connection"))
-            self._reactor.abandon(self.port, pending)
+            self.abandon(pending)
 
     def forget(self, pending: Pending, reply: Reply) -> None:
         """Nobody will fetch the outputs, however far the request has come."""

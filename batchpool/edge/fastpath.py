@@ -2,12 +2,13 @@
 
 `FastConnection` decides when a request's headers are complete. The fast road takes a POST to
 the literal path of an infer endpoint, in any form, with a Content-Length. It walks the
-`Door`'s steps from the parser's own calls, one request at a time:
+`Door`'s steps from the parser's own calls, one request at a time. A head that is, byte for
+byte, the last one of its connection is not parsed again if its whole body came with it:
 
     headers complete   admit; a refusal is written at once, and the body dropped as it comes
     body               the bytes of one read are parsed as they are, those of several as one
     message complete   parse, submit
-    reply              fetch and encode; head and body in one write, if the body is not large
+    rows finished      fetch and encode; head and body in one write, if the body is not large
 
 ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
 compressed bodies, `Expect`, offers of an upgrade, JSON so long that it is read in a thread,
@@ -20,23 +21,24 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from batchpool.client.aio import Reply
 from batchpool.client.port import Pending
+from batchpool.core.errors import PoolError
 from batchpool.edge.answers import Answer, refusal
 from batchpool.edge.app import discard_bytes
 from batchpool.edge.connection import Connection
 from batchpool.edge.door import VERSION, Arrival, Door
 from batchpool.edge.front import Front
-from batchpool.wire.request import HeaderList, InferRequest
+from batchpool.wire.request import Fields, HeaderList, InferRequest
 
 # Headers that change how a request is read or answered, and that only ASGI's road knows.
 _UNUSUAL = frozenset(
     {b"content-encoding", b"expect", b"prefer", b"transfer-encoding", b"upgrade"}
 )  # fmt: skip
+_LONG_HEAD_BYTES = 4096  # not worth keeping
 _LONG_BODY_BYTES = 64 * 1024  # of an answer; copying it behind its head would take long
 _NOBODY_WAITS = asyncio.Event()
 
@@ -69,22 +71,44 @@ class FastRoad:
         return head
 
 
+class KnownHead:
+    """A request's head as it came last on a connection, and what it means.
+
+    The same bytes mean the same again. length: of head and body.
+    """
+
+    __slots__ = ("arrival", "door", "head", "length")
+
+    def __init__(self, head: bytes, length: int, door: Door, arrival: Arrival) -> None:
+        self.head = head
+        self.length = length
+        self.door = door
+        self.arrival = arrival
+
+    def is_whole(self, data: bytes) -> bool:
+        """Whether these bytes are a request with this head, with all of its body, and no more."""
+        return len(data) == self.length and data.startswith(self.head)
+
+
 class FastCycle:
     """One request on the fast road.
 
     To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
-    `disconnected`, `keep_alive`, `message_event` and `response_complete`.
-    answered: before its body was complete, so that the rest of it is dropped.
+    `disconnected`, `keep_alive`, `message_event` and `response_complete`. To the reactor it is
+    who takes the finished rows. answered: before its body was complete, so that the rest of it
+    is dropped.
     """
 
     __slots__ = (
         "answered",
         "arrival",
         "body",
+        "connection",
         "disconnected",
         "door",
         "dropped_bytes",
         "keep_alive",
+        "pending",
         "request",
         "response_complete",
     )
@@ -93,13 +117,23 @@ class FastCycle:
     arrival: Arrival
     request: InferRequest
 
-    def __init__(self, keep_alive: bool) -> None:
+    def __init__(self, connection: FastConnection, keep_alive: bool) -> None:
+        self.connection = connection
         self.keep_alive = keep_alive
         self.disconnected = False
         self.response_complete = False
         self.answered = False
         self.body: bytes | bytearray = b""
         self.dropped_bytes = 0
+        self.pending: Pending | None = None
+
+    def finished(self, pending: Pending) -> bool:
+        self.pending = None
+        return self.connection.rows_finished(self, pending)
+
+    def failed(self, error: PoolError) -> None:
+        self.pending = None
+        self.connection.answer(self, refusal(error))
 
 
 class FastConnection(Connection):
@@ -111,14 +145,60 @@ class FastConnection(Connection):
         super().connection_made(transport)
         self._peer = self.client[0] if self.client else ""
         self._taking: FastCycle | None = None  # its body is on its way
-        self._under_way: tuple[FastCycle, Pending, Reply] | None = None
+        self._known: KnownHead | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._under_way is not None:
-            cycle, pending, reply = self._under_way
+        cycle: Any = self.cycle
+        if isinstance(cycle, FastCycle) and cycle.pending is not None:
             cycle.disconnected = True
-            cycle.door.leave(pending, reply)
+            cycle.door.abandon(cycle.pending)
+
+    def data_received(self, data: bytes) -> None:
+        known = self._known
+        if known is not None and known.is_whole(data) and self._is_at_rest():
+            self._stirred_s = self.loop.time()
+            if self.timeout_keep_alive_task is not None:
+                self._unset_keepalive_if_required()
+            self._take_whole(known, data)
+            return
+        at_rest, messages = not self._arriving, self._messages
+        super().data_received(data)
+        if at_rest and self._messages == messages + 1 and not self._arriving:
+            self._learn(data)
+
+    def _is_at_rest(self) -> bool:
+        """Whether the parser waits for the first byte of a request, and it could be answered."""
+        return not (
+            self._arriving
+            or (self.cycle is not None and not self.cycle.response_complete)
+            or self.flow.write_paused
+            or self.access_log
+            or self.transport.is_closing()
+        )
+
+    def _learn(self, data: bytes) -> None:
+        """Know this request's head again, if the fast road took all of it from one read."""
+        cycle: Any = self.cycle
+        self._known = None
+        if isinstance(cycle, FastCycle) and cycle.keep_alive and not cycle.answered:
+            size = int(cycle.arrival.headers.get(b"content-length", b"0"))
+            head = data[: len(data) - size]
+            if len(head) <= _LONG_HEAD_BYTES and head.endswith(b"\r\n\r\n"):
+                self._known = KnownHead(head, len(data), cycle.door, cycle.arrival)
+
+    def _take_whole(self, known: KnownHead, data: bytes) -> None:
+        """A request whose head is known to the byte, and all of its body: no need to parse it."""
+        cycle = FastCycle(self, True)
+        self.cycle = cycle  # type: ignore[assignment]
+        cycle.door = door = known.door
+        cycle.arrival = arrival = known.arrival.again()
+        try:
+            door.admit_again(arrival)
+            cycle.request = request = door.parse(arrival, memoryview(data)[len(known.head) :])
+            cycle.pending = door.submit(arrival, request, cycle, just_admitted=True)
+        except Exception as exc:
+            self.answer(cycle, refusal(exc))
 
     # -- the parser's calls -------------------------------------------------------------
 
@@ -142,7 +222,7 @@ class FastConnection(Connection):
     def on_headers_complete(self) -> None:
         if self.transport.is_closing():
             # What is sent behind a request that ends the connection is nobody's.
-            self._take(FastCycle(False)).answered = True
+            self._take(FastCycle(self, False)).answered = True
             return
         door = self.road.doors.get(self.url)
         if door is None or not self._admit(door):
@@ -192,7 +272,7 @@ class FastConnection(Connection):
         keep_alive = parser.should_keep_alive()
         if keep_alive and b"connection" in headers:
             keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
-        cycle = FastCycle(keep_alive)
+        cycle = FastCycle(self, keep_alive)
         cycle.door = door
         cycle.arrival = arrival = Arrival.of(headers, self._peer)
         try:
@@ -214,47 +294,41 @@ class FastConnection(Connection):
     def _submit(self, cycle: FastCycle) -> None:
         try:
             cycle.request = cycle.door.parse(cycle.arrival, cycle.body)
-            pending, reply = cycle.door.submit(cycle.arrival, cycle.request)
+            cycle.pending = cycle.door.submit(cycle.arrival, cycle.request, cycle)
         except Exception as exc:
-            self._answer(cycle, refusal(exc))
+            self.answer(cycle, refusal(exc))
             return
         cycle.body = b""
-        self._under_way = cycle, pending, reply
-        reply.add_done_callback(self._on_reply)
 
-    def _on_reply(self, reply: Reply) -> None:
-        assert self._under_way is not None
-        cycle, pending, _ = self._under_way
-        self._under_way = None
-        error = reply.exception()
-        if error is not None:
-            self._answer(cycle, refusal(error))
-            return
+    def rows_finished(self, cycle: FastCycle, pending: Pending) -> bool:
+        """Answer with the outputs, or the error of a row; False: the caller has gone."""
+        if self._is_gone(cycle):
+            return False
         door, arrival, request = cycle.door, cycle.arrival, cycle.request
         try:
-            if self._is_gone(cycle):
-                door.forget(pending, reply)
-            elif door.encodes_long(arrival, request, pending.n):
+            if door.encodes_long(arrival, request, pending.n):
                 outputs = door.fetch(request, pending)
                 encoded = self.road.aside.begin(door.encode, arrival, request, outputs)
                 encoded.add_done_callback(partial(self._on_encoded, cycle))
             else:
-                self._answer(cycle, door.fetch_and_encode(arrival, request, pending))
+                self.answer(cycle, door.fetch_and_encode(arrival, request, pending))
         except Exception as exc:
-            self._answer(cycle, refusal(exc))
+            self.answer(cycle, refusal(exc))
+        return True
 
     def _on_encoded(self, cycle: FastCycle, encoded: asyncio.Future[Answer]) -> None:
         if encoded.cancelled():  # the front end has ended
             return
         error = encoded.exception()
-        self._answer(cycle, encoded.result() if error is None else refusal(error))
+        self.answer(cycle, encoded.result() if error is None else refusal(error))
 
     # -- the answer ---------------------------------------------------------------------
 
     def _is_gone(self, cycle: FastCycle) -> bool:
         return cycle.disconnected or self.transport.is_closing()
 
-    def _answer(self, cycle: FastCycle, answer: Answer) -> None:
+    def answer(self, cycle: FastCycle, answer: Answer) -> None:
+        """The one answer to this request, which is complete with it."""
         self._write(cycle, answer)
         self._end(cycle)
 
@@ -263,8 +337,11 @@ class FastConnection(Connection):
         if self._is_gone(cycle):
             return
         pieces = [self.road.head(answer.status, self.server_state.default_headers)]
-        for name, value in answer.headers:
-            pieces += (name, b": ", value, b"\r\n")
+        if isinstance(answer.headers, Fields):
+            pieces.append(answer.headers.lines)
+        else:
+            for name, value in answer.headers:
+                pieces += (name, b": ", value, b"\r\n")
         pieces.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
         if len(answer.body) <= _LONG_BODY_BYTES:
             pieces.append(answer.body)

@@ -55,7 +55,8 @@ async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> A
         request = await aside.begin(door.parse, arrival, body)
     else:
         request = door.parse(arrival, body)
-    pending, reply = door.submit(arrival, request)
+    reply = Reply()
+    pending = door.submit(arrival, request, reply)
     del body
     if not await _finished(door, pending, reply, upload):
         return None

@@ -35,7 +35,7 @@ from batchpool.wire.request import (
     header_timeout_ns,
     sooner,
 )
-from batchpool.wire.tables import ModelTables
+from batchpool.wire.tables import ModelTables, binary_fields
 
 _ABSENT = msgspec.Raw()
 
@@ -245,6 +245,11 @@ def encode(
     model_parameters: Mapping[str, Any] | None,
 ) -> tuple[HeaderList, bytes]:
     """The answer's headers and body: outputs as chosen, binary ones behind the JSON in order."""
+    if request.outputs is tables.all_binary and not request.id and not model_parameters:
+        frame = tables.frame(len(outputs[request.outputs[0].name]))
+        if frame is not None:
+            payloads = [tables.writers[c.name].to_bytes(outputs[c.name]) for c in request.outputs]
+            return frame.fields, b"".join([frame.head, *payloads])
     pieces: list[bytes] = []
     tail: list[Any] = [b""]
     tail_size = 0
@@ -272,8 +277,4 @@ def encode(
             (b"content-length", b"%d" % len(head)),
         ], head
     tail[0] = head
-    return [
-        (b"content-type", b"application/octet-stream"),
-        (b"inference-header-content-length", b"%d" % len(head)),
-        (b"content-length", b"%d" % (len(head) + tail_size)),
-    ], b"".join(tail)
+    return binary_fields(len(head), len(head) + tail_size), b"".join(tail)

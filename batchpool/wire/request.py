@@ -22,6 +22,17 @@ Headers = Mapping[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
 Body = bytes | bytearray | memoryview
 
+
+class Fields(HeaderList):
+    """Header fields that many answers share. lines: as HTTP/1.1 has them, each with its end."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self, fields: HeaderList) -> None:
+        super().__init__(fields)
+        self.lines = b"".join(b"%s: %s\r\n" % field for field in fields)
+
+
 HEADER_LENGTH = b"inference-header-content-length"
 TIMEOUT_MS = b"x-request-timeout-ms"
 PRIORITY = b"x-request-priority"

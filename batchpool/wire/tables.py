@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,11 +11,19 @@ from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors import Array, Dim, ModelSpec, Rows, check_named, check_parameters
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
-from batchpool.wire.request import OutputChoice, brief
+from batchpool.wire.request import Fields, OutputChoice, brief
 
 # Request parameters that mean something to the protocol; a model cannot declare them.
 PROTOCOL_PARAMETERS = frozenset({"priority", "timeout", "binary_data_output"})
 RESERVED_PREFIX = "triton_"
+_KNOWN_FRAMES = 512
+
+
+class Frame(NamedTuple):
+    """An answer without its tensors: header fields, and the JSON before them."""
+
+    fields: Fields
+    head: bytes
 
 
 class ModelTables:
@@ -53,6 +61,31 @@ class ModelTables:
             msgspec.json.encode(version),
         )
         self._binary_only = [w for w in self.writers.values() if w.binary_only]
+        self._row_sizes = [tensor.row_bytes for tensor in spec.outputs]
+        fixed = not any(tensor.is_bytes or tensor.dynamic for tensor in spec.outputs)
+        self._framed = fixed and sum(self._row_sizes) > 0
+        self._frames: dict[int, Frame] = {}
+
+    def frame(self, n: int) -> Frame | None:
+        """What is alike in all answers of n rows without an id, every output as bytes; None if
+        their sizes are not known before."""
+        frame = self._frames.get(n)
+        if frame is None and self._framed:
+            if len(self._frames) >= _KNOWN_FRAMES:
+                self._frames.clear()
+            frame = self._frames[n] = self._new_frame(n)
+        return frame
+
+    def _new_frame(self, n: int) -> Frame:
+        sizes = [n * size for size in self._row_sizes]
+        pieces = [
+            writer.binary_piece((n, *tensor.max_shape), size)
+            for writer, tensor, size in zip(
+                self.writers.values(), self.spec.outputs, sizes, strict=True
+            )
+        ]
+        head = b'{%s"outputs":[%s]}' % (self.answer_head, b",".join(pieces))
+        return Frame(binary_fields(len(head), len(head) + sum(sizes)), head)
 
     def reader(self, name: str, seen: Collection[str]) -> InputReader:
         """The reader of an input that is declared and was not given before."""
@@ -107,6 +140,17 @@ class ModelTables:
         if writer.binary_only:
             raise _needs_binary(writer)
         return self._as_json[name]
+
+
+def binary_fields(head: int, size: int) -> Fields:
+    """The header fields of an answer of `size` bytes, `head` of which are JSON."""
+    return Fields(
+        [
+            (b"content-type", b"application/octet-stream"),
+            (b"inference-header-content-length", b"%d" % head),
+            (b"content-length", b"%d" % size),
+        ]
+    )
 
 
 def _needs_binary(writer: OutputWriter) -> InvalidRequest:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchpool.edge.fastpath import FastConnection, FastCycle
+from batchpool.edge.fastpath import FastConnection, FastCycle, KnownHead
 from batchpool.model import Model
 from tests.unit.edge.edge_double import Caller, Edge, Site, calling, edge, serving
 from tests.unit.edge.loops import until
@@ -18,10 +18,12 @@ _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 
 @dataclass
 class Roads:
-    """What went over one site: answers without their dates; how many the fast road took."""
+    """What went over one site: answers without their dates; how many the fast road took, and
+    how many of them by a head that it knew."""
 
     answers: list[bytes] = field(default_factory=list)
     fast: int = 0
+    known: int = 0
 
 
 Scenario = Callable[["Visit"], Awaitable[None]]
@@ -88,7 +90,15 @@ async def _count_fast(site: Site, found: Roads) -> None:
         found.fast += 1
         return taken(cycle)
 
+    take_whole = connection._take_whole
+
+    def counted_whole(known: KnownHead, data: bytes) -> None:
+        found.fast += 1
+        found.known += 1
+        take_whole(known, data)
+
     connection._take = counted  # type: ignore[method-assign]
+    connection._take_whole = counted_whole  # type: ignore[method-assign]
 
 
 async def same(scenario: Scenario, *models: type[Model], **facts: Any) -> Roads:

@@ -10,6 +10,8 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from batchpool.client.aio import Reply
+from batchpool.client.port import Pending
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
 from batchpool.edge.door import Arrival, Door
 from batchpool.wire.request import InferRequest
@@ -106,12 +108,17 @@ def test_callers_are_flows_by_their_names_or_addresses() -> None:
     assert Arrival.of({}, "").flow == 1, "0 would be a client without flows"
 
 
+def submitted(door: Door, *request: Any) -> tuple[Pending, Reply]:
+    reply = Reply()
+    return door.submit(*request, reply), reply
+
+
 @on_loop
 async def test_submit_gives_the_rows_away() -> None:
     async with edge(Affine, slots=8) as it:
         door = it.front.door("affine")
         request = asked(door, 2)
-        pending, reply = door.submit(arrival(), request)
+        pending, reply = submitted(door, arrival(), request)
         assert request.rows.tensors == {}
         await reply
         outputs = door.fetch(request, pending)
@@ -124,7 +131,7 @@ async def test_leaving_while_it_is_under_way() -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = True
         door = it.front.door("affine")
-        pending, reply = door.submit(arrival(), asked(door))
+        pending, reply = submitted(door, arrival(), asked(door))
         door.leave(pending, reply)
         with pytest.raises(Cancelled):
             await reply
@@ -137,7 +144,7 @@ async def test_leaving_when_it_is_done_changes_nothing() -> None:
     async with edge(Affine, slots=8) as it:
         door = it.front.door("affine")
         request = asked(door)
-        pending, reply = door.submit(arrival(), request)
+        pending, reply = submitted(door, arrival(), request)
         await until(reply.done, "it is done")
         door.leave(pending, reply)
         assert await reply is pending
@@ -150,7 +157,7 @@ async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = far != "done"
         door = it.front.door("affine")
-        pending, reply = door.submit(arrival(), asked(door))
+        pending, reply = submitted(door, arrival(), asked(door))
         if far == "done":
             await until(reply.done, "it is done")
         if far == "cancelled":

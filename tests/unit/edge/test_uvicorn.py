@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import uvicorn
@@ -86,7 +87,7 @@ def test_a_fast_cycle_has_all_that_the_protocol_asks_of_its_cycle() -> None:
     asked = uses_of(HttpToolsProtocol, "cycle") | uses_of(Connection, "cycle")
     # The body of a request on the fast road never reaches uvicorn's own methods.
     asked -= {"body", "more_body"}
-    cycle = FastCycle(True)
+    cycle = FastCycle(cast(Any, None), True)
     assert asked == {"disconnected", "keep_alive", "message_event", "response_complete"}
     assert {name for name in asked if hasattr(cycle, name)} == asked
     cycle.message_event.set()
@@ -108,9 +109,13 @@ async def test_a_connection_has_the_attributes_that_are_used() -> None:
         assert (await caller.answer()).status == 200
         used = {
             "access_log", "client", "cycle", "flow", "headers", "loop", "parser", "pipeline",
-            "scope", "server_state", "transport", "url",
+            "scope", "server_state", "timeout_keep_alive_task", "transport", "url",
         }  # fmt: skip
         assert used <= vars(connection).keys()
+        # A request whose head is known ends the timer that ASGI's answer began.
+        assert connection.timeout_keep_alive_task is not None
+        connection._unset_keepalive_if_required()
+        assert connection.timeout_keep_alive_task is None
         assert {"read_paused", "write_paused"} <= vars(connection.flow).keys()
         assert connection.cycle.response_complete is True
         first = site.server.server_state.default_headers

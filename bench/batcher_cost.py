@@ -1,0 +1,133 @@
+"""What one row costs the batcher: its own steps without waiting, clients and workers.
+
+    python -m bench.batcher_cost [--groups 1 8 28 64 256] [--lanes 1 4] [--turns 2000] [--save F]
+
+A real batcher with real lanes and records in one process. In each turn every lane gets a group of
+rows; the batcher admits and dispatches them, each worker "runs" its batches, and the batcher
+completes them. Only its own steps are timed, in CPU time of the thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import numpy as np
+
+from batchpool.client.port import Port
+from batchpool.core.batching import Limits
+from batchpool.core.layout import lane_layout, worker_layout
+from batchpool.core.lifecycle import Outcome
+from batchpool.core.tensors import Rows
+from batchpool.model import spec_of
+from batchpool.pool.admission import AdmittedLane
+from batchpool.pool.batcher import Batcher, ModelQueue
+from batchpool.pool.crew import CrewMember
+from batchpool.shm.lane import Lane
+from batchpool.shm.records import Records
+from batchpool.shm.segment import create, map_checked
+from bench.machine import report, spread
+from bench.models import WIDTH, Affine
+
+_SLOTS = 4096
+_MAX_LANES = 16
+
+
+class _Worker:
+    """Finishes every batch at once without looking at its rows."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._sq, self._cq = records.sq_consumer(), records.cq_producer()
+
+    def run(self) -> None:
+        records = self._records
+        entries = self._sq.peek()
+        for entry in entries.tolist():
+            record = entry & 0xFFFFFFFF
+            token = int(records.token[record])
+            records.launched.set(token)
+            records.extents[record] = 1
+            records.outcome[record] = int(Outcome.OK)
+            records.finished[record] = token
+            self._cq.push_few([record | (token & 0xFFFFFFFF) << 32])
+        self._sq.advance(len(entries))
+
+
+class _Pool:
+    def __init__(self, lanes: int, workers: int, max_batch: int) -> None:
+        spec = spec_of(Affine)
+        limits = Limits(max_batch, 0)
+        self.batcher = Batcher([ModelQueue(spec.name, limits)], _MAX_LANES)
+        self.workers: list[_Worker] = []
+        self.ports: list[Port] = []
+        layout, records = lane_layout(spec, _SLOTS), worker_layout(max_batch, _MAX_LANES)
+        for number in range(1, workers + 1):
+            fd = create(records, sealed=False)
+            member = CrewMember(number, 0, Records(map_checked(fd, records), records), lambda: None)
+            theirs = Records(map_checked(fd, records), records)
+            os.close(fd)
+            for lane in range(lanes):
+                theirs.lanes[lane] = lane + 1
+            theirs.ready.set(1)
+            self.batcher.add_worker(member)
+            self.workers.append(_Worker(theirs))
+        for number in range(lanes):
+            fd = create(layout, sealed=False)
+            lane_here = Lane(spec, map_checked(fd, layout), layout)
+            self.ports.append(Port(Lane(spec, map_checked(fd, layout), layout)))
+            os.close(fd)
+            self.batcher.add_lane(
+                AdmittedLane(number, number + 1, 0, lane_here, lambda: None, own_flow=False)
+            )
+
+
+def costs_us(group: int, lanes: int, workers: int, max_batch: int, turns: int) -> list[float]:
+    """CPU microseconds of the batcher per row, one figure a turn."""
+    pool = _Pool(lanes, workers, max_batch)
+    row = Rows(1, {"x": np.zeros((1, WIDTH), np.float32)}, {})
+    found = []
+    for turn in range(turns):
+        for port in pool.ports:
+            now_ns = time.monotonic_ns()
+            for _ in range(group):
+                port.submit(row, now_ns, now_ns + 30_000_000_000, flow=1)
+            port.flush()
+        spent_ns = 0
+        left = group * lanes
+        while left:
+            start_ns = time.thread_time_ns()
+            pool.batcher.step(time.monotonic_ns())
+            spent_ns += time.thread_time_ns() - start_ns
+            for worker in pool.workers:
+                worker.run()
+            now_ns = time.monotonic_ns()
+            for port in pool.ports:
+                for pending in port.reap(now_ns):
+                    left -= 1
+                    port.release(pending)
+        if turn >= turns // 10:
+            found.append(spent_ns / (group * lanes) / 1e3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--groups", type=int, nargs="+", default=[1, 8, 28, 64, 256])
+    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--max-batch", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=500)
+    parser.add_argument("--save")
+    args = parser.parse_args()
+    rows = {}
+    for lanes in args.lanes:
+        for group in args.groups:
+            found = costs_us(group, lanes, args.workers, args.max_batch, args.turns)
+            rows[f"us a row, {lanes} lanes, groups of {group}"] = spread(found, 2)
+    report(f"batcher, max_batch {args.max_batch}, {args.workers} workers", rows, args.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,6 +36,7 @@ from batchpool.core.tensors import Array, Rows
 from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import unpack
+from batchpool.shm.segment import word
 
 _NEVER_NS = 2**63 - 1
 # Plain ints: cheaper to store and to compare than members of an enum.
@@ -89,6 +90,8 @@ class Port:
         self._submit = lane.scalars("submit_ns")
         self._priority = lane.scalars("priority")
         self._flow = lane.scalars("flow")
+        self._cells = lane.memory.cells()
+        self._gate_at = word(lane.layout, "gate")
         self._uses = [0] * lane.slots
         self._owner: list[Pending | None] = [None] * lane.slots
         self._due = np.full(lane.slots, _NEVER_NS, dtype=np.int64)
@@ -97,6 +100,7 @@ class Port:
         self._generation = lane.generation.get()
         self._inputs = list(lane.inputs.items())
         self._parameters = list(lane.parameters.items())
+        self._outputs = list(lane.outputs.values())
 
     # -- claim and submit ---------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class Port:
 
     def check_gate(self, now_ns: int) -> None:
         """Raise why the lane takes no claims at all now, if so."""
-        gate = self.lane.gate.get()
+        gate = self._cells[self._gate_at]
         if gate != _OPEN:
             raise self._shut(gate, now_ns)
         if not self._serving():
@@ -327,6 +331,20 @@ class Port:
         if copy:
             self._free(pending.slots, pending.flow)
         return found
+
+    def views(self, pending: Pending) -> list[Array]:
+        """A finished request's outputs, [n, *row shape] each: of fixed tensors in neighbouring
+        slots views of the lane, valid until `release`, which the caller owes. Raises the error
+        of the first row that has one; then they are released."""
+        try:
+            error = self.failure(pending)
+            if error is not None:
+                raise error
+            where = pending.where
+            return [column.load(where) for column in self._outputs]
+        except BaseException:
+            self._free(pending.slots, pending.flow)
+            raise
 
     def release(self, pending: Pending) -> None:
         """Free the slots of a finished request: its views are done with, or nobody wants it."""

@@ -22,10 +22,11 @@ from batchpool.client.aio import Reactor, Reply, Taker
 from batchpool.client.port import Pending, Port
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded, TooLarge
-from batchpool.core.tensors import Array
+from batchpool.core.tensors import Array, Rows
 from batchpool.edge.answers import Answer, found
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
+from batchpool.wire.raw import RawAgain
 from batchpool.wire.request import (
     HEADER_LENGTH,
     OIP,
@@ -35,6 +36,7 @@ from batchpool.wire.request import (
     form_of,
     header_priority,
 )
+from batchpool.wire.tables import Frame
 
 VERSION = "1"  # of every model; there is one version of each
 _CLIENT_ID = b"x-client-id"
@@ -135,34 +137,53 @@ class Door:
         plain = decode_body(arrival.headers, body, self.max_body_bytes)
         return self._codec.parse(arrival.headers, plain)
 
-    def submit(
-        self, arrival: Arrival, request: InferRequest, taker: Taker, *, just_admitted: bool = False
-    ) -> Pending:
+    def submit(self, arrival: Arrival, request: InferRequest, taker: Taker) -> Pending:
         """Claim slots, write the rows and queue them; the request gives its rows away.
 
-        just_admitted: nothing has happened since, so that a single row has its slot.
         The deadline is the model's limit from now, or the request's own from its arrival if
         that is sooner. Raises DeadlineExceeded, TooLarge, or one of the 503s.
         """
-        now_ns = time.monotonic_ns()
+        rows = request.rows
+        pending = self._submit(arrival, request, rows, taker, time.monotonic_ns())
+        # The rows stand in their slots: a waiting request need not keep its body too.
+        rows.tensors.clear()
+        return pending
+
+    def again(self, arrival: Arrival, request: InferRequest, size: int) -> RawAgain | None:
+        """How to read more bodies of `size` bytes with these headers, if that is quick."""
+        return self._codec.again(request, size)
+
+    def submit_again(
+        self, arrival: Arrival, request: InferRequest, rows: Rows, taker: Taker
+    ) -> Pending:
+        """`submit` of other rows than the request's, in the moment of its `admit_again`."""
+        return self._submit(arrival, request, rows, taker, arrival.at_ns, checked=True)
+
+    def _submit(
+        self,
+        arrival: Arrival,
+        request: InferRequest,
+        rows: Rows,
+        taker: Taker,
+        now_ns: int,
+        *,
+        checked: bool = False,
+    ) -> Pending:
         deadline_ns = now_ns + self._limit_ns
         if request.timeout_ns is not None:
             deadline_ns = min(deadline_ns, arrival.at_ns + request.timeout_ns)
             if deadline_ns <= now_ns:
                 raise DeadlineExceeded("the request's time was up before it was complete")
-        pending = self._reactor.submit(
+        return self._reactor.submit(
             self.port,
-            request.rows,
+            rows,
             now_ns,
             deadline_ns,
             taker,
             priority=request.priority,
             flow=arrival.flow,
-            checked=just_admitted and request.priority == arrival.priority,
+            checked=checked and request.priority == arrival.priority,
         )
-        # The rows stand in their slots: a waiting request need not keep its body too.
-        request.rows.tensors.clear()
-        return pending
 
     def abandon(self, pending: Pending) -> None:
         """The caller has gone: take back what has not been dispatched. Its taker hears no more."""
@@ -193,6 +214,13 @@ class Door:
         if b"accept-encoding" not in arrival.headers:
             return False
         return n * sum(self._row_bytes[c.name] for c in request.outputs) > _LONG_TO_COMPRESS_BYTES
+
+    def frame(self, arrival: Arrival, request: InferRequest, n: int) -> Frame | None:
+        """The 200 answer of n rows without its tensors, where that is made before; they follow as
+        `Port.views` has them."""
+        if b"accept-encoding" in arrival.headers:
+            return None
+        return self._codec.frame(request, n)
 
     def fetch(self, request: InferRequest, pending: Pending) -> dict[str, Array]:
         """Copies of the outputs asked for; frees the slots. Raises the error of a row."""

@@ -26,21 +26,22 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from batchpool.client.port import Pending
-from batchpool.core.errors import PoolError
 from batchpool.edge.answers import Answer, refusal
 from batchpool.edge.app import discard_bytes
 from batchpool.edge.connection import Connection
 from batchpool.edge.door import VERSION, Arrival, Door
+from batchpool.edge.fast_cycle import FastCycle, KnownHead
 from batchpool.edge.front import Front
-from batchpool.wire.request import Fields, HeaderList, InferRequest
+from batchpool.wire.request import Fields, HeaderList
+from batchpool.wire.tables import Frame
 
 # Headers that change how a request is read or answered, and that only ASGI's road knows.
 _UNUSUAL = frozenset(
     {b"content-encoding", b"expect", b"prefer", b"transfer-encoding", b"upgrade"}
 )  # fmt: skip
+_OK = 200
 _LONG_HEAD_BYTES = 4096  # not worth keeping
 _LONG_BODY_BYTES = 64 * 1024  # of an answer; copying it behind its head would take long
-_NOBODY_WAITS = asyncio.Event()
 
 
 class FastRoad:
@@ -71,71 +72,6 @@ class FastRoad:
         return head
 
 
-class KnownHead:
-    """A request's head as it came last on a connection, and what it means.
-
-    The same bytes mean the same again. length: of head and body.
-    """
-
-    __slots__ = ("arrival", "door", "head", "length")
-
-    def __init__(self, head: bytes, length: int, door: Door, arrival: Arrival) -> None:
-        self.head = head
-        self.length = length
-        self.door = door
-        self.arrival = arrival
-
-    def is_whole(self, data: bytes) -> bool:
-        """Whether these bytes are a request with this head, with all of its body, and no more."""
-        return len(data) == self.length and data.startswith(self.head)
-
-
-class FastCycle:
-    """One request on the fast road.
-
-    To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
-    `disconnected`, `keep_alive`, `message_event` and `response_complete`. To the reactor it is
-    who takes the finished rows. answered: before its body was complete, so that the rest of it
-    is dropped.
-    """
-
-    __slots__ = (
-        "answered",
-        "arrival",
-        "body",
-        "connection",
-        "disconnected",
-        "door",
-        "dropped_bytes",
-        "keep_alive",
-        "pending",
-        "request",
-        "response_complete",
-    )
-    message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
-    door: Door
-    arrival: Arrival
-    request: InferRequest
-
-    def __init__(self, connection: FastConnection, keep_alive: bool) -> None:
-        self.connection = connection
-        self.keep_alive = keep_alive
-        self.disconnected = False
-        self.response_complete = False
-        self.answered = False
-        self.body: bytes | bytearray = b""
-        self.dropped_bytes = 0
-        self.pending: Pending | None = None
-
-    def finished(self, pending: Pending) -> bool:
-        self.pending = None
-        return self.connection.rows_finished(self, pending)
-
-    def failed(self, error: PoolError) -> None:
-        self.pending = None
-        self.connection.answer(self, refusal(error))
-
-
 class FastConnection(Connection):
     """One connection with a fast road. A subclass says whose: see `fast_protocol`."""
 
@@ -156,7 +92,17 @@ class FastConnection(Connection):
 
     def data_received(self, data: bytes) -> None:
         known = self._known
-        if known is not None and known.is_whole(data) and self._is_at_rest():
+        if (
+            known is not None
+            and len(data) == known.length
+            and data.startswith(known.head)
+            and not self._arriving  # the parser waits for the first byte of a request
+            and self.cycle.response_complete
+            and not self.flow.write_paused
+            and not self.access_log
+            and not self.transport.is_closing()
+            and self.road.doors.get(known.url) is known.door
+        ):
             self._stirred_s = self.loop.time()
             if self.timeout_keep_alive_task is not None:
                 self._unset_keepalive_if_required()
@@ -167,25 +113,17 @@ class FastConnection(Connection):
         if at_rest and self._messages == messages + 1 and not self._arriving:
             self._learn(data)
 
-    def _is_at_rest(self) -> bool:
-        """Whether the parser waits for the first byte of a request, and it could be answered."""
-        return not (
-            self._arriving
-            or (self.cycle is not None and not self.cycle.response_complete)
-            or self.flow.write_paused
-            or self.access_log
-            or self.transport.is_closing()
-        )
-
     def _learn(self, data: bytes) -> None:
         """Know this request's head again, if the fast road took all of it from one read."""
         cycle: Any = self.cycle
         self._known = None
-        if isinstance(cycle, FastCycle) and cycle.keep_alive and not cycle.answered:
+        if isinstance(cycle, FastCycle) and cycle.keep_alive and cycle.request is not None:
             size = int(cycle.arrival.headers.get(b"content-length", b"0"))
             head = data[: len(data) - size]
             if len(head) <= _LONG_HEAD_BYTES and head.endswith(b"\r\n\r\n"):
-                self._known = KnownHead(head, len(data), cycle.door, cycle.arrival)
+                door, arrival, request = cycle.door, cycle.arrival, cycle.request
+                raw = door.again(arrival, request, size)
+                self._known = KnownHead(head, len(data), self.url, door, arrival, request, raw)
 
     def _take_whole(self, known: KnownHead, data: bytes) -> None:
         """A request whose head is known to the byte, and all of its body: no need to parse it."""
@@ -193,10 +131,16 @@ class FastConnection(Connection):
         self.cycle = cycle  # type: ignore[assignment]
         cycle.door = door = known.door
         cycle.arrival = arrival = known.arrival.again()
+        at = len(known.head)
         try:
             door.admit_again(arrival)
-            cycle.request = request = door.parse(arrival, memoryview(data)[len(known.head) :])
-            cycle.pending = door.submit(arrival, request, cycle, just_admitted=True)
+            if known.raw is not None:
+                cycle.request = request = known.request
+                rows = known.raw.rows(data, at)
+            else:
+                cycle.request = request = door.parse(arrival, memoryview(data)[at:])
+                rows = request.rows
+            cycle.pending = door.submit_again(arrival, request, rows, cycle)
         except Exception as exc:
             self.answer(cycle, refusal(exc))
 
@@ -293,8 +237,8 @@ class FastConnection(Connection):
 
     def _submit(self, cycle: FastCycle) -> None:
         try:
-            cycle.request = cycle.door.parse(cycle.arrival, cycle.body)
-            cycle.pending = cycle.door.submit(cycle.arrival, cycle.request, cycle)
+            cycle.request = request = cycle.door.parse(cycle.arrival, cycle.body)
+            cycle.pending = cycle.door.submit(cycle.arrival, request, cycle)
         except Exception as exc:
             self.answer(cycle, refusal(exc))
             return
@@ -305,8 +249,12 @@ class FastConnection(Connection):
         if self._is_gone(cycle):
             return False
         door, arrival, request = cycle.door, cycle.arrival, cycle.request
+        assert request is not None
         try:
-            if door.encodes_long(arrival, request, pending.n):
+            frame = door.frame(arrival, request, pending.n)
+            if frame is not None and frame.size <= _LONG_BODY_BYTES:
+                self._answer_in_frame(cycle, frame, pending)
+            elif door.encodes_long(arrival, request, pending.n):
                 outputs = door.fetch(request, pending)
                 encoded = self.road.aside.begin(door.encode, arrival, request, outputs)
                 encoded.add_done_callback(partial(self._on_encoded, cycle))
@@ -349,6 +297,18 @@ class FastConnection(Connection):
         else:
             self.transport.write(b"".join(pieces))
             self.transport.write(answer.body)
+
+    def _answer_in_frame(self, cycle: FastCycle, frame: Frame, pending: Pending) -> None:
+        """Answer 200 with a frame that was made before, and the tensors as they lie in the lane."""
+        port = cycle.door.port
+        tensors: list[Any] = port.views(pending)
+        head = self.road.head(_OK, self.server_state.default_headers)
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        try:
+            self.transport.write(b"".join([head, frame.fields.lines, end, frame.head, *tensors]))
+        finally:
+            port.release(pending)
+        self._end(cycle)
 
     def _end(self, cycle: FastCycle) -> None:
         """The answer is complete and so is the request: go on with what came behind it."""

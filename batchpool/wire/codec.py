@@ -7,7 +7,7 @@ from typing import Any
 
 from batchpool.core.tensors import Array, ModelSpec
 from batchpool.wire import msgpack_form, oip
-from batchpool.wire.raw import RawForm
+from batchpool.wire.raw import RawAgain, RawForm
 from batchpool.wire.request import (
     MSGPACK,
     OIP,
@@ -18,7 +18,7 @@ from batchpool.wire.request import (
     InferRequest,
     form_of,
 )
-from batchpool.wire.tables import ModelTables
+from batchpool.wire.tables import Frame, ModelTables
 
 
 class Codec:
@@ -46,6 +46,19 @@ class Codec:
         if form is OIP:
             return oip.parse(self._tables, headers, body)
         return msgpack_form.parse(self._tables, headers, body)
+
+    def again(self, request: InferRequest, size: int) -> RawAgain | None:
+        """How to read the rows of more bodies of `size` bytes under the headers of this request;
+        None where a body says more than its rows."""
+        return self._raw.again(size) if request.form is RAW else None
+
+    def frame(self, request: InferRequest, n: int) -> Frame | None:
+        """The answer of n rows without its tensors, which follow as they lie in the model's
+        order; None if more goes into it than the row count."""
+        tables = self._tables
+        if request.outputs is not tables.all_binary or request.id or request.form is MSGPACK:
+            return None
+        return tables.frame(n)
 
     def encode(
         self,

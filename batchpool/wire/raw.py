@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors import Array, Dim, check_shape
+from batchpool.core.tensors import Array, Dim, Rows, check_shape
 from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.request import (
@@ -27,6 +27,23 @@ from batchpool.wire.request import (
     header_timeout_ns,
 )
 from batchpool.wire.tables import ModelTables
+
+
+class RawAgain:
+    """Raw bodies of one size, one after another."""
+
+    __slots__ = ("_name", "_reader", "_shape", "_tables")
+
+    def __init__(self, reader: InputReader, shape: tuple[int, ...], tables: ModelTables) -> None:
+        self._reader = reader
+        self._name = reader.name
+        self._shape = shape
+        self._tables = tables
+
+    def rows(self, data: bytes, at: int) -> Rows:
+        """The rows of the body that begins at `at` and is all that is left of the data."""
+        array = self._reader.view(data, at, self._shape)
+        return self._tables.rows(self._shape[0], {self._name: array}, None)
 
 
 class RawForm:
@@ -65,6 +82,13 @@ class RawForm:
             header_priority(headers),
             RAW,
         )
+
+    def again(self, size: int) -> RawAgain | None:
+        """Bodies of `size` bytes, once one was parsed; None if they are not whole fixed rows."""
+        if self._refusal or not self._whole_rows:
+            return None
+        n = size // self._step
+        return RawAgain(self._reader, (n, *self._row), self._tables)
 
     def _one_row(self, body: Body) -> Array:
         tensor = self._reader.tensor

@@ -20,10 +20,11 @@ _KNOWN_FRAMES = 512
 
 
 class Frame(NamedTuple):
-    """An answer without its tensors: header fields, and the JSON before them."""
+    """An answer without its tensors: header fields, the JSON before them, bytes in all."""
 
     fields: Fields
     head: bytes
+    size: int
 
 
 class ModelTables:
@@ -85,7 +86,8 @@ class ModelTables:
             )
         ]
         head = b'{%s"outputs":[%s]}' % (self.answer_head, b",".join(pieces))
-        return Frame(binary_fields(len(head), len(head) + sum(sizes)), head)
+        size = len(head) + sum(sizes)
+        return Frame(binary_fields(len(head), size), head, size)
 
     def reader(self, name: str, seen: Collection[str]) -> InputReader:
         """The reader of an input that is declared and was not given before."""

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchpool.edge.fastpath import FastConnection, FastCycle, KnownHead
+from batchpool.edge.fast_cycle import FastCycle, KnownHead
+from batchpool.edge.fastpath import FastConnection
 from batchpool.model import Model
 from tests.unit.edge.edge_double import Caller, Edge, Site, calling, edge, serving
 from tests.unit.edge.loops import until

@@ -158,12 +158,21 @@ async def test_what_nobody_expected_is_an_internal_error(
 ) -> None:
     async def scenario(it: Visit) -> None:
         door = it.of.front.door("affine")
-        for step in ("admit", "parse", "submit", "fetch_and_encode"):
+        for step in ("admit_again", "parse", "_submit", "encode"):
+            for sent in (infer(affine(1)), infer(affine(1, id="another"))):
+                with monkeypatch.context() as patch:
+                    patch.setattr(door, step, lambda *_, **__: 1 // 0)
+                    await it.send(sent)
+                    assert b"500" in await it.take()
+                await it.send(sent)  # and after it the head is known
+                assert b"200" in await it.take()
+        for _ in range(2):
             with monkeypatch.context() as patch:
-                patch.setattr(door, step, lambda *_: 1 // 0)
+                patch.setattr(it.of.pool.port("affine"), "failure", lambda *_: 1 // 0)
                 await it.send(SHORT)
                 assert b"500" in await it.take()
-        await it.send(SHORT)
-        assert b"200" in await it.take()
+            await it.send(SHORT)
+            assert b"200" in await it.take()
+        assert it.of.pool.port("affine").map.claimed == 0
 
     await same(scenario, Affine)

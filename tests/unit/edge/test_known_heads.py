@@ -23,6 +23,10 @@ OTHER = np.arange(4, 8, dtype="f4").tobytes()
 TOLD = raw(OTHER)
 
 
+# Refused, but not for what they say: at the claim, by the model, when the answer is written.
+RIGHT_SO_FAR = {"more rows than slots", "model error", "bytes that JSON cannot carry"}
+
+
 @pytest.mark.parametrize("name", FAST)
 @on_loop
 async def test_every_request_three_times(name: str) -> None:
@@ -39,8 +43,8 @@ async def test_every_request_three_times(name: str) -> None:
     models, slots = pool_for(sent)
     found = await same(scenario, *models, slots=slots, max_batch=4096, server={"max_body_mib": 2})
     assert found.fast == 3
-    refused_at_its_head = name in ("announced too large", "unknown type", "bad priority")
-    assert found.known == (0 if refused_at_its_head else 2)
+    right = found.answers[0].startswith(b"HTTP/1.1 200 ") or name in RIGHT_SO_FAR
+    assert found.known == (2 if right else 0)
 
 
 @on_loop
@@ -170,13 +174,13 @@ async def test_a_known_head_arrives_anew_each_time() -> None:
 
     async def scenario(it: Visit) -> None:
         door = it.of.front.doors["affine"]
-        submit = door.submit
+        submit = door._submit
 
         def noted(arrival: Arrival, *rest: Any, **more: Any) -> Pending:
             arrivals.append(arrival)
             return submit(arrival, *rest, **more)
 
-        door.submit = noted  # type: ignore[method-assign]
+        door._submit = noted  # type: ignore[method-assign]
         for _ in range(3):
             it.feed([raw(ROW, X_Request_Timeout_Ms="60000", X_Request_Priority="3")])
             await it.take()

@@ -23,7 +23,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from batchpool.edge.connection import Connection
-from batchpool.edge.fastpath import FastConnection, FastCycle
+from batchpool.edge.fast_cycle import FastCycle
+from batchpool.edge.fastpath import FastConnection
 from tests.unit.edge.edge_double import calling, edge, request, serving
 from tests.unit.edge.loops import on_loop, until
 from tests.unit.edge.models import Affine

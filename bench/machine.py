@@ -34,7 +34,7 @@ def facts() -> dict[str, Any]:
 def _command() -> list[str]:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
-    return [spec.name if spec else sys.argv[0], *sys.argv[1:]]
+    return [spec.name.removesuffix(".__main__") if spec else sys.argv[0], *sys.argv[1:]]
 
 
 def _cpu() -> str:

@@ -6,12 +6,18 @@ A process of it sends Poisson arrivals of rows of 2 KB to `Sleeper`, through a `
 over HTTP with raw bodies on keep-alive connections, one request at a time on each. A latency
 counts from the intended time, so that a sender or a pool that falls behind shows. Every
 answer is compared. `offer` starts the processes and joins what they saw.
+
+How late requests left is told too (p50, p99, most): where more than one in a hundred left over
+`LATE_MS` late, the load was not the one that was meant, and its figures are INVALID. Over
+HTTP a request also leaves late when every connection is busy, so there must be more of them
+than the pool has slots: then the pool refuses before the sender runs out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -35,8 +41,11 @@ from bench.models import WIDTH
 MODEL = "sleeper"
 RIGHT, REFUSED, WRONG, FAILED, LOST = range(5)
 TICK_NS = 500_000  # a sender looks that long after a due time, and sends all that is due then
+_UNSENT = -1
 _GRACE_S = 40.0  # beyond the last send; the pool's own deadline is 30 s
 _ROWS = 256  # different ones
+LATE_MS = 10.0  # the 99th percentile of how late requests leave; above it a load is INVALID
+_SLOTS = 4096  # of a model, over all front ends, unless the pool is told otherwise
 
 Phase = tuple[float, float]  # requests per second over all processes, seconds
 
@@ -68,9 +77,20 @@ class Load:
     what: npt.NDArray[Any]
     behind_ms: npt.NDArray[Any]
 
+    def verdict(self, start_s: float = 0.0, stop_s: float = float("inf")) -> str:
+        """ "as intended", or why the figures of this time are INVALID."""
+        late = lateness(self.behind_ms[(self.at_s >= start_s) & (self.at_s < stop_s)])
+        if not late.is_invalid:
+            return "as intended"
+        return (
+            f"INVALID: requests left late, p50 {late.p50_ms:.1f}, p99 {late.p99_ms:.1f}, "
+            f"most {late.most_ms:.1f} ms; p99 may be {LATE_MS:g}"
+        )
+
     def figures(self, start_s: float = 0.0, stop_s: float = float("inf")) -> dict[str, float]:
-        """Of the requests meant to be sent in this time."""
+        """Of the requests meant to be sent in this time. invalid: 1 where they left late."""
         of = (self.at_s >= start_s) & (self.at_s < stop_s)
+        late = lateness(self.behind_ms[of])
         right = of & (self.what == RIGHT)
         took = self.took_ms[right]
         span_s = min(stop_s, float(self.at_s.max(initial=0.0))) - start_s
@@ -85,8 +105,31 @@ class Load:
             "most_ms": most_ms,
             "refused": int((of & (self.what == REFUSED)).sum()),
             "lost": int((of & (self.what > REFUSED)).sum()),
-            "behind_p99_ms": float(np.quantile(self.behind_ms[of], 0.99)) if of.any() else 0.0,
+            "behind_p50_ms": late.p50_ms,
+            "behind_p99_ms": late.p99_ms,
+            "behind_most_ms": late.most_ms,
+            "invalid": float(late.is_invalid),
         }
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How long after their intended times requests left."""
+
+    p50_ms: float
+    p99_ms: float
+    most_ms: float
+
+    @property
+    def is_invalid(self) -> bool:
+        return self.p99_ms > LATE_MS
+
+
+def lateness(behind_ms: npt.NDArray[Any]) -> Lateness:
+    """Of these requests; of none, 0."""
+    if not len(behind_ms):
+        return Lateness(0.0, 0.0, 0.0)
+    return Lateness(*np.quantile(behind_ms, (0.5, 0.99, 1.0)).tolist())
 
 
 def times_ns(plan: Plan) -> npt.NDArray[np.int64]:
@@ -108,7 +151,7 @@ class Account:
         n = len(self.due_ns)
         self.took_ns = np.zeros(n, dtype=np.int64)
         self.what = np.full(n, LOST, dtype=np.int8)
-        self.behind_ns = np.zeros(n, dtype=np.int64)
+        self.behind_ns = np.full(n, _UNSENT, dtype=np.int64)
         self.open = n
         x = np.random.default_rng(plan.number).standard_normal((_ROWS, WIDTH), dtype=np.float32)
         self.x = x
@@ -120,6 +163,9 @@ class Account:
         self.open -= 1
 
     def save(self, path: str) -> None:
+        """What never left is as late as it is now."""
+        unsent = self.behind_ns == _UNSENT
+        self.behind_ns[unsent] = time.monotonic_ns() - self.due_ns[unsent]
         np.savez(path, due=self.due_ns, took=self.took_ns, what=self.what, behind=self.behind_ns)
 
 
@@ -171,6 +217,18 @@ def run_local(account: Account, where: str) -> None:
 # -- HTTP ---------------------------------------------------------------------------------
 
 
+def content_length(head: bytes) -> int:
+    """The length of the body after this head, which is without its last empty line.
+
+    `Inference-Header-Content-Length` ends in the same words and may stand first. ValueError:
+    the head has no length.
+    """
+    found = re.search(rb"\r\ncontent-length:[ \t]*(\d+)", head.lower())
+    if found is None:
+        raise ValueError(f"an answer without a Content-Length: {head!r}")
+    return int(found[1])
+
+
 class _Connection(asyncio.Protocol):
     """One keep-alive connection; one request under way."""
 
@@ -188,15 +246,12 @@ class _Connection(asyncio.Protocol):
         end = heard.find(b"\r\n\r\n")
         if end < 0:
             return
-        head = heard[:end].lower()
-        at = head.index(b"content-length:") + 15
-        stop = head.find(b"\r\n", at)
-        length = int(head[at : stop if stop > 0 else end])
+        length = content_length(heard[:end])
         if len(heard) < end + 4 + length:
             return
         self._heard = b""
         i, self.request = self.request, -1
-        self._sender.answered(self, i, int(head[9:12]), heard[end + 4 :])
+        self._sender.answered(self, i, int(heard[9:12]), heard[end + 4 :])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._sender.lost(self)
@@ -283,9 +338,13 @@ def offer(
     phases: Sequence[Phase],
     processes: int,
     seed: int = 1,
-    connections: int = 256,
+    connections: int = _SLOTS + _SLOTS // 2,
 ) -> Load:
-    """Start the processes, wait for them, and join what they saw. connections: over all."""
+    """Start the processes, wait for them, and join what they saw.
+
+    connections: over all, more than the pool has slots. Says so on stderr where requests left
+    late: such a load is INVALID.
+    """
     with tempfile.TemporaryDirectory() as folder:
         start_ns = time.monotonic_ns() + int((1.5 + 0.5 * processes + connections / 1000) * 1e9)
         plans = [
@@ -309,6 +368,8 @@ def offer(
     )
     if (load.what == WRONG).any():
         raise SystemExit("wrong answer")
+    if (verdict := load.verdict()) != "as intended":
+        print(f"  {verdict}", file=sys.stderr)
     return load
 
 

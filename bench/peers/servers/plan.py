@@ -1,0 +1,15 @@
+"""What a server is told, in the variable PEER_PLAN, as JSON.
+
+model, device, ports (the first is HTTP's), folder (for its files), workers, apis, max_batch,
+wait_ms, variant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+
+PLAN = SimpleNamespace(**json.loads(os.environ["PEER_PLAN"]))
+HOST = "127.0.0.1"
+PORT: int = PLAN.ports[0]

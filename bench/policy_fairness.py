@@ -44,7 +44,7 @@ def compute(name: str, workers: int, policy: str, rows: int) -> Found:
     beside = Simulation(
         profile, limits, workers, noise=None, seed=seed, watermark=2 * BULK_ROWS
     ).run(both_ns, flow, again=flow == BULK, until_ns=int(send_ns[-1]) + EVERY_NS)
-    bulk = int((beside.flow == BULK).sum()) / beside.span_s
+    bulk = beside.rate_per_s * float((beside.flow == BULK).mean())
     full_ns = profile.time_ns(profile.max_batch)
     return Found(
         alone.percentile_ms(0.99),

@@ -20,8 +20,9 @@ from bench.policy_sweep import ADAPTIVE, FIXED_MS, TARGET, Point, fixed
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib import ticker
 
-_PICTURES = ((1, "poisson"), (4, "poisson"), (1, "bursts"), (4, "bursts"), (1, "diurnal"))
+_PICTURES = ((1, "poisson"), (4, "poisson"), (1, "bursts"), (1, "diurnal"))
 _COLOURS = {
     **dict(zip(map(fixed, FIXED_MS), ("#9ecae1", "#6baed6", "#3182bd", "#08519c"), strict=True)),
     ADAPTIVE: "#d94801",
@@ -66,6 +67,9 @@ def picture(saved: dict[str, Any], workers: int, shape: str, path: Path) -> None
         within_ms = 3 * profile.time_ns(profile.max_batch) / 1e6
         panels[0][column].axhline(within_ms, color="#238b45", linestyle=":", linewidth=1)
         panels[0][column].set_yscale("log")
+        panels[0][column].yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        panels[0][column].yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        panels[0][column].yaxis.set_minor_formatter(ticker.NullFormatter())
         panels[0][column].set_title(
             f"{profile.name}: {profile.base_ms:.3g} ms + {profile.row_ms:g} ms a row", fontsize=10
         )
@@ -74,7 +78,7 @@ def picture(saved: dict[str, Any], workers: int, shape: str, path: Path) -> None
             panels[row][column].grid(alpha=0.25)
     panels[0][0].set_ylabel("p99 of the answered, ms")
     panels[1][0].set_ylabel("answered, % of capacity")
-    panels[1][0].legend(fontsize=8)
+    panels[1][0].legend(fontsize=7, loc="lower right")
     several = "1 worker" if workers == 1 else f"{workers} workers"
     figure.suptitle(f"{shape}, {several}; dotted: the target", fontsize=11)
     figure.tight_layout()

@@ -136,6 +136,9 @@ def engine_verdicts(seen: dict[tuple[str, str], list[dict[str, float]]]) -> dict
     that was meant, so that its 99th percentile here has the senders' own lateness in it."""
     steady, spike, after = (seen[phase, "adaptive"] for phase in ("steady", "spike", "after"))
     return {
+        "requests left at their times; else INVALID": all(
+            one["invalid"] == 0 for rounds in seen.values() for one in rounds
+        ),
         "adaptive, steady: p99 < 100 ms, nothing refused or lost": all(
             one["p99_ms"] < 100 and one["refused"] + one["lost"] == 0 for one in steady
         ),

@@ -12,6 +12,7 @@ Every turn is `Batcher.step`; time only passes between the turns. What is not th
 from __future__ import annotations
 
 import heapq
+import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,17 +21,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.adaptive import BatchTime
 from batchpool.core.batching import NEVER_NS, Limits
 from batchpool.core.errors import Status
-from batchpool.core.layout import RECORDS
+from batchpool.core.layout import RECORDS, worker_layout
 from batchpool.core.lifecycle import Outcome as BatchOutcome
 from batchpool.core.lifecycle import Reason
 from batchpool.core.queue import FIELDS, Field
 from batchpool.core.turns import DEFAULT
 from batchpool.pool.batcher import Batcher, ModelQueue
 from batchpool.pool.crew import Batch, CrewMember
-from bench.policy_loads import I64, Profile
+from batchpool.shm.records import Records
+from batchpool.shm.segment import create, map_checked
+from bench.policy_loads import I64, PROFILES, Profile
 
 STEP_NS = 30_000
 WAY_NS = 60_000
@@ -66,7 +68,7 @@ class Outcome:
     missed: int
     batches: list[int]
     reasons: dict[str, int]
-    span_s: float
+    start_ns: int
 
     def percentile_ms(self, share: float, flow: int | None = None) -> float:
         """Of the answered rows, without the first twentieth; NaN if there is none."""
@@ -78,8 +80,10 @@ class Outcome:
 
     @property
     def rate_per_s(self) -> float:
-        """Answered rows over the time from the first send to the last answer."""
-        return len(self.took_ns) / self.span_s if self.span_s else 0.0
+        """Answered rows over the time from the first send until 99 of 100 are answered: what is
+        left at the end may wait long for a company that never comes."""
+        n = len(self.at_ns) * 99 // 100
+        return n / (int(self.at_ns[n - 1]) - self.start_ns) * 1e9 if n else 0.0
 
     @property
     def mean_batch(self) -> float:
@@ -124,7 +128,9 @@ class _Lane:
         self.ended.append((slots, self._status))
         self._status = Status.OK
 
-    def _write_status(self, slots: npt.NDArray[Any], status: Status, text: str) -> None:
+    def _write_status(
+        self, slots: npt.NDArray[Any], status: Status, text: str, origin: object = None
+    ) -> None:
         self._status = status
 
     def is_quiet(self) -> bool:
@@ -140,25 +146,25 @@ class _Lane:
         pass
 
 
+def _records() -> Records:
+    """What a worker shares with the batcher; all its batches go well."""
+    layout = worker_layout(max(profile.max_batch for profile in PROFILES.values()), 1)
+    fd = create(layout, sealed=True)
+    records = Records(map_checked(fd, layout), layout)
+    os.close(fd)
+    records.outcome[:] = int(BatchOutcome.OK)
+    return records
+
+
 class _Worker(CrewMember):
     """The batcher's side of a worker, and the worker. What it measures is the pool's own."""
 
     def __init__(self, number: int, simulation: Simulation) -> None:
-        self.number = number
-        self.model = 0
-        self.batches: dict[int, Batch] = {}
-        self.acknowledged = np.ones(1, dtype=bool)
-        self.time = BatchTime()
+        super().__init__(number, 0, _records(), lambda: None)
+        self.acknowledged[:] = True
         self.done: list[tuple[float, Batch]] = []  # when seen, in order
-        self._last_done_ns = 0
-        self._token = 0
         self._busy_until_ns = 0.0
         self._simulation = simulation
-        self.records: Any = SimpleNamespace(
-            outcome=np.full(RECORDS, int(BatchOutcome.OK)),
-            extents=np.zeros(RECORDS, dtype=int),
-            freed=np.zeros(RECORDS, dtype=int),
-        )
 
     def is_ready(self) -> bool:
         return True
@@ -343,5 +349,5 @@ class Simulation:
             missed,
             self.batches,
             dict(self.model.tally.reasons),
-            (int(at_ns[-1]) - start_ns) / 1e9 if len(at_ns) else 0.0,
+            start_ns,
         )

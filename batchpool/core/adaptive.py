@@ -16,8 +16,10 @@ for g and for the larger batch. Summed over all rows waiting pays when
 For as long as the silence since the last arrival is below that limit, it still may.
 
 Callers that send again once they are answered come all together, shortly after a batch ends
-(`_Echo`). Running what waits just before they come splits them for ever into two halves that
-take turns; so the usual number of them is waited for, where that takes less than `base`.
+(`_Echo`). Running what waits just before they come splits them for ever into groups that take
+turns; so the usual number of them is waited for, where that takes less time than it saves. With
+one worker that is `base`: who is left behind waits for a whole batch more. With several it is
+`base / workers`, since some worker is free that soon.
 
 With several workers the rule would see too little: a small batch holds the worker that the next
 rows need. There n rows wait until they are so many that batches of that size keep up with the
@@ -157,14 +159,19 @@ class Traffic:
 
         most: the rows of a full batch.
         """
-        if workers > 1:
-            missing = min(self.keeping_up(time, workers), most) - n
-            if missing <= 0 or missing * 1e9 > time.base_ns * self.rows_per_s:
-                return 0  # company saves no more than base, and would take longer to come
-            return self.last_ns + int(_GAPS * self.gap_ns)
-        patience = patience_ns(n, time, self)
-        alone_ns = self.last_ns + int(patience) if patience else 0
-        return max(alone_ns, self._echo.until_ns(time.base_ns))
+        silence_ns = (
+            patience_ns(n, time, self) if workers == 1 else self._crowd_ns(n, time, workers, most)
+        )
+        alone_ns = self.last_ns + int(silence_ns) if silence_ns else 0
+        return max(alone_ns, self._echo.until_ns(time.base_ns / workers))
+
+    def _crowd_ns(self, n: int, time: BatchTime, workers: int, most: int) -> float:
+        """The longest silence since the last arrival that n rows should bear where several
+        workers run; 0: none at all."""
+        missing = min(self.keeping_up(time, workers), most) - n
+        if missing <= 0 or missing * 1e9 > time.base_ns * self.rows_per_s:
+            return 0.0  # company saves no more than base, and would take longer to come
+        return _GAPS * self.gap_ns
 
     def keeping_up(self, time: BatchTime, workers: int) -> float:
         """Rows a batch needs so that workers with such batches keep up with what comes in."""
@@ -203,7 +210,7 @@ class _Echo:
     def until_ns(self, saved_ns: float) -> int:
         """Until when the rest of an echo may be waited for; 0 if there is none to wait for.
 
-        Two batches take saved_ns more than one of all their rows, so that waiting for less than
+        saved_ns: how much longer the rest would wait for the next batch. Waiting for less than
         that lets all of them be done sooner.
         """
         longest_ns = _ECHO_TIMES * self._offset_ns

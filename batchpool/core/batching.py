@@ -18,7 +18,7 @@ When a partial batch leaves an idle worker no longer waiting:
 With a target for the 99th percentile a batch is not larger than what two batch times one after
 the other allow, since a row may come in just after one has left; a wait leaves time for the
 batch; and a row that, behind what is before it, would be answered after the target or its own
-deadline is refused at once.
+deadline is refused as soon as that is known: when it comes in, or when a batch takes too long.
 
 Invariants, which are the property tests too:
 
@@ -91,21 +91,24 @@ def decide(
     deadlines = queue[Field.DEADLINE_NS]
     earliest_ns = least(deadlines)
     live = None if earliest_ns > now_ns else deadlines > now_ns
-    refuse = _NONE
+    refuse, again_ns = _NONE, NEVER_NS
     if limits.target_ns and not limits.draining:
-        refuse = too_late(now_ns, queue, live, workers, limits)
+        refuse, again_ns = too_late(now_ns, queue, live, workers, limits)
         if len(refuse):
             live = np.ones(n, dtype=bool) if live is None else live
             live[refuse] = False
     shift = _Shift(now_ns, queue, workers, limits, traffic)
     if live is None and shift.takes_all():
         shift.send_prefixes(earliest_ns)
-        return Decision(tuple(shift.dispatch), _NONE, refuse, min(earliest_ns, shift.wake_at_ns))
+        wake_at_ns = min(earliest_ns, shift.wake_at_ns, again_ns)
+        return Decision(tuple(shift.dispatch), _NONE, refuse, wake_at_ns)
     if live is None:
         live = np.ones(n, dtype=bool)
     expire = np.flatnonzero(deadlines <= now_ns)
     shift.send_any(live)
-    wake_at_ns = min(int(deadlines[live].min()), shift.wake_at_ns) if live.any() else NEVER_NS
+    wake_at_ns = NEVER_NS
+    if live.any():
+        wake_at_ns = min(int(deadlines[live].min()), shift.wake_at_ns, again_ns)
     return Decision(tuple(shift.dispatch), expire, refuse, wake_at_ns)
 
 

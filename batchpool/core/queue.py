@@ -172,9 +172,10 @@ class Queue:
         self._block[:, at : self._tail] = joined[:, order]
 
     def _deal_by_deadline(self, priority: int, flow: int) -> None:
-        """Give a flow's turns to its rows anew, the earliest deadline first."""
+        """Give a flow's turns to its rows anew, the earliest deadline first. Rows that came back
+        have had theirs and stay at the front."""
         queued = self.view()
-        theirs = np.flatnonzero((queued[Field.PRIORITY] == priority) & (queued[Field.FLOW] == flow))
+        theirs = self._with_turns(priority, flow)
         order = np.argsort(queued[Field.DEADLINE_NS, theirs], kind="stable")
         keys = queued[Field.KEY, theirs]
         queued[:, theirs] = queued[:, theirs[order]]
@@ -217,15 +218,38 @@ class Queue:
         self._give_up_turns(dropped)
         return dropped
 
+    def _with_turns(self, priority: int, flow: int) -> npt.NDArray[Any]:
+        """Positions of a flow's rows of this priority, without those that came back."""
+        queued = self.view()
+        first = int(first_key(np.array(priority)))
+        return np.flatnonzero(
+            (queued[Field.PRIORITY] == priority)
+            & (queued[Field.FLOW] == flow)
+            & (queued[Field.KEY] != first)
+        )
+
     def _give_up_turns(self, rows: I64) -> None:
-        """Rows left their priority without being run: their flows are not charged for it."""
+        """Rows left their priority without being run: as if they had never come. The others of
+        their flows move up into the turns that they had."""
         queued = self.view()
         pairs = {*zip(rows[Field.PRIORITY].tolist(), rows[Field.FLOW].tolist(), strict=True)}
+        moved = False
         for priority, flow in pairs:
-            theirs = (queued[Field.PRIORITY] == priority) & (queued[Field.FLOW] == flow)
-            last_key = int(queued[Field.KEY, theirs].max(initial=0))
-            latest_ns = int(queued[Field.DEADLINE_NS, theirs].max(initial=0))
+            theirs = self._with_turns(priority, flow)
+            last_key = latest_ns = 0
+            if len(theirs):
+                mine = (rows[Field.PRIORITY] == priority) & (rows[Field.FLOW] == flow)
+                keys = queued[Field.KEY, theirs]
+                left = rows[Field.KEY, mine]
+                left = left[left > first_key(np.array(priority))]
+                if len(left) and left.min() < keys[-1]:
+                    moved = True
+                    keys = np.sort(np.concatenate([keys, left]))[: len(theirs)]
+                    queued[Field.KEY, theirs] = keys
+                last_key, latest_ns = int(keys[-1]), int(queued[Field.DEADLINE_NS, theirs[-1]])
             self._turns.waits(priority, flow, last_key, latest_ns)
+        if moved:
+            queued[:] = queued[:, np.argsort(queued[Field.KEY], kind="stable")]
 
     def take_front(self, n: int) -> I64:
         """Remove and return the first n >= 1 rows, to be run."""

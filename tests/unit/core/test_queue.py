@@ -53,13 +53,13 @@ class Turntable:
 
     def _enter(self, rows: Sequence[Row]) -> None:
         """Each gets the turn after its flow's last or after the one being served; then the
-        flow's turns go round its rows by deadline."""
+        flow's turns go round its rows by deadline, but for those that came back."""
         for row in rows:
             last, served = self.last.get(row.whose, 0), self.served.get(row.level, 0)
             row.turn = self.last[row.whose] = max(last, served) + 1
         self.rows = sorted([*self.rows, *rows], key=lambda r: (r.level, r.turn))
         for whose in {row.whose for row in rows}:
-            places = [i for i, r in enumerate(self.rows) if r.whose == whose]
+            places = [i for i, r in enumerate(self.rows) if r.whose == whose and r.turn]
             theirs = [self.rows[i] for i in places]
             turns = [r.turn for r in theirs]
             theirs.sort(key=lambda r: r.deadline)
@@ -97,11 +97,17 @@ class Turntable:
         return dropped
 
     def _leave_unserved(self, gone: Sequence[Row]) -> None:
-        """A flow's last turn is again the last one that waits: it never used the others."""
+        """What is left of a flow has the first of its turns: it never used the others."""
+        turns: dict[tuple[int, int], list[int]] = {r.whose: [] for r in gone}
+        for row in self.rows:
+            if row.whose in turns and row.turn:
+                turns[row.whose].append(row.turn)
         self.rows = [r for r in self.rows if all(r is not g for g in gone)]
-        for whose in {r.whose for r in gone}:
-            left = [r.turn for r in self.rows if r.whose == whose]
-            self.last[whose] = max(left, default=0)
+        self.last.update(dict.fromkeys(turns, 0))
+        for row in self.rows:
+            if row.whose in turns and row.turn:
+                row.turn = self.last[row.whose] = turns[row.whose].pop(0)
+        self.rows.sort(key=lambda r: (r.level, r.turn))
 
 
 def block_of(rows: Sequence[Row]) -> I64:
@@ -123,7 +129,6 @@ CARRIED = (Field.LANE, Field.SLOT, Field.ATTEMPT, Field.BUCKET)
 FLOWS = st.sampled_from([1, 2, -7])
 PRIORITIES = st.sampled_from([0, DEFAULT, 127, 130, HIGHEST, LOWEST, 2, 256, 10**6, -5])
 DEADLINES = st.sampled_from([NEVER, 300, 200, 100])
-BEFORE_ALL = 1  # the deadline of rows that come back, so that front and earliest are one
 
 
 class AgainstTheTurntable(RuleBasedStateMachine):
@@ -203,11 +208,10 @@ class AgainstTheTurntable(RuleBasedStateMachine):
     def a_worker_was_lost(self, n: int) -> None:
         back, self.away = self.away[-n:], []
         block = np.concatenate([column for _, column in back], axis=1)
-        block[Field.DEADLINE_NS] = BEFORE_ALL
         before = block.copy()
         self.queue.prepend(block)
         assert (block == before).all(), "the caller still holds them"
-        self.model.prepend([replace(row, deadline=BEFORE_ALL) for row, _ in back])
+        self.model.prepend([replace(row) for row, _ in back])
 
     @invariant()
     def the_order_is_the_same(self) -> None:
@@ -325,6 +329,14 @@ def test_the_earliest_deadline_is_first_within_a_flow_and_priority_only() -> Non
     )
     # Turns of flow 1 and flow 2 by turns; whose row has one is settled within the flow.
     assert names(queue.view()) == [4, 3, 1, 2, 0, 5]
+
+
+def test_rows_that_came_back_stay_first_whoever_is_more_urgent() -> None:
+    """They were about to run once, and others of their flow take turns without them."""
+    queue = queue_of(rows_of(4, flow=[1, 1, 2, 2], deadline=[800, 900, 50, 60]))
+    queue.prepend(queue.take(front(1)))
+    queue.append(rows_of(1, name=9, flow=1, deadline=10))
+    assert names(queue.view()) == [0, 2, 9, 3, 1]
 
 
 @pytest.mark.parametrize("cancelled", [0, 2])

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.adaptive import BatchTime
-from batchpool.core.batching import Limits, Worker, cap_of
+from batchpool.core.batching import NEVER_NS, Limits, Worker, cap_of
 from batchpool.core.queue import Field
+from batchpool.core.target import cycle_ns, least_cap
 from tests.unit.core.decisions import (
     FAR,
     NOW,
@@ -24,7 +25,7 @@ from tests.unit.core.decisions import (
     traffic_of,
     waiting,
 )
-from tests.unit.core.queued import MS
+from tests.unit.core.queued import MS, names
 from tests.unit.core.virtual import VirtualPool
 
 often = settings(max_examples=100, deadline=None)
@@ -63,31 +64,67 @@ def two_ns(time: BatchTime, n: int) -> float:
     return time.mean_ns(n) + time.high_ns(n)
 
 
+def worth_running(time: BatchTime, most: int) -> int:
+    """So many rows take a quarter of the fixed cost."""
+    return min(most, max(1, int(time.base_ns / time.row_ns / 4)))
+
+
 @often
 @given(times, st.integers(1, 200), st.integers(1, 300))
 def test_two_batches_one_after_the_other_keep_the_target(
     time: BatchTime, most: int, target_ms: int
 ) -> None:
-    """As large as that allows, at least one row."""
+    """As large as that allows; where lone rows do not keep it, as large as is worth running."""
     limits = Limits(most, 0, target_ns=target_ms * MS)
-    cap = cap_of(time, limits)
+    cap, worth = cap_of(time, limits), worth_running(time, most)
     assert 1 <= cap <= most
     just = 1e-9  # of rounding
-    if cap > 1:
-        assert two_ns(time, cap) <= limits.within_ns * (1 + just)
-    if cap < most:
-        assert two_ns(time, cap + 1) > limits.within_ns * (1 - just)
+    if two_ns(time, 1) > limits.within_ns * (1 + just):
+        assert cap == worth
+    elif two_ns(time, 1) < limits.within_ns * (1 - just):
+        assert two_ns(time, cap) <= limits.target_ns * (1 + just)
+        if cap > worth:
+            assert two_ns(time, cap) <= limits.within_ns * (1 + just), "with time for the way"
+        if cap < most:
+            assert two_ns(time, cap + 1) > limits.within_ns * (1 - just)
+        if cap < worth:
+            assert two_ns(time, cap + 1) > limits.target_ns * (1 - just)
 
 
 @often
 @given(times, st.sets(st.integers(1, 100), min_size=1, max_size=5), st.integers(1, 300))
-def test_where_sizes_are_given_it_is_the_largest_of_them(
+def test_where_sizes_are_given_it_is_one_of_them(
     time: BatchTime, given_sizes: set[int], target_ms: int
 ) -> None:
     sizes = tuple(sorted(given_sizes))
     limits = Limits(sizes[-1], 0, target_ns=target_ms * MS, sizes=sizes)
-    fit = [size for size in sizes if two_ns(time, size) <= limits.within_ns]
-    assert cap_of(time, limits) == max(fit, default=sizes[0])
+    worth = limits.padded(worth_running(time, sizes[-1]))
+    if two_ns(time, sizes[0]) > limits.within_ns:
+        assert cap_of(time, limits) == worth
+        return
+    keep = max(size for size in sizes if two_ns(time, size) <= limits.within_ns)
+    just_keep = max(size for size in sizes if two_ns(time, size) <= limits.target_ns)
+    assert cap_of(time, limits) == max(keep, min(worth, just_keep))
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "cap"),
+    [(10, 5), (55, 5), (56, 4), (57, 5), (67, 5), (69, 6), (72, 7), (75, 8)],
+)
+def test_the_smallest_batches_in_figures(target_ms: int, cap: int) -> None:
+    """Five rows take a quarter of the fixed cost. Two batches of n take 2.25 x (20 + n) ms: lone
+    rows 47.25, which is what the pool may use of 55.6; four 54, five 56.25."""
+    assert cap_of(TIME, replace(TARGET, target_ns=target_ms * MS)) == cap
+
+
+@pytest.mark.parametrize("sizes", [(64,), (1, 8, 64)])
+@pytest.mark.parametrize("target_ms", [1, 11, 13, 100])
+def test_of_an_engine_of_which_one_time_is_known_the_largest_size_is_taken(
+    sizes: tuple[int, ...], target_ms: int
+) -> None:
+    """As far as anybody knows smaller ones are not faster."""
+    limits = Limits(64, 0, target_ns=target_ms * MS, sizes=sizes)
+    assert cap_of(time_of(5 * MS, 0, sizes=sizes), limits) == 64
 
 
 @pytest.mark.parametrize("time", [None, BatchTime()])
@@ -145,8 +182,8 @@ def really_late(case: Case) -> set[int]:
     known = [w for w in case.workers if w.time is not None and w.time.known]
     time = known[0].time
     assert time is not None
-    one = case.limits.padded(1)
-    within_ns = int(max(case.limits.within_ns, time.mean_ns(one) + time.high_ns(one)))
+    least = cycle_ns(least_cap(time, case.limits), time, case.limits)
+    within_ns = int(max(case.limits.within_ns, least))
     queue = case.queue
     rest = [p for p in range(queue.shape[1]) if queue[Field.DEADLINE_NS, p] > case.now]
     due_ns = {
@@ -278,6 +315,57 @@ def test_the_late_are_not_refused_but_expire() -> None:
     worker = Worker(0, 0, None, TIME, NOW)
     o = Outcome(Case(waiting([NOW - 95 * MS] * 2, [NOW, FAR]), [worker], TARGET))
     assert (o.expired, o.refused) == ([0], [1])
+
+
+@often
+@given(outcomes(target=True))
+def test_nobody_becomes_late_before_it_wakes(o: Outcome) -> None:
+    """By the time alone, while nothing is sent: where all rows may ride together."""
+    case = replace(
+        o.case,
+        limits=replace(o.limits, bucketed=False),
+        workers=[replace(w, lanes=None) for w in o.case.workers],
+    )
+    o = Outcome(case)
+    wake = o.decision.wake_at_ns
+    if not o.batches and wake < NEVER_NS:
+        rest = o.rest()
+        assert Outcome(replace(rest, now=wake - 1)).refused == []
+
+
+def refusals(case: Case) -> list[tuple[int, list[int]]]:
+    """What is refused by the time alone: ns since NOW, names."""
+    told = []
+    while True:
+        o = Outcome(case)
+        assert o.batches == []
+        if o.refused:
+            told.append((case.now - NOW, names(case.queue[:, o.refused])))
+        if not o.left:
+            return told
+        case = replace(o.rest(), now=o.decision.wake_at_ns)
+
+
+def test_who_is_late_by_the_time_alone_is_refused_at_that_moment() -> None:
+    """A worker that should be free in 10 ms is not. Two of seven rows should have begun by
+    90 - 27 x 1.25 ms, the other five one ms later by 25 x 1.25 ms before 91."""
+    worker = Worker(0, 1, None, TIME, NOW + 10 * MS)
+    case = Case(waiting([NOW, NOW, *[NOW + MS] * 5]), [worker], TARGET)
+    assert Outcome(case).decision.wake_at_ns == NOW + 5625 * MS // 100 + 1
+    assert refusals(case) == [
+        (5625 * MS // 100 + 1, [0, 1]),
+        (5975 * MS // 100 + 1, [2, 3, 4, 5, 6]),
+    ]
+
+
+def test_rows_of_several_workers_are_refused_each_in_time() -> None:
+    """One of the two should be free now, the other in 20 ms; neither ever is."""
+    crew = [Worker(0, 2, None, TIME, NOW), Worker(1, 2, None, TIME, NOW + 20 * MS)]
+    case = Case(waiting([*[NOW - 30 * MS] * 8, *[NOW - 20 * MS] * 8]), crew, TARGET)
+    assert refusals(case) == [
+        (25 * MS + 1, [*range(8)]),
+        (35 * MS + 1, [*range(8, 16)]),
+    ]
 
 
 def test_an_overloaded_pool_keeps_its_target() -> None:

@@ -236,6 +236,22 @@ def test_an_echo_is_not_waited_for_longer_than_that_saves() -> None:
     assert worth_until_ns(traffic, 1, time_of(15 * MS, 0)) == 0
 
 
+@pytest.mark.parametrize(("base_ms", "workers"), [(13, 1), (25, 2), (49, 4)])
+def test_who_is_left_behind_waits_for_the_first_of_several_workers(
+    base_ms: int, workers: int
+) -> None:
+    """At most 12 ms are waited, by one row that misses another: worth it where the next worker
+    is free later than that."""
+    traffic = Traffic()
+    done_ns = cycles(traffic, [2 * MS, 4 * MS], 60, cycle_ns=1000 * MS)
+    traffic.arrived(1, done_ns + 2 * MS)
+    until_ns = worth_until_ns(traffic, 1, time_of(base_ms * MS, 0), workers)
+    assert until_ns - done_ns == pytest.approx(12 * MS, rel=0.05)
+    assert worth_until_ns(traffic, 1, time_of((base_ms - 2 * workers) * MS, 0), workers) == 0
+    traffic.arrived(1, done_ns + 4 * MS)
+    assert worth_until_ns(traffic, 2, time_of(base_ms * MS, 0), workers) == 0
+
+
 def test_who_comes_all_the_time_is_no_echo() -> None:
     traffic = Traffic()
     done_ns = cycles(traffic, [i * MS for i in range(1, 20)], 60)

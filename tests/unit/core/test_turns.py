@@ -124,15 +124,61 @@ def test_an_empty_queue_starts_anew() -> None:
 
 
 @often
-@given(sent=st.integers(1, 30), kept=st.integers(0, 30), more=st.integers(1, 20))
-def test_cancelled_rows_are_as_if_they_had_never_come(sent: int, kept: int, more: int) -> None:
-    kept = min(sent, kept)
-    queue = queue_of(rows_of(40, flow=2), rows_of(sent, flow=1))
-    queue.drop(np.flatnonzero(queue.view()[Field.FLOW] == 1)[kept:])
-    queue.append(rows_of(more, flow=1))
-    never = queue_of(rows_of(40, flow=2), rows_of(kept, flow=1))
-    never.append(rows_of(more, flow=1))
+@given(
+    sent=st.integers(1, 30),
+    gone=st.sets(st.integers(0, 29)),
+    served=st.integers(0, 20),
+    more=st.integers(0, 20),
+)
+def test_cancelled_rows_are_as_if_they_had_never_come(
+    sent: int, gone: set[int], served: int, more: int
+) -> None:
+    """Whichever of a flow's rows they are, and when nothing of it has run yet."""
+    gone = {i for i in gone if i < sent}
+    queue, never = queue_of(rows_of(40, flow=2)), queue_of(rows_of(40, flow=2))
+    for each in (queue, never):
+        each.take(front(served))
+    queue.append(rows_of(sent, flow=1))
+    mine = np.flatnonzero(queue.view()[Field.FLOW] == 1)
+    queue.drop(mine[sorted(gone)])
+    never.append(rows_of(sent - len(gone), flow=1))
+    for each in (queue, never):
+        each.append(rows_of(more, flow=1))
     assert drained(queue) == drained(never)
+
+
+def test_who_cancels_its_first_rows_keeps_no_late_turn() -> None:
+    queue = queue_of(rows_of(20, flow=1), rows_of(20, flow=2))
+    queue.drop(np.flatnonzero(queue.view()[Field.FLOW] == 1)[:19])
+    assert flows(queue.view()[:, :3]) == [2, 1, 2]
+    queue.append(rows_of(1, name=77, flow=1))
+    assert drained(queue)[:4] == [2, 1, 2, 1]
+
+
+def test_the_late_of_a_flow_leave_their_turns_to_the_others() -> None:
+    """Also where rows of several flows and priorities leave at once."""
+    queue = queue_of(
+        rows_of(12, flow=[1, 2] * 6, priority=[5] * 6 + [9] * 6),
+        rows_of(4, name=range(20, 24), flow=3, priority=9),
+    )
+    assert names(queue.view()) == [*range(8), 20, 8, 9, 21, 10, 11, 22, 23]
+    queue.drop(positions(0, 2, 6, 7, 8))
+    assert names(queue.view()) == [1, 4, 3, 5, 8, 9, 21, 10, 11, 22, 23]
+
+
+def test_a_flow_moves_up_by_turns_of_its_own() -> None:
+    queue = queue_of(rows_of(4, flow=1), rows_of(4, name=range(4, 8), flow=2))
+    assert names(queue.view()) == [0, 4, 1, 5, 2, 6, 3, 7]
+    queue.drop(positions(0, 2, 7))
+    assert names(queue.view()) == [4, 2, 5, 3, 6]
+
+
+def test_who_came_back_and_is_cancelled_leaves_nobody_a_turn() -> None:
+    """It has had its turn, and the place at the front was its own."""
+    queue = queue_of(rows_of(3, flow=1), rows_of(3, name=range(3, 6), flow=2))
+    queue.prepend(queue.take(front(1)))
+    queue.drop(positions(0))
+    assert names(queue.view()) == [3, 1, 4, 2, 5]
 
 
 def test_rows_that_run_out_of_turn_are_charged() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import mean, median
+import random
+from statistics import mean, median, quantiles
 
 import pytest
 from hypothesis import given, settings
@@ -61,6 +62,27 @@ def test_callers_that_send_again_come_to_ride_together() -> None:
     pool.send(3 * MS, 4)
     pool.run(2000 * MS)
     assert sizes(pool)[-20:] == [8] * 20
+
+
+def test_callers_that_send_again_leave_nobody_behind_where_several_workers_run() -> None:
+    """64 of them, 0.1 ms after their answer on average, and an engine of 5 ms for any number: who
+    misses the others waits until some worker is free."""
+    rng = random.Random(1)
+
+    def again(pool: VirtualPool, rows: I64) -> None:
+        for _ in range(rows.shape[1]):
+            pool.send(MS // 20 + round(rng.expovariate(1) * MS / 20))
+
+    limits = Limits(64, 10 * MS, adaptive=True, max_wait_peak_ns=100 * MS)
+    pool = VirtualPool(limits, lambda n: 5 * MS, 4, answered=again)
+    for i in range(64):
+        pool.send(i * MS // 12)
+    pool.run(500 * MS)
+    begun = len(pool.submit_ns)
+    pool.run(500 * MS)
+    waited = pool.waited_ms([name for name in pool.done_ns if name >= begun])
+    assert mean(waited) < 5.4, "0.2 ms more than the batch itself"
+    assert quantiles(waited, n=100)[98] < 7
 
 
 def test_a_bulk_sender_delays_nobody_by_more_than_the_batches_under_way() -> None:

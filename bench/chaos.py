@@ -19,6 +19,7 @@ Exit status 1, with a list, if anything of this is violated:
     sent = right answers + documented errors; none wrong; none later than deadline + 1 s
     at least 95 % right, worker_lost below 0.1 %, never more than 5 s without a right answer
     every kind dies or stops at least 60 times in 600 s
+    /metrics has every answer that came over HTTP, by status, and beyond them no more than broke
     afterwards no slot is claimed, lanes, descriptors, zombies and /dev/shm are as before
     SIGTERM ends it with exit status 0, and nothing in its log is a traceback
 """
@@ -33,12 +34,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.client.control import ask_status
 from bench.chaos_load import DEADLINE_S, GRACE_S, Account
@@ -104,7 +108,8 @@ def account_of(process: subprocess.Popen[str]) -> Account:
     if process.returncode:
         raise SystemExit(f"a load process ended with exit status {process.returncode}")
     told = json.loads(out)
-    told["outcomes"], told["retries"] = Counter(told["outcomes"]), Counter(told["retries"])
+    for name in ("outcomes", "retries", "answers"):
+        told[name] = Counter(told[name])
     return Account(**{f.name: told[f.name] for f in fields(Account)})
 
 
@@ -160,11 +165,13 @@ def run(seconds: float, rate: float, seed: int) -> tuple[dict[str, Any], list[st
             before = holdings(served)
             accounts = storm(served, Beats(beats), record, seconds, rate, seed)
             after = await_holdings(served, before)
+            counted = http_requests(served.port)
             pids = served.pids()
             served.process.terminate()
             code = served.process.wait(60)
         said = Path(log.name).read_text(errors="replace")
     faults = record.faults + violations(accounts, record, seconds)
+    faults += miscounted(accounts, counted)
     faults += [f"{what}: {before[what]} before, {n} after" for what, n in after.items()
                if before.get(what) != n]  # fmt: skip
     if code:
@@ -175,7 +182,7 @@ def run(seconds: float, rate: float, seed: int) -> tuple[dict[str, Any], list[st
     if faults:
         print(said[-8000:], *record.events[-60:], sep="\n", file=sys.stderr)
         print(*(e for account in accounts for e in account.examples), sep="\n", file=sys.stderr)
-    return table(accounts, record, after), faults
+    return table(accounts, record, after, counted), faults
 
 
 def storm(
@@ -219,7 +226,44 @@ def violations(accounts: Sequence[Account], record: Record, seconds: float) -> l
     return faults
 
 
-def table(accounts: Sequence[Account], record: Record, after: dict[str, Any]) -> dict[str, Any]:
+def http_requests(port: int) -> Counter[str]:
+    """What the pool has counted of requests over HTTP, on both roads: answers by status."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    counted: Counter[str] = Counter()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "batchpool_http_requests_total":
+                counted[sample.labels["code"]] += round(sample.value)
+    return +counted
+
+
+def miscounted(accounts: Sequence[Account], counted: Counter[str]) -> list[str]:
+    """Where the pool's counts cannot be true.
+
+    A front end counts a request just before it writes the answer. So every answer that a client
+    has is counted, once, by its status; and beyond these at most one request for each that a
+    client sent and got no answer to: answered when the connection broke, given up (499), or
+    counted by a front end that was killed before it wrote. Without broken ones all is equal.
+    """
+    seen = sum((account.answers for account in accounts), Counter[str]())
+    broken = sum(account.broken for account in accounts)
+    faults = [
+        f"{n} answers {status} came, /metrics has {counted[status]}"
+        for status, n in sorted(seen.items())
+        if counted[status] < n
+    ]
+    if not 0 <= counted.total() - seen.total() <= broken:
+        faults.append(
+            f"/metrics has {counted.total()} requests over HTTP; {seen.total()} were answered"
+            f" and {broken} broke"
+        )
+    return faults
+
+
+def table(
+    accounts: Sequence[Account], record: Record, after: dict[str, Any], counted: Counter[str]
+) -> dict[str, Any]:
     outcomes = sum((account.outcomes for account in accounts), Counter[str]())
     retries = sum((account.retries for account in accounts), Counter[str]())
     took = [t for account in accounts for t in account.took_s] or [0.0]
@@ -227,6 +271,10 @@ def table(accounts: Sequence[Account], record: Record, after: dict[str, Any]) ->
         "requests sent": sum(account.sent for account in accounts),
         "of them http, async, sync": [account.sent for account in accounts],
     }
+    answers = sum((account.answers for account in accounts), Counter[str]())
+    for status in sorted(answers | counted):
+        rows[f"http {status}: answers that came, in /metrics"] = [answers[status], counted[status]]
+    rows["http requests sent that got no answer"] = sum(account.broken for account in accounts)
     rows |= {f"ended: {code}": n for code, n in outcomes.most_common()}
     rows |= {f"sent again after: {code}": n for code, n in retries.most_common()}
     rows |= {

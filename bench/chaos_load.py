@@ -51,7 +51,11 @@ class Answered(Exception):
 
 @dataclass
 class Account:
-    """What became of the requests. Times: CLOCK_MONOTONIC seconds of right answers."""
+    """What became of the requests. Times: CLOCK_MONOTONIC seconds of right answers.
+
+    answers: over HTTP, by status, also those after which a request was sent again. broken: sent
+    over HTTP without an answer, since the connection broke or nobody waited any longer.
+    """
 
     sent: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -59,6 +63,8 @@ class Account:
     examples: list[str] = field(default_factory=list)
     right_at_s: list[float] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+    broken: int = 0
     latest_send_s: float = 0.0
     started_s: float = 0.0
     ended_s: float = 0.0
@@ -69,6 +75,8 @@ class Http:
 
     def __init__(self, port: int) -> None:
         self._port = port
+        self.answers: Counter[str] = Counter()
+        self.broken = 0
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, int]] = []
 
     async def call(self, tag: int, left_s: float) -> Outputs:
@@ -78,8 +86,10 @@ class Http:
             writer.write(_request(tag, left_s))
             status, headers, body = await _answer(reader)
         except BaseException:
+            self.broken += 1
             writer.close()
             raise
+        self.answers[str(status)] += 1
         if calls + 1 < _CALLS_EACH and headers.get("connection") != "close":
             self._idle.append((reader, writer, calls + 1))
         else:
@@ -214,7 +224,9 @@ async def run(kind: str, where: str, number: int, rate: float, seconds: float) -
     if kind == "http":
         http = Http(int(where))
         try:
-            return await drive(http.call, number, rate, seconds)
+            account = await drive(http.call, number, rate, seconds)
+            account.answers, account.broken = http.answers, http.broken
+            return account
         finally:
             http.close()
     if kind == "async":

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import os
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from batchpool.client.aio import Reactor
 from batchpool.client.board import Board
 from batchpool.client.port import Port
 from batchpool.client.session import ModelFacts, Session
+from batchpool.core.accounts import meters_layout
+from batchpool.core.config import ServerConfig
 from batchpool.core.layout import board_layout, lane_layout
 from batchpool.core.lifecycle import Gate, PoolState, State
 from batchpool.edge.fastpath import fast_protocol
@@ -32,12 +35,14 @@ from batchpool.edge.front import Front
 from batchpool.model import spec_of
 from batchpool.shm.channel import pair
 from batchpool.shm.lane import Lane
+from batchpool.shm.meters import Meters
+from batchpool.shm.recorder import Recorder
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import create, map_checked
 from bench.machine import report, spread
 from bench.models import WIDTH, Affine
 
-_SERVER = {"max_body_mib": 64, "drain_s": 5.0, "stall_timeout_s": 4.0, "log_level": "info"}
+_SERVER = asdict(ServerConfig())
 _PATH = b"/v2/models/affine/infer"
 
 
@@ -71,8 +76,8 @@ class _Session(Session):
         ours, self.theirs = pair()
         super().__init__(ours, "nobody")
         self.server = dict(_SERVER)
-        fd = create(board_layout(1), sealed=False)
-        self._board = Board(fd, 1, writable=True)
+        fd = create(board_layout(), sealed=False)
+        self._board = Board(fd, writable=True)
         os.close(fd)
         self._board.state.set(int(PoolState.READY))
         self._board.serving[:] = 1
@@ -116,7 +121,10 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
         return Reactor(session)
 
     reactor = loop.run_until_complete(begin())
-    front = Front(reactor)
+    layout = meters_layout(1)
+    fd = create(layout, sealed=False)
+    front = Front(reactor, Meters(fd, 1), Recorder())
+    os.close(fd)
     config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
     config.load()
     state = ServerState()

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 
 class PoolError(Exception):
-    """The parent of all; `status` is the HTTP status, `code` the stable word for programs."""
+    """The parent of all; `status` is the HTTP status, `code` the stable word for programs.
+
+    facts: of a row that failed, its slot and sequence, and the batch and worker it failed in: what
+    the logs call them by.
+    """
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
+    facts: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -111,7 +118,7 @@ class Overloaded(Retryable):
 
 
 class Draining(Retryable):
-    """The pool is shutting down."""
+    """The pool takes no new requests: it is drained, or shutting down."""
 
     code = "draining"
 
@@ -168,7 +175,7 @@ _DEFAULT_TEXT: dict[int, str] = {
     Status.WORKER_LOST: "the worker died while it ran this row, on every attempt",
     Status.DEADLINE: "the request's deadline passed before it was run",
     Status.CANCELLED: "the request was cancelled before it was run",
-    Status.DRAINING: "the pool is shutting down; the request was not run",
+    Status.DRAINING: "the pool takes no new requests; this one was not run",
     Status.INTERNAL: "internal error; the server's log has the details",
     Status.OVERLOADED: "the request could not be answered in time; come back after Retry-After",
 }

@@ -1,8 +1,9 @@
 """The byte layout of the shared-memory segments, every offset computed by adding.
 
 Purpose: one client's private road to one model (a lane), one worker's batch records, the
-pool's small read-only board, and its pulse. Little-endian, x86-64 (see shm/ring.py). VERSION
-changes whenever a word moves; two processes agree on a layout's digest before they map it.
+pool's small read-only board, and its pulse; what only counts and tells is in core/accounts.py.
+Little-endian, x86-64 (see shm/ring.py). VERSION changes whenever a word moves; two processes
+agree on a layout's digest before they map it.
 
 A lane of S slots (ring capacity C = the smallest power of two >= S):
 
@@ -19,7 +20,9 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   generation   u64  batcher  raised by each batcher takeover |
           |   cancels      u64  client   cancel words ever set           |
           |   claimed      u64  client   slots claimed now               |
-          |   refused      u64  client   claims ever refused             |
+          |   refused      u64  client   claims refused for want of room |
+          |   refused_share u64 client   claims refused for the flow's   |
+          |                              share                           |
           |   stale        u64  batcher  stale tickets ever seen         |
           +--------------------------------------------------------------+
           | sq: u64[C]   low 32 bits slot, high 32 bits sequence         |  client
@@ -67,7 +70,7 @@ from functools import cached_property
 
 from batchpool.core.tensors import ModelSpec, Tensor
 
-VERSION = 1
+VERSION = 2
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
 LINE = 128
@@ -75,6 +78,7 @@ WORDS_AT = PAGE
 MESSAGE_BYTES = 240
 RECORDS = 4  # batch records per worker: two in flight, two waiting
 RECORD_MESSAGE_BYTES = 1024
+MODELS_MOST = 64  # entries of a pool, those of models that a reload replaced included
 
 HEAD_FIELDS = ("magic", "version", "slots", "capacity", "total_bytes", "digest_0", "digest_1")
 
@@ -88,6 +92,7 @@ LANE_WORDS: dict[str, str] = {
     "cancels": "client",
     "claimed": "client",
     "refused": "client",
+    "refused_share": "client",
     "stale": "batcher",
 }
 
@@ -125,12 +130,14 @@ BOARD_WORDS: dict[str, str] = {
     "stalled": "supervisor",
 }
 
-# Who stamps the pulse stands in its one column; it has no words.
+# Who writes to these stands with their columns; they have no words.
 _WRITERS: dict[str, dict[str, str]] = {
     "lane": LANE_WORDS,
     "worker": WORKER_WORDS,
     "board": BOARD_WORDS,
     "pulse": {},
+    "meters": {},
+    "recorder": {},
 }
 
 
@@ -180,7 +187,7 @@ class Layout:
         return "\n".join(lines)
 
 
-class _Adder:
+class Adder:
     """Places columns one behind the other."""
 
     def __init__(self, at: int) -> None:
@@ -196,7 +203,7 @@ class _Adder:
         self.at += column.nbytes
 
 
-def _words(names: dict[str, str]) -> tuple[dict[str, int], int]:
+def words_at(names: dict[str, str]) -> tuple[dict[str, int], int]:
     words = {name: WORDS_AT + i * LINE for i, name in enumerate(names)}
     return words, WORDS_AT + len(names) * LINE
 
@@ -219,7 +226,7 @@ def size_columns(tensors: tuple[Tensor, ...]) -> dict[str, list[tuple[int, int]]
 
 
 def _add_tensors(
-    adder: _Adder, slots: int, road: str, writer: str, tensors: tuple[Tensor, ...]
+    adder: Adder, slots: int, road: str, writer: str, tensors: tuple[Tensor, ...]
 ) -> None:
     for tensor in tensors:
         shape = (slots, *tensor.max_shape)
@@ -236,8 +243,8 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
     """The layout of one lane of `slots` slots (1 to 2**31) for a model's tensors."""
     assert 1 <= slots < 2**31, slots
     capacity = power_of_two(slots)
-    words, at = _words(LANE_WORDS)
-    adder = _Adder(at)
+    words, at = words_at(LANE_WORDS)
+    adder = Adder(at)
     adder.add("sq", "u8", (capacity,), "client")
     adder.add("cq", "u8", (2 * capacity,), "batcher")
     for name, (dtype, writer) in HEADER_COLUMNS.items():
@@ -249,7 +256,7 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
     _add_tensors(adder, slots, "par", "client", spec.parameters)
     _add_tensors(adder, slots, "in", "client", spec.inputs)
     _add_tensors(adder, slots, "out", "worker", spec.outputs)
-    return _finish("lane", slots, capacity, words, adder, _facts(spec))
+    return finish("lane", slots, capacity, words, adder, _facts(spec))
 
 
 def worker_layout(max_batch: int, max_lanes: int) -> Layout:
@@ -259,8 +266,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     the worker stores it into `finished` when the outputs stand, the batcher stores it into
     `freed` when the completions stand. token == freed: the record is free.
     """
-    words, at = _words(WORKER_WORDS)
-    adder = _Adder(at)
+    words, at = words_at(WORKER_WORDS)
+    adder = Adder(at)
     adder.add("sq", "u8", (RECORDS,), "batcher")
     adder.add("cq", "u8", (RECORDS,), "worker")
     for name, dtype, writer in (
@@ -279,18 +286,18 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     for name in ("lane", "slot", "sequence"):
         adder.add(f"rows.{name}", "u4", (RECORDS, max_batch), "batcher")
     adder.add("lanes", "u4", (max_lanes,), "worker")
-    return _finish("worker", RECORDS, RECORDS, words, adder)
+    return finish("worker", RECORDS, RECORDS, words, adder)
 
 
-def board_layout(max_models: int) -> Layout:
+def board_layout() -> Layout:
     """The layout of the pool's board. serving[model]: warm workers; 0 means not ready.
 
     stalled: 1 while the batcher makes no progress.
     """
-    words, at = _words(BOARD_WORDS)
-    adder = _Adder(at)
-    adder.add("serving", "u4", (max_models,), "supervisor")
-    return _finish("board", max_models, 1, words, adder)
+    words, at = words_at(BOARD_WORDS)
+    adder = Adder(at)
+    adder.add("serving", "u4", (MODELS_MOST,), "supervisor")
+    return finish("board", MODELS_MOST, 1, words, adder)
 
 
 def pulse_layout(posts: int) -> Layout:
@@ -300,10 +307,10 @@ def pulse_layout(posts: int) -> Layout:
     1 + i that of front end i; a process that takes another's place takes its post.
     """
     assert posts >= 1, posts
-    words, at = _words({})
-    adder = _Adder(at)
+    words, at = words_at({})
+    adder = Adder(at)
     adder.add("progress_ns", "i8", (posts,), "the post's process")
-    return _finish("pulse", posts, 1, words, adder)
+    return finish("pulse", posts, 1, words, adder)
 
 
 def _facts(spec: ModelSpec) -> list[str]:
@@ -315,12 +322,12 @@ def _facts(spec: ModelSpec) -> list[str]:
     ]
 
 
-def _finish(
+def finish(
     kind: str,
     slots: int,
     capacity: int,
     words: dict[str, int],
-    adder: _Adder,
+    adder: Adder,
     more_facts: Sequence[str] = (),
 ) -> Layout:
     total = -(-adder.at // PAGE) * PAGE

@@ -1,4 +1,4 @@
-"""The manuals of configuration and errors, derived from the code that defines them.
+"""The manuals of configuration, errors and metrics, derived from the code that defines them.
 
 `example_toml` is a file that loads and changes nothing: every key is there with its help,
 commented out at its default. `reference_markdown` is the same as tables for the README.
@@ -10,6 +10,7 @@ import textwrap
 
 from batchpool.core.config import Key, ModelConfig, ServerConfig, keys_of, shown
 from batchpool.core.errors import all_errors
+from batchpool.core.metrics import METRICS
 
 EXAMPLE_IMPORT = "batchpool.examples.affine:Affine"
 
@@ -82,9 +83,23 @@ def errors_markdown() -> str:
     return "\n".join(rows) + "\n"
 
 
+def metrics_markdown() -> str:
+    """Every metric as a Markdown table: name, kind, labels, meaning."""
+    rows = ["| metric | kind | labels | what |", "|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{name}`" for name in metric.label_names)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(rows) + "\n"
+
+
 def refreshed(readme: str) -> str:
     """The README's text with its generated sections between the markers made anew."""
-    for name, made in (("config", reference_markdown()), ("errors", errors_markdown())):
+    sections = {
+        "config": reference_markdown(),
+        "errors": errors_markdown(),
+        "metrics": metrics_markdown(),
+    }
+    for name, made in sections.items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         head, found, rest = readme.partition(start)
         _, closed, tail = rest.partition(end)

@@ -10,20 +10,22 @@ is late, then let core/batching.py decide for each model. How rows end is in poo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.adaptive import BatchTime
-from batchpool.core.batching import NEVER_NS, Decision, decide
+from batchpool.core.batching import NEVER_NS, Decision, Limits, decide
 from batchpool.core.errors import Status
 from batchpool.core.lifecycle import Gate, Reason, State
 from batchpool.core.queue import FIELDS, I64, Field, Queue
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.crew import Batch, CrewMember
 from batchpool.pool.endings import Endings, ModelQueue
+from batchpool.pool.tally import End
+from batchpool.shm.recorder import Recorder
 
 _RUNNING = int(State.RUNNING)
 _NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
@@ -40,16 +42,22 @@ class Batcher:
         max_lanes: int,
         *,
         lane_closed: Callable[[int], None] = lambda number: None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.models = models
         self.lanes: dict[int, AdmittedLane] = {}
         self.crew: dict[int, CrewMember] = {}
         self.draining = False
+        self.notes: list[str] = []  # for the operator's log; whoever runs the steps empties it
         self._serials: I64 = np.zeros(max_lanes, dtype=np.int64)
         self._lane_closed = lane_closed
         self._all_mapped: dict[int, bool] = {}
-        self._endings = Endings(models, self.lanes, self._unmap_if_idle)
+        self._leaving: dict[int, int] = {}  # workers off duty that may have rows: since which turn
+        self.recorder = Recorder() if recorder is None else recorder
+        self._endings = Endings(models, self.lanes, self._unmap_if_idle, self.recorder)
         self.by_lane = self._endings.by_lane
+        for model in models:
+            model.tally.limit(model.limits.max_batch)
 
     # -- who is there -------------------------------------------------------------------
 
@@ -73,7 +81,8 @@ class Batcher:
         theirs = np.flatnonzero(model.queue.view()[Field.LANE] == number)
         if len(theirs):
             model.queue.drop(theirs)
-        model.suspects.take_lane(number)
+        gone = len(theirs) + model.suspects.take_lane(number).shape[1]
+        model.tally.end(End.CLIENT_GONE, gone)
         self._unmap_if_idle(lane)
 
     def _unmap_if_idle(self, lane: AdmittedLane) -> None:
@@ -83,10 +92,33 @@ class Batcher:
             self._all_mapped.clear()
             self._lane_closed(lane.number)
 
-    def add_worker(self, member: CrewMember) -> None:
+    def add_worker(self, member: CrewMember, turn: int = 0) -> None:
+        """turn: in which it went off duty, if it did."""
         assert member.number not in self.crew, f"worker {member.number} is here already"
         member.time = BatchTime(self.models[member.model].limits.sizes)
         self.crew[member.number] = member
+        if not member.on_duty:
+            self._leaving[member.number] = turn
+
+    def relieve(self, on: Iterable[int], off: Iterable[int], turn: int) -> None:
+        """From the next step on these workers get new batches, and those none; what the latter
+        have in flight they finish. turn: names this change. Who is not here counts for nothing."""
+        for number in on:
+            self._leaving.pop(number, None)
+            if number in self.crew:
+                self.crew[number].on_duty = True
+        for number in off:
+            if number in self.crew:
+                self.crew[number].on_duty = False
+                self._leaving[number] = turn
+
+    def take_idle(self) -> list[tuple[int, int]]:
+        """The workers that are off duty and have nothing in flight any more, each once, with the
+        turn in which they went."""
+        idle = [(n, turn) for n, turn in self._leaving.items() if not self.crew[n].in_flight]
+        for number, _ in idle:
+            del self._leaving[number]
+        return idle
 
     def lose_worker(self, number: int, cause: str = "") -> None:
         """A worker was reaped: complete what it finished, run the rest again.
@@ -96,6 +128,7 @@ class Batcher:
         Never before it is dead and gone: a late write of its could still land in a slot.
         """
         member = self.crew.pop(number, None)
+        self._leaving.pop(number, None)
         if member is None:
             return
         self._all_mapped.pop(number, None)
@@ -119,6 +152,26 @@ class Batcher:
         for model in self.models:
             model.limits = replace(model.limits, draining=True)
 
+    def open_again(self) -> None:
+        """The end of a drain: as before it."""
+        self.draining = False
+        for lane in self.lanes.values():
+            if lane.lane.gate.get() == Gate.DRAINING:
+                lane.open(Gate.OPEN)
+                lane.ring_client()
+        for model in self.models:
+            model.limits = replace(model.limits, draining=False)
+
+    def set_limits(self, index: int, limits: Limits) -> None:
+        """Other limits for a model. A cap that its workers' memory has taught is forgotten: there
+        may be others now."""
+        model = self.models[index]
+        if limits.sizes != model.limits.sizes:
+            for member in self.crew.values():
+                if member.model == index:
+                    member.forget_times(limits.sizes)
+        model.limits = replace(limits, draining=self.draining)
+
     def is_empty(self) -> bool:
         """Whether no accepted row is under way."""
         return not any(len(m.queue) or len(m.suspects) for m in self.models) and not any(
@@ -129,6 +182,7 @@ class Batcher:
 
     def step(self, now_ns: int) -> int:
         """Do all there is to do now; return when to be woken at the latest."""
+        self._endings.now_ns = now_ns
         for member in self.crew.values():
             for batch in member.finished():
                 self.complete(member, batch)
@@ -140,6 +194,10 @@ class Batcher:
         for index, model in enumerate(self.models):
             if len(model.queue) or model.suspects:
                 wake_at_ns = min(wake_at_ns, self._decide(index, model, now_ns))
+                apart = len(model.suspects) if model.suspects else 0
+                model.tally.show(len(model.queue) + apart)
+            elif model.tally.queued:  # they were cancelled, or their client died
+                model.tally.show(0)
         return wake_at_ns
 
     def _admit(self, now_ns: int) -> None:
@@ -159,7 +217,7 @@ class Batcher:
             rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             model.queue.append(rows)
             model.traffic.arrived(rows.shape[1], now_ns)
-            model.tally.admitted += rows.shape[1]
+            model.tally.admit(rows.shape[1])
         for lane in with_cancels:
             self._drop_cancelled(self.models[lane.model], lane)
 
@@ -173,11 +231,10 @@ class Batcher:
             mask = lane.cancelled(apart[Field.SLOT], apart[Field.SEQUENCE])
             dropped.append(model.suspects.take_tickets(apart[Field.SLOT, mask], lane.number))
         for rows in dropped:
-            model.tally.cancelled += rows.shape[1]
             self._endings.end(model, rows, Status.CANCELLED)
 
     def _decide(self, index: int, model: ModelQueue, now_ns: int) -> int:
-        crew = [m for m in self.crew.values() if m.model == index and m.is_ready()]
+        crew = [m for m in self.crew.values() if m.model == index and m.on_duty and m.is_ready()]
         wake_at_ns = NEVER_NS
         if model.suspects:
             self._expire(model, model.suspects.take_late(now_ns))
@@ -199,17 +256,19 @@ class Batcher:
         if late.size:
             self._expire(model, late)
         if refused.size:
-            model.tally.refused += refused.shape[1]
             self._endings.end(model, refused, Status.OVERLOADED, model.refusal_text())
+            if note := model.target_note(workers):
+                self.notes.append(note)
         return min(wake_at_ns, decision.wake_at_ns)
 
     def _expire(self, model: ModelQueue, rows: I64) -> None:
-        model.tally.expired += rows.shape[1]
         self._endings.end(model, rows, Status.DEADLINE)
 
     def _dispatch_apart(self, model: ModelQueue, crew: list[CrewMember], now_ns: int) -> None:
         """The next group of suspects to an idle worker, one group at a time in the whole model."""
-        if not model.suspects or any(member.runs_apart() for member in crew):
+        if not model.suspects or any(
+            m.runs_apart() for m in self.crew.values() if self.models[m.model] is model
+        ):
             return
         wanted = model.suspects.peek()[Field.LANE]
         for member in crew:
@@ -236,7 +295,7 @@ class Batcher:
             lane.lane.state[part[Field.SLOT]] = _RUNNING
             lane.running += part.shape[1]
         member.publish(batch)
-        model.tally.dispatched(rows.shape[1], reason)
+        batch.queued_ns = model.tally.dispatch(rows[Field.SUBMIT_NS], reason, now_ns)
         return batch
 
 

@@ -26,7 +26,8 @@ class Batch:
 
     apart: its rows are suspects, and nothing else may ride with them.
     size: how many rows left with it; a takeover may find fewer of them still RUNNING.
-    sent_ns is 0 where an earlier batcher sent it.
+    sent_ns is 0 where an earlier batcher sent it. reason, attempt: as in its record. queued_ns: how
+    long its oldest row had waited. counted: it stands in the tally and the flight recorder.
     """
 
     record: int
@@ -35,14 +36,30 @@ class Batch:
     sent_ns: int
     size: int
     apart: bool = False
+    reason: int = 0
+    attempt: int = 0
+    queued_ns: int = 0
+    counted: bool = False
 
 
 class CrewMember:
-    """One worker as the batcher holds it."""
+    """One worker as the batcher holds it. on_duty: whether it gets new batches; one that does not
+    finishes what it has. row: its seat's in the meters."""
 
-    def __init__(self, number: int, model: int, records: Records, ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        model: int,
+        records: Records,
+        ring: Callable[[], None],
+        *,
+        on_duty: bool = True,
+        row: int = 0,
+    ) -> None:
         self.number = number
         self.model = model
+        self.on_duty = on_duty
+        self.row = row
         self.records = records
         self.ring = ring
         self.batches: dict[int, Batch] = {}
@@ -75,13 +92,14 @@ class CrewMember:
         n = rows.shape[1]
         records.n[record] = n
         records.reason[record] = int(reason)
-        records.attempt[record] = largest(rows[Field.ATTEMPT])
+        records.attempt[record] = attempt = largest(rows[Field.ATTEMPT])
         records.row_lane[record, :n] = rows[Field.LANE]
         records.row_slot[record, :n] = rows[Field.SLOT]
         records.row_sequence[record, :n] = rows[Field.SEQUENCE]
         self._token += 1
         records.token[record] = self._token
-        batch = Batch(record, self._token, rows, now_ns, n, reason is Reason.APART)
+        apart = reason is Reason.APART
+        batch = Batch(record, self._token, rows, now_ns, n, apart, int(reason), attempt)
         self.batches[record] = batch
         return batch
 
@@ -109,6 +127,11 @@ class CrewMember:
         self._last_done_ns = now_ns
         if batch.sent_ns and self.records.outcome[batch.record] == _OK:
             self.time.took(batch.size, now_ns - since_ns)
+
+    def forget_times(self, sizes: tuple[int, ...]) -> None:
+        """Batches have other sizes from now on; see Limits."""
+        self.time = BatchTime(sizes)
+        self._worker = None
 
     def free_at_ns(self, now_ns: int) -> int:
         """When it will have run what it has, by what is known of its times; 0 if it is idle."""

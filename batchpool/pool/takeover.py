@@ -76,8 +76,10 @@ def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: 
     rows = _still(batcher, rows, State.RUNNING)
     finished = int(records.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
-        apart = int(records.reason[record]) == Reason.APART
-        member.batches[record] = batch = Batch(record, token, rows, 0, n, apart)
+        reason, attempt = int(records.reason[record]), int(records.attempt[record])
+        batch = Batch(record, token, rows, 0, n, reason == Reason.APART, reason, attempt)
+        batch.counted = batcher.recorder.has(member.number, token)
+        member.batches[record] = batch
         for lane, part in batcher.by_lane(rows):
             lane.running += part.shape[1]
         if finished:

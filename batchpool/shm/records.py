@@ -34,6 +34,11 @@ class Records:
         self.extents = memory.array(columns["extents"])
         self.start_ns = memory.array(columns["start_ns"])
         self.end_ns = memory.array(columns["end_ns"])
+        # The same for single loads, at a third of the cost.
+        self.outcome_at = memory.scalars(columns["outcome"])
+        self.extents_at = memory.scalars(columns["extents"])
+        self.start_ns_at = memory.scalars(columns["start_ns"])
+        self.end_ns_at = memory.scalars(columns["end_ns"])
         self.row_lane = memory.array(columns["rows.lane"])
         self.row_slot = memory.array(columns["rows.slot"])
         self.row_sequence = memory.array(columns["rows.sequence"])

@@ -29,10 +29,10 @@ from batchpool.core.layout import (
 from batchpool.core.tensors import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 1
-GOLDEN_DIGEST = "6b546ff1a57fc4d28aa7f28c4179872f"
+GOLDEN_VERSION = 2
+GOLDEN_DIGEST = "c6351ea56abb507c3fe801f0b1c58263"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 1, digest 6b546ff1a57fc4d28aa7f28c4179872f
+lane: 6 slots, 36864 bytes, version 2, digest c6351ea56abb507c3fe801f0b1c58263
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher
@@ -43,24 +43,25 @@ lane: 6 slots, 36864 bytes, version 1, digest 6b546ff1a57fc4d28aa7f28c4179872f
         4864            8  cancels                  u8 word                  client
         4992            8  claimed                  u8 word                  client
         5120            8  refused                  u8 word                  client
-        5248            8  stale                    u8 word                  batcher
-        5376           64  sq                       u8[8]                    client
-        5504          128  cq                       u8[16]                   batcher
-        5632           24  state                    u4[6]                    owner of the state
-        5760           24  sequence                 u4[6]                    client
-        5888           48  deadline_ns              i8[6]                    client
-        6016           48  submit_ns                i8[6]                    client
-        6144           24  priority                 u4[6]                    client
-        6272           24  flow                     u4[6]                    client
-        6400           24  cancel                   u4[6]                    client
-        6528           24  attempt                  u4[6]                    batcher
-        6656           24  status                   u4[6]                    worker or batcher
-        6784           24  message_len              u4[6]                    worker or batcher
-        6912           24  size.in                  u4[6, 1]                 client
-        7040           72  size.out                 u4[6, 3]                 worker
-        7168         1440  message                  u1[6, 240]               worker or batcher
-        8704           48  par.top_k                i8[6]                    client
-        8832           24  par.scale                f4[6]                    client
+        5248            8  refused_share            u8 word                  client
+        5376            8  stale                    u8 word                  batcher
+        5504           64  sq                       u8[8]                    client
+        5632          128  cq                       u8[16]                   batcher
+        5760           24  state                    u4[6]                    owner of the state
+        5888           24  sequence                 u4[6]                    client
+        6016           48  deadline_ns              i8[6]                    client
+        6144           48  submit_ns                i8[6]                    client
+        6272           24  priority                 u4[6]                    client
+        6400           24  flow                     u4[6]                    client
+        6528           24  cancel                   u4[6]                    client
+        6656           24  attempt                  u4[6]                    batcher
+        6784           24  status                   u4[6]                    worker or batcher
+        6912           24  message_len              u4[6]                    worker or batcher
+        7040           24  size.in                  u4[6, 1]                 client
+        7168           72  size.out                 u4[6, 3]                 worker
+        7296         1440  message                  u1[6, 240]               worker or batcher
+        8832           48  par.top_k                i8[6]                    client
+        8960           24  par.scale                f4[6]                    client
        12288          144  in.x                     f4[6, 2, 3]              client
        16384          240  in.ids                   i8[6, 5]                 client
        16640           24  len.in.text              u4[6]                    client
@@ -200,7 +201,7 @@ def test_worker_and_board_layouts(max_batch: int, max_lanes: int) -> None:
     assert worker.words.keys() == WORKER_WORDS.keys()
     assert worker.columns["rows.slot"].shape == (4, max_batch)
     assert worker.columns["lanes"].shape == (max_lanes,)
-    board = board_layout(max_lanes)
+    board = board_layout()
     assert board.words.keys() == BOARD_WORDS.keys()
     assert len({worker.digest, board.digest, worker_layout(max_batch + 1, max_lanes).digest}) == 3
     for layout in (worker, board):

@@ -96,3 +96,14 @@ def test_an_engines_sizes_count_for_times() -> None:
         time.took(64, 9 * MS)
     assert [round(time.mean_ns(n) / MS, 3) for n in (1, 8, 9, 40, 64)] == [2, 2, 9, 9, 9]
     assert time.high_ns(3) == time.high_ns(8)
+
+
+def test_other_sizes_make_other_times(member: CrewMember) -> None:
+    send(member, 4, 1 * MS)
+    finish(member, 0, 11 * MS)
+    seen = member.as_worker(None, 0)
+    member.forget_times((8, 64))
+    again = member.as_worker(None, 0)
+    assert again is not seen
+    assert again.time is member.time
+    assert not member.time.known

@@ -11,19 +11,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from batchpool.core.errors import InternalError, PoolError
+from batchpool.core.errors import InternalError, ModelError, PoolError, WorkerLost
+from batchpool.edge.visit import current
 from batchpool.wire.request import HeaderList
 
 _LOG = logging.getLogger("batchpool.frontend")
 _OK = 200
+_FAILURES = frozenset({ModelError.code, WorkerLost.code})
 
 
 class Answer(NamedTuple):
-    """One response. Header names are lower-case bytes; Content-Length is among them."""
+    """One response. Header names are lower-case bytes; Content-Length is among them.
+
+    code: the error's, as metrics count it; "ok" of what is none.
+    """
 
     status: int
     headers: HeaderList
     body: bytes
+    code: str = "ok"
 
 
 def found(headers: HeaderList, body: bytes) -> Answer:
@@ -36,20 +42,42 @@ def json_answer(content: Mapping[str, Any]) -> Answer:
     return _json(_OK, content, {})
 
 
-def refusal(error: BaseException, extra: Mapping[str, Any] | None = None) -> Answer:
+def refusal(
+    error: BaseException,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    name: bytes = b"",
+    model: str = "",
+) -> Answer:
     """The answer that says why not. extra: more keys for its JSON object.
 
+    The log hears of rows that failed, and where, so that it can be found in a worker's log too.
     Anything but a `PoolError` is a fault of ours: the log gets the traceback, the caller no
-    details.
+    details. name, model: of the request; on ASGI's road they are known.
     """
+    if not isinstance(error, PoolError) or error.code in _FAILURES:
+        _tell(error, name, model)
     if not isinstance(error, PoolError):
-        _LOG.error("unexpected exception while answering a request", exc_info=error)
         error = InternalError("internal error; the server's log has the details")
-    return _json(error.status, {**error.body(), **(extra or {})}, error.headers())
+    return _json(error.status, {**error.body(), **(extra or {})}, error.headers(), error.code)
 
 
-def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
+def _tell(error: BaseException, name: bytes, model: str) -> None:
+    visit = current()
+    if visit is not None and not name:
+        name, model = visit.name, visit.model
+    said: dict[str, Any] = {"request_id": name.decode("latin-1") or None, "model": model or None}
+    if isinstance(error, PoolError):
+        said |= {"code": error.code, "error": error.message, **error.facts}
+        _LOG.warning("a request failed: %(error)s", said)
+    else:
+        _LOG.error("unexpected exception while answering a request", said, exc_info=error)
+
+
+def _json(
+    status: int, content: Mapping[str, Any], headers: Mapping[str, str], code: str = "ok"
+) -> Answer:
     body = msgspec.json.encode(content)
     fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     fields += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    return Answer(status, fields, body)
+    return Answer(status, fields, body, code)

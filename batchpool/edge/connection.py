@@ -22,7 +22,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.edge.access import AccessLog
 from batchpool.edge.answers import refusal
+from batchpool.wire.identity import REQUEST_ID, made_id, request_id
 
 # Bytes of chunk sizes and extensions a chunked body may have for each of its own: one-byte chunks
 # have five.
@@ -42,9 +44,10 @@ class ConnectionLimits:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. A subclass may set other limits."""
+    """One connection. A subclass may set other limits, and says whose access log it is."""
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+    access: ClassVar[AccessLog] = AccessLog({"access_log": "off", "access_log_sample": 0})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,12 +96,29 @@ class Connection(HttpToolsProtocol):
             return
         if self.cycle is not None:
             self.cycle.disconnected = True  # nothing may follow the last answer
+        headers = dict(self.headers) if self._arriving else {}
+        name = request_id(headers) or made_id()
         answer = refusal(InvalidRequest(msg))
         lines = [b"HTTP/1.1 %d Bad Request" % answer.status]
-        lines += [b"%s: %s" % field for field in answer.headers]
+        lines += [b"%s: %s" % field for field in (*answer.headers, (REQUEST_ID, name))]
         lines += [b"connection: close", b"", answer.body]
         self.transport.write(b"\r\n".join(lines))
         self.transport.close()
+        if self.access.wants(answer.status, name):
+            self.access.tell(
+                road="none",
+                peer=self.client[0] if self.client else "",
+                method="-",
+                path=(self.url if self._arriving else b"") or b"-",
+                headers=headers,
+                begun_ns=int((self._begun_s if self._arriving else self.loop.time()) * 1e9),
+                status=answer.status,
+                code=answer.code,
+                name=name,
+                rows=0,
+                bytes_in=0,
+                bytes_out=len(answer.body),
+            )
 
     def _unsupported_upgrade_warning(self) -> None:
         """An upgrade was offered; uvicorn calls this when the parser gave up because of it.

@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from batchpool.client.port import Pending
 from batchpool.core.errors import PoolError
-from batchpool.edge.answers import Answer, refusal
 from batchpool.edge.door import Arrival, Door
 from batchpool.wire.raw import RawAgain
 from batchpool.wire.request import InferRequest
@@ -24,7 +23,7 @@ class KnownHead(NamedTuple):
 
     head: bytes
     length: int
-    url: bytes
+    path: bytes
     door: Door
     arrival: Arrival
     request: InferRequest
@@ -37,8 +36,8 @@ class Answering(Protocol):
     def rows_finished(self, cycle: FastCycle, pending: Pending) -> bool:
         """Answer with the outputs, or the error of a row; False: the caller has gone."""
 
-    def answer(self, cycle: FastCycle, answer: Answer) -> None:
-        """The one answer to this request, which is complete with it."""
+    def refuse(self, cycle: FastCycle, error: BaseException) -> None:
+        """The one answer to this request, which is complete with it, says why not."""
 
 
 class FastCycle:
@@ -59,12 +58,14 @@ class FastCycle:
         "door",
         "dropped_bytes",
         "keep_alive",
+        "path",
         "pending",
         "request",
         "response_complete",
     )
     message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
     door: Door
+    path: bytes
     arrival: Arrival
 
     def __init__(self, connection: Answering, keep_alive: bool) -> None:
@@ -84,4 +85,4 @@ class FastCycle:
 
     def failed(self, error: PoolError) -> None:
         self.pending = None
-        self.connection.answer(self, refusal(error))
+        self.connection.refuse(self, error)

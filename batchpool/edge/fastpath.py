@@ -12,9 +12,9 @@ byte, the last one of its connection is not parsed again if its whole body came 
 
 ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
 compressed bodies, `Expect`, offers of an upgrade, JSON so long that it is read in a thread,
-what a caller sends before its last answer is complete, callers that are behind with reading,
-and everything while there is an access log. uvicorn's pipeline keeps the answers in order;
-for that, for its stop and for `Connection`'s limits a request here is a cycle like any other.
+what a caller sends before its last answer is complete, and callers that are behind with
+reading. uvicorn's pipeline keeps the answers in order; for that, for its stop and for
+`Connection`'s limits a request here is a cycle like any other.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ import asyncio
 from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.client.port import Pending
+from batchpool.edge.access import GONE
 from batchpool.edge.answers import Answer, refusal
-from batchpool.edge.app import discard_bytes
 from batchpool.edge.connection import Connection
-from batchpool.edge.door import VERSION, Arrival, Door
+from batchpool.edge.door import Arrival, Door
 from batchpool.edge.fast_cycle import FastCycle, KnownHead
+from batchpool.edge.fast_road import FastRoad
 from batchpool.edge.front import Front
-from batchpool.wire.request import Fields, HeaderList
+from batchpool.edge.meter import FAST
+from batchpool.wire.identity import REQUEST_ID, TRACEPARENT, made_id, request_id
+from batchpool.wire.request import Fields
 from batchpool.wire.tables import Frame
 
 # Headers that change how a request is read or answered, and that only ASGI's road knows.
@@ -42,34 +45,6 @@ _UNUSUAL = frozenset(
 _OK = 200
 _LONG_HEAD_BYTES = 4096  # not worth keeping
 _LONG_BODY_BYTES = 64 * 1024  # of an answer; copying it behind its head would take long
-
-
-class FastRoad:
-    """What the connections of one front end share.
-
-    doors: by the path as it is sent.  discard_bytes: how much of a refused body is dropped.
-    """
-
-    def __init__(self, front: Front) -> None:
-        self.doors: dict[bytes, Door] = {}
-        for name, door in front.doors.items():
-            for path in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{VERSION}"):
-                self.doors[f"{path}/infer".encode()] = door
-        self.aside = front.aside
-        self.discard_bytes = discard_bytes(front)
-        self._fields: HeaderList | None = None
-        self._heads: dict[int, bytes] = {}
-
-    def head(self, status: int, fields: HeaderList) -> bytes:
-        """The status line and the fields of every answer; uvicorn makes them anew each second."""
-        if fields is not self._fields:
-            self._fields = fields
-            self._heads.clear()
-        head = self._heads.get(status)
-        if head is None:
-            head = STATUS_LINE[status] + b"".join(b"%s: %s\r\n" % field for field in fields)
-            self._heads[status] = head
-        return head
 
 
 class FastConnection(Connection):
@@ -86,9 +61,14 @@ class FastConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         cycle: Any = self.cycle
-        if isinstance(cycle, FastCycle) and cycle.pending is not None:
+        if not isinstance(cycle, FastCycle):
+            return
+        if cycle.pending is not None:
             cycle.disconnected = True
             cycle.door.abandon(cycle.pending)
+            self._gone(cycle)
+        elif cycle is self._taking and not cycle.answered:
+            self._gone(cycle)
 
     def data_received(self, data: bytes) -> None:
         known = self._known
@@ -99,9 +79,8 @@ class FastConnection(Connection):
             and not self._arriving  # the parser waits for the first byte of a request
             and self.cycle.response_complete
             and not self.flow.write_paused
-            and not self.access_log
             and not self.transport.is_closing()
-            and self.road.doors.get(known.url) is known.door
+            and self.road.doors.get(known.path) is known.door
         ):
             self._stirred_s = self.loop.time()
             if self.timeout_keep_alive_task is not None:
@@ -123,13 +102,14 @@ class FastConnection(Connection):
             if len(head) <= _LONG_HEAD_BYTES and head.endswith(b"\r\n\r\n"):
                 door, arrival, request = cycle.door, cycle.arrival, cycle.request
                 raw = door.again(arrival, request, size)
-                self._known = KnownHead(head, len(data), self.url, door, arrival, request, raw)
+                self._known = KnownHead(head, len(data), cycle.path, door, arrival, request, raw)
 
     def _take_whole(self, known: KnownHead, data: bytes) -> None:
         """A request whose head is known to the byte, and all of its body: no need to parse it."""
         cycle = FastCycle(self, True)
         self.cycle = cycle  # type: ignore[assignment]
         cycle.door = door = known.door
+        cycle.path = known.path
         cycle.arrival = arrival = known.arrival.again()
         at = len(known.head)
         try:
@@ -142,7 +122,7 @@ class FastConnection(Connection):
                 rows = request.rows
             cycle.pending = door.submit_again(arrival, request, rows, cycle)
         except Exception as exc:
-            self.answer(cycle, refusal(exc))
+            self.refuse(cycle, exc)
 
     # -- the parser's calls -------------------------------------------------------------
 
@@ -211,13 +191,14 @@ class FastConnection(Connection):
         headers = dict(self.headers)
         announced = headers.get(b"content-length", b"0")
         plain = parser.get_method() == b"POST" and _UNUSUAL.isdisjoint(headers)
-        if not plain or self.access_log or not announced.isdigit():
+        if not plain or not announced.isdigit():
             return False
         keep_alive = parser.should_keep_alive()
         if keep_alive and b"connection" in headers:
             keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
         cycle = FastCycle(self, keep_alive)
         cycle.door = door
+        cycle.path = self.url
         cycle.arrival = arrival = Arrival.of(headers, self._peer)
         try:
             door.admit(arrival)
@@ -225,7 +206,7 @@ class FastConnection(Connection):
                 return False
         except Exception as exc:
             cycle.answered = True
-            self._write(cycle, refusal(exc))
+            self._write_refusal(cycle, exc)
         self._take(cycle)
         return True
 
@@ -240,13 +221,14 @@ class FastConnection(Connection):
             cycle.request = request = cycle.door.parse(cycle.arrival, cycle.body)
             cycle.pending = cycle.door.submit(cycle.arrival, request, cycle)
         except Exception as exc:
-            self.answer(cycle, refusal(exc))
+            self.refuse(cycle, exc)
             return
         cycle.body = b""
 
     def rows_finished(self, cycle: FastCycle, pending: Pending) -> bool:
         """Answer with the outputs, or the error of a row; False: the caller has gone."""
         if self._is_gone(cycle):
+            self._gone(cycle)
             return False
         door, arrival, request = cycle.door, cycle.arrival, cycle.request
         assert request is not None
@@ -261,14 +243,17 @@ class FastConnection(Connection):
             else:
                 self.answer(cycle, door.fetch_and_encode(arrival, request, pending))
         except Exception as exc:
-            self.answer(cycle, refusal(exc))
+            self.refuse(cycle, exc)
         return True
 
     def _on_encoded(self, cycle: FastCycle, encoded: asyncio.Future[Answer]) -> None:
         if encoded.cancelled():  # the front end has ended
             return
         error = encoded.exception()
-        self.answer(cycle, encoded.result() if error is None else refusal(error))
+        if error is None:
+            self.answer(cycle, encoded.result())
+        else:
+            self.refuse(cycle, error)
 
     # -- the answer ---------------------------------------------------------------------
 
@@ -277,19 +262,48 @@ class FastConnection(Connection):
 
     def answer(self, cycle: FastCycle, answer: Answer) -> None:
         """The one answer to this request, which is complete with it."""
-        self._write(cycle, answer)
+        self._write(cycle, answer, *self._name_of(cycle, answer.status))
         self._end(cycle)
 
-    def _write(self, cycle: FastCycle, answer: Answer) -> None:
-        """Write it, unless the caller has gone."""
+    def refuse(self, cycle: FastCycle, error: BaseException) -> None:
+        """The same, saying why not."""
+        self._write_refusal(cycle, error)
+        self._end(cycle)
+
+    def _write_refusal(self, cycle: FastCycle, error: BaseException) -> None:
+        name = request_id(cycle.arrival.headers) or made_id()
+        answer = refusal(error, name=name, model=cycle.door.facts.spec.name)
+        self._write(cycle, answer, name, self.access.wants(answer.status, name))
+
+    def _name_of(self, cycle: FastCycle, status: int) -> tuple[bytes, bool]:
+        """The id that a request's answer is to have, and whether the access log tells of it."""
+        name = request_id(cycle.arrival.headers)
+        is_told = self.access.wants(status, name)
+        return name or (made_id() if is_told else b""), is_told
+
+    def _write(
+        self, cycle: FastCycle, answer: Answer, name: bytes = b"", is_told: bool = False
+    ) -> None:
+        """Write it, unless the caller has gone; count it before.
+
+        name: the request's id, if the answer is to have it. is_told: in the access log.
+        """
+        meter = cycle.door.meter
         if self._is_gone(cycle):
+            self._gone(cycle)
             return
+        if answer.code == "ok":
+            meter.answered(FAST, cycle.arrival.at_ns)
+        else:
+            meter.refused(FAST, answer.code)
         pieces = [self.road.head(answer.status, self.server_state.default_headers)]
         if isinstance(answer.headers, Fields):
             pieces.append(answer.headers.lines)
         else:
-            for name, value in answer.headers:
-                pieces += (name, b": ", value, b"\r\n")
+            for field, value in answer.headers:
+                pieces += (field, b": ", value, b"\r\n")
+        if name:
+            pieces += (b"x-request-id: ", name, b"\r\n")
         pieces.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
         if len(answer.body) <= _LONG_BODY_BYTES:
             pieces.append(answer.body)
@@ -297,6 +311,8 @@ class FastConnection(Connection):
         else:
             self.transport.write(b"".join(pieces))
             self.transport.write(answer.body)
+        if is_told:
+            self._tell(cycle, answer.status, answer.code, name, len(answer.body))
 
     def _answer_in_frame(self, cycle: FastCycle, frame: Frame, pending: Pending) -> None:
         """Answer 200 with a frame that was made before, and the tensors as they lie in the lane."""
@@ -304,11 +320,44 @@ class FastConnection(Connection):
         tensors: list[Any] = port.views(pending)
         head = self.road.head(_OK, self.server_state.default_headers)
         end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        name, is_told, headers = b"", False, cycle.arrival.headers
+        if self.access.is_on or REQUEST_ID in headers or TRACEPARENT in headers:
+            name, is_told = self._name_of(cycle, _OK)
+            if name:
+                end = b"x-request-id: %s\r\n%s" % (name, end)
+        cycle.door.meter.answered(FAST, cycle.arrival.at_ns)
         try:
             self.transport.write(b"".join([head, frame.fields.lines, end, frame.head, *tensors]))
         finally:
             port.release(pending)
+        if is_told:
+            self._tell(cycle, _OK, "ok", name, frame.size)
         self._end(cycle)
+
+    def _gone(self, cycle: FastCycle) -> None:
+        """The caller has left: nobody is there for an answer."""
+        status, code = GONE
+        cycle.door.meter.refused(FAST, code)
+        name = request_id(cycle.arrival.headers)
+        if self.access.wants(status, name):
+            self._tell(cycle, status, code, name or made_id(), 0)
+
+    def _tell(self, cycle: FastCycle, status: int, code: str, name: bytes, bytes_out: int) -> None:
+        arrival, request = cycle.arrival, cycle.request
+        self.access.tell(
+            road="fast",
+            peer=self._peer,
+            method="POST",
+            path=cycle.path,
+            headers=arrival.headers,
+            begun_ns=arrival.at_ns,
+            status=status,
+            code=code,
+            name=name,
+            rows=0 if request is None else request.rows.n,
+            bytes_in=int(arrival.headers.get(b"content-length", b"0")),
+            bytes_out=bytes_out,
+        )
 
     def _end(self, cycle: FastCycle) -> None:
         """The answer is complete and so is the request: go on with what came behind it."""
@@ -325,4 +374,6 @@ class FastConnection(Connection):
 
 def fast_protocol(front: Front) -> type[FastConnection]:
     """The connections of one front end."""
-    return type("FrontConnection", (FastConnection,), {"road": FastRoad(front)})
+    return type(
+        "FrontConnection", (FastConnection,), {"road": FastRoad(front), "access": front.access}
+    )

@@ -13,6 +13,7 @@ from batchpool.core.errors import Cancelled
 from batchpool.edge.answers import Answer
 from batchpool.edge.door import Arrival, Door
 from batchpool.edge.upload import Upload
+from batchpool.edge.visit import note
 
 _Result = TypeVar("_Result")
 
@@ -55,6 +56,7 @@ async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> A
         request = await aside.begin(door.parse, arrival, body)
     else:
         request = door.parse(arrival, body)
+    note(rows=request.rows.n)
     reply = Reply()
     pending = door.submit(arrival, request, reply)
     del body

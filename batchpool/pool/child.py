@@ -2,20 +2,21 @@
 
 A child dies with its supervisor (PR_SET_PDEATHSIG), whatever kills that one; it compares its
 parent's pid with the one it was given, because the parent may have died before the call. It
-ignores SIGINT: Ctrl+C reaches the whole terminal group, and only the supervisor acts on it.
+ignores SIGINT and SIGHUP: Ctrl+C and the end of a terminal reach its whole group, and only the
+supervisor acts on them.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import logging
+import gc
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 
+from batchpool.pool import logs
 from batchpool.shm.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
@@ -24,14 +25,16 @@ EXIT_MUST_RESTART = 4
 
 
 def start(parent: int) -> None:
-    """Bind this process's life to `parent`; ignore SIGINT."""
+    """Bind this process's life to `parent`; ignore SIGINT and SIGHUP."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see children.py:start_child
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # see children.py:start_child
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
 
 
 def outlast_sigterm() -> None:
@@ -49,12 +52,24 @@ def outlast_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
+def settle() -> None:
+    """Loading is over: let the garbage collector never walk what is there now.
+
+    Of a worker with a model in torch it walked 400,000 objects, for 0.3 s each time, while its
+    batches waited.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def arguments(role: str, argv: Sequence[str]) -> argparse.Namespace:
     """The flags every child is started with."""
     parser = argparse.ArgumentParser(prog=f"batchpool.pool {role}")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--name", default=role)
     parser.add_argument("--log-level", default="info")
+    parser.add_argument("--log-format", default="auto")
     return parser.parse_args(argv)
 
 
@@ -65,10 +80,6 @@ def control_channel(fd: int) -> Channel:
     return Channel(sock)
 
 
-def log_to_stderr(role: str, level: str) -> None:
-    """One line per message, with the role in front."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format=f"%(asctime)s {role} %(levelname)s %(message)s",
-    )
+def log_to_stderr(role: str, args: argparse.Namespace) -> None:
+    """Make stderr the log of this child, which its flags name."""
+    logs.set_up(role, args.name, args.log_level, args.log_format)

@@ -25,7 +25,8 @@ from batchpool.pool.ailments import (
 from batchpool.pool.answers import Answers, check_answers
 from batchpool.pool.gather import Part, count_extents, load_input, parts_of, store_output
 from batchpool.pool.padding import Padding
-from batchpool.shm.lane import Lane
+from batchpool.pool.worker_meter import COMPUTE, GATHER, SCATTER, WorkerMeter
+from batchpool.shm.lane import Lane, Origin
 from batchpool.shm.records import Records
 
 _LOG = logging.getLogger("batchpool.worker")
@@ -75,7 +76,10 @@ class Runner(Protocol):
 
 @dataclass
 class Flight:
-    """A batch that was launched: `rows` rows, padded to n. sizes: [n, dynamic dims]."""
+    """A batch that was launched: `rows` rows, padded to n. sizes: [n, dynamic dims].
+
+    loaded_ns: its inputs stood; computed_ns: the model's outputs did. 0 before that.
+    """
 
     record: int
     token: int
@@ -85,12 +89,15 @@ class Flight:
     sizes: dict[str, Array | None]
     handle: Any
     error: BaseException | None
+    loaded_ns: int = 0
+    computed_ns: int = 0
 
 
 class Worker:
     """One worker of one model, without the process around it.
 
-    padding: None if the model takes batches of any size.
+    padding: None if the model takes batches of any size. number: which of the pool's workers;
+    with a batch's token it says for good where a row failed.
     """
 
     def __init__(
@@ -101,8 +108,12 @@ class Worker:
         ring_batcher: Callable[[], None],
         clock_ns: Callable[[], int],
         padding: Padding | None = None,
+        number: int = 0,
+        meter: WorkerMeter | None = None,
     ) -> None:
         self.spec = spec
+        self._meter = WorkerMeter() if meter is None else meter
+        self._number = number
         self.lanes: dict[int, Lane] = {}
         self._records = records
         self._runner = runner
@@ -113,7 +124,6 @@ class Worker:
         self._cq = records.cq_producer()
         self._flights: deque[Flight] = deque()
         self._failures = 0
-        self._logged: set[type[BaseException]] = set()
 
     def add_lane(self, number: int, serial: int, lane: Lane, *, adopt: bool = False) -> None:
         """A lane is mapped here; acknowledging it lets the batcher send its rows.
@@ -169,6 +179,8 @@ class Worker:
                 inputs[tensor.name], flight.sizes[tensor.name] = self._load(flight, tensor)
             for tensor in self.spec.parameters:
                 inputs[tensor.name], _ = self._load(flight, tensor, parameter=True)
+            flight.loaded_ns = self._clock_ns()
+            self._meter.took(GATHER, flight.loaded_ns - now_ns)
             views = n == rows and len(parts) == 1 and isinstance(parts[0].where, slice)
             flight.handle = self._runner.launch(rows, inputs, flight.sizes, views, parts)
         except (Exception, SystemExit) as exc:  # whatever a model raises fails its batch only
@@ -205,6 +217,8 @@ class Worker:
             if flight.error is not None:
                 raise flight.error
             found = self._runner.finish(flight.handle)
+            flight.computed_ns = self._clock_ns()
+            self._meter.took(COMPUTE, flight.computed_ns - flight.loaded_ns)
             answers = check_answers(self.spec, found, flight.n, flight.sizes, flight.rows)
             self._store(flight, answers)
             failed = answers.failed
@@ -215,10 +229,11 @@ class Worker:
                 raise MustRestart(f"the device is broken: {text}") from exc
             outcome = Outcome.NO_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
             for part in flight.parts:
-                part.lane.write_status(part.slots, Status.MODEL_ERROR, text)
+                part.lane.write_status(part.slots, Status.MODEL_ERROR, text, self._origin(flight))
         if failed is not None:
             self._mark(flight, failed)
-        self._publish(flight, outcome)
+        wrong = flight.rows if failed is None else len(failed)
+        self._publish(flight, outcome, wrong)
         if outcome is Outcome.OK:
             self._failures = 0
         elif outcome is Outcome.FAILED:
@@ -227,12 +242,13 @@ class Worker:
                 raise MustRestart(f"{self._failures} batches failed in a row: {text}")
 
     def _log(self, flight: Flight, exc: BaseException, text: str) -> None:
-        """One line per failed batch, and the traceback of the first of each kind."""
-        first = type(exc) not in self._logged
-        self._logged.add(type(exc))
-        _LOG.warning(
-            "a batch of %d rows failed: %s", flight.rows, text, exc_info=exc if first else None
-        )
+        batch, worker = self._origin(flight)
+        said = {"rows": flight.rows, "error": text, "batch": batch, "worker": worker}
+        said["model"] = self.spec.name
+        _LOG.warning("a batch of %(rows)d rows failed: %(error)s", said, exc_info=exc)
+
+    def _origin(self, flight: Flight) -> Origin:
+        return flight.token, self._number
 
     def _store(self, flight: Flight, answers: Answers) -> None:
         for name, rows in answers.outputs.items():
@@ -244,12 +260,16 @@ class Worker:
             for i in range(part.start, part.stop) if failed else ():
                 if i in failed:
                     slot = part.slots[i - part.start : i - part.start + 1]
-                    part.lane.write_status(slot, Status.MODEL_ERROR, failed[i])
+                    origin = self._origin(flight)
+                    part.lane.write_status(slot, Status.MODEL_ERROR, failed[i], origin)
 
-    def _publish(self, flight: Flight, outcome: Outcome) -> None:
+    def _publish(self, flight: Flight, outcome: Outcome, failed: int) -> None:
         """Outputs and statuses stand; `finished` says so, then the ring, then the bell."""
         records, record = self._records, flight.record
         now_ns = self._clock_ns()
+        if outcome is Outcome.OK:
+            self._meter.took(SCATTER, now_ns - flight.computed_ns)
+        self._meter.ran(outcome, flight.rows, failed)
         records.end_ns[record] = now_ns
         records.outcome[record] = int(outcome)
         records.fence()

@@ -6,6 +6,7 @@ client/port.py, the batcher's in pool/batcher.py, the worker's in pool/worker.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,10 @@ from batchpool.core.tensors import Array, ModelSpec
 from batchpool.shm.columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
+
+# Where a row failed: the token of its batch, and the number of the worker that had it.
+Origin = tuple[int, int]
+_ORIGIN = re.compile(rb"\x1e(\d+) (\d+)\Z")  # behind the text of a message
 
 
 class Word:
@@ -55,7 +60,15 @@ class Lane:
         self.slots = layout.slots
         self._fence = fence
         cells = memory.cells()
-        for name in ("gate", "generation", "cancels", "claimed", "refused", "stale"):
+        for name in (
+            "gate",
+            "generation",
+            "cancels",
+            "claimed",
+            "refused",
+            "refused_share",
+            "stale",
+        ):
             setattr(self, name, Word(cells, word(layout, name)))
         columns = layout.columns
         self.state = memory.array(columns["state"])
@@ -79,6 +92,7 @@ class Lane:
     cancels: Word
     claimed: Word
     refused: Word
+    refused_share: Word
     stale: Word
 
     def scalars(self, name: str) -> Cells:
@@ -100,9 +114,12 @@ class Lane:
     def gate_is_open(self) -> bool:
         return self.gate.get() == Gate.OPEN
 
-    def write_status(self, slots: Array, status: Status, text: str = "") -> None:
-        """How these rows ended, with an optional text of at most MESSAGE_BYTES bytes."""
-        raw = text.encode(errors="replace")[:MESSAGE_BYTES]
+    def write_status(
+        self, slots: Array, status: Status, text: str = "", origin: Origin | None = None
+    ) -> None:
+        """How these rows ended, with a text that is cut so that all takes MESSAGE_BYTES bytes."""
+        tail = b"" if origin is None else b"\x1e%d %d" % origin
+        raw = text.encode(errors="replace")[: MESSAGE_BYTES - len(tail)] + tail
         if raw:
             self.message[slots, : len(raw)] = np.frombuffer(raw, np.uint8)
         self.message_len[slots] = len(raw)
@@ -110,8 +127,16 @@ class Lane:
 
     def read_message(self, slot: int) -> str:
         """The text of a row that did not end well; "" if there is none."""
+        return _ORIGIN.sub(b"", self._raw_message(slot)).decode(errors="ignore")
+
+    def read_origin(self, slot: int) -> Origin | None:
+        """Where a row that did not end well failed; None if nobody said so."""
+        found = _ORIGIN.search(self._raw_message(slot))
+        return None if found is None else (int(found[1]), int(found[2]))
+
+    def _raw_message(self, slot: int) -> bytes:
         length = min(int(self.message_len[slot]), MESSAGE_BYTES)
-        return self.message[slot, :length].tobytes().decode(errors="ignore")
+        return self.message[slot, :length].tobytes()
 
 
 def lane_of(spec: ModelSpec, slots: int, memory: Memory) -> Lane:

@@ -231,12 +231,12 @@ FENCE_MUTANTS = [
 # -- a lane ---------------------------------------------------------------------------------
 
 _STORE = """            for name, column in self._inputs:
-                column.store(where, rows.tensors[name])
+                column.store(where, tensors[name])
 """
-_RETURN = """        self._due_at[slots[0]] = deadline_ns
+_RETURN = """        self._due_at[first] = deadline_ns
         return pending
 """
-_PUBLISH_FIRST = f"""        self._due_at[slots[0]] = deadline_ns
+_PUBLISH_FIRST = f"""        self._due_at[first] = deadline_ns
         self.flush()
         {PAUSE}
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -12,11 +13,12 @@ from tests.process.sized_models import INPUTS, OUTPUTS, PARAMETERS, check_size
 
 
 class Threads(bp.Model):
-    """y = Wx by a matrix product; and with how many threads this worker computes it."""
+    """y = Wx by a matrix product; with how many threads this worker computes it, and how many
+    objects the garbage collector lets be."""
 
     inputs = [bp.Tensor("x", "float32", (256,))]
     outputs = [bp.Tensor("y", "float32", (256,)), bp.Tensor("threads", "int64"),
-               bp.Tensor("pid", "int64")]  # fmt: skip
+               bp.Tensor("pid", "int64"), bp.Tensor("frozen", "int64")]  # fmt: skip
 
     def load(self, device: str) -> None:
         self.weight = 2 * torch.eye(256, device=device)
@@ -28,7 +30,8 @@ class Threads(bp.Model):
         y = x @ self.weight
         x += 1  # its own copy: a neighbour or a retry never sees this
         threads = torch.full((n,), torch.get_num_threads())
-        return {"y": y, "threads": threads, "pid": torch.full((n,), os.getpid())}
+        pid, frozen = torch.full((n,), os.getpid()), torch.full((n,), gc.get_freeze_count())
+        return {"y": y, "threads": threads, "pid": pid, "frozen": frozen}
 
 
 class SizedTorch(bp.Model):

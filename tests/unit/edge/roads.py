@@ -14,12 +14,13 @@ from tests.unit.edge.edge_double import Caller, Edge, Site, calling, edge, servi
 from tests.unit.edge.loops import until
 
 _DATE = re.compile(rb"\r\ndate: [^\r]+")
+_MADE = re.compile(rb"(\r\nx-request-id: )[0-9a-f]{16}(?=\r)")
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 
 
 @dataclass
 class Roads:
-    """What went over one site: answers without their dates; how many the fast road took, and
+    """What went over one site: answers without dates and made ids; how many the fast road took, and
     how many of them by a head that it knew."""
 
     answers: list[bytes] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Visit:
 
     async def take_end(self) -> None:
         """Whatever else comes until the server ends the connection."""
-        self.found.answers.append(_DATE.sub(b"", await self.caller.ended()) + b"<end>")
+        self.found.answers.append(_constant(await self.caller.ended()) + b"<end>")
 
     def feed(self, pieces: Iterable[bytes]) -> None:
         """Hand pieces to the server as so many reads."""
@@ -63,7 +64,12 @@ async def take(caller: Caller, *, has_body: bool = True) -> bytes:
     head = await caller.reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)
     size = int(length[1]) if has_body and length else 0
-    return _DATE.sub(b"", head) + await caller.reader.readexactly(size)
+    return _constant(head) + await caller.reader.readexactly(size)
+
+
+def _constant(head: bytes) -> bytes:
+    """Without what differs from answer to answer: the date, and a request id that was made."""
+    return _MADE.sub(rb"\1made", _DATE.sub(b"", head))
 
 
 async def over(fast: bool, scenario: Scenario, *models: type[Model], **facts: Any) -> Roads:

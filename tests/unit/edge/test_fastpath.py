@@ -140,6 +140,10 @@ SLOW: dict[str, bytes] = {
 }
 
 
+# Refused, but not for what they say: at the claim, by the model, when the answer is written.
+RIGHT_SO_FAR = {"more rows than slots", "model error", "bytes that JSON cannot carry"}
+
+
 def pool_for(sent: bytes) -> tuple[tuple[type[Any], ...], int]:
     """The models a request needs, and slots: few where a row is a megabyte."""
     for path, model in ((WIDE, Wide), (ECHO, Echo)):
@@ -154,15 +158,18 @@ async def test_every_request_is_answered_alike(name: str) -> None:
     sent = {**FAST, **SLOW}[name]
 
     async def scenario(it: Visit) -> None:
-        await it.send(sent)
-        await it.take()
+        for _ in range(3):  # from the second time on its head is known
+            it.feed([sent])
+            await it.take()
         await it.send(request("/v2", method="GET"))  # the connection is in step
         assert b'"batchpool"' in await it.take()
         assert all(port.map.claimed == 0 for port in it.of.pool.session.ports.values())
 
     models, slots = pool_for(sent)
     found = await same(scenario, *models, slots=slots, max_batch=4096, server={"max_body_mib": 2})
-    assert found.fast == (name in FAST)
+    right = found.answers[0].startswith(b"HTTP/1.1 200 ") or name in RIGHT_SO_FAR
+    assert found.fast == (3 if name in FAST else 0)
+    assert found.known == (2 if name in FAST and right else 0)
 
 
 # -- framing -------------------------------------------------------------------------------

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.edge import app
 from batchpool.edge.connection import ConnectionLimits
-from tests.unit.edge.calls import affine
 from tests.unit.edge.edge_double import calling, edge, request, serving
 from tests.unit.edge.loops import on_loop, until
 from tests.unit.edge.models import Affine, Wide
@@ -221,28 +218,3 @@ async def test_an_idle_connection_is_swept() -> None:
             await caller.send(SHORT)
             assert (await caller.answer()).status == 200
         assert await caller.ended() == b""
-
-
-# -- the access log --------------------------------------------------------------------------
-
-
-@on_loop
-async def test_with_an_access_log_all_requests_stand_in_it(
-    caplog: pytest.LogCaptureFixture, tasks: list[object]
-) -> None:
-    async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
-        await until(lambda: site.connections == 1, "the connection is accepted")
-        (connection,) = site.server.server_state.connections
-        connection.access_log = True
-        logger = logging.getLogger("uvicorn.access")
-        propagate, logger.propagate = logger.propagate, True
-        try:
-            with caplog.at_level(logging.INFO):
-                await caller.send(SHORT + request(INFER, json.dumps(affine(1)).encode()))
-                assert (await caller.answer()).status == 200
-                assert (await caller.answer()).status == 200
-        finally:
-            logger.propagate = propagate
-        written = [record.getMessage() for record in caplog.records]
-        assert len(written) == len(tasks) == 2
-        assert all(line.endswith(f'"POST {INFER} HTTP/1.1" 200') for line in written)

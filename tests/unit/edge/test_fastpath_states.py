@@ -51,22 +51,27 @@ STATES = {
 }
 
 
+def refused(it: Visit) -> int:
+    """Claims that were refused, for want of room or for a flow's share."""
+    lane = it.of.pool.port("affine").lane
+    return lane.refused.get() + lane.refused_share.get()
+
+
 @pytest.mark.parametrize("state", STATES)
 @on_loop
 async def test_refusals_at_the_headers_and_at_the_claim(state: str) -> None:
     async def scenario(it: Visit) -> None:
-        refused = it.of.pool.port("affine").lane.refused
         await it.send(SHORT[:-3])
         await until(lambda: it.site.under_way == 1, "the headers have come")
         STATES[state](it)
         await it.send(SHORT[-3:])
         await it.take()
-        before = refused.get() if state != "pool gone" else 0
+        before = refused(it) if state != "pool gone" else 0
         for sent in (SHORT, raw(bytes(64 * 1024)), infer(affine(1))):
             await it.send(sent)
             assert b"retry-after" in await it.take() or state in ("broken", "pool gone")
         if state in ("overloaded", "at its share"):
-            assert refused.get() == before + 3
+            assert refused(it) == before + 3
 
     assert (await same(scenario, Affine)).fast == 4
 

@@ -16,35 +16,11 @@ from tests.unit.edge.edge_double import request
 from tests.unit.edge.loops import on_loop, until
 from tests.unit.edge.models import Affine
 from tests.unit.edge.roads import Visit, over, same
-from tests.unit.edge.test_fastpath import FAST, INFER, RAW, ROW, SHORT, pool_for, raw
-from tests.unit.edge.test_fastpath_states import STATES
+from tests.unit.edge.test_fastpath import INFER, RAW, ROW, SHORT, raw
+from tests.unit.edge.test_fastpath_states import STATES, refused
 
 OTHER = np.arange(4, 8, dtype="f4").tobytes()
 TOLD = raw(OTHER)
-
-
-# Refused, but not for what they say: at the claim, by the model, when the answer is written.
-RIGHT_SO_FAR = {"more rows than slots", "model error", "bytes that JSON cannot carry"}
-
-
-@pytest.mark.parametrize("name", FAST)
-@on_loop
-async def test_every_request_three_times(name: str) -> None:
-    sent = FAST[name]
-
-    async def scenario(it: Visit) -> None:
-        for _ in range(3):
-            it.feed([sent])
-            await it.take()
-        await it.send(request("/v2", method="GET"))  # the connection is in step
-        assert b'"batchpool"' in await it.take()
-        assert all(port.map.claimed == 0 for port in it.of.pool.session.ports.values())
-
-    models, slots = pool_for(sent)
-    found = await same(scenario, *models, slots=slots, max_batch=4096, server={"max_body_mib": 2})
-    assert found.fast == 3
-    right = found.answers[0].startswith(b"HTTP/1.1 200 ") or name in RIGHT_SO_FAR
-    assert found.known == (2 if right else 0)
 
 
 @on_loop
@@ -138,14 +114,13 @@ async def test_refusals_of_a_known_head(state: str) -> None:
     async def scenario(it: Visit) -> None:
         it.feed([SHORT])
         await it.take()
-        refused = it.of.pool.port("affine").lane.refused
-        before = refused.get()
+        before = refused(it)
         STATES[state](it)
         for _ in range(3):
             it.feed([SHORT])
             await it.take()
         if state in ("overloaded", "at its share"):
-            assert refused.get() == before + 3
+            assert refused(it) == before + 3
 
     assert (await same(scenario, Affine)).known == 3
 

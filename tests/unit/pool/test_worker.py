@@ -181,6 +181,7 @@ class Speechless(Exception):
         return None  # type: ignore[return-value]  # noqa: PLE0307
 
 
+TEXT_BYTES = MESSAGE_BYTES - len("\x1e1 0")  # behind it stands where the row failed
 CAUSES: list[tuple[BaseException, str]] = [
     (ValueError("row 3 is odd"), "ValueError: row 3 is odd"),
     (ValueError("two\nlines   and\ttabs"), "ValueError: two lines and tabs"),
@@ -195,8 +196,8 @@ CAUSES: list[tuple[BaseException, str]] = [
     (InvalidRequest("the text is empty"), "the text is empty"),
     (FileNotFoundError(2, "No such file", "a\udcffb"), "[Errno 2] No such file: 'a\\udcffb'"),
     (ValueError("a\udcffb"), "ValueError: a?b"),
-    (ValueError("é" * 10**6), "ValueError: " + "é" * ((MESSAGE_BYTES - 12) // 2)),
-    (InvalidRequest("x" * 10**6), "x" * MESSAGE_BYTES),
+    (ValueError("é" * 10**6), "ValueError: " + "é" * ((TEXT_BYTES - 12) // 2)),
+    (InvalidRequest("x" * 10**6), "x" * TEXT_BYTES),
 ]
 
 

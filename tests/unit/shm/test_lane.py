@@ -8,7 +8,7 @@ import pytest
 from batchpool.core.errors import Status
 from batchpool.core.layout import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
 from batchpool.core.lifecycle import Gate, State
-from batchpool.shm.lane import Lane, lane_of
+from batchpool.shm.lane import Lane, Origin, lane_of
 from tests.unit.lanes import new_lane, new_records, other_side
 from tests.unit.specs import AFFINE, MIXED
 
@@ -85,6 +85,19 @@ def test_a_status_and_its_text_are_bounded(lane: Lane, text: str, read: str) -> 
     assert [client.read_message(slot) for slot in (1, 3)] == [read, read]
     assert client.status.tolist() == [0, 1, 0, 1]
     assert [client.read_message(slot) for slot in (0, 2)] == ["", ""]
+
+
+@pytest.mark.parametrize("text", ["", "ValueError: é€😀", "a" * 10_000, "é" * 200, "\x1e7 8"])
+@pytest.mark.parametrize("origin", [(1, 0), (2**64 - 1, 12345)])
+def test_a_status_says_where_the_row_failed(lane: Lane, text: str, origin: Origin) -> None:
+    lane.write_status(SOME, Status.MODEL_ERROR, text, origin)
+    client = other_side(lane)
+    assert [client.read_origin(slot) for slot in (1, 3)] == [origin, origin]
+    read = client.read_message(1)
+    assert text.startswith(read)
+    assert len(read) == len(text) or len(read.encode()) > MESSAGE_BYTES - 32
+    lane.write_status(SOME, Status.MODEL_ERROR, "elsewhere")
+    assert (client.read_origin(1), client.read_message(1)) == (None, "elsewhere")
 
 
 def test_a_length_nobody_right_wrote_leads_nobody_out_of_the_slot(lane: Lane) -> None:

@@ -1,0 +1,95 @@
+"""Where log lines go: a descriptor that is never waited for and never complained about.
+
+A log is less than what it tells of: a pipe whose reader is gone or stands still, a stopped
+terminal, a journal that is behind or a full disk cost lines, never the work. So no write waits:
+pipes and terminals are opened once more without blocking, for this process alone; a socket has
+a flag for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from functools import partial
+
+# Of one write. A pipe takes so much whole or not at all, so that the lines of several processes
+# do not mix; the journal cuts lines at 48 KiB.
+_PIPE_BYTES = select.PIPE_BUF
+_MOST_BYTES = 32 * 1024
+
+
+class Sink:
+    """Writes whole lines to a descriptor of this process. most_bytes: of one line."""
+
+    def __init__(self, fd: int) -> None:
+        mode = os.fstat(fd).st_mode
+        self.most_bytes = _PIPE_BYTES if stat.S_ISFIFO(mode) else _MOST_BYTES
+        self._torn = False  # the last line has no end
+        self._own: socket.socket | int | None = None  # another way to the same place
+        if stat.S_ISSOCK(mode):
+            sock = self._own = socket.socket(fileno=os.dup(fd))
+            flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+            self._put: Callable[[bytes], int] = lambda raw: sock.send(raw, flags)
+        elif stat.S_ISFIFO(mode) or os.isatty(fd):
+            self._put = self._to_stream(fd)
+        else:
+            self._put = partial(os.write, fd)
+
+    def _to_stream(self, fd: int) -> Callable[[bytes], int]:
+        """A pipe or terminal. Without the right to open it again, what has no room is not tried."""
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            own = self._own = os.open(f"/proc/self/fd/{fd}", flags)
+        except OSError:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+
+            def put(raw: bytes) -> int:
+                events = poll.poll(0)
+                return os.write(fd, raw) if events and events[0][1] & select.POLLOUT else 0
+
+            return put
+        return partial(os.write, own)
+
+    def close(self) -> None:
+        """Let go of what it opened; the descriptor itself is the caller's."""
+        if isinstance(self._own, socket.socket):
+            self._own.close()
+        elif self._own is not None:
+            os.close(self._own)
+        self._own = None
+
+    def write(self, lines: list[bytes]) -> bool:
+        """Write lines of one message; False if they are lost, or some of them."""
+        for group in self._groups(lines):
+            if self._torn:
+                group = b"\n" + group
+            try:
+                done = self._put(group)
+            except OSError:
+                return False
+            self._torn = group[:done][-1:] not in (b"\n", b"") or (self._torn and not done)
+            if done < len(group):
+                return False
+        return True
+
+    def _groups(self, lines: list[bytes]) -> list[bytes]:
+        """As many lines a write as it takes; one byte is for the end of a torn line."""
+        groups = [b""]
+        for line in lines:
+            if groups[-1] and len(groups[-1]) + len(line) >= self.most_bytes:
+                groups.append(b"")
+            groups[-1] += line
+        return groups
+
+
+def is_journal(fd: int, env: Mapping[str, str]) -> bool:
+    """Whether a descriptor leads to systemd's journal ($JOURNAL_STREAM names its socket)."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return env.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"

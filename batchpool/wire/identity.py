@@ -1,0 +1,43 @@
+"""The name of a request: what its caller, its answer and the log all call it by.
+
+    X-Request-Id   1 to 128 visible ASCII characters; anything else is replaced by a made one
+    traceparent    W3C trace context: its trace id, where there is no X-Request-Id
+
+It comes back in the answer's X-Request-Id. It has nothing to do with the protocol's own `id`,
+which stands in the bodies of a request and of its good answer only, and which nobody checks.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from batchpool.wire.request import Headers
+
+REQUEST_ID = b"x-request-id"
+TRACEPARENT = b"traceparent"
+
+_VISIBLE = re.compile(rb"[!-~]{1,128}")
+# https://www.w3.org/TR/trace-context/#traceparent-header: version ff, and ids of zeros only, are
+# invalid; a version after 00 may have more behind the flags.
+_TRACE = re.compile(
+    rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}"
+    rb"-[0-9a-f]{2}(?P<more>-.*)?"
+)
+
+
+def request_id(headers: Headers) -> bytes:
+    """The name of a request by its headers; b"" where it brings none."""
+    given = headers.get(REQUEST_ID)
+    if given is not None and _VISIBLE.fullmatch(given):
+        return given
+    parent = headers.get(TRACEPARENT)
+    trace = None if parent is None else _TRACE.fullmatch(parent)
+    if trace is not None and not (trace["version"] == b"00" and trace["more"]):
+        return trace["trace"]
+    return b"" if given is None else made_id()
+
+
+def made_id() -> bytes:
+    """A name for a request without one: 16 hexadecimal digits."""
+    return b"%016x" % random.getrandbits(64)

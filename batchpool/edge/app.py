@@ -19,11 +19,15 @@ from batchpool.core.errors import (
     NotFound,
     PoolError,
 )
+from batchpool.edge.access import AccessLog
 from batchpool.edge.answers import Answer, refusal
 from batchpool.edge.door import VERSION, Arrival
 from batchpool.edge.front import Ask, Front
 from batchpool.edge.infer import infer
+from batchpool.edge.meter import ASGI, GONE
+from batchpool.edge.page.routes import page_routes
 from batchpool.edge.upload import Upload
+from batchpool.edge.visit import note, visit
 
 # How much of a body that was refused is taken and dropped so that the caller can read why.
 # It costs no memory; a caller that goes on sending beyond that loses its connection.
@@ -38,20 +42,39 @@ def build_app(front: Front) -> Starlette:
         ("/v2/health/live", front.live),
         ("/v2/health/ready", front.ready),
         ("/v2", front.server_metadata),
-        ("/", front.root),
         *((path, front.model_ready) for path in _model("/ready")),
         *((path, front.model_config) for path in _model("/config")),
         *((path, front.model_metadata) for path in _model("")),
     ]
+    if not front.has_page:
+        questions.append(("/", front.root))
     routes += [Route(path, Question(ask, discard), methods=["GET"]) for path, ask in questions]
+    if front.has_page:
+
+        async def send_answer(answer: Answer, upload: Upload, send: Send) -> None:
+            await _send(answer, upload, send, discard)
+
+        routes += page_routes(front, send_answer)
+    routes.append(Route("/metrics", Metrics(front, discard), methods=["GET"]))
 
     async def refuse(request: Request, exc: Exception) -> Response:
         return _Sent(_refusal_of(request, exc), discard)
 
     refused = {HTTPException: refuse, PoolError: refuse, Exception: refuse}
-    app = Starlette(routes=routes, exception_handlers=refused)
+    app = _App(front.access, routes=routes, exception_handlers=refused)
     app.router.redirect_slashes = False
     return app
+
+
+class _App(Starlette):
+    """It answers each request as a visit."""
+
+    def __init__(self, access: AccessLog, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await visit(super().__call__, self._access, scope, receive, send)
 
 
 def discard_bytes(front: Front) -> int:
@@ -107,15 +130,40 @@ class Infer:
         upload = Upload(receive, headers)
         names = scope["path_params"]
         answer: Answer | None
+        peer = scope.get("client") or ("",)
+        arrival = Arrival.of(headers, peer[0])
+        meter = self._front.meter(names["model"])
         try:
             door = self._front.door(names["model"], names.get("version", VERSION))
-            peer = scope.get("client") or ("",)
-            arrival = Arrival.of(headers, peer[0])
+            note(model=names["model"])
             answer = await infer(door, arrival, upload, self._front.aside)
         except Exception as exc:
             answer = refusal(exc)
-        if answer is not None:
-            await _send(answer, upload, send, self._discard_bytes)
+        if answer is None:
+            meter.refused(ASGI, GONE)
+            return
+        if answer.code == "ok":
+            meter.answered(ASGI, arrival.at_ns)
+        else:
+            meter.refused(ASGI, answer.code)
+        await _send(answer, upload, send, self._discard_bytes)
+
+
+class Metrics:
+    """GET /metrics, made in the thread for long work."""
+
+    def __init__(self, front: Front, discard_bytes: int) -> None:
+        self._front = front
+        self._discard_bytes = discard_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        try:
+            accept = headers.get(b"accept", b"")
+            answer = await self._front.aside.begin(self._front.scrape, accept)
+        except Exception as exc:
+            answer = refusal(exc)
+        await _send(answer, Upload(receive, headers), send, self._discard_bytes)
 
 
 class _Sent(Response):
@@ -140,6 +188,7 @@ async def _send(answer: Answer, upload: Upload, send: Send, discard_bytes: int) 
     connection ends: nobody could say whether what follows is that body or the next request.
     """
     headers = answer.headers
+    note(code=answer.code)
     closing = upload.awaited and not upload.ended
     if closing:
         headers = [*headers, (b"connection", b"close")]

@@ -1,0 +1,108 @@
+"""Broadcast: one snapshot a second, shared by all viewers of a front end; none, no work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+import msgspec
+
+from batchpool.core.errors import Draining, Overloaded, PoolError
+
+_LOG = logging.getLogger("batchpool.frontend")
+MOST_VIEWERS = 32
+INTERVAL_S = 1.0
+_COME_AGAIN_MS = 10_000  # one of the viewers may have gone by then
+
+
+class Source(Protocol):
+    """What makes snapshots. begin: the first viewer comes; rest: the last one has gone.
+
+    take raises PoolError when there is no snapshot now.
+    """
+
+    def begin(self) -> None: ...
+    async def take(self) -> dict[str, Any]: ...
+    def rest(self) -> None: ...
+
+
+def event(content: Any, kind: str = "") -> bytes:
+    """A server-sent event. JSON has no line breaks of its own, so it is one line."""
+    named = b"event: %s\n" % kind.encode() if kind else b""
+    return named + b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+
+class Broadcast:
+    """The snapshots of one front end to all its viewers."""
+
+    def __init__(self, source: Source, interval_s: float = INTERVAL_S) -> None:
+        self._source = source
+        self._interval_s = interval_s
+        self._taking: asyncio.Task[None] | None = None
+        self._news: asyncio.Future[None] | None = None
+        self.viewers = 0
+        self.count = 0  # of snapshots
+        self.latest = b""  # as an event; empty before the first
+        self.ended = ""  # why no more will come
+
+    def join(self) -> None:
+        """A viewer comes; Overloaded when there are too many, Draining at the end."""
+        if self.ended:
+            raise Draining(self.ended)
+        if self.viewers >= MOST_VIEWERS:
+            text = f"{self.viewers} viewers watch this front end, the most it serves"
+            raise Overloaded(text, _COME_AGAIN_MS)
+        self.viewers += 1
+        if self._taking is None:
+            self.latest = b""
+            self._source.begin()
+            self._taking = asyncio.get_running_loop().create_task(self._run())
+
+    def leave(self) -> None:
+        """A viewer has gone; with the last one the work ends."""
+        self.viewers -= 1
+        if not self.viewers:
+            self._stop()
+
+    def end(self, why: str) -> None:
+        """No more snapshots: every viewer is told so."""
+        if not self.ended:
+            self.ended = why
+            self._stop()
+            self._tell()
+
+    async def after(self, count: int, within_s: float) -> bool:
+        """Wait for the snapshot after number `count`, or the end; False when neither comes."""
+        if self.count > count or self.ended:
+            return True
+        if self._news is None:
+            self._news = asyncio.get_running_loop().create_future()
+        await asyncio.wait((self._news,), timeout=within_s)
+        return self.count > count or bool(self.ended)
+
+    def _stop(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+            self._source.rest()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            news.set_result(None)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + self._interval_s
+            try:
+                self.latest = event(await self._source.take())
+            except PoolError as exc:
+                _LOG.debug("no snapshot for the page: %s", exc.message)
+            except Exception:
+                _LOG.exception("no snapshot for the page")
+            else:
+                self.count += 1
+                self._tell()
+            await asyncio.sleep(max(0.0, due_s - loop.time()))

@@ -1,0 +1,172 @@
+// The API's page: openapi.json as text for people. Nothing here knows a path or an error by itself.
+
+import { element } from "./dom.js";
+
+const METHODS = ["get", "post", "put", "delete"];
+
+function resolve(document, thing) {
+  if (!thing?.$ref) return thing;
+  const parts = thing.$ref.slice(2).split("/");
+  return parts.reduce((found, part) => found[part.replaceAll("~1", "/").replaceAll("~0", "~")], document);
+}
+
+function show(api) {
+  const base = location.href.replace(/\/docs\/?([?#].*)?$/, "");
+  const told = api.servers[0].url;
+  const here = (text) => text.replaceAll(told, base);
+  document.getElementById("url").textContent = base;
+  const main = document.getElementById("api");
+  main.append(element("p", { class: "intro", text: plain(api.info.description) }));
+  for (const tag of api.tags) main.append(section(api, tag, here));
+  main.append(errors(api));
+  const contents = document.getElementById("contents");
+  for (const part of main.querySelectorAll("section")) {
+    const name = part.querySelector("h2").textContent;
+    contents.append(element("a", { href: `#${part.id}`, text: name }));
+  }
+  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+}
+
+function plain(text) {
+  return (text ?? "").replaceAll("`", "");
+}
+
+function section(api, tag, here) {
+  const id = `tag-${tag.name}`;
+  const made = element("section", { class: "card", id, "aria-labelledby": `${id}-title` });
+  made.append(element("h2", { id: `${id}-title`, text: tag.name }));
+  for (const [path, item] of Object.entries(api.paths)) {
+    for (const method of METHODS) {
+      const operation = item[method];
+      if (operation?.tags?.includes(tag.name)) made.append(shown(api, path, method, operation, here));
+    }
+  }
+  return made;
+}
+
+function shown(api, path, method, operation, here) {
+  const head = [
+    element("span", { class: `method ${method}`, text: method.toUpperCase() }),
+    element("code", { class: "path", text: path }),
+    element("span", { class: "muted", text: operation.summary }),
+  ];
+  if (!operation.requestBody) return element("p", { class: "operation" }, ...head);
+  const made = element("div", {}, element("h3", { class: "operation" }, ...head));
+  const samples = operation["x-codeSamples"] ?? [];
+  for (const sample of samples) made.append(command(here(sample.source)));
+  made.append(element("p", { text: plain(operation.description) }));
+  made.append(tensors(api, operation));
+  const named = (operation.parameters ?? []).map((parameter) => resolve(api, parameter));
+  const headers = element("dl", { class: "pairs" });
+  for (const { name, description } of named) {
+    headers.append(
+      element("dt", {}, element("code", { text: name })),
+      element("dd", { text: plain(description) }),
+    );
+  }
+  made.append(
+    element("details", {}, element("summary", { text: "Headers that may be sent" }), headers),
+  );
+  return made;
+}
+
+// A command that works as it stands, with a button that copies it.
+function command(text) {
+  const button = element("button", { type: "button", text: "Copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      const range = document.createRange(); // no clipboard without https: select it instead
+      range.selectNodeContents(code);
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  const code = element("code", { text });
+  const pre = element("pre", { tabindex: "0", "aria-label": "curl command" }, code);
+  return element("div", { class: "command" }, pre, button);
+}
+
+// Inputs, outputs and parameters from the schemas of request and answer.
+function tensors(api, operation) {
+  const ask = schemaOf(api, operation.requestBody.content);
+  const answer = schemaOf(api, operation.responses["200"].content);
+  const body = element("tbody");
+  const add = (kind, name, type, note) =>
+    body.append(
+      element(
+        "tr",
+        {},
+        element("td", { class: "muted", text: kind }),
+        element("th", { scope: "row" }, element("code", { text: name })),
+        element(
+          "td",
+          {},
+          element("code", { text: type }),
+          element("span", { class: "muted", text: note && ` ${note}` }),
+        ),
+      ),
+    );
+  for (const tensor of listed(ask.properties.inputs)) add("input", ...described(tensor));
+  const own = Object.entries(ask.properties.parameters.properties);
+  const needed = ask.properties.parameters.required ?? [];
+  for (const [name, schema] of own) {
+    const value = "default" in schema ? `default ${schema.default}` : "";
+    const note = schema.description ?? (needed.includes(name) ? "required" : value);
+    add("parameter", name, [schema.type].flat().join(" or "), plain(note));
+  }
+  for (const tensor of listed(answer.properties.outputs)) add("output", ...described(tensor));
+  const head = element("tr");
+  for (const word of ["", "Name", "Type"]) head.append(element("th", { scope: "col", text: word }));
+  return element("table", { class: "tensors" }, element("thead", {}, head), body);
+}
+
+function schemaOf(api, content) {
+  return resolve(api, content["application/json"].schema);
+}
+
+function listed({ items }) {
+  return items.title ? [items] : items.oneOf;
+}
+
+function described(tensor) {
+  const [name, type] = tensor.title.split(": ");
+  return [name, type, tensor.properties.data ? "" : "binary only"];
+}
+
+function errors(api) {
+  const made = element("section", { class: "card", id: "errors", "aria-labelledby": "errors-title" });
+  made.append(element("h2", { id: "errors-title", text: "errors" }));
+  const body = element("tbody");
+  for (const [name, response] of Object.entries(api.components.responses)) {
+    for (const line of response.description.split("\n\n")) {
+      const [code, text] = line.split(/:\s+(.*)/s);
+      body.append(
+        element(
+          "tr",
+          {},
+          element("td", { class: "mono", text: name.replace("Error", "") }),
+          element("th", { scope: "row" }, element("code", { text: plain(code) })),
+          element("td", { text }),
+        ),
+      );
+    }
+  }
+  const head = element("tr");
+  for (const word of ["Status", "code", "When"]) head.append(element("th", { scope: "col", text: word }));
+  made.append(element("table", { class: "tensors" }, element("thead", {}, head), body));
+  return made;
+}
+
+try {
+  const answer = await fetch("openapi.json");
+  show(await answer.json());
+} catch (error) {
+  const notice = document.getElementById("notice");
+  notice.hidden = false;
+  notice.textContent = `openapi.json cannot be read: ${error}`;
+}

@@ -1,0 +1,256 @@
+// One model's card: throughput, latency, slots, batches, what was not answered with 200.
+
+import { Bars, Lines, Meter } from "./charts.js";
+import { Keyed, element, setAttribute, setText } from "./dom.js";
+import { NONE, count, milliseconds, perSecond, rate, share, short } from "./format.js";
+
+const PARTS = { request: "Request", queue: "In queue", batch: "In batch" };
+const SHARES = ["p50", "p90", "p99"];
+
+// Why batches leave: the words of `batchpool status`, and what they mean.
+const REASONS = {
+  full: "full: the batch had its most rows",
+  wait: "wait: its oldest row had waited long enough",
+  idle: "idle: waiting for company could not pay",
+  deadline: "deadline: a row's deadline was near",
+  drain: "drain: the pool is stopping",
+  apart: "apart: rows of a failed batch, run by themselves",
+};
+
+function panel(title, ...children) {
+  return element("div", { class: "panel" }, element("h3", { text: title }), ...children);
+}
+
+export class ModelCard {
+  constructor(name) {
+    const id = `model-${name}`;
+    this.state = element("span", { class: "state" });
+    this.facts = element("span", { class: "muted facts" });
+    this.node = element(
+      "section",
+      { class: "card model", "aria-labelledby": id },
+      element(
+        "div",
+        { class: "head" },
+        element("h2", { id, text: name }),
+        this.state,
+        this.facts,
+      ),
+      element(
+        "div",
+        { class: "panels" },
+        this.throughput(),
+        this.latency(),
+        this.slots(),
+        this.batches(),
+        this.answers(),
+      ),
+    );
+  }
+
+  throughput() {
+    this.requests = element("strong", { class: "big" });
+    this.rows = element("strong", { class: "big" });
+    this.flow = new Lines("Rows a second", ["rows"], perSecond);
+    const made = panel(
+      "Throughput",
+      element(
+        "div",
+        { class: "figures" },
+        element("div", { class: "figure" }, this.requests, element("span", { text: "requests/s" })),
+        element("div", { class: "figure" }, this.rows, element("span", { text: "rows/s" })),
+      ),
+      this.flow.node,
+    );
+    made.classList.add("beside");
+    return made;
+  }
+
+  latency() {
+    this.cells = {};
+    const head = element("tr", {}, element("td"));
+    for (const word of SHARES) head.append(element("th", { scope: "col", text: word }));
+    const body = element("tbody");
+    for (const [part, label] of Object.entries(PARTS)) {
+      const line = element("tr", {}, element("th", { scope: "row", text: label }));
+      this.cells[part] = SHARES.map(() => element("td", { class: "number" }));
+      line.append(...this.cells[part]);
+      body.append(line);
+    }
+    const table = element("table", { class: "plain" }, element("thead", {}, head), body);
+    this.times = new Lines("Latency", ["p50", "p99"], milliseconds);
+    return panel("Latency", table, this.times.node);
+  }
+
+  slots() {
+    this.fillText = element("span");
+    this.markText = element("span", { class: "small" });
+    this.meter = new Meter("Slots in use");
+    this.lanes = element("div", { class: "lanes" });
+    this.laneRows = new Keyed(this.lanes, (owner) => new Lane(owner));
+    this.fillShare = element("strong", { class: "big" });
+    return panel(
+      "Slots in use",
+      element(
+        "div",
+        { class: "figures" },
+        element("div", { class: "figure" }, this.fillShare, this.fillText),
+      ),
+      this.meter.node,
+      this.markText,
+      this.lanes,
+    );
+  }
+
+  batches() {
+    this.mean = element("strong", { class: "big" });
+    this.batchRate = element("strong", { class: "big" });
+    this.sizes = new Bars("Batches by rows, last seconds", "rows");
+    this.reasons = element("ul", { class: "chips", "aria-label": "Why batches left" });
+    this.reasonChips = new Keyed(this.reasons, (word) => new Chip(REASONS[word] ?? word, word));
+    return panel(
+      "Batches",
+      element(
+        "div",
+        { class: "figures" },
+        element("div", { class: "figure" }, this.batchRate, element("span", { text: "batches/s" })),
+        element("div", { class: "figure" }, this.mean, element("span", { text: "rows each" })),
+      ),
+      this.sizes.node,
+      this.reasons,
+    );
+  }
+
+  answers() {
+    this.codes = element("tbody");
+    this.codeRows = new Keyed(this.codes, (code) => new Code(code));
+    const head = element("tr", {}, element("th", { scope: "col", text: "Code" }));
+    for (const word of ["now", "in all"]) head.append(element("th", { scope: "col", text: word }));
+    this.noCodes = element("p", { class: "muted", text: "None." });
+    this.codeTable = element(
+      "table",
+      { class: "plain codes" },
+      element("thead", {}, head),
+      this.codes,
+    );
+    return panel("Refusals and errors", this.noCodes, this.codeTable);
+  }
+
+  update(model, stateWord) {
+    setText(this.state, stateWord);
+    setAttribute(this.state, "data-state", stateWord);
+    setText(
+      this.facts,
+      [
+        model.workers && `${model.workers} workers`,
+        `at most ${count(model.max_batch)} rows a batch`,
+        `${count(model.queued)} ${model.queued === 1 ? "row" : "rows"} queued`,
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    );
+    setText(this.requests, rate(model.requests_per_s));
+    setText(this.rows, rate(model.rows_per_s));
+    for (const [part, cells] of Object.entries(this.cells)) {
+      SHARES.forEach((word, i) => setText(cells[i], milliseconds(model.latency[part][word])));
+    }
+    this.updateSlots(model.slots);
+    setText(this.batchRate, rate(model.batches.per_s));
+    setText(this.mean, model.batches.mean_rows == null ? NONE : model.batches.mean_rows.toFixed(1));
+    let below = 0;
+    this.sizes.update(
+      model.batches.rows.map(([most, n]) => {
+        const name = most - below > 1 ? `${below + 1}–${most}` : `${most}`;
+        below = most;
+        return [name, n];
+      }),
+    );
+    this.updateReasons(model.reasons);
+    this.codeRows.update(model.codes.map((code) => [code.code, code]));
+    this.noCodes.hidden = model.codes.length > 0;
+    this.codeTable.hidden = model.codes.length === 0;
+  }
+
+  // Called for every snapshot of a live pool, also where nothing changed.
+  addPoint(model) {
+    this.flow.add([model.rows_per_s]);
+    this.times.add([model.latency.request.p50, model.latency.request.p99]);
+  }
+
+  skip(missed) {
+    for (; missed > 0; missed -= 1) for (const chart of [this.flow, this.times]) chart.push([null, null]);
+  }
+
+  updateSlots(slots) {
+    const full = slots.total ? slots.claimed / slots.total : null;
+    setText(this.fillShare, share(full));
+    const text = `${count(slots.claimed)} of ${count(slots.total)} slots`;
+    setText(this.fillText, text);
+    setText(this.markText, `503 above ${share(slots.watermark)} of a lane`);
+    this.meter.update({ value: slots.claimed, total: slots.total, mark: slots.watermark, text });
+    this.laneRows.update(
+      slots.lanes.map((lane) => [lane.owner, { ...lane, watermark: slots.watermark }]),
+    );
+  }
+
+  updateReasons(reasons) {
+    const sum = Object.values(reasons).reduce((total, n) => total + n, 0);
+    this.reasonChips.update(
+      Object.keys(REASONS).map((word) => [word, sum ? (reasons[word] ?? 0) / sum : 0]),
+    );
+  }
+}
+
+class Lane {
+  constructor(owner) {
+    this.owner = owner;
+    this.meter = new Meter(`Slots of ${owner}`);
+    this.text = element("span", { class: "number" });
+    this.node = element(
+      "div",
+      { class: "lane" },
+      element("span", { class: "lane-name", text: owner.replace(/ \(pid \d+\)$/, "") }),
+      this.meter.node,
+      this.text,
+    );
+  }
+
+  update({ claimed, slots, watermark }) {
+    const text = `${count(claimed)} of ${count(slots)} slots`;
+    setText(this.text, share(slots ? claimed / slots : null));
+    this.node.title = `${this.owner}: ${text}`;
+    this.meter.update({ value: claimed, total: slots, mark: watermark, text });
+  }
+}
+
+class Chip {
+  constructor(title, word) {
+    this.text = element("span", { class: "number" });
+    this.node = element("li", { class: "chip", title }, element("span", { text: word }), this.text);
+  }
+
+  update(part) {
+    setText(this.text, share(part));
+    this.node.dataset.some = part > 0 ? "yes" : "no";
+  }
+}
+
+class Code {
+  constructor(code) {
+    this.now = element("td", { class: "number" });
+    this.total = element("td", { class: "number" });
+    this.node = element(
+      "tr",
+      {},
+      element("th", { scope: "row", class: "mono", text: code }),
+      this.now,
+      this.total,
+    );
+  }
+
+  update({ per_s, total }) {
+    setText(this.now, perSecond(per_s));
+    setText(this.total, short(total));
+    this.node.dataset.now = per_s ? "yes" : "no";
+  }
+}

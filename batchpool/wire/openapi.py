@@ -1,0 +1,224 @@
+"""OpenAPI: the HTTP interface of a running pool as an OpenAPI 3.1 document.
+
+It is made from what the pool serves: a path for each model with the very tensors it declares,
+and the errors from core/errors.py. https://spec.openapis.org/oas/v3.1.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batchpool.core.errors import Cancelled, PoolError, Retryable, all_errors
+from batchpool.core.tensors import ModelSpec
+from batchpool.wire.request import HEADER_LENGTH, MOST_PRIORITY, PRIORITY, TIMEOUT_MS
+from batchpool.wire.samples import curl, sample_request
+from batchpool.wire.schemas import Json, model_schemas
+
+_ANY_OBJECT: Json = {"type": "object"}
+_JSON = "application/json"
+_NEVER_OVER_HTTP = (Cancelled,)
+_INFER_ERRORS = (400, 404, 405, 413, 415, 500, 503, 504)
+
+
+def document(
+    specs: Sequence[ModelSpec], version: str, server_url: str, most_rows: Mapping[str, int]
+) -> Json:
+    """The document. version: of the package.  server_url: where the server is reached.
+
+    most_rows: of one batch, by model; larger requests are split.
+    """
+    paths: Json = {}
+    for spec in specs:
+        paths |= _model_paths(spec, server_url, most_rows.get(spec.name, 0))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "batchpool",
+            "version": version,
+            "summary": "Batched model inference over the Open Inference Protocol v2.",
+            "description": (
+                "Requests of many callers ride together in batches. A full pool answers at once"
+                " with 503 and Retry-After. Every answer but 200 is `{error, code}`."
+            ),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": server_url}],
+        "tags": [
+            *({"name": spec.name, "description": f"The model {spec.name}."} for spec in specs),
+            {"name": "server", "description": "The server as a whole."},
+        ],
+        "paths": {**paths, **_server_paths()},
+        "components": {
+            "schemas": {
+                **{
+                    f"{spec.name}.{kind}": schema
+                    for spec in specs
+                    for kind, schema in model_schemas(spec).items()
+                },
+                "Error": _error_schema(),
+            },
+            "responses": _responses(),
+            "parameters": _header_parameters(),
+        },
+    }
+
+
+# -- paths ------------------------------------------------------------------------------
+
+
+def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
+    path, name = f"/v2/models/{spec.name}", spec.name
+    request, zeros = sample_request(spec)
+    content: Json = {"schema": _schema_ref(f"{name}.Request")}
+    if not zeros:
+        content["example"] = request
+    split = f" More than {most_rows} rows are split and joined again." if most_rows else ""
+    infer: Json = {
+        "tags": [name],
+        "operationId": f"infer_{name}",
+        "summary": f"Run {name} on n rows",
+        "description": (
+            "JSON, or binary tensors behind the JSON (Inference-Header-Content-Length), or the"
+            f" same as msgpack.{split}"
+        ),
+        "parameters": [{"$ref": f"#/components/parameters/{key}"} for key in _header_parameters()],
+        "requestBody": {
+            "required": True,
+            "content": {
+                _JSON: content,
+                "application/octet-stream": {
+                    "schema": {
+                        "description": "The JSON part, then the binary tensors in its order;"
+                        " with a JSON part of 0 bytes, the only input alone."
+                    }
+                },
+                "application/msgpack": {
+                    "schema": {"description": "{inputs: {name: {dtype, shape, data}}}"}
+                },
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "The outputs, a row for each row of the request.",
+                "content": {
+                    _JSON: {"schema": _schema_ref(f"{name}.Response")},
+                    "application/octet-stream": {
+                        "schema": {"description": "The JSON part, then the binary tensors."}
+                    },
+                    "application/msgpack": {"schema": {"description": "The same as msgpack."}},
+                },
+            },
+            **{f"{status}": _response_ref(status) for status in _INFER_ERRORS},
+        },
+        "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": curl(spec, server_url)}],
+    }
+    return {
+        f"{path}/infer": {"post": infer},
+        path: _get(name, f"metadata_{name}", f"The tensors of {name}", 404),
+        f"{path}/config": _get(name, f"config_{name}", f"How {name} is served", 404),
+        f"{path}/ready": _get(name, f"ready_{name}", f"Whether {name} can be asked now", 404, 503),
+    }
+
+
+def _server_paths() -> Json:
+    metrics = _get("server", "metrics", "Counters and histograms for Prometheus")
+    metrics["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    return {
+        "/v2": _get("server", "server_metadata", "Name, version and extensions"),
+        "/v2/health/live": _get("server", "live", "Whether the process runs"),
+        "/v2/health/ready": _get("server", "ready", "Whether every model can be asked now", 503),
+        "/metrics": metrics,
+    }
+
+
+def _get(tag: str, operation: str, summary: str, *statuses: int) -> Json:
+    return {
+        "get": {
+            "tags": [tag],
+            "operationId": operation,
+            "summary": summary,
+            "responses": {
+                "200": {
+                    "description": "OK",
+                    "content": {_JSON: {"schema": _ANY_OBJECT}},
+                },
+                **{f"{status}": _response_ref(status) for status in statuses},
+            },
+        }
+    }
+
+
+def _schema_ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _response_ref(status: int) -> Json:
+    return {"$ref": f"#/components/responses/Error{status}"}
+
+
+# -- errors -----------------------------------------------------------------------------
+
+
+def _told() -> list[type[PoolError]]:
+    return [kind for kind in all_errors() if kind not in _NEVER_OVER_HTTP]
+
+
+def _error_schema() -> Json:
+    return {
+        "type": "object",
+        "description": "Every answer but 200.",
+        "required": ["error", "code"],
+        "properties": {
+            "error": {"type": "string", "description": "What is wrong, for people."},
+            "code": {"enum": [kind.code for kind in _told()], "description": "For programs."},
+            "retry_after_ms": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "With 503: when to come again.",
+            },
+        },
+    }
+
+
+def _responses() -> Json:
+    responses: Json = {}
+    for status in sorted({kind.status for kind in _told()}):
+        kinds = [kind for kind in _told() if kind.status == status]
+        lines = [f"`{kind.code}`: {' '.join((kind.__doc__ or '').split())}" for kind in kinds]
+        response: Json = {
+            "description": "\n\n".join(lines),
+            "content": {
+                _JSON: {
+                    "schema": {
+                        "allOf": [_schema_ref("Error")],
+                        "properties": {"code": {"enum": [kind.code for kind in kinds]}},
+                    }
+                }
+            },
+        }
+        if any(issubclass(kind, Retryable) for kind in kinds):
+            response["headers"] = {
+                "Retry-After": {
+                    "description": "Seconds after which to come again.",
+                    "schema": {"type": "integer", "minimum": 1},
+                }
+            }
+        responses[f"Error{status}"] = response
+    return responses
+
+
+def _header_parameters() -> Json:
+    headers = [
+        (TIMEOUT_MS, "A deadline in milliseconds from the request's arrival; 0: none.", 0, None),
+        (PRIORITY, "1 goes first, 255 last; 0 means 128.", 0, MOST_PRIORITY),
+        (HEADER_LENGTH, "Bytes of JSON before the binary tensors; 0: none, raw.", 0, None),
+        (b"x-client-id", "Names the caller, who gets a fair share; else its address.", None, None),
+    ]
+    found: Json = {}
+    for raw, text, least, most in headers:
+        name = raw.decode().title()
+        schema: Json = {"type": "string"} if least is None else {"type": "integer", "minimum": 0}
+        if most is not None:
+            schema["maximum"] = most
+        found[name] = {"name": name, "in": "header", "description": text, "schema": schema}
+    return found

@@ -1,0 +1,149 @@
+"""Schemas: a model's request and answer as JSON Schema (2020-12), with the tensors it declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.wire.request import MOST_PRIORITY
+from batchpool.wire.samples import BINARY_ONLY
+
+Json = dict[str, Any]
+
+
+def model_schemas(spec: ModelSpec) -> Json:
+    """The schemas of a model's request and answer in the protocol's JSON form, by name."""
+    parameters: Json = {p.name: _number_schema(p) for p in spec.parameters}
+    required = [p.name for p in spec.parameters if p.default is None]
+    asked: Json = {
+        "type": "object",
+        "properties": {
+            **parameters,
+            "timeout": {"type": "integer", "minimum": 0, "description": "microseconds, 0: none"},
+            "priority": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MOST_PRIORITY,
+                "description": "1 goes first, 0 means 128",
+            },
+            "binary_data_output": {
+                "type": "boolean",
+                "description": "answer with binary tensors",
+            },
+        },
+        "additionalProperties": False,
+    }
+    if required:
+        asked["required"] = required
+    request: Json = {
+        "type": "object",
+        "required": ["inputs", *(["parameters"] if required else [])],
+        "properties": {
+            "id": {"type": "string", "description": "Comes back in the answer."},
+            "parameters": asked,
+            "inputs": {
+                **_list_of([_tensor_schema(t, sent=True) for t in spec.inputs]),
+                "minItems": len(spec.inputs),
+                "maxItems": len(spec.inputs),
+            },
+            "outputs": {
+                "type": "array",
+                "description": "The outputs wanted; without it, all.",
+                "items": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {
+                        "name": {"enum": [tensor.name for tensor in spec.outputs]},
+                        "parameters": {
+                            "type": "object",
+                            "properties": {"binary_data": {"type": "boolean"}},
+                        },
+                    },
+                },
+            },
+        },
+    }
+    response: Json = {
+        "type": "object",
+        "required": ["model_name", "model_version", "outputs"],
+        "properties": {
+            "id": {"type": "string"},
+            "model_name": {"const": spec.name},
+            "model_version": {"type": "string"},
+            "outputs": _list_of([_tensor_schema(t, sent=False) for t in spec.outputs]),
+        },
+    }
+    return {"Request": request, "Response": response}
+
+
+def _list_of(kinds: list[Json]) -> Json:
+    """A list of these, in any order."""
+    return {"type": "array", "items": kinds[0] if len(kinds) == 1 else {"oneOf": kinds}}
+
+
+def _tensor_schema(tensor: Tensor, *, sent: bool) -> Json:
+    """sent: in a request, where `data` may be nested; answers are flat."""
+    dims = [{"type": "integer", "minimum": 1, "description": "rows"}]
+    dims += [
+        {"type": "integer", "minimum": 0, "maximum": dim.max}
+        if isinstance(dim, Dim)
+        else {"const": dim}
+        for dim in tensor.shape
+    ]
+    schema: Json = {
+        "type": "object",
+        "title": f"{tensor.name}: {tensor.wire_dtype} {tensor.describe_shape()}",
+        "required": ["name", "shape", "datatype"],
+        "properties": {
+            "name": {"const": tensor.name},
+            "datatype": {"const": tensor.wire_dtype},
+            "shape": {
+                "type": "array",
+                "prefixItems": dims,
+                "minItems": len(dims),
+                "maxItems": len(dims),
+            },
+            "parameters": {
+                "type": "object",
+                "properties": {"binary_data_size": {"type": "integer", "minimum": 0}},
+            },
+        },
+    }
+    sized: Json = {"properties": {"parameters": {"required": ["binary_data_size"]}}}
+    binary: Json = {"required": ["parameters"], **sized}
+    if tensor.wire_dtype in BINARY_ONLY:
+        schema["allOf"] = [binary]
+        return schema
+    value = _value_schema(tensor, sent=sent)
+    items: Json = {"anyOf": [value, {"type": "array"}]} if sent else value
+    schema["properties"]["data"] = {"type": "array", "items": items}
+    schema["oneOf"] = [{"required": ["data"]}, binary]
+    return schema
+
+
+def _value_schema(tensor: Tensor, *, sent: bool) -> Json:
+    if tensor.is_bytes:
+        return {"type": "string", "maxLength": tensor.max_bytes} if sent else {"type": "string"}
+    if tensor.dtype == "bool" and not sent:
+        return {"type": "boolean"}
+    number = _number_schema(tensor)
+    if number["type"] == "number" and not sent:
+        return {"type": ["number", "null"], "description": "null: not a number, or infinite"}
+    return number
+
+
+def _number_schema(tensor: Tensor) -> Json:
+    """The JSON schema of one number of the tensor's dtype."""
+    schema: Json
+    if tensor.dtype == "bool":
+        schema = {"type": ["boolean", "integer"]}
+    elif tensor.np_dtype.kind in "iu" and tensor.dtype != "bfloat16":
+        limits = np.iinfo(tensor.np_dtype)
+        schema = {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}
+    else:
+        schema = {"type": "number"}
+    if tensor.default is not None:
+        schema["default"] = tensor.default
+    return schema

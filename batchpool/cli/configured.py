@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +37,9 @@ def config_of(args: argparse.Namespace) -> Config:
     if example:
         models = (ModelConfig(import_name=EXAMPLE_IMPORT, devices="cpu"),)
     config = with_flags(Config(config.server, models), args)
-    if example:
-        print(f"no model given: the example {EXAMPLE_IMPORT} on the CPU", file=sys.stderr)
+    if example and config.server.log_format != "json":
+        with suppress(OSError):  # nobody reads it
+            print(f"no model given: the example {EXAMPLE_IMPORT} on the CPU", file=sys.stderr)
     return config
 
 

@@ -6,20 +6,31 @@ Importing this imports neither torch nor an HTTP library; each command imports w
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any, NoReturn
 
 from batchpool.cli.configured import add_config_argument, add_pool_arguments
 from batchpool.cli.explain import config, layout
+from batchpool.cli.operate import (
+    DRAIN_EPILOG,
+    DRAIN_HELP,
+    RELOAD_EPILOG,
+    RELOAD_HELP,
+    drain,
+    reload,
+)
 from batchpool.cli.serve import check, serve
-from batchpool.cli.status import status
+from batchpool.cli.status import SOME_BATCHES, batches_of, status
 from batchpool.core.config_file import near
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.flags import add_flags, flag_names
 from batchpool.core.manual import EXAMPLE_IMPORT
+from batchpool.pool import logs
 
 EXIT_START = 1
 EXIT_USAGE = 2
@@ -62,16 +73,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _complain(message: object) -> None:
-    print("batchpool: error:", " ".join(str(message).split()), file=sys.stderr)
+    text = " ".join(str(message).split())
+    if logs.are_for_programs():
+        logging.getLogger("batchpool.supervisor").error("%s", text)
+    else:
+        with suppress(OSError):  # nobody reads it
+            print("batchpool: error:", text, file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. argv: without the program's name."""
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
-    if rest:
-        hint = near(rest[0].partition("=")[0], ["--model", *flag_names()])
-        parser.error(f"unknown argument {rest[0]}" + (hint if "did you mean" in hint else ""))
+    args = parse(sys.argv[1:] if argv is None else argv)
     command: Callable[[argparse.Namespace], int] = args.command
     try:
         code = command(args)
@@ -89,6 +101,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough; Python must not try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line; `words` is the line itself."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest:
+        hint = near(rest[0].partition("=")[0], ["--model", *flag_names()])
+        parser.error(f"unknown argument {rest[0]}" + (hint if "did you mean" in hint else ""))
+    args.words = list(argv)
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +134,15 @@ def _parser() -> argparse.ArgumentParser:
     asks = _add(commands, "status", status, "print the state of a running pool")
     add_pool_arguments(asks)
     asks.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    asks.add_argument(
+        "--batches",
+        type=batches_of,
+        nargs="?",
+        const=SOME_BATCHES,
+        metavar="N",
+        help=f"print the last N batches instead, newest last (default {SOME_BATCHES}, most 1024)",
+    )
+    _add_operations(commands)
     draws = _add(commands, "layout", layout, "draw the shared memory of a model's lane")
     draws.add_argument("model", metavar="MODULE:CLASS", help="the model's class")
     draws.add_argument(
@@ -118,6 +150,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add(commands, "config", config, "print a configuration file with every key explained")
     return parser
+
+
+def _add_operations(commands: Any) -> None:
+    """What tells a running pool what to do."""
+    reloads = _add(commands, "reload", reload, RELOAD_HELP, epilog=RELOAD_EPILOG)
+    add_pool_arguments(reloads)
+    reloads.add_argument(
+        "--no-wait", action="store_true", help="ask for it and do not wait for its end"
+    )
+    drains = _add(commands, "drain", drain, DRAIN_HELP, epilog=DRAIN_EPILOG)
+    add_pool_arguments(drains)
+    drains.add_argument(
+        "--timeout-s",
+        metavar="N",
+        type=float,
+        default=30.0,
+        help="how long to wait for the answers (default 30)",
+    )
+    drains.add_argument("--undo", action="store_true", help="take requests again")
 
 
 def _add(

@@ -12,6 +12,7 @@ from batchpool.core.places import socket_path
 
 
 def serve(args: argparse.Namespace) -> int:
+    from batchpool.pool import logs
     from batchpool.pool.activation import take_sockets
     from batchpool.pool.herald import tell_of_survey
     from batchpool.pool.notify import take_notifier
@@ -23,6 +24,8 @@ def serve(args: argparse.Namespace) -> int:
     try:
         activated = take_sockets(os.environ, os.getpid())
         config = config_of(args)
+        server = config.server
+        logs.set_up("supervisor", "supervisor", server.log_level, server.log_format)
         path = socket_path(config.server, os.environ, os.getuid())
         config = activated.configured(config, path)
         tell_of_survey(notifier, config)
@@ -30,7 +33,7 @@ def serve(args: argparse.Namespace) -> int:
         check_room(plan.reserved_bytes, read_limits())
         from batchpool.pool import supervisor
 
-        return supervisor.run(plan, notifier, activated)
+        return supervisor.run(plan, notifier, activated, args.words)
     except (ConfigError, StartError) as exc:
         notifier.tell(STATUS=f"could not start: {exc}")
         raise

@@ -1,24 +1,79 @@
-"""`batchpool status`: a running pool's account of itself."""
+"""`batchpool status`: a running pool's account of itself, or of its last batches."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from typing import Any
 
 from batchpool.cli.configured import pool_socket
 from batchpool.cli.table import status_text
 from batchpool.core.errors import PoolError, StartError
 
+SOME_BATCHES = 20
+# Of a model; what is in none of them is told with its state.
+_COUNTS = (
+    *("admitted", "completed", "retried", "cancelled", "expired", "refused", "lost"),
+    *("batches", "rows", "failed", "no_memory", "claims_refused", "http"),
+)
+_TIMES = tuple(
+    f"{what}_p{percent}_ms" for what in ("http_request", "queue", "batch") for percent in (50, 99)
+)
+
+
+def batches_of(text: str) -> int:
+    """How many batches are asked for on the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a number from 1")
+    return int(text)
+
 
 def status(args: argparse.Namespace) -> int:
-    from batchpool.client.control import ask_status
+    from batchpool.client.control import ask_batches, ask_status
 
     path = pool_socket(args)
+    found: Any
     try:
-        found = ask_status(path)
+        found = ask_status(path) if args.batches is None else ask_batches(path, args.batches)
     except PoolError as exc:
         raise StartError(exc.message) from None
     except OSError as exc:
         raise StartError(f"no pool answers at {path}: {exc}") from None
-    print(json.dumps(found, indent=2) if args.json else status_text(found))
+    if args.json:
+        print(json.dumps(found, indent=2))
+    elif args.batches is None:
+        print(status_text(for_people(found)))
+    else:
+        print(status_text({"batches": found}))
     return 0
+
+
+def for_people(found: dict[str, Any]) -> dict[str, Any]:
+    """A status whose models are told in three tables that fit a screen."""
+    shown: dict[str, Any] = {}
+    apart = {*_COUNTS, *_TIMES}
+    for key, value in found.items():
+        if key != "models":
+            shown[key] = value
+            continue
+        shown["models"] = _columns(value, lambda name: name not in apart)
+        shown["counts"] = _columns(value, lambda name: name in _COUNTS)
+        shown["times"] = _columns(value, lambda name: name in _TIMES)
+    return shown
+
+
+def _columns(
+    models: dict[str, dict[str, Any]], wanted: Callable[[str], bool]
+) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: _flat(value) for key, value in model.items() if wanted(key)}
+        for name, model in models.items()
+    }
+
+
+def _flat(value: Any) -> Any:
+    """Counts by name on one line."""
+    if not isinstance(value, dict):
+        return value
+    return [f"{name} {count}" for name, count in value.items()]

@@ -50,12 +50,22 @@ class Reply(asyncio.Future[Pending]):
 
 
 class Reactor:
-    """Drives the ports of one attached session from one running loop."""
+    """Drives the ports of one attached session from one running loop.
 
-    def __init__(self, session: Session, lost: Callable[[], None] = lambda: None) -> None:
+    lost: called when the pool is gone. heard: what the pool says unasked, which it does to front
+    ends; without it nothing is read here.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        lost: Callable[[], None] = lambda: None,
+        heard: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
         self.session = session
         self.over = False
         self._lost = lost
+        self._heard = heard
         self._loop = asyncio.get_running_loop()
         self._dirty: set[Port] = set()
         self._flush_planned = False
@@ -167,6 +177,8 @@ class Reactor:
         if self.session.is_over():
             self.close()
             self._lost()
+        elif self._heard is not None:
+            self._heard(self.session.hear())
 
     def _plan_look(self) -> None:
         self._resting = not any(port.map.claimed for port in self.session.ports.values())

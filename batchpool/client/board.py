@@ -9,10 +9,10 @@ from batchpool.shm.segment import map_checked, word
 
 
 class Board:
-    """The board of a pool with `models` models; only the supervisor maps it writable."""
+    """The board of a pool; only the supervisor maps it writable."""
 
-    def __init__(self, fd: int, models: int, *, writable: bool = False) -> None:
-        layout = board_layout(models)
+    def __init__(self, fd: int, *, writable: bool = False) -> None:
+        layout = board_layout()
         segment = map_checked(fd, layout, writable=writable)
         cells = segment.cells()
         self.state = Word(cells, word(layout, "state"))
@@ -21,7 +21,7 @@ class Board:
         self._serving_at = segment.scalars(layout.columns["serving"])
 
     def serves(self, model: int) -> bool:
-        """Whether at least one warm worker serves the model."""
+        """Whether at least one warm worker serves the model with this index."""
         return self._serving_at[model] > 0
 
     def is_ready(self) -> bool:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from batchpool.client.flights import flight_of
 from batchpool.client.session import Session
+from batchpool.shm.channel import close_all
+from batchpool.shm.recorder import Recorder
+
+_LONGEST_S = 1e6  # eleven days
 
 
 def ask_status(path: str, timeout_s: float = 5.0) -> dict[str, Any]:
@@ -16,3 +22,40 @@ def ask_status(path: str, timeout_s: float = 5.0) -> dict[str, Any]:
         session.close()
     status: dict[str, Any] = answer["status"]
     return status
+
+
+def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any]]:
+    """The last n batches, newest last, from the flight recorder; see client/flights.py."""
+    session = Session.connect(path, timeout_s, attach=False)
+    try:
+        answer, fds = session.ask_for_fds({"op": "batches"}, timeout_s)
+        try:
+            entries = Recorder(fds[0], writable=False).last(n)
+        finally:
+            close_all(fds)
+    finally:
+        session.close()
+    now_ns = time.monotonic_ns()
+    models, workers = answer["models"], answer["workers"]
+    return [flight_of(entry, models, workers, now_ns) for entry in entries]
+
+
+def ask_reload(path: str, *, wait: bool) -> tuple[bool, str]:
+    """Reload: (whether it was done, what was done or why not). wait: until its end, which may
+    take as long as the models load; else only until it is asked for."""
+    session = Session.connect(path, attach=False)
+    try:
+        answer = session.ask({"op": "reload", "wait": wait}, _LONGEST_S if wait else 10.0)
+    finally:
+        session.close()
+    return answer["done"], answer["text"]
+
+
+def ask_drain(path: str, *, on: bool) -> tuple[bool, int]:
+    """Take no new requests, or take them again: (whether all is answered, rows under way)."""
+    session = Session.connect(path, attach=False)
+    try:
+        answer = session.ask({"op": "drain", "on": on})
+    finally:
+        session.close()
+    return answer["answered"], answer["rows"]

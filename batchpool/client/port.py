@@ -114,7 +114,9 @@ class Port:
         self.check_gate(now_ns)
         refusal = self.map.refusal(n, flow, now_ns, priority)
         if refusal is not None:
-            self.lane.refused.set(self.lane.refused.get() + 1)
+            full = refusal.cause is Cause.LANE
+            word = self.lane.refused if full else self.lane.refused_share
+            word.set(word.get() + 1)
             raise self._overloaded(refusal)
 
     def check_gate(self, now_ns: int) -> None:
@@ -129,7 +131,7 @@ class Port:
     def _shut(self, gate: int, now_ns: int) -> PoolError:
         name = self.spec.name
         if gate == Gate.DRAINING:
-            return Draining("the pool is shutting down")
+            return Draining("the pool takes no new requests")
         if gate == Gate.BROKEN:
             return InternalError(f"this client's lane to model {name!r} was closed as broken")
         return self._not_ready(f"model {name!r} is not open for requests yet", now_ns)
@@ -304,6 +306,10 @@ class Port:
 
     def _error_of(self, slot: int) -> PoolError:
         error = error_for(self._status[slot], self.lane.read_message(slot))
+        error.facts = {"slot": slot, "sequence": self._uses[slot]}
+        origin = self.lane.read_origin(slot)
+        if origin is not None:
+            error.facts = {**error.facts, "batch": origin[0], "worker": origin[1]}
         if isinstance(error, Overloaded):
             # How far the queue is behind only the batcher knows; what is here is part of it.
             error.retry_after_ms = self.pace.wait_ms(self.map.claimed)

@@ -117,7 +117,15 @@ class Session:
         if len(fds) != 2:
             close_all(fds)
             raise InternalError(f"the pool at {self.where} sent {len(fds)} descriptors, not 2")
-        for index, form in enumerate(answer["models"]):
+        self.learn(answer)
+        board_fd, bell_fd = fds
+        self._board = Board(board_fd)
+        os.close(board_fd)
+        self._batcher_bell = Doorbell(bell_fd)
+
+    def learn(self, facts: dict[str, Any]) -> None:
+        """Take what the pool tells of itself, as it is from now on; see pool/facts.py."""
+        for index, form in enumerate(facts["models"]):
             spec = ModelSpec.from_wire(form["spec"])
             self.models[spec.name] = ModelFacts(
                 index,
@@ -128,11 +136,7 @@ class Session:
                 form["max_wait_ms"],
                 tuple(form["batch_sizes"]),
             )
-        self.server = answer["server"]
-        board_fd, bell_fd = fds
-        self._board = Board(board_fd, len(self.models))
-        os.close(board_fd)
-        self._batcher_bell = Doorbell(bell_fd)
+        self.server = facts["server"]
 
     def facts(self, model: str) -> ModelFacts:
         """A model's facts; NotFound names the models there are."""
@@ -194,11 +198,23 @@ class Session:
             f"the pool at {self.where} has stopped; requests under way may or may not have run"
         )
 
+    def hear(self) -> dict[str, Any]:
+        """What the pool says unasked. Call when there is something to be read."""
+        message, fds = self.channel.receive()
+        close_all(fds)
+        return message
+
     def ask(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
         """One question over the control socket, one answer."""
-        answer, fds = self._ask(message, timeout_s)
+        answer, fds = self.ask_for_fds(message, timeout_s)
         close_all(fds)
         return answer
+
+    def ask_for_fds(
+        self, message: dict[str, Any], timeout_s: float = 10.0
+    ) -> tuple[dict[str, Any], list[int]]:
+        """The same where descriptors come with the answer; they are the caller's."""
+        return self._ask(message, timeout_s)
 
     def _ask(
         self, message: dict[str, Any], timeout_s: float, fds: list[int] | None = None

@@ -125,10 +125,31 @@ class ServerConfig:
     drain_s: float = _key(
         30.0, "time that accepted requests get to finish at shutdown", unit="seconds", most=86400
     )
+    page: bool = _key(
+        True, "whether the live page at /, its stream /events and the API's page /docs are served"
+    )
     log_level: str = _key(
         "info",
         "least severe messages that are logged",
         choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = _key(
+        "auto",
+        "how the log on stderr is written; human: lines for people; json: one object a line; auto:"
+        " human, in the journal with priorities instead of times",
+        choices=("auto", "human", "json"),
+    )
+    access_log: str = _key(
+        "off",
+        "which HTTP requests get a line in the log, whatever log_level is; errors: those with an"
+        " answer of 400 or above, or whose caller left; all: also a share of the good ones",
+        choices=("off", "errors", "all"),
+    )
+    access_log_sample: float = _key(
+        1.0,
+        'share of the good requests that access_log = "all" logs; whether one is in it depends'
+        " on its request id alone, if it has one",
+        most=1,
     )
 
     def __post_init__(self) -> None:

@@ -67,9 +67,7 @@ class SlotMap:
 
     def __init__(self, slots: int, watermark: float = 0.90, reopen: float = 0.80) -> None:
         self.slots = slots
-        self.bound = bound_of(slots, watermark)
-        self.share = max(1, self.bound // 2)
-        self.reopen_below = max(1, math.ceil(slots * min(reopen, watermark) - 1e-9))
+        self.set_watermark(watermark, reopen)
         self.claimed = 0
         self.held: dict[int, int] = {}
         self.shut = False
@@ -80,6 +78,12 @@ class SlotMap:
         self._asker = 0
         self._asked_ns = _NEVER_NS
         self._other_asked_ns = _NEVER_NS
+
+    def set_watermark(self, watermark: float, reopen: float = 0.80) -> None:
+        """Another bound from now on; who holds more than that keeps it."""
+        self.bound = bound_of(self.slots, watermark)
+        self.share = max(1, self.bound // 2)
+        self.reopen_below = max(1, math.ceil(self.slots * min(reopen, watermark) - 1e-9))
 
     def refusal(self, n: int, flow: int = 0, now_ns: int = 0, priority: int = 0) -> Refusal | None:
         """Why n more rows may not be claimed now; None if they may.

@@ -24,6 +24,7 @@ from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded, TooLarge
 from batchpool.core.tensors import Array, Rows
 from batchpool.edge.answers import Answer, found
+from batchpool.edge.meter import DoorMeter
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
 from batchpool.wire.raw import RawAgain
@@ -78,17 +79,28 @@ class Door:
     """One model's door in one front end. max_body_bytes: before and after decompression."""
 
     def __init__(
-        self, facts: ModelFacts, port: Port, reactor: Reactor, max_body_bytes: int
+        self,
+        facts: ModelFacts,
+        port: Port,
+        reactor: Reactor,
+        max_body_bytes: int,
+        meter: DoorMeter,
     ) -> None:
-        self.facts = facts
+        self.meter = meter
         self.port = port
-        self.max_body_bytes = max_body_bytes
         self._reactor = reactor
         self._codec = Codec(facts.spec, VERSION)
-        self._limit_ns = int(facts.request_timeout_s * 1e9)
+        self.learn(facts, max_body_bytes)
         self._takes_bytes = any(tensor.is_bytes for tensor in facts.spec.inputs)
         self._row_values = {t.name: max(1, _count(t.max_shape)) for t in facts.spec.outputs}
         self._row_bytes = {t.name: t.row_bytes for t in facts.spec.outputs}
+
+    def learn(self, facts: ModelFacts, max_body_bytes: int) -> None:
+        """Go by these facts; the tensors of a model stay what they are."""
+        self.facts = facts
+        self.max_body_bytes = max_body_bytes
+        self._limit_ns = int(facts.request_timeout_s * 1e9)
+        self.port.map.set_watermark(facts.watermark)
 
     def admit(self, arrival: Arrival) -> None:
         """Raise why this request cannot come in, before its body is read.

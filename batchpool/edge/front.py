@@ -14,29 +14,74 @@ from importlib import metadata
 from batchpool.client.aio import Reactor
 from batchpool.core.errors import Draining, NotFound, NotReady, PoolError
 from batchpool.core.lifecycle import PoolState
+from batchpool.edge.access import AccessLog
 from batchpool.edge.answers import Answer, json_answer, refusal
 from batchpool.edge.door import VERSION, Door
+from batchpool.edge.gpus import Gpus
 from batchpool.edge.infer import Aside
+from batchpool.edge.meter import DoorMeter
+from batchpool.edge.metrics import Scrape
+from batchpool.edge.page.broadcast import Broadcast
+from batchpool.edge.page.lookout import Lookout
+from batchpool.shm.meters import NO_MODEL, Meters
+from batchpool.shm.recorder import Recorder
 from batchpool.wire import metadata as objects
 
 _MIB = 2**20
 
 
 class Front:
-    """The doors of one attached session. stopping: set when this front end takes its leave."""
+    """The doors of one attached session. stopping: set when this front end takes its leave.
 
-    def __init__(self, reactor: Reactor) -> None:
+    meters: the pool's, in which this front end's rows are those of `number`. recorder: its flight
+    recorder. no_model: counts requests for models that there are not.
+    """
+
+    def __init__(
+        self, reactor: Reactor, meters: Meters, recorder: Recorder, number: int = 0
+    ) -> None:
         session = reactor.session
-        most = session.server["max_body_mib"] * _MIB
-        self.max_body_bytes: int = most
+        self.max_body_bytes: int = session.server["max_body_mib"] * _MIB
         self.stopping = False
         self.aside = Aside()
+        self.access = AccessLog(session.server)
+        self.meters = meters
+        self.recorder = recorder
+        gpus, version = Gpus(), package_version()
+        self.scrape = Scrape(meters, gpus, version)
+        self.has_page: bool = session.server["page"]
+        self.broadcast = Broadcast(Lookout(session, meters, recorder, gpus, self.aside, version))
+        self.no_model = self._meter(number, NO_MODEL)
         self.doors = {
-            name: Door(facts, session.ports[name], reactor, most)
+            name: Door(
+                facts,
+                session.ports[name],
+                reactor,
+                self.max_body_bytes,
+                self._meter(number, facts.index),
+            )
             for name, facts in session.models.items()
         }
+        self.session = session
         self._reactor = reactor
         self._server = json_answer(objects.server_metadata(package_version()))
+        self._describe()
+
+    def leave(self) -> None:
+        """Take leave: not ready any more, and nobody is kept here by a stream."""
+        self.stopping = True
+        self.broadcast.end("the server is shutting down")
+
+    def learn(self) -> None:
+        """The session has learnt other facts: go by them from now on."""
+        session = self._reactor.session
+        self.max_body_bytes = session.server["max_body_mib"] * _MIB
+        self.access.learn(session.server)
+        for name, door in self.doors.items():
+            door.learn(session.models[name], self.max_body_bytes)
+        self._describe()
+
+    def _describe(self) -> None:
         self._models = {
             name: json_answer(objects.model_metadata(door.facts.spec, (VERSION,)))
             for name, door in self.doors.items()
@@ -52,6 +97,14 @@ class Front:
             )
             for name, door in self.doors.items()
         }
+
+    def _meter(self, number: int, entry: int) -> DoorMeter:
+        return DoorMeter(self.meters.cells, self.meters.place("frontend", number, entry))
+
+    def meter(self, model: str) -> DoorMeter:
+        """Where requests for this name are counted."""
+        door = self.doors.get(model)
+        return self.no_model if door is None else door.meter
 
     def door(self, model: str, version: str = VERSION) -> Door:
         """The door of a model; NotFound names the models or the version there are."""
@@ -114,7 +167,7 @@ class Front:
             raise self._reactor.session.stopped()
         state = self._reactor.session.board.state.get()
         if self.stopping or state in (PoolState.DRAINING, PoolState.STOPPED):
-            raise Draining("the server is shutting down")
+            raise Draining("the server takes no new requests")
 
     def _check_ready(self) -> None:
         self._check_leaving()

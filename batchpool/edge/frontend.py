@@ -2,10 +2,12 @@
 
 Started by the supervisor with a control channel, a listening socket and the pulse:
 
-    python -m batchpool.edge --control-fd N --listen-fd M --pulse-fd P --posts COUNT --post OWN
-        --parent PID [--log-level LEVEL]
+    python -m batchpool.edge --control-fd N --listen-fd M --pulse-fd P --meters-fd Q
+        --recorder-fd R --posts COUNT --post OWN --parent PID
+        [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
 and tells it:  serving {}   lanes are open and the socket is served
+hears of it:   facts {...}  server and models as a reload has them from now on; see pool/facts.py
 
 A timer of its event loop stamps the pulse, and so does its thread for long work.
 
@@ -24,6 +26,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import uvloop
 
@@ -34,8 +37,12 @@ from batchpool.edge.app import build_app
 from batchpool.edge.fastpath import fast_protocol
 from batchpool.edge.front import Front
 from batchpool.edge.server import Server
-from batchpool.pool import child
-from batchpool.shm.pulse import Pulse, beat_interval_ns
+from batchpool.edge.visit import surroundings
+from batchpool.pool import child, logs
+from batchpool.shm.channel import close_all
+from batchpool.shm.meters import Meters
+from batchpool.shm.pulse import Pulse, beat_interval_ns, frontend_post
+from batchpool.shm.recorder import Recorder
 
 _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
@@ -46,18 +53,21 @@ _LAST_WORDS_S = 0.05  # for writing out what became of the requests under way
 def main(argv: Sequence[str]) -> int:
     """The role `frontend`."""
     parser = argparse.ArgumentParser(prog="batchpool.edge", add_help=False)
-    for flag in ("--listen-fd", "--pulse-fd", "--posts", "--post"):
+    for flag in ("--listen-fd", "--pulse-fd", "--meters-fd", "--recorder-fd", "--posts", "--post"):
         parser.add_argument(flag, type=int, required=True)
     own, rest = parser.parse_known_args(argv)
     args = child.arguments("frontend", rest)
     child.start(args.parent)
-    child.log_to_stderr("frontend", args.log_level)
+    child.log_to_stderr("frontend", args)
     # uvicorn's start and stop are ours to tell.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logs.add_fields(surroundings)
     listener = socket.socket(fileno=own.listen_fd)
     listener.set_inheritable(False)
     pulse = Pulse(own.pulse_fd, own.posts)
-    os.close(own.pulse_fd)
+    meters = Meters(own.meters_fd, own.posts - frontend_post(0))
+    recorder = Recorder(own.recorder_fd, writable=False)
+    close_all((own.pulse_fd, own.meters_fd, own.recorder_fd))
     session = Session(child.control_channel(args.control_fd), "the supervisor")
     try:
         session.attach()
@@ -72,25 +82,47 @@ def main(argv: Sequence[str]) -> int:
         pulse.beat(own.post, time.monotonic_ns())
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(session, listener, beat))
+        return runner.run(
+            serve(session, listener, beat, meters, recorder, own.post - frontend_post(0))
+        )
 
 
 def _collect_garbage_seldom() -> None:
     """Requests leave hardly any cycles, but reading JSON makes millions of lists at once, and
     each collection would walk them all: 50 MB held the loop up for 1.1 s instead of 0.4."""
-    gc.freeze()
+    child.settle()
     gc.set_threshold(50_000, 20, 20)
 
 
-async def serve(session: Session, listener: socket.socket, beat: Callable[[], None]) -> int:
+async def serve(
+    session: Session,
+    listener: socket.socket,
+    beat: Callable[[], None],
+    meters: Meters,
+    recorder: Recorder,
+    number: int,
+) -> int:
     """Serve an attached session with open ports until SIGTERM; returns the exit status.
 
-    beat: stamps the pulse.
+    beat: stamps the pulse. number: which front end this is.
     """
     loop = asyncio.get_running_loop()
-    _Heart(beat, beat_interval_ns(session.server["stall_timeout_s"]) / 1e9, loop)()
-    reactor = Reactor(session, _supervisor_gone)
-    front = Front(reactor)
+    heart = _Heart(beat, loop)
+    heart.set_limit(session.server["stall_timeout_s"])
+
+    def lost() -> None:
+        front.broadcast.end("the pool has stopped")
+        _supervisor_gone()
+
+    def learn(message: dict[str, Any]) -> None:
+        session.learn(message)
+        front.learn()
+        server.drain_s = session.server["drain_s"]
+        heart.set_limit(session.server["stall_timeout_s"])
+        logging.getLogger().setLevel(session.server["log_level"].upper())
+
+    reactor = Reactor(session, lost, learn)
+    front = Front(reactor, meters, recorder, number)
     front.aside.beat = beat
     server = Server(
         build_app(front),
@@ -112,16 +144,21 @@ async def serve(session: Session, listener: socket.socket, beat: Callable[[], No
 class _Heart:
     """Beats in the event loop, so that it stands still when the loop does."""
 
-    def __init__(
-        self, beat: Callable[[], None], interval_s: float, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, beat: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self._beat = beat
-        self._interval_s = interval_s
         self._loop = loop
+        self._next: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> None:
+    def set_limit(self, stall_timeout_s: float) -> None:
+        """Beat now, and from now on as often as that demands."""
+        self._interval_s = beat_interval_ns(stall_timeout_s) / 1e9
+        if self._next is not None:
+            self._next.cancel()
+        self._turn()
+
+    def _turn(self) -> None:
         self._beat()
-        self._loop.call_later(self._interval_s, self)
+        self._next = self._loop.call_later(self._interval_s, self._turn)
 
 
 class _Stop:
@@ -137,7 +174,7 @@ class _Stop:
     def __call__(self) -> None:
         now_s = self._clock_s()
         if not self._front.stopping:
-            self._front.stopping = True
+            self._front.leave()
             self._begun_s = now_s
             self._server.stop()
         elif now_s - self._begun_s > _SAME_WISH_S:

@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=math.ceil(limits.keep_alive_s),
             )
         )
-        self._drain_s = drain_s
+        self.drain_s = drain_s
         self._give_up = give_up
         self._sweep_s = limits.stall_s / _SWEEPS_PER_STALL
         self._ends: list[asyncio.TimerHandle] = []
@@ -82,20 +82,23 @@ class Server(uvicorn.Server):
             self._end()
             return
         self.should_exit = True
-        # At once, not at uvicorn's next look: until then connections came in only to hear 503.
+        # At once, not at uvicorn's next look: until then connections and requests came in only to
+        # hear 503.
         for listening in getattr(self, "servers", ()):
             listening.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
         loop = asyncio.get_running_loop()
-        last_words_s = min(_LAST_WORDS_S, self._drain_s / 2)
+        last_words_s = min(_LAST_WORDS_S, self.drain_s / 2)
         self._ends = [
-            loop.call_later(self._drain_s - last_words_s, self._give_up),
-            loop.call_later(self._drain_s, self._end),
+            loop.call_later(self.drain_s - last_words_s, self._give_up),
+            loop.call_later(self.drain_s, self._end),
         ]
 
     def _end(self) -> None:
         self._give_up()
         # One more turn of the loop: the answers to those who waited go out first.
-        asyncio.get_running_loop().call_later(min(0.05, self._drain_s), self._cut)
+        asyncio.get_running_loop().call_later(min(0.05, self.drain_s), self._cut)
 
     def _cut(self) -> None:
         connections = list(self.server_state.connections)

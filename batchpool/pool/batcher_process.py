@@ -2,18 +2,22 @@
 
 Told by the supervisor:
 
-    start        {models: [{spec, limits, attempts, idempotent}], max_lanes,
-                 posts, beat_ns}                          fds: its bell, the pulse
+    start        {models: [{spec, limits, attempts, idempotent}], draining, max_lanes,
+                 posts, beat_ns}    fds: its bell, the pulse, the meters, the flight recorder
     lane         {lane, serial, model, slots, local}          fds: segment, the client's bell
     unlane       {lane}
-    worker       {worker, model, max_batch}                   fds: segment, the worker's bell
+    worker       {worker, model, max_batch, row, on_duty, turn}  fds: segment, the worker's bell
     worker_lost  {worker, cause}
+    duty         {on, off, turn}      lists of workers: who gets new batches and who does not
+    limits       {models, beat_ns, log_level}                 as in start, for the same models
     begin        {takeover}
-    drain        {}
-    tally        {id}
+    drain        {turn}                                       0: open again
 
-and tells it:  running {} | lane_closed {lane} | worker_handled {worker} | drained {} |
-tally {id, models}
+and tells it:  running {} | lane_closed {lane} | worker_handled {worker} | idle {worker, turn} |
+drained {turn, empty}
+
+idle: a worker that is off duty since that turn has nothing in flight. drained: since the drain
+with that turn all rows are answered; a claim made just before it may still bring some.
 
 It stamps the pulse in every turn of its loop, at least every beat_ns.
 """
@@ -24,7 +28,6 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from batchpool.core.batching import Limits
@@ -36,10 +39,13 @@ from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.batcher import Batcher, ModelQueue
 from batchpool.pool.crew import CrewMember
 from batchpool.pool.takeover import take_over
-from batchpool.shm.channel import Channel, Closed
+from batchpool.pool.tally import Tally
+from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
+from batchpool.shm.meters import Meters
 from batchpool.shm.pulse import BATCHER, Pulse
+from batchpool.shm.recorder import Recorder
 from batchpool.shm.records import Records
 from batchpool.shm.segment import map_checked
 
@@ -52,10 +58,12 @@ class BatcherProcess:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         message, fds = channel.receive()
-        bell_fd, pulse_fd = fds
+        bell_fd, pulse_fd, meters_fd, recorder_fd = fds
         self._bell = Doorbell(bell_fd)
         self._pulse = Pulse(pulse_fd, message["posts"])
-        os.close(pulse_fd)
+        meters = Meters(meters_fd, message["posts"] - 1)
+        recorder = Recorder(recorder_fd)
+        close_all((pulse_fd, meters_fd, recorder_fd))
         self._beat_ns = message["beat_ns"]
         self._max_lanes = message["max_lanes"]
         self._specs = [ModelSpec.from_wire(form["spec"]) for form in message["models"]]
@@ -65,10 +73,16 @@ class BatcherProcess:
                 _limits(spec, form["limits"]),
                 form["attempts"],
                 form["idempotent"],
+                tally=Tally(meters.cells, meters.place("batcher", entry)),
             )
-            for spec, form in zip(self._specs, message["models"], strict=True)
+            for entry, (spec, form) in enumerate(zip(self._specs, message["models"], strict=True))
         ]
-        self.batcher = Batcher(models, self._max_lanes, lane_closed=self._lane_closed)
+        self.batcher = Batcher(
+            models, self._max_lanes, lane_closed=self._lane_closed, recorder=recorder
+        )
+        self._drain_turn = message["draining"]
+        if self._drain_turn:  # before there is a lane that it would open
+            self.batcher.drain()
         self._bells: dict[tuple[str, int], Doorbell] = {}
         self._drain_told = False
         self._running_told = False
@@ -78,6 +92,7 @@ class BatcherProcess:
         """Serve until the supervisor closes the channel."""
         while not self._begun:
             self._hear_one()
+        child.settle()
         self._channel.sock.setblocking(False)
         control = self._channel.fileno()
         waiter = Waiter(self._bell.fd, control)
@@ -87,12 +102,16 @@ class BatcherProcess:
             now_ns = time.monotonic_ns()
             self._pulse.beat(BATCHER, now_ns)
             wake_at_ns = self.batcher.step(now_ns)
+            while self.batcher.notes:
+                _LOG.warning("%s", self.batcher.notes.pop())
             if not self._running_told:
                 self._running_told = True
                 self._channel.send({"op": "running"})
-            if self.batcher.draining and not self._drain_told and self.batcher.is_empty():
-                self._drain_told = True
-                self._channel.send({"op": "drained"})
+            if self.batcher.draining and self.batcher.is_empty() != self._drain_told:
+                empty = self._drain_told = not self._drain_told
+                self._channel.send({"op": "drained", "turn": self._drain_turn, "empty": empty})
+            for number, turn in self.batcher.take_idle():
+                self._channel.send({"op": "idle", "worker": number, "turn": turn})
             ready = waiter.wait_until(min(wake_at_ns, now_ns + self._beat_ns))
             if control in ready:
                 self._hear_all()
@@ -154,7 +173,21 @@ class BatcherProcess:
         os.close(segment_fd)
         number = message["worker"]
         bell = self._bells[("worker", number)] = Doorbell(bell_fd)
-        self.batcher.add_worker(CrewMember(number, message["model"], records, bell.ring))
+        on_duty, row = message["on_duty"], max(0, message["row"])
+        member = CrewMember(number, message["model"], records, bell.ring, on_duty=on_duty, row=row)
+        self.batcher.add_worker(member, message["turn"])
+
+    def _on_duty(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.batcher.relieve(message["on"], message["off"], message["turn"])
+
+    def _on_limits(self, message: dict[str, Any], fds: list[int]) -> None:
+        self._beat_ns = message["beat_ns"]
+        logging.getLogger().setLevel(message["log_level"].upper())
+        for index, (spec, form) in enumerate(zip(self._specs, message["models"], strict=True)):
+            self.batcher.set_limits(index, _limits(spec, form["limits"]))
+            model = self.batcher.models[index]
+            model.tally.limit(model.limits.max_batch)
+            model.attempts, model.idempotent = form["attempts"], form["idempotent"]
 
     def _on_worker_lost(self, message: dict[str, Any], fds: list[int]) -> None:
         number = message["worker"]
@@ -165,18 +198,11 @@ class BatcherProcess:
         self._channel.send({"op": "worker_handled", "worker": number})
 
     def _on_drain(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.drain()
-
-    def _on_tally(self, message: dict[str, Any], fds: list[int]) -> None:
-        models = {
-            model.name: {
-                "queued": len(model.queue) + len(model.suspects),
-                "max_batch": model.limits.max_batch,
-                **asdict(model.tally),
-            }
-            for model in self.batcher.models
-        }
-        self._channel.send({"op": "tally", "id": message["id"], "models": models})
+        self._drain_told, self._drain_turn = False, message["turn"]
+        if self._drain_turn:
+            self.batcher.drain()
+        else:
+            self.batcher.open_again()
 
 
 def _limits(spec: ModelSpec, form: dict[str, Any]) -> Limits:
@@ -189,7 +215,7 @@ def main(argv: Sequence[str]) -> int:
     args = child.arguments("batcher", argv)
     child.start(args.parent)
     child.outlast_sigterm()
-    child.log_to_stderr("batcher", args.log_level)
+    child.log_to_stderr("batcher", args)
     channel = child.control_channel(args.control_fd)
     try:
         BatcherProcess(channel).run()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchpool.core.errors import StartError
 from batchpool.pool.excuses import Excuse
 from batchpool.shm.channel import Channel, Closed, close_all, pair
 
@@ -139,7 +140,7 @@ def start_child(
 
     Only the supervisor's main thread may call this: the child's life is bound to the thread
     that started it. started_ns: CLOCK_MONOTONIC, now. settings: what its environment has more
-    than ours.
+    than ours. Raises StartError when the machine has no room for another process.
     """
     ours, theirs = pair()
     command = [
@@ -150,11 +151,13 @@ def start_child(
         str(theirs.fileno()),
         "--parent",
         str(os.getpid()),
+        "--name",
+        post.name,
         *flags,
     ]
     # A signal to the whole group must not meet a child that is not prepared for it yet: it
     # waits until the child says (pool/child.py) what it does with it.
-    later = {signal.SIGINT} if role == "frontend" else {signal.SIGINT, signal.SIGTERM}
+    later = {signal.SIGINT, signal.SIGHUP} | (set() if role == "frontend" else {signal.SIGTERM})
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, later)
     try:
         process = subprocess.Popen(
@@ -163,6 +166,9 @@ def start_child(
             pass_fds=[theirs.fileno(), *fds],
             env={**os.environ, **(settings or {})},
         )
+    except OSError as exc:  # no memory, or no process to be had
+        ours.close()
+        raise StartError(f"cannot start {post.name}: {exc.strerror}") from exc
     except BaseException:
         ours.close()
         raise

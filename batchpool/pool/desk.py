@@ -2,19 +2,24 @@
 
     attach  {version, pinned} fds: the client's bell  -> attached {models, server}  fds: board, bell
     lane    {model}                                   -> lane {lane, slots, digest} fds: segment
-    status  {}                                        -> status {status}, within about a second
+    status  {}                                        -> status {status}
+    reload  {wait}                                    -> reload {done, text}, with wait at its end
+    drain   {on}                                      -> drain {answered, rows}
+    batches {}                                        -> batches {workers, models}
+                                                         fds: the flight recorder
 
-A refusal is error {code, error}. A front end asks over its own channel, a local program over
+A refusal is error {code, error}. Only root and the user whom the pool runs as may reload and
+drain; the rest is open to every client. A front end asks over its own channel, a local program over
 the unix socket; a front end's lanes are the pool's, a local client's are sealed memfds.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from batchpool.core.errors import (
     InternalError,
@@ -26,34 +31,41 @@ from batchpool.core.errors import (
 )
 from batchpool.core.layout import VERSION
 from batchpool.pool.clients import Attached
+from batchpool.pool.facts import facts_of
 from batchpool.pool.holdings import Holdings
 from batchpool.pool.staff import Staff
 from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.lease import peer_of, pidfd_of
 
-_LOG = logging.getLogger("batchpool.supervisor")
-_TALLY_NS = 1_000_000_000  # how long the batcher gets to say its counts
+_LOG = logging.getLogger("batchpool.desk")
+
+
+class Operations(Protocol):
+    """What operators may ask of the pool."""
+
+    def reload(self, told: Callable[[bool, str], None] | None) -> None:
+        """Reload; told at the end: whether it was done, and what or why not."""
+
+    def drain(self, on: bool) -> tuple[bool, int]:
+        """Drain, or open again: (whether all is answered, rows under way)."""
 
 
 class Desk:
-    """Serves attached clients. `status` composes the pool's account from a batcher's tally: {}
-    while there is no batcher, None if it does not answer."""
+    """Serves attached clients. `status` composes the pool's account."""
 
     def __init__(
         self,
         holdings: Holdings,
         staff: Staff,
-        status: Callable[[dict[str, Any] | None], dict[str, Any]],
-        clock_ns: Callable[[], int],
+        status: Callable[[], dict[str, Any]],
+        operations: Operations,
     ) -> None:
         self._holdings = holdings
         self._staff = staff
         self._status = status
-        self._clock_ns = clock_ns
+        self._operations = operations
         self._count = 0
         self.local: list[Attached] = []
-        self._questions: dict[int, tuple[Attached, int]] = {}  # who asked, and until when he waits
-        self._silent = False  # the batcher owes an answer that is overdue
 
     def accept(self) -> Attached | None:
         """A new local connection; None when it went away again."""
@@ -116,8 +128,31 @@ class Desk:
         if op == "lane":
             return self._lane(who, message)
         if op == "status":
-            return self._ask_status(who), []
+            return {"op": "status", "status": self._status()}, []
+        if op == "batches":
+            return self._batches()
+        if op == "reload":
+            return self._reload(who, message), []
+        if op == "drain":
+            _check_operator(who, "drain")
+            if not isinstance(message.get("on"), bool):
+                raise InvalidRequest("drain on or off?")
+            answered, rows = self._operations.drain(message["on"])
+            return {"op": "drain", "answered": answered, "rows": rows}, []
         raise InvalidRequest(f"unknown control message {op!r}")
+
+    def _reload(self, who: Attached, message: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer comes at the end of the reload to whoever waits for it."""
+        _check_operator(who, "reload")
+        if message.get("wait") is not True:
+            self._operations.reload(None)
+            return {"op": "reload", "done": True, "text": "asked for"}
+
+        def told(done: bool, text: str) -> None:
+            self._send(who, {"op": "reload", "done": done, "text": text}, [])
+
+        self._operations.reload(told)
+        return None
 
     def _attach(
         self, who: Attached, message: dict[str, Any], fds: list[int]
@@ -137,18 +172,7 @@ class Desk:
             )
         who.bell_fd = fds.pop()
         who.pinned = who.frontend is not None or message.get("pinned") is True
-        models = [
-            {
-                "spec": model.spec.to_wire(),
-                "watermark": model.config.watermark,
-                "request_timeout_s": model.config.request_timeout_s,
-                "max_batch": model.config.max_batch,
-                "batch_sizes": list(model.config.batch_sizes),
-                "max_wait_ms": model.config.max_wait_ms,
-            }
-            for model in self._holdings.plan.models
-        ]
-        answer = {"op": "attached", "models": models, "server": asdict(server)}
+        answer = {"op": "attached", **facts_of(self._holdings.plan)}
         return answer, [self._holdings.board_read_fd, self._holdings.batcher_bell.fd]
 
     def _lane(self, who: Attached, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
@@ -175,57 +199,19 @@ class Desk:
         }
         return answer, [entry.fd]
 
+    def _batches(self) -> tuple[dict[str, Any], list[int]]:
+        """The flight recorder itself, and the names of what its rows have numbers of."""
+        meters = self._holdings.meters
+        answer = {"op": "batches", "workers": meters.seat_names(), "models": meters.model_names()}
+        return answer, [self._holdings.recorder_read_fd]
+
     def drop(self, who: Attached) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""
         for entry in self._holdings.lanes.of_owner(who.owner):
             self._staff.retire_lane(entry)
         if who in self.local:
             self.local.remove(who)
-        for number, (asker, _) in list(self._questions.items()):
-            if asker is who:
-                del self._questions[number]
         who.close()
-
-    # -- status -------------------------------------------------------------------------
-
-    def _ask_status(self, who: Attached) -> dict[str, Any] | None:
-        """The batcher's counts come first; the answer follows when they are there.
-
-        One that has not answered yet is asked nothing more: it would pile up before it.
-        """
-        if self._staff.batcher is None:
-            return {"op": "status", "status": self._status({})}
-        if self._silent:
-            return {"op": "status", "status": self._status(None)}
-        self._count += 1
-        self._questions[self._count] = who, self._clock_ns() + _TALLY_NS
-        self._staff.batcher.tell({"op": "tally", "id": self._count})
-        return None
-
-    def tick(self) -> int:
-        """Answer without counts who waited too long; returns when it is next due, as Staff.tick."""
-        now_ns = self._clock_ns()
-        for number, (_, until_ns) in list(self._questions.items()):
-            if until_ns <= now_ns:
-                self._silent = True
-                self._tell_status(number, None)
-        dues_ns = [until_ns for _, until_ns in self._questions.values()]
-        return min(dues_ns, default=now_ns + _TALLY_NS)
-
-    def tally_came(self, message: dict[str, Any]) -> None:
-        self._silent = False
-        if message["id"] in self._questions:
-            self._tell_status(message["id"], message["models"])
-
-    def batcher_gone(self) -> None:
-        """Answer whoever waits for its counts without them."""
-        self._silent = False
-        for number in list(self._questions):
-            self._tell_status(number, {})
-
-    def _tell_status(self, number: int, tallies: dict[str, Any] | None) -> None:
-        who, _ = self._questions.pop(number)
-        self._send(who, {"op": "status", "status": self._status(tallies)}, [])
 
 
 def attached_frontend(owner: str, channel: Channel, index: int) -> Attached:
@@ -233,3 +219,12 @@ def attached_frontend(owner: str, channel: Channel, index: int) -> Attached:
     duplicate = socket.socket(fileno=socket.dup(channel.fileno()))
     duplicate.setblocking(False)
     return Attached(owner, Channel(duplicate), None, -1, index)
+
+
+def _check_operator(who: Attached, what: str) -> None:
+    """Raise unless the caller may tell the pool what to do, as the kernel knows him."""
+    own = os.geteuid()
+    if who.peer is None or who.peer.uid not in (0, own):
+        raise InvalidRequest(
+            f"you may not {what} this pool: only root and the user it runs as (uid {own}) may"
+        )

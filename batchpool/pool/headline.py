@@ -7,14 +7,18 @@ from batchpool.pool.seat import Seat
 from batchpool.pool.staff import Staff
 
 
-def headline(holdings: Holdings, staff: Staff) -> str:
-    """What the pool does now: loads, serves (and what it lacks), or drains."""
-    if staff.stopping:
+def headline(holdings: Holdings, staff: Staff, reload: str = "", last_reload: str = "") -> str:
+    """What the pool does now: loads, serves (and what it lacks), or drains; and reloads.
+
+    reload: what a reload does now, "" for none. last_reload: how the last one ended.
+    """
+    if staff.stopping or staff.closed:
         rows = sum(entry.claimed() for entry in holdings.lanes)
-        return f"draining: {_count(rows, 'row')} under way"
+        text = f"draining: {_count(rows, 'row')} under way"
+        return text if staff.stopping else text + _reload(reload, last_reload)
     models = [model.spec.name for model in holdings.plan.models]
-    cold = [seat for seat in staff.seats if not seat.ready]
-    workers = len(staff.seats)
+    cold = [seat for seat in staff.workers.seats if not seat.ready]
+    workers = len(staff.workers.seats)
     warm = f"{workers - len(cold)} of {workers} workers" if cold else _count(workers, "worker")
     if not staff.was_ready:
         if not cold:
@@ -26,7 +30,13 @@ def headline(holdings: Holdings, staff: Staff) -> str:
         text += f"; no worker for {', '.join(lacking)}"
     if staff.batcher is None or holdings.board.stalled.get():
         text += "; the batcher stands still"
-    return text
+    return text + _reload(reload, last_reload)
+
+
+def _reload(reload: str, last: str) -> str:
+    if reload:
+        return f"; reloading: {reload}"
+    return f"; last reload {last}" if last.startswith("failed") else ""
 
 
 def _place(seat: Seat) -> str:

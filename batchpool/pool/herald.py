@@ -3,6 +3,8 @@
     while models load      STATUS, and every second EXTEND_TIMEOUT_USEC: another 30 s from now,
                            until load_timeout_s is over and whoever still loads is killed
     once ready             READY=1, one time
+    while it reloads       RELOADING=1 and MONOTONIC_USEC, then STATUS and more time as above; at
+                           the end, done or undone, READY=1
     from then on           STATUS when it changes; WATCHDOG=1 every half of the watchdog's time, but
                            only if the batcher and the front ends have moved since the last one
     at the end             STOPPING=1, with time for drain_s; then STATUS
@@ -68,6 +70,7 @@ class Herald:
         self._load_until_ns = now_ns + int(max(server.load_timeout_s, _LEAST_START_S) * _S)
         self._pinged_ns = now_ns
         self._held_back = False
+        self._reloads = False
 
     def tick(self, now_ns: int) -> int:
         """Say what is due; returns when it is next due (CLOCK_MONOTONIC ns)."""
@@ -77,7 +80,8 @@ class Herald:
         if self._due_ns <= now_ns:
             self._due_ns = now_ns + _EACH_NS
             self._say_status()
-            if self._phase is _Phase.LOADING and now_ns < self._load_until_ns:
+            loading = self._phase is _Phase.LOADING and now_ns < self._load_until_ns
+            if loading or self._reloads:
                 self._notifier.tell(EXTEND_TIMEOUT_USEC=int(_EXTENSION_S * 1e6))
         if self._phase is not _Phase.SERVING or not self._notifier.watchdog_ns:
             return self._due_ns
@@ -121,8 +125,28 @@ class Herald:
                 watchdog_s, stall_s,
             )  # fmt: skip
 
+    def reloading(self, now_ns: int) -> None:
+        """The pool, which serves on, has begun to reload."""
+        self._reloads = True
+        self._say_status(RELOADING=1, MONOTONIC_USEC=now_ns // 1000)
+
+    def look(self) -> None:
+        """The status may be another: not to be missed although it is looked at each second."""
+        self._say_status()
+
+    def reloaded(self) -> None:
+        """It has ended to reload, one way or the other."""
+        if self._reloads:
+            self._reloads = False
+            self._say_status(READY=1)
+
+    def go_by(self, server: ServerConfig) -> None:
+        """Other times from now on: a reload has changed them."""
+        self._server = server
+
     def stopping(self) -> None:
-        """The pool has begun to drain."""
+        """The pool stops, and has begun to drain."""
         self._phase = _Phase.STOPPING
+        self._reloads = False
         more_s = self._server.drain_s + _END_S
         self._say_status(STOPPING=1, EXTEND_TIMEOUT_USEC=int(more_s * 1e6))

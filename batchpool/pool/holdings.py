@@ -6,20 +6,24 @@ Every descriptor is kept here, so that a new batcher or worker is handed the sam
 from __future__ import annotations
 
 import os
+import time
 
 from batchpool.client.board import Board
+from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.layout import board_layout, pulse_layout
 from batchpool.pool.activation import Activated
 from batchpool.pool.lanes import LaneBook
+from batchpool.pool.ledger import Ledger
 from batchpool.pool.listening import ControlSocket, PassedSocket, listen_http
 from batchpool.pool.plan import Plan
 from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.meters import Meters
 from batchpool.shm.pulse import Pulse
 from batchpool.shm.segment import create, remove_leftovers
 
 
 class Holdings:
-    """The pool's sockets, board, pulse, bells and lanes.
+    """The pool's sockets, board, pulse, meters, flight recorder, bells and lanes.
 
     activated: sockets that systemd holds for it. Raises StartError for what cannot be had.
     """
@@ -43,15 +47,19 @@ class Holdings:
                 listener.close()
             raise
         self.leftovers = remove_leftovers()
-        models = len(plan.models)
-        self.board_fd = create(board_layout(models), sealed=False)
+        self.board_fd = create(board_layout(), sealed=False)
         # Clients may map the board, but not writable.
-        self.board_read_fd = os.open(f"/proc/self/fd/{self.board_fd}", os.O_RDONLY | os.O_CLOEXEC)
-        self.board = Board(self.board_fd, models, writable=True)
+        self.board_read_fd = _read_only(self.board_fd)
+        self.board = Board(self.board_fd, writable=True)
         self.pulse_fd = create(pulse_layout(plan.posts), sealed=False)
         self.pulse = Pulse(self.pulse_fd, plan.posts, writable=False)
+        self.meters_fd = create(meters_layout(plan.frontends), sealed=False)
+        self.meters = Meters(self.meters_fd, plan.frontends)
+        self.ledger = Ledger(self.meters, time.time_ns() - time.monotonic_ns())
+        self.recorder_fd = create(recorder_layout(), sealed=False)
+        self.recorder_read_fd = _read_only(self.recorder_fd)
         self.batcher_bell = Doorbell()
-        self.lanes = LaneBook(plan.max_lanes)
+        self.lanes = LaneBook(plan.max_lanes, self.ledger.forget)
 
     def close_listeners(self) -> None:
         """Let go of the HTTP sockets; a front end that still listens has its own."""
@@ -64,6 +72,13 @@ class Holdings:
         self.close_listeners()
         self.control.close()
         self.batcher_bell.close()
-        os.close(self.pulse_fd)
-        os.close(self.board_read_fd)
-        os.close(self.board_fd)
+        for fd in (
+            *(self.recorder_read_fd, self.recorder_fd, self.meters_fd, self.pulse_fd),
+            *(self.board_read_fd, self.board_fd),
+        ):
+            os.close(fd)
+
+
+def _read_only(fd: int) -> int:
+    """Another descriptor of the same memory, which cannot be mapped writable."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from batchpool.core.errors import Overloaded
 from batchpool.core.layout import Layout
 from batchpool.shm.segment import create
+
+_WORD = struct.Struct("<Q")
 
 
 @dataclass
@@ -34,16 +36,22 @@ class LaneEntry:
     pinned: bool
     closing: bool = False
 
+    def word(self, name: str) -> int:
+        """One of its words now."""
+        return int(_WORD.unpack(os.pread(self.fd, 8, self.layout.words[name]))[0])
+
     def claimed(self) -> int:
         """Slots its client has claimed, as it last said."""
-        raw = os.pread(self.fd, 8, self.layout.words["claimed"])
-        return int(struct.unpack("<Q", raw)[0])
+        return self.word("claimed")
 
 
 class LaneBook:
-    """All lanes of the pool."""
+    """All lanes of the pool. leaving: told of each before it goes."""
 
-    def __init__(self, max_lanes: int) -> None:
+    def __init__(
+        self, max_lanes: int, leaving: Callable[[LaneEntry], None] = lambda entry: None
+    ) -> None:
+        self._leaving = leaving
         self._free = list(range(max_lanes - 1, -1, -1))
         self._serial = 0
         self._entries: dict[int, LaneEntry] = {}
@@ -83,6 +91,7 @@ class LaneBook:
     def remove(self, number: int) -> None:
         """Every process has been told to let it go, in the order of its messages."""
         entry = self._entries.pop(number)
+        self._leaving(entry)
         os.close(entry.fd)
         os.close(entry.bell_fd)
         self._free.append(number)

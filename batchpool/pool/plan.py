@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.config import MODEL_NAME, Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.layout import Layout, board_layout, lane_layout, pulse_layout, worker_layout
@@ -100,8 +101,13 @@ class Plan:
     @property
     def reserved_bytes(self) -> int:
         """Shared memory that is reserved at start."""
-        small = board_layout(len(self.models)).total_bytes + pulse_layout(self.posts).total_bytes
-        return small + sum(model.reserved_bytes for model in self.models)
+        small = (
+            *(board_layout(), pulse_layout(self.posts)),
+            *(meters_layout(self.frontends), recorder_layout()),
+        )
+        return sum(layout.total_bytes for layout in small) + sum(
+            model.reserved_bytes for model in self.models
+        )
 
     @property
     def client_bytes(self) -> int:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batchpool.core.config import ServerConfig
 from batchpool.core.lifecycle import Reason
 from batchpool.pool.children import Child, Post
-from batchpool.pool.plan import WorkerPlan
+from batchpool.pool.plan import ModelPlan, WorkerPlan
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.records import Records
 
 
 @dataclass
 class Seat:
-    """One worker's place: a model on a device. The rest is of the worker in it now."""
+    """One worker's place: a model on a device. The rest is of the worker in it now.
+
+    of: what is served there; server: by which settings. part: "" for whoever has the seat, else
+    "heir" or "standby", the other two of a reload. on_duty: whether new batches go to it. turn:
+    which change of duty that was; a batcher's word on an earlier one is out of date.
+    """
 
     model: int
     plan: WorkerPlan
     post: Post
+    of: ModelPlan
+    server: ServerConfig
+    part: str = ""
+    on_duty: bool = True
+    turn: int = 0
     child: Child | None = None
     number: int = 0
+    row: int = -1  # in the meters
     fd: int = -1
     bell: Doorbell | None = None
     records: Records | None = None
@@ -27,6 +39,17 @@ class Seat:
     start_at_ns: int | None = None
     waiting_since_ns: int | None = None  # since when a batch is seen that it does not begin
     waiting_after: int = 0  # the last batch it began, at that time
+
+    @property
+    def label(self) -> tuple[str, int, str]:
+        """(model, worker, device): whose counts these are, in the meters."""
+        gpu = self.plan.cuda_visible
+        return self.of.spec.name, self.plan.index, self.plan.device if gpu is None else f"gpu {gpu}"
+
+    @property
+    def name(self) -> str:
+        """Who sits here, for people: "worker 0 of minilm", "heir of worker 0 of minilm"."""
+        return f"{self.part} of {self.post.name}" if self.part else self.post.name
 
     def was_useful(self) -> bool:
         """Whether it finished a good batch, or had suspects aboard, whose fault its end may be."""

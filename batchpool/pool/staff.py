@@ -1,33 +1,29 @@
 """The supervisor's children: who must be there, who is, and what to do when one is not.
 
-    batcher     restarted at once if it ever ran; the new one takes over from shared memory
-    front end   restarted; its lanes are closed and it gets new ones
-    worker      reaped, then its rows run again elsewhere; restarted at once after useful work,
-                with exponential back-off when it dies before finishing anything
-
-Before the pool was ready once, a worker that cannot load ends the start instead.
+batcher     restarted at once if it ever ran; the new one takes over from shared memory
+front end   restarted; its lanes are closed and it gets new ones
+workers     see pool/workforce.py
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from batchpool.core.batching import Limits
+from batchpool.core.config import ServerConfig
 from batchpool.core.errors import StartError
-from batchpool.core.layout import worker_layout
 from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.facts import facts_of
 from batchpool.pool.holdings import Holdings
 from batchpool.pool.lanes import LaneEntry
-from batchpool.pool.seat import Seat
+from batchpool.pool.plan import ModelPlan, Plan
 from batchpool.pool.vigil import Vigil
-from batchpool.shm.doorbell import Doorbell
+from batchpool.pool.workforce import Workforce
 from batchpool.shm.pulse import beat_interval_ns, frontend_post
-from batchpool.shm.records import Records
-from batchpool.shm.segment import create, map_checked
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
@@ -43,27 +39,23 @@ class Staff:
         clock_ns: Callable[[], int],
     ) -> None:
         self._holdings = holdings
-        self._plan = holdings.plan
         self._watch = watch
         self._unwatch = unwatch
         self._clock_ns = clock_ns
-        self._numbers = 0
         self.batcher_post = Post("batcher")
         self.batcher: Child | None = None
         self.frontend_posts = [Post(f"frontend {i}") for i in range(self._plan.frontends)]
         self.frontends: list[Child | None] = [None] * self._plan.frontends
         self._frontend_at_ns: dict[int, int] = {}
         self._batcher_at_ns: int | None = None
-        self._lost: dict[int, tuple[int, int, Doorbell]] = {}  # number -> model, fd, bell
-        self.seats = [
-            Seat(index, worker, Post(f"worker {worker.index} of {model.spec.name}"))
-            for index, model in enumerate(self._plan.models)
-            for worker in model.workers
-        ]
+        self.workers = Workforce(holdings, watch, clock_ns, self.tell_batcher, self.flags)
         configs = [model.config for model in self._plan.models]
         self._vigil = Vigil(self._plan.server, configs, holdings.board, holdings.pulse, clock_ns())
+        self._other: tuple[ModelPlan, ...] | None = None  # in a reload: the models that may come
         self.was_ready = False
         self.stopping = False
+        self.closed = False  # drained by an operator, to be opened again
+        self.drain_turn = 0  # of the drain that lasts, for whatever reason; 0 for none
 
     # -- starting -----------------------------------------------------------------------
 
@@ -71,11 +63,28 @@ class Staff:
         self.start_batcher(takeover=False)
         for i in range(self._plan.frontends):
             self.start_frontend(i)
-        for seat in self.seats:
-            self.start_worker(seat)
+        for seat in self.workers.seats:
+            self.workers.start(seat)
 
-    def _flags(self) -> list[str]:
-        return ["--log-level", self._plan.server.log_level]
+    @property
+    def _plan(self) -> Plan:
+        """The plan of now: a reload may change it."""
+        return self._holdings.plan
+
+    @staticmethod
+    def flags(server: ServerConfig) -> list[str]:
+        """What every child is started with."""
+        return ["--log-level", server.log_level, "--log-format", server.log_format]
+
+    def tell_batcher(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """A message to the batcher, if there is one."""
+        if self.batcher is not None:
+            self.batcher.tell(message, fds)
+
+    def drain(self, turn: int) -> None:
+        """Tell the batcher, and each one after it, to take no new rows; 0: to take them again."""
+        self.drain_turn = turn
+        self.tell_batcher({"op": "drain", "turn": turn})
 
     def start_batcher(self, *, takeover: bool) -> None:
         holdings = self._holdings
@@ -84,52 +93,45 @@ class Staff:
             ["batchpool.pool", "batcher"],
             self.batcher_post,
             started_ns=self._clock_ns(),
-            flags=self._flags(),
+            flags=self.flags(self._plan.server),
         )
         self.batcher = child
         self._batcher_at_ns = None
-        models = [
-            {
-                "spec": model.spec.to_wire(),
-                "limits": asdict(Limits.of(model.config)),
-                "attempts": model.config.attempts,
-                "idempotent": model.config.idempotent,
-            }
-            for model in self._plan.models
-        ]
         start = {
             "op": "start",
-            "models": models,
+            "models": self._limits(),
+            "draining": self.drain_turn,
             "max_lanes": self._plan.max_lanes,
             "posts": self._plan.posts,
             "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
         }
-        child.tell(start, [holdings.batcher_bell.fd, holdings.pulse_fd])
+        fds = [holdings.batcher_bell.fd, holdings.pulse_fd]
+        child.tell(start, [*fds, holdings.meters_fd, holdings.recorder_fd])
         for entry in holdings.lanes:
             self._tell_lane(child, entry)
-        for seat in self.seats:
-            if seat.bell is not None:
-                self._tell_worker(seat.number, seat.model, seat.fd, seat.bell)
-        for number, (model, fd, bell) in self._lost.items():
-            self._tell_worker(number, model, fd, bell)
+        self.workers.introduce_all(child.tell)
         child.tell({"op": "begin", "takeover": takeover})
         for entry in holdings.lanes:
             if entry.closing:
                 child.tell({"op": "unlane", "lane": entry.number})
-        for number in self._lost:
-            self._tell_lost(child, number, "died")
-        if self.stopping:
-            child.tell({"op": "drain"})
+        self.workers.report_lost(child.tell)
         self._watch(child)
 
-    def _tell_worker(self, number: int, model: int, fd: int, bell: Doorbell) -> None:
-        if self.batcher is not None:
-            max_batch = self._plan.models[model].config.max_batch
-            message = {"op": "worker", "worker": number, "model": model, "max_batch": max_batch}
-            self.batcher.tell(message, [fd, bell.fd])
-
-    def _tell_lost(self, batcher: Child, number: int, cause: str) -> None:
-        batcher.tell({"op": "worker_lost", "worker": number, "cause": cause})
+    def _limits(self) -> list[dict[str, Any]]:
+        """How each model's batches are formed. Where workers for batches of two sizes may serve,
+        by what is right for both: the plan with the smaller ones."""
+        forms = []
+        for model, other in zip(self._plan.models, self._other or self._plan.models, strict=True):
+            config = min(model.config, other.config, key=lambda config: config.max_batch)
+            forms.append(
+                {
+                    "spec": model.spec.to_wire(),
+                    "limits": asdict(Limits.of(config)),
+                    "attempts": model.config.attempts,
+                    "idempotent": model.config.idempotent,
+                }
+            )
+        return forms
 
     def _tell_lane(self, batcher: Child, entry: LaneEntry) -> None:
         batcher.tell(
@@ -149,6 +151,8 @@ class Staff:
         own = {
             "--listen-fd": holdings.listeners[i].fileno(),
             "--pulse-fd": holdings.pulse_fd,
+            "--meters-fd": holdings.meters_fd,
+            "--recorder-fd": holdings.recorder_read_fd,
             "--posts": self._plan.posts,
             "--post": frontend_post(i),
         }
@@ -157,60 +161,60 @@ class Staff:
             ["batchpool.edge"],
             self.frontend_posts[i],
             started_ns=self._clock_ns(),
-            flags=[*(str(word) for flag in own.items() for word in flag), *self._flags()],
-            fds=[own["--listen-fd"], own["--pulse-fd"]],
+            flags=[
+                *(str(word) for flag in own.items() for word in flag),
+                *self.flags(self._plan.server),
+            ],
+            fds=[number for flag, number in own.items() if flag.endswith("-fd")],
         )
         self.frontends[i] = child
         self._frontend_at_ns.pop(i, None)
         self._watch(child)
 
-    def start_worker(self, seat: Seat) -> None:
-        model = self._plan.models[seat.model]
-        layout = worker_layout(model.config.max_batch, self._plan.max_lanes)
-        seat.fd = create(layout, sealed=False)
-        self._numbers += 1
-        seat.number = self._numbers
-        seat.bell = Doorbell()
-        seat.records = Records(map_checked(seat.fd, layout), layout)
-        seat.ready = False
-        seat.start_at_ns = None
-        seat.waiting_since_ns = None
-        child = start_child(
-            "worker",
-            ["batchpool.pool", "worker"],
-            seat.post,
-            started_ns=self._clock_ns(),
-            flags=self._flags(),
-            settings=seat.plan.settings(os.environ),
-        )
-        seat.child = child
-        start = {
-            "op": "start",
-            "import": model.config.import_name,
-            "spec": model.spec.to_wire(),
-            "device": seat.plan.device,
-            "max_batch": model.config.max_batch,
-            "batch_sizes": list(model.config.batch_sizes),
-            "max_lanes": self._plan.max_lanes,
-        }
-        child.tell(start, [seat.fd, seat.bell.fd, self._holdings.batcher_bell.fd])
-        for entry in self._holdings.lanes:
-            if entry.model == seat.model:
-                self._tell_worker_lane(child, entry)
-        self._tell_worker(seat.number, seat.model, seat.fd, seat.bell)
-        self._watch(child)
+    # -- a reload -----------------------------------------------------------------------
 
-    def _tell_worker_lane(self, child: Child, entry: LaneEntry) -> None:
-        child.tell(
-            {
-                "op": "lane",
-                "lane": entry.number,
-                "serial": entry.serial,
-                "slots": entry.layout.slots,
-                "pinned": entry.pinned,
-            },
-            [entry.fd],
-        )
+    def plan_begins(self, old: Plan, new: Plan) -> None:
+        """Workers of both plans may serve from now on; the old one counts."""
+        self._go_by(new, old, between=True)
+        if any(
+            was.config.max_batch > now.config.max_batch
+            for was, now in zip(old.models, new.models, strict=True)
+        ):
+            self._tell_limits()
+
+    def plan_counts(self, old: Plan, new: Plan) -> None:
+        """The new plan counts, although workers of the old one may still be over a batch."""
+        self._holdings.plan = new
+        self._go_by(old, new, between=False)
+        self._tell_limits()
+        logging.getLogger().setLevel(new.server.log_level.upper())
+        for child in self.frontends:
+            if child is not None:
+                self.tell_facts(child)
+
+    def plan_settled(self) -> None:
+        """The reload is over: all workers are of the plan that counts."""
+        between = self._other is not None
+        self._go_by(self._plan, self._plan, between=False)
+        if between:
+            self._tell_limits()
+
+    def _go_by(self, other: Plan, plan: Plan, *, between: bool) -> None:
+        self._other = other.models if between else None
+        configs = [model.config for model in (*other.models, *plan.models)]
+        self._vigil.judge_by([other.server, plan.server], configs, self._clock_ns())
+
+    def _tell_limits(self) -> None:
+        server = self._plan.server
+        beat_ns = beat_interval_ns(server.stall_timeout_s)
+        limits = {"op": "limits", "models": self._limits(), "beat_ns": beat_ns}
+        self.tell_batcher({**limits, "log_level": server.log_level})
+
+    def tell_facts(self, frontend: Child) -> None:
+        """To a front end: what it is to know of server and models. Not before it serves: it would
+        take this for the answer to a question of its own."""
+        if frontend.state == "serving":
+            frontend.tell({"op": "facts", **facts_of(self._plan)})
 
     # -- lanes --------------------------------------------------------------------------
 
@@ -218,9 +222,7 @@ class Staff:
         """A new lane: the batcher and the model's workers map it."""
         if self.batcher is not None:
             self._tell_lane(self.batcher, entry)
-        for seat in self.seats:
-            if seat.model == entry.model and seat.child is not None:
-                self._tell_worker_lane(seat.child, entry)
+        self.workers.announce_lane(entry)
 
     def retire_lane(self, entry: LaneEntry) -> None:
         """Its client is gone: the batcher lets it go first, since rows may be RUNNING."""
@@ -233,42 +235,15 @@ class Staff:
         entry = self._holdings.lanes.get(number)
         if entry is None:
             return
-        for seat in self.seats:
-            if seat.model == entry.model and seat.child is not None:
-                seat.child.tell({"op": "unlane", "lane": number})
+        self.workers.drop_lane(entry)
         self._holdings.lanes.remove(number)
 
     # -- what children say and how they end ---------------------------------------------
 
-    def worker_says(self, child: Child, message: dict[str, object]) -> None:
-        seat = self._seat_of(child)
-        if message["op"] == "ready":
-            seat.ready = True
-            child.state = "serving"
-            self._count_serving()
-            took_s = (self._clock_ns() - child.started_ns) / 1e9
-            _LOG.info("%s is warm on %s after %.1f s", seat.post.name, seat.plan.device, took_s)
-        elif message["op"] == "failed":
-            child.cause = str(message["error"])
-
-    def worker_handled(self, number: int) -> None:
-        """The batcher has taken every row of a lost worker: its segment may go."""
-        _, fd, bell = self._lost.pop(number)
-        os.close(fd)
-        bell.close()
-
-    def _seat_of(self, child: Child) -> Seat:
-        return next(seat for seat in self.seats if seat.child is child)
-
-    def _count_serving(self) -> None:
-        board = self._holdings.board
-        for model in range(len(self._plan.models)):
-            board.serving[model] = sum(s.ready for s in self.seats if s.model == model)
-
     def all_serve(self) -> bool:
         """Whether every worker of every model is warm and every front end listens."""
         listening = (child is not None and child.state == "serving" for child in self.frontends)
-        return all(seat.ready for seat in self.seats) and all(listening)
+        return all(seat.ready for seat in self.workers.seats) and all(listening)
 
     def on_gone(self, child: Child) -> None:
         """A child has ended and was reaped. StartError before the pool was ready once."""
@@ -277,7 +252,7 @@ class Staff:
         child.state = "gone"
         now_ns = self._clock_ns()
         if child.role == "worker":
-            self._worker_gone(self._seat_of(child), child, now_ns)
+            self.workers.gone(child, was_ready=self.was_ready, stopping=self.stopping)
         elif child.role == "batcher":
             self.batcher = None
             self._note(child)
@@ -297,39 +272,12 @@ class Staff:
         child.post.last_error = child.why()
         _LOG.warning("%s (pid %d) %s", child.post.name, child.pid, child.ending())
 
-    def _worker_gone(self, seat: Seat, child: Child, now_ns: int) -> None:
-        assert seat.records is not None
-        assert seat.bell is not None
-        useful = seat.was_useful()
-        seat.child = None
-        seat.ready = False
-        self._count_serving()
-        seat.post.last_error = child.why()
-        self._lost[seat.number] = (seat.model, seat.fd, seat.bell)
-        seat.records = None
-        seat.bell = None
-        if self.batcher is not None:
-            self._tell_lost(self.batcher, seat.number, seat.post.last_error)
-        if not self.was_ready and not self.stopping:
-            name = self._plan.models[seat.model].spec.name
-            raise StartError(
-                f"model {name!r} cannot be served: {seat.post.name} on {seat.plan.device}"
-                f" {_while_loading(child, seat.post.last_error)}"
-            )
-        delay_s = seat.post.next_start_s(useful)
-        seat.start_at_ns = now_ns + int(delay_s * 1e9)
-        if not self.stopping:
-            _LOG.warning(
-                "%s (pid %d) %s; starting another in %.1f s",
-                seat.post.name, child.pid, seat.post.last_error, delay_s,
-            )  # fmt: skip
-
     # -- time ---------------------------------------------------------------------------
 
     def tick(self) -> int:
         """Do what is due; returns when something is next due (CLOCK_MONOTONIC ns)."""
         now_ns = self._clock_ns()
-        self._vigil.look(now_ns, self.watched(), self.seats, was_ready=self.was_ready)
+        self._vigil.look(now_ns, self.watched(), [*self.workers], was_ready=self.was_ready)
         due_ns = now_ns + self._vigil.look_ns
         for child in self.everybody():
             child.flush()
@@ -342,21 +290,7 @@ class Staff:
             if at_ns <= now_ns and not self.stopping:
                 self.start_frontend(i)
             due_ns = min(due_ns, max(at_ns, now_ns))
-        for seat in self.seats:
-            if seat.start_at_ns is not None:
-                if seat.start_at_ns <= now_ns:
-                    self._start_again(seat, now_ns)
-                due_ns = min(due_ns, seat.start_at_ns or due_ns)
-        return due_ns
-
-    def _start_again(self, seat: Seat, now_ns: int) -> None:
-        try:
-            self.start_worker(seat)
-        except StartError as exc:  # no memory for its segment: the others serve on meanwhile
-            seat.post.last_error = str(exc)
-            delay_s = seat.post.next_start_s(useful=False)
-            seat.start_at_ns = now_ns + int(delay_s * 1e9)
-            _LOG.error("%s: %s; trying again in %.1f s", seat.post.name, exc, delay_s)
+        return min(due_ns, self.workers.tick(now_ns))
 
     def watched(self) -> list[Child | None]:
         """Who stamps the pulse, by its posts."""
@@ -367,7 +301,7 @@ class Staff:
         return self._vigil.standing(self.watched(), since_ns)
 
     def everybody(self) -> list[Child]:
-        workers = [seat.child for seat in self.seats]
+        workers = [seat.child for seat in self.workers]
         return [child for child in (*self.watched(), *workers) if child is not None]
 
     def stop_frontends(self, sig: signal.Signals = signal.SIGTERM) -> None:
@@ -383,10 +317,3 @@ class Staff:
         for child in self.everybody():
             child.process.wait()
             child.close()
-
-
-def _while_loading(child: Child, error: str) -> str:
-    """A failed start in words: what the worker said, or how it ended without a word."""
-    if error == child.ending():
-        return f"{error} while loading"
-    return error if error.startswith("did not") else f"failed: {error}"

@@ -11,45 +11,49 @@ from __future__ import annotations
 import logging
 import resource
 import select
-import signal
-import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from batchpool.core.errors import NotReady
 from batchpool.core.lifecycle import PoolState
-from batchpool.pool import child as child_start
 from batchpool.pool.activation import Activated
 from batchpool.pool.children import Child
 from batchpool.pool.clients import Attached
 from batchpool.pool.desk import Desk, attached_frontend
+from batchpool.pool.draining import Drain
 from batchpool.pool.headline import headline
 from batchpool.pool.herald import Herald
 from batchpool.pool.holdings import Holdings
 from batchpool.pool.notify import Notifier
 from batchpool.pool.plan import Plan
+from batchpool.pool.reloading import Reloading, Told
+from batchpool.pool.signals import Signals
 from batchpool.pool.staff import Staff
 from batchpool.pool.status import compose
 from batchpool.shm.channel import Closed
 from batchpool.shm.ring import require_memory_order
 
 _LOG = logging.getLogger("batchpool.supervisor")
-_REAP_GRACE_NS = 1_000_000_000  # how long clients get to take their last completions
-_QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be published yet
 
 
-def run(plan: Plan, notifier: Notifier, activated: Activated) -> int:
+def run(plan: Plan, notifier: Notifier, activated: Activated, words: Sequence[str]) -> int:
     """Serve a plan until a signal ends it; raises StartError when it cannot start.
 
-    notifier: who is told of its state. activated: sockets it is not to open itself.
+    notifier: who is told of its state. activated: sockets it is not to open itself. words: the
+    command line, as "serve pool.toml", which a reload reads again.
     """
     require_memory_order()
     _raise_descriptor_limit()
-    child_start.log_to_stderr("supervisor", plan.server.log_level)
-    supervisor = Supervisor(plan, notifier, activated)
+    signals = Signals()
     try:
-        return supervisor.run()
+        supervisor = Supervisor(plan, notifier, activated, words, signals)
+        try:
+            return supervisor.run()
+        finally:
+            supervisor.close()
     finally:
-        supervisor.close()
+        signals.close()
 
 
 def _raise_descriptor_limit() -> None:
@@ -62,38 +66,35 @@ def _raise_descriptor_limit() -> None:
 class Supervisor:
     """The loop around holdings, staff, desk and herald."""
 
-    def __init__(self, plan: Plan, notifier: Notifier, activated: Activated) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        notifier: Notifier,
+        activated: Activated,
+        words: Sequence[str],
+        signals: Signals,
+    ) -> None:
+        self._signals = signals
         self._started_ns = time.monotonic_ns()
         self._holdings = Holdings(plan, activated)
         self._poll = select.poll()
         self._fds: dict[int, Any] = {}
         self._staff = Staff(self._holdings, self._watch, self._unwatch, time.monotonic_ns)
-        self._desk = Desk(self._holdings, self._staff, self._status, time.monotonic_ns)
+        self._desk = Desk(self._holdings, self._staff, self._status, self)
         self._herald = Herald(
             notifier,
             plan.server,
-            lambda: headline(self._holdings, self._staff),
+            self._headline,
             self._staff.standing,
             self._started_ns,
         )
         self._edges: dict[int, Attached] = {}  # front end's pid -> it as a client
-        self._signals: list[int] = []
-        self._drained = False
+        self._reloading = Reloading(
+            self._holdings, self._staff, self._herald, words, self._watch, time.monotonic_ns
+        )
+        self._drain = Drain(self._holdings.lanes)
         self._deadline_ns = 0
-        self._quiet_since_ns = 0
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._take_signals()
-
-    def _take_signals(self) -> None:
-        self._wake_r.setblocking(False)
-        self._wake_w.setblocking(False)
-        self._old_wakeup = signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
-        self._old_handlers = {
-            sig: signal.signal(sig, lambda number, frame: self._signals.append(number))
-            for sig in (signal.SIGTERM, signal.SIGINT)
-        }
-        self._register(self._wake_r.fileno(), "signals")
+        self._register(self._signals.fileno(), "signals")
         self._register(self._holdings.control.sock.fileno(), "control")
 
     def _register(self, fd: int, what: Any) -> None:
@@ -104,21 +105,33 @@ class Supervisor:
         if self._fds.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def _status(self, tallies: dict[str, Any] | None) -> dict[str, Any]:
-        return compose(self._holdings, self._staff, self._started_ns, tallies)
+    def _status(self) -> dict[str, Any]:
+        status = compose(self._holdings, self._staff, self._started_ns)
+        if self._staff.closed and self._drain.is_over(time.monotonic_ns()):
+            status["state"] = "drained"
+        reloading = self._reloading
+        return {
+            **status,
+            "reload": reloading.state() or None,
+            "last_reload": reloading.last or None,
+        }
+
+    def _headline(self) -> str:
+        reloading = self._reloading
+        return headline(self._holdings, self._staff, reloading.state(), reloading.last)
 
     # -- the loop -----------------------------------------------------------------------
 
     def run(self) -> int:
         if self._holdings.leftovers:
             _LOG.info("removed %d segments of dead pools", len(self._holdings.leftovers))
+        plan = self._holdings.plan
         self._holdings.board.state.set(int(PoolState.STARTING))
-        names = ", ".join(f"{m.spec.name} ({len(m.workers)} workers)" for m in self._plan.models)
+        names = ", ".join(f"{m.spec.name} ({len(m.workers)} workers)" for m in plan.models)
         _LOG.info("loading %s", names)
         self._staff.start_all()
         while True:
-            due_ns = min(self._staff.tick(), self._desk.tick())
-            due_ns = min(due_ns, self._herald.tick(time.monotonic_ns()))
+            due_ns = min(self._staff.tick(), self._herald.tick(time.monotonic_ns()))
             if self._staff.stopping:
                 status = self._end_of_drain()
                 if status is not None:
@@ -126,7 +139,21 @@ class Supervisor:
                 due_ns = min(due_ns, time.monotonic_ns() + 20_000_000, self._deadline_ns)
             elif not self._staff.was_ready and self._staff.all_serve():
                 self._announce_ready()
+            self._reloading.tick()
+            self._keep_ledger()
             self._wait(due_ns)
+
+    def _keep_ledger(self) -> None:
+        holdings, staff = self._holdings, self._staff
+        posts = [staff.batcher_post, *staff.frontend_posts]
+        holdings.ledger.look(
+            self._started_ns,
+            holdings.board,
+            [model.spec.name for model in holdings.plan.models],
+            list(zip(posts, staff.watched(), strict=True)),
+            staff.workers,
+            holdings.lanes,
+        )
 
     def _wait(self, due_ns: int) -> None:
         timeout_ms = max(0.0, (due_ns - time.monotonic_ns()) / 1e6)
@@ -136,25 +163,27 @@ class Supervisor:
         for fd, _ in ready:
             what = self._fds.get(fd)
             if what == "signals":
-                self._wake_r.recv(4096)
+                self._signals.clear()
             elif what == "control":
                 self._accept()
             elif isinstance(what, Child):
                 self._child_event(what, fd)
             elif isinstance(what, Attached):
                 self._client_event(what, fd)
-        for child in self._staff.everybody():
+        survey = self._reloading.survey
+        for child in (*self._staff.everybody(), *([] if survey is None else [survey])):
             if child.pidfd < 0 and child.is_gone():
                 self._gone(child)
 
     def _announce_ready(self) -> None:
         self._staff.was_ready = True
         self._holdings.board.state.set(int(PoolState.READY))
-        names = ", ".join(m.spec.name for m in self._plan.models)
+        plan = self._holdings.plan
+        names = ", ".join(m.spec.name for m in plan.models)
         took_s = (time.monotonic_ns() - self._started_ns) / 1e9
-        urls = self._holdings.activated.urls or [self._plan.url]
+        urls = self._holdings.activated.urls or [plan.url]
         _LOG.info("ready after %.1f s: %s serves %s", took_s, ", ".join(urls), names)
-        _LOG.info("local clients: %s", self._plan.socket)
+        _LOG.info("local clients: %s", plan.socket)
         self._herald.ready(time.monotonic_ns())
 
     # -- children -----------------------------------------------------------------------
@@ -194,10 +223,13 @@ class Supervisor:
                     child.process.wait()
                 return
             if child.role == "worker":
-                self._staff.worker_says(child, message)
+                self._staff.workers.says(child, message)
+            elif child.role == "survey":
+                self._reloading.survey_says(message)
             elif child.role == "frontend":
                 if message["op"] == "serving":
                     child.state = "serving"
+                    self._staff.tell_facts(child)  # as they are now; it asked a while ago
                     if child.post.restarts:
                         _LOG.info("%s (pid %d) serves again", child.post.name, child.pid)
                 else:
@@ -213,21 +245,24 @@ class Supervisor:
                 _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
         elif op == "lane_closed":
             self._staff.lane_closed(message["lane"])
+        elif op == "idle":
+            self._staff.workers.idle(message["worker"], message["turn"])
         elif op == "worker_handled":
-            self._staff.worker_handled(message["worker"])
-        elif op == "tally":
-            self._desk.tally_came(message)
+            self._staff.workers.handled(message["worker"])
         elif op == "drained":
-            self._drained = True
+            self._drain.batcher_says(message["turn"], message["empty"])
 
     def _gone(self, child: Child) -> None:
         if child.role == "frontend":
             edge = self._edges.pop(child.pid, None)
             if edge is not None:
                 self._desk.drop(edge)
-        if child.role == "batcher":
-            self._desk.batcher_gone()
-        self._staff.on_gone(child)
+        if child.role == "survey":
+            self._unwatch(child)
+            self._reloading.survey_gone(child)
+            child.close()
+        else:
+            self._staff.on_gone(child)
 
     # -- local clients ------------------------------------------------------------------
 
@@ -247,26 +282,55 @@ class Supervisor:
                 self._forget(who.pidfd)
             self._desk.drop(who)
 
+    # -- what operators ask -------------------------------------------------------------
+
+    def reload(self, told: Told | None) -> None:
+        """As soon as that can be; told at its end."""
+        self._reloading.ask(told)
+
+    def drain(self, on: bool) -> tuple[bool, int]:
+        """Take no new requests, or take them again: (whether all is answered, rows under way).
+
+        Asking for what is so already changes nothing.
+        """
+        if self._staff.stopping or not self._staff.was_ready:
+            raise NotReady(f"the pool is {'stopping' if self._staff.stopping else 'loading'}")
+        if on and not self._staff.closed:
+            _LOG.info("draining: no new requests until `batchpool drain --undo`")
+            self._staff.closed = True
+            self._close_gates()
+        elif not on and self._staff.closed:
+            _LOG.info("taking requests again")
+            self._staff.closed = False
+            self._holdings.board.state.set(int(PoolState.READY))
+            self._staff.drain(0)
+        return self._drain.is_over(time.monotonic_ns()), self._drain.rows()
+
+    def _close_gates(self) -> None:
+        self._holdings.board.state.set(int(PoolState.DRAINING))
+        self._staff.drain(self._drain.begin())
+
     # -- the end ------------------------------------------------------------------------
 
     def _act_on_signals(self) -> None:
-        while self._signals:
-            name = signal.Signals(self._signals.pop(0)).name
-            if not self._staff.stopping:
-                self._begin_drain(name)
+        for name, is_reload in self._signals.take():
+            if is_reload:
+                _LOG.info("%s: reload", name)
+                self._reloading.ask()
+            elif not self._staff.stopping:
+                self._stop(name)
             else:
                 _LOG.warning("%s again: stopping at once", name)
                 self._deadline_ns = 0
 
-    def _begin_drain(self, name: str) -> None:
-        drain_s = self._plan.server.drain_s
+    def _stop(self, name: str) -> None:
+        drain_s = self._holdings.plan.server.drain_s
         _LOG.info("%s: accepted requests get %g s to finish", name, drain_s)
         self._staff.stopping = True
         self._deadline_ns = time.monotonic_ns() + int(drain_s * 1e9)
-        self._holdings.board.state.set(int(PoolState.DRAINING))
-        if self._staff.batcher is not None:
-            self._staff.batcher.tell({"op": "drain"})
+        self._close_gates()
         self._herald.stopping()
+        self._reloading.stop()
         # Connections that nobody will accept any more are refused at once; those to a socket of
         # systemd's wait there for the next pool.
         self._holdings.close_listeners()
@@ -275,23 +339,18 @@ class Supervisor:
     def _end_of_drain(self) -> int | None:
         """The exit status once everything is answered or the time is up; None before."""
         now_ns = time.monotonic_ns()
-        if self._drained and not any(self._staff.frontends):
-            # Every row is done. What is still claimed waits for its client to take it.
-            self._deadline_ns = min(self._deadline_ns, now_ns + _REAP_GRACE_NS)
-            if any(e.claimed() for e in self._holdings.lanes if not e.closing):
-                self._quiet_since_ns = 0
-            elif not self._quiet_since_ns:
-                self._quiet_since_ns = now_ns
-            elif now_ns - self._quiet_since_ns >= _QUIET_NS:
-                _LOG.info("stopped: every accepted request was answered")
-                return 0
-        if now_ns < self._deadline_ns:
+        answered = self._drain.batcher_done and not any(self._staff.frontends)
+        over = answered and self._drain.is_over(now_ns)
+        left = self._drain.rows()
+        if over and not left:
+            _LOG.info("stopped: every accepted request was answered")
+            return 0
+        if now_ns < self._deadline_ns and not over:
             return None
-        left = sum(entry.claimed() for entry in self._holdings.lanes)
         if left == 0:
             _LOG.info("stopped: no request was under way")
             return 0
-        if self._drained and not any(self._staff.frontends):
+        if answered:
             _LOG.info("stopped: %d answered rows were not fetched by their clients", left)
             return 0
         _LOG.error("stopped with %d rows under way: the time to drain was up", left)
@@ -301,14 +360,10 @@ class Supervisor:
         """End every child, let everything go. Also after a failed start."""
         self._holdings.board.state.set(int(PoolState.STOPPED))
         self._staff.kill_all()
+        self._reloading.close()
         for edge in self._edges.values():
             edge.close()
         for who in list(self._desk.local):
             who.close()
         self._holdings.close()
-        for sig, handler in self._old_handlers.items():
-            signal.signal(sig, handler)
-        signal.set_wakeup_fd(self._old_wakeup)
-        self._wake_r.close()
-        self._wake_w.close()
         logging.shutdown()

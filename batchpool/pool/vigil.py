@@ -28,10 +28,7 @@ _LEAST_START_S = 60.0  # load_timeout_s is a model's, and may be shorter than a 
 
 
 class Vigil:
-    """Judges the supervisor's children, and says on the board when the batcher stalls.
-
-    models: their configuration, by a seat's `model`.
-    """
+    """Judges the supervisor's children, and says on the board when the batcher stalls."""
 
     def __init__(
         self,
@@ -43,16 +40,23 @@ class Vigil:
         is_traced: Callable[[int], bool] = is_traced,
         waited_ns: Callable[[int], int] = waited_ns,
     ) -> None:
-        self._load_s = server.load_timeout_s
-        self._start_s = max(server.load_timeout_s, _LEAST_START_S)
-        self._stall_s = server.stall_timeout_s
-        self._batch_s = [model.batch_timeout_s for model in models]
         self._board = board
         self._pulse = pulse
         self._is_traced = is_traced
         self._waited_ns = waited_ns
+        self.judge_by([server], models, now_ns)
+
+    def judge_by(
+        self, servers: Sequence[ServerConfig], models: Sequence[ModelConfig], now_ns: int
+    ) -> None:
+        """Other limits from now on: the last server's for a batcher or front end, and for each
+        worker those of its own seat, which must be among these. Everybody gets a new period."""
+        self._stall_s = servers[-1].stall_timeout_s
+        self._start_s = max(servers[-1].load_timeout_s, _LEAST_START_S)
         self.look_ns = beat_interval_ns(self._stall_s)
-        limits_s = (self._load_s, self._start_s, self._stall_s, *self._batch_s)
+        limits_s = [self._start_s, self._stall_s]
+        limits_s += [server.load_timeout_s for server in servers]
+        limits_s += [model.batch_timeout_s for model in models]
         self._attention = Attention(self.look_ns, map(_ns, limits_s), now_ns)
 
     def look(
@@ -90,10 +94,10 @@ class Vigil:
         return found
 
     def _judge_worker(self, seat: Seat, worker: Child, now_ns: int) -> None:
-        batch_s = self._batch_s[seat.model]
+        batch_s, load_s = seat.of.config.batch_timeout_s, seat.server.load_timeout_s
         if not seat.ready:
-            if self._is_over(worker, worker.started_ns, self._load_s, now_ns):
-                limit = f"within load_timeout_s = {self._load_s:g}"
+            if self._is_over(worker, worker.started_ns, load_s, now_ns):
+                limit = f"within load_timeout_s = {load_s:g}"
                 _condemn(worker, "does not load", "did not load", limit)
         elif self._is_over(worker, now_ns - seat.over_batch_ns(now_ns), batch_s, now_ns):
             limit = f"for more than batch_timeout_s = {batch_s:g}"

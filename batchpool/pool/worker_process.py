@@ -2,8 +2,8 @@
 
 Told by the supervisor over the control channel:
 
-    start     {import, spec, device, max_batch, batch_sizes, max_lanes}  fds: segment, its own
-              bell, the batcher's bell
+    start     {worker, import, spec, device, max_batch, batch_sizes, max_lanes,
+              frontends, row}  fds: segment, its own bell, the batcher's bell, the meters
     lane      {lane, serial, slots, pinned}  fds: the lane's segment
     unlane    {lane}
 
@@ -29,9 +29,11 @@ from batchpool.pool.padding import Padding
 from batchpool.pool.runner import make_runner
 from batchpool.pool.warm_up import warm_up, warm_up_rows
 from batchpool.pool.worker import Worker, describe_error
+from batchpool.pool.worker_meter import WorkerMeter
 from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
+from batchpool.shm.meters import Meters
 from batchpool.shm.records import Records
 from batchpool.shm.segment import map_checked
 
@@ -49,9 +51,12 @@ class WorkerProcess:
         self._facts = message
         self.spec = ModelSpec.from_wire(message["spec"])
         layout = worker_layout(message["max_batch"], message["max_lanes"])
-        segment_fd, bell_fd, batcher_fd = fds
+        segment_fd, bell_fd, batcher_fd, meters_fd = fds
         self._records = Records(map_checked(segment_fd, layout), layout)
-        os.close(segment_fd)
+        meters = Meters(meters_fd, message["frontends"])
+        row = message["row"]
+        self._meter = WorkerMeter(meters.cells, meters.place("worker", row)) if row >= 0 else None
+        close_all((segment_fd, meters_fd))
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)
         self._waiter = Waiter(self._bell.fd, channel.fileno())
@@ -68,10 +73,14 @@ class WorkerProcess:
         warm_up(self.spec, runner, rows, sizes or (1, facts["max_batch"]))
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
-        return Worker(self.spec, self._records, runner, ring, clock_ns, padding)
+        number = facts["worker"]
+        return Worker(
+            self.spec, self._records, runner, ring, clock_ns, padding, number, self._meter
+        )
 
     def run(self, worker: Worker) -> None:
         """Serve until the supervisor closes the channel."""
+        child.settle()
         self._hear(worker)
         self._records.ready.set(1)
         self._channel.send({"op": "ready"})
@@ -132,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
     args = child.arguments("worker", argv)
     child.start(args.parent)
     child.outlast_sigterm()
-    child.log_to_stderr("worker", args.log_level)
+    child.log_to_stderr("worker", args)
     channel = child.control_channel(args.control_fd)
     try:
         process = WorkerProcess(channel)
@@ -140,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             worker = process.load()
         except BaseException as exc:
-            traceback.print_exc()
+            _LOG.error("the model cannot be loaded", exc_info=exc)
             channel.send({"op": "failed", "error": _where(exc)})
             return child.EXIT_LOAD_FAILED
         try:

@@ -44,8 +44,8 @@ def test_what_comes_while_draining_is_refused_as_draining() -> None:
         until(lambda: pool.tally("slow")["batches"], "the start of the row")
         pool.signal(signal.SIGTERM)
         until(lambda: pool.status()["state"] == "draining", "the drain")
-        with pytest.raises(bp.Draining):
-            client.infer("affine", x=ONES)
+        with pytest.raises(bp.Draining):  # as soon as the batcher has heard of it too
+            until(lambda: client.infer("affine", x=ONES) is None, "a refusal")
         with pytest.raises(bp.Draining):
             client.submit("affine", x=ONES)
         assert future.result(10)["tag"].tolist() == [1]

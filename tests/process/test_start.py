@@ -199,7 +199,7 @@ class Unlucky(posix_ipc.SharedMemory):
         os.kill(os.getpid(), signal.SIGKILL)
 
 posix_ipc.SharedMemory = Unlucky
-segment.create(board_layout(1), sealed=False)
+segment.create(board_layout(), sealed=False)
 """
 
 

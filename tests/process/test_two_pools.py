@@ -97,7 +97,7 @@ def test_another_users_segments_are_neither_removed_nor_in_the_way() -> None:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
         removed = segment.remove_leftovers()
-        os.close(segment.create(board_layout(1), sealed=False))
+        os.close(segment.create(board_layout(), sealed=False))
         return removed
 
     assert in_child(as_nobody) == b"[]"

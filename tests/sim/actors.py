@@ -25,6 +25,7 @@ from batchpool.pool import takeover
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.ailments import MustRestart
 from batchpool.pool.crew import CrewMember
+from batchpool.pool.tally import Tally
 from batchpool.pool.worker import Worker
 from batchpool.shm.lane import Lane
 from batchpool.shm.records import Records
@@ -92,6 +93,8 @@ class SimRecords:
     rules: RecordRules
     worker: WorkerActor
     reaped: bool = False
+    on_duty: bool = True
+    turn: int = 0
 
 
 @dataclass
@@ -212,6 +215,7 @@ class ClientActor(Actor):
                 raise Fault(f"{self.process} got {name} = {found[name]} for {request}: not {right}")
         if set(request.numbers) & self.world.trouble.raises:
             raise Fault(f"{request} was answered although its model raises")
+        self.world.right_rows += len(request.numbers)
 
     def judge(self, error: PoolError, request: Request) -> None:
         """An error is right only if what it says has happened."""
@@ -296,24 +300,32 @@ class BatcherActor(Actor):
         self._crew = list(world.crew.values())
         self._gone = [lane.number for lane in self._lanes if lane.gone]
         self._reaped = [records for records in self._crew if records.reaped]
+        self._duties = {r.number: (r.on_duty, r.turn) for r in self._crew}
         self.started = False
         self.inbox.append(self._start)
 
     def step(self) -> None:
         self.wake_at_ns = self.batcher.step(self.world.now_ns)
+        self.world.idle += self.batcher.take_idle()
+        if sum(member.runs_apart() for member in self.batcher.crew.values()) > 1:
+            raise Fault(f"{self.process} runs two groups of suspects at once")
 
     def _start(self) -> None:
         world = self.world
         model = pool_batcher.ModelQueue(
-            world.spec.name, world.limits, attempts=world.attempts, idempotent=True
+            world.spec.name,
+            world.limits,
+            attempts=world.attempts,
+            idempotent=True,
+            tally=Tally(world.tally_words),
         )
         self.batcher = pool_batcher.Batcher(
-            [model], world.profile.max_lanes, lane_closed=world.lane_closed
+            [model], world.profile.max_lanes, lane_closed=world.lane_closed, recorder=world.recorder
         )
         for lane in self._lanes:
             self.add_lane(lane)
         for records in self._crew:
-            self.add_worker(records)
+            self.add_worker(records, *self._duties[records.number])
         takeover.take_over(self.batcher)
         for number in self._gone:
             self.batcher.close_lane(number)
@@ -330,11 +342,17 @@ class BatcherActor(Actor):
             AdmittedLane(lane.number, lane.serial, 0, mapped, client.ring, own_flow=world.own_flows)
         )
 
-    def add_worker(self, records: SimRecords) -> None:
+    def add_worker(self, records: SimRecords, on_duty: bool, turn: int) -> None:
         mapped = Records(
             records.memory.map(self.process), self.world.records_layout, fence=self.process.fence
         )
-        self.batcher.add_worker(CrewMember(records.number, 0, mapped, records.worker.ring))
+        records.rules.off_duty = not on_duty
+        member = CrewMember(records.number, 0, mapped, records.worker.ring, on_duty=on_duty)
+        self.batcher.add_worker(member, turn)
+
+    def relieve(self, on: SimRecords, off: SimRecords, turn: int) -> None:
+        on.rules.off_duty, off.rules.off_duty = False, True
+        self.batcher.relieve([on.number], [off.number], turn)
 
     def drain(self) -> None:
         self.batcher.drain()

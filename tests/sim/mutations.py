@@ -263,11 +263,11 @@ def record_entry_before_outputs(patch: Patch) -> None:
     publish = Worker._publish
 
     def hasty(self: Worker) -> None:
-        publish(self, self._flights[0], 1)  # type: ignore[arg-type]
+        publish(self, self._flights[0], 1, 0)  # type: ignore[arg-type]
         self._flights.appendleft(hasty.flight)  # type: ignore[attr-defined]
         finish(self)
 
-    def once(self: Worker, flight: Any, outcome: Any) -> None:
+    def once(self: Worker, flight: Any, *args: Any) -> None:
         self._flights.popleft()
 
     def remember(self: Worker) -> None:
@@ -281,10 +281,10 @@ def record_entry_before_outputs(patch: Patch) -> None:
 def record_entry_before_finished(patch: Patch) -> None:
     publish = Worker._publish
 
-    def hasty(self: Worker, flight: Any, outcome: Any) -> None:
+    def hasty(self: Worker, flight: Any, *args: Any) -> None:
         real, self._records.finished = self._records.finished, {}  # type: ignore[assignment]
         try:
-            publish(self, flight, outcome)
+            publish(self, flight, *args)
         finally:
             self._records.finished = real
         self._records.finished[flight.record] = flight.token

@@ -33,6 +33,7 @@ class Profile:
     poison: float = 0.0
     raises: float = 0.01
     adaptive: float = 0.5
+    relieves: float = 0.0
     enforce: bool = True
 
 
@@ -64,5 +65,6 @@ PROFILES = {
     "companions": Profile(
         workers=1, rows_max=2, preempt=(60,), kills={"batcher": 0.2}, raises=0.3, late=0, cancels=0
     ),
+    "reload": Profile(kills={"batcher": 0.05, "worker": 0.02}, relieves=0.1, raises=0.1),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

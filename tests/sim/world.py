@@ -20,7 +20,9 @@ from random import Random
 from batchpool.core.batching import Limits
 from batchpool.core.buckets import Buckets
 from batchpool.core.layout import lane_layout, worker_layout
-from batchpool.core.lifecycle import State
+from batchpool.core.metrics import BLOCKS
+from batchpool.shm.recorder import Recorder
+from tests.sim.account import left_over, wrong_counts
 from tests.sim.actors import (
     NEVER_NS,
     Actor,
@@ -67,6 +69,9 @@ class World:
         self.trouble = Trouble()
         self.trace: deque[str] = deque(maxlen=60)
         self.lost: dict[Ticket, set[int]] = defaultdict(set)
+        self.tally_words = memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q")
+        self.recorder = Recorder()
+        self.right_rows = 0  # in answers that clients found right
         self.lanes: dict[int, SimLane] = {}
         self.crew: dict[int, SimRecords] = {}
         self.actors: list[Actor] = []
@@ -75,6 +80,8 @@ class World:
         self.wanted_clients = 0
         self.lane_layout = lane_layout(self.spec, random.choice(profile.slots))
         self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
+        self.idle: deque[tuple[int, int]] = deque()
+        self._turn_number = 0
         self._born = defaultdict(int)
         self._numbers = 0
         self._depth = 0
@@ -126,11 +133,12 @@ class World:
     def _tell_drop(self, worker: WorkerActor, number: int) -> None:
         worker.inbox.append(lambda: worker.worker.drop_lane(number))
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, *, on_duty: bool = True) -> SimRecords:
         number = self._number("worker")
         worker = WorkerActor(self, number)
         memory = SimMemory(self.records_layout, self.profile.enforce)
-        records = SimRecords(number, memory, RecordRules(memory, worker.process), worker)
+        rules = RecordRules(memory, worker.process)
+        records = SimRecords(number, memory, rules, worker, on_duty=on_duty)
         with self._undisturbed():
             worker.attach(records, self.records_layout)
         self.crew[number] = records
@@ -138,7 +146,35 @@ class World:
         for lane in self.lanes.values():
             self._tell_lane(worker, lane)
         batcher = self.batcher
-        batcher.inbox.append(lambda: batcher.add_worker(records))
+        batcher.inbox.append(lambda: batcher.add_worker(records, on_duty, 0))
+        return records
+
+    def _relieve(self) -> None:
+        """A worker gives its seat to another, which may stand by or be new; both live on."""
+        living = [r for r in self.crew.values() if not r.worker.process.dead]
+        off = self.random.choice([r for r in living if r.on_duty] or [None])
+        if off is None:
+            return
+        others = [r for r in living if not r.on_duty]
+        on = self.random.choice(others) if others else self._start_worker(on_duty=False)
+        self._turn_number += 1
+        on.on_duty, off.on_duty = True, False
+        on.turn = off.turn = turn = self._turn_number
+        batcher = self.batcher
+        batcher.inbox.append(lambda: batcher.relieve(on, off, turn))
+
+    def _dismiss(self) -> bool:
+        """End a worker that the batcher calls idle and off duty; False if that is out of date."""
+        number, turn = self.idle.popleft()
+        records = self.crew.get(number)
+        if records is None or records.worker not in self.actors or records.worker.busy:
+            return False
+        if (records.on_duty, records.turn) != (False, turn):
+            return False
+        if records.rules.held():
+            raise Fault(f"worker {number} ends with rows in flight")
+        self._bury(records.worker)
+        return True
 
     def client_of(self, lane: SimLane) -> ClientActor:
         return self._clients[lane.serial]
@@ -197,7 +233,8 @@ class World:
             records = actor.records
             records.reaped = True
             batcher.inbox.append(lambda: batcher.lose_worker(records))
-            self._start_worker()
+            if records.on_duty:
+                self._start_worker()
         else:
             self._start_batcher()
 
@@ -234,6 +271,10 @@ class World:
         self.now_ns += self.random.choice((0, 0, 0, MS // 10, MS))
         if not free or (self.dead and self.random.random() < 0.3):
             self.supervise()
+            return
+        if self.profile.relieves and self.random.random() < self.profile.relieves:
+            self._relieve()
+        if self.idle and self.random.random() < 0.5 and self._dismiss():
             return
         actor = self.random.choice(free)
         if self.random.random() < self.profile.kills.get(actor.process.role, 0):
@@ -297,42 +338,9 @@ class World:
                 self.now_ns = max(soon, self.now_ns)
         else:
             raise Fault(f"the pool was not idle after {QUIET_ROUNDS} rounds")
-        self.check_idle()
-
-    # -- the account --------------------------------------------------------------------
-
-    def check_idle(self) -> None:
-        """Nothing is left: no row, no record, no ring entry, no lane of a dead client."""
-        clients = {a.lane.number: a for a in self.actors if isinstance(a, ClientActor)}
-        left = [f"lane {n} of a dead client" for n in self.lanes if n not in clients]
-        for number, client in clients.items():
-            left += [f"{client.process}: no answer to {r}" for r in client.open]
-            left += [f"{client.process}: {client.port.map.claimed} slots claimed"] * bool(
-                client.port.map.claimed
-            )
-            memory = client.lane.memory
-            for slot, state in enumerate(memory.column("state")):
-                if state != State.FREE:
-                    left.append(f"lane {number} slot {slot} is {State(state).name}")
-            left += self._pending(memory, f"lane {number}")
-        for records in self.crew.values():
-            left += self._pending(records.memory, f"worker {records.number}")
-            if list(records.memory.column("token")) != list(records.memory.column("freed")):
-                left.append(f"worker {records.number} has a record that is not free")
-        batcher = self.batcher.batcher
-        if not batcher.is_empty() or any(lane.running for lane in batcher.lanes.values()):
-            left.append("the batcher holds rows")
-        if set(batcher.lanes) != set(clients) or set(batcher.crew) != set(self.crew):
-            left.append(f"the batcher has lanes {set(batcher.lanes)}, crew {set(batcher.crew)}")
+        left = left_over(self) + wrong_counts(self)
         if left:
             raise Fault("left when all is quiet: " + "; ".join(left))
-
-    def _pending(self, memory: SimMemory, name: str) -> list[str]:
-        return [
-            f"{name}: {ring} has entries pending"
-            for ring in ("sq", "cq")
-            if memory.word(f"{ring}_tail") != memory.word(f"{ring}_head")
-        ]
 
     def new_request(self, n: int) -> Request:
         """A request of n rows with numbers of their own, and its place in the row's troubles."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from batchpool import cli
 from batchpool.core.config import ModelConfig
-from batchpool.core.errors import PoolStopped, StartError
+from batchpool.core.errors import StartError
 from batchpool.core.layout import lane_layout
 from batchpool.core.manual import example_toml
 from batchpool.core.tensors import ModelSpec, Tensor
@@ -51,7 +51,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that reached the supervisor, which ends at once with status 0."""
     plans: list[Plan] = []
 
-    def run(whole: Plan, notifier: Notifier, activated: Activated) -> int:
+    def run(whole: Plan, notifier: Notifier, activated: Activated, words: Sequence[str]) -> int:
+        assert words[0] == "serve"
         assert not notifier
         assert activated == Activated()
         plans.append(whole)
@@ -173,6 +174,7 @@ def test_too_little_memory_is_told_after_the_plan(
         (["layout", "bad:B"], 1, "model bad:B: ValueError: no weights"),
         (["layout", "x"], 2, 'model "x": expected MODULE:CLASS, as "my_models:Scale"'),
         (["layout", "a:B", "--slots", "-1"], 2, "slots = -1: expected a whole number of rows"),
+        (["status", "--batches", "0"], 2, "argument --batches: '0'; expected a number from 1"),
         (["status", "--port", "0"], 2, "port = 0: expected a whole number from 1 to 65535"),
     ],
 )
@@ -215,84 +217,6 @@ def test_layout_draws_a_lane(capsys: pytest.CaptureFixture[str]) -> None:
 def test_config_prints_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config"]) == 0
     assert capsys.readouterr().out == example_toml()
-
-
-STATUS: dict[str, Any] = {
-    "state": "ready",
-    "uptime_s": 12.3456,
-    "models": [
-        {"name": "affine", "ready": True, "devices": ["cpu"]},
-        {"name": "minilm", "ready": False, "error": None},
-    ],
-    "processes": {"batcher": 17, "supervisor": {"pid": 16}},
-    "clients": [],
-}
-
-
-class TestStatus:
-    @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        paths: list[str] = []
-
-        def ask_status(path: str) -> dict[str, Any]:
-            paths.append(path)
-            if path == "/stopped":
-                raise PoolStopped("no pool listens at /stopped")
-            if path == "/forbidden":
-                raise PermissionError(13, "Permission denied")
-            return STATUS
-
-        control = ModuleType("batchpool.client.control")
-        control.ask_status = ask_status  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "batchpool.client.control", control)
-        return paths
-
-    def test_as_a_table(self, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["status", "--socket", "/s"]) == 0
-        assert capsys.readouterr().out == (
-            "state     ready\n"
-            "uptime_s  12.35\n"
-            "\n"
-            "models\n"
-            "  name    ready  devices  error\n"
-            "  affine  yes    cpu      -\n"
-            "  minilm  no     -        -\n"
-            "\n"
-            "processes\n"
-            "  name        value  pid\n"
-            "  batcher     17     -\n"
-            "  supervisor  -      16\n"
-            "\n"
-            "clients\n"
-            "  none\n"
-        )
-        assert asked == ["/s"]
-
-    def test_as_json(self, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["status", "--socket", "/s", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == STATUS
-
-    def test_the_socket_follows_file_port_and_flag(
-        self, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/x")
-        path = config_file(tmp_path, "[server]\nport = 9000\n")
-        for argv in ([], ["--port", "7000"], [path], [path, "--socket", "/s"]):
-            assert cli.main(["status", *argv]) == 0
-        assert asked == [
-            "/run/x/batchpool.sock",
-            "/run/x/batchpool-7000.sock",
-            "/run/x/batchpool-9000.sock",
-            "/s",
-        ]
-
-    def test_nobody_answers(self, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["status", "--socket", "/stopped"]) == 1
-        assert capsys.readouterr().err == "batchpool: error: no pool listens at /stopped\n"
-        assert cli.main(["status", "--socket", "/forbidden"]) == 1
-        assert capsys.readouterr().err == (
-            "batchpool: error: no pool answers at /forbidden: [Errno 13] Permission denied\n"
-        )
 
 
 def test_an_interrupt_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:

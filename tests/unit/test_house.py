@@ -50,6 +50,7 @@ FORBIDDEN_WORDS = {"manager", "handler", "util", "helper", "base", "common", "da
 # Names that another library looks for.
 IMPOSED_NAMES = {
     "data_received",  # asyncio.Protocol
+    "nvmlDeviceGetMemoryInfo",  # pynvml
 }
 
 

@@ -80,6 +80,12 @@ def test_its_times_fit_the_defaults_of_the_configuration() -> None:
     assert int(the(UNITS[0], "TimeoutStopSec")) >= server.drain_s + 15
 
 
+def test_a_reload_is_asked_of_the_pool_that_the_unit_started() -> None:
+    program, serve, config = the(UNITS[0], "ExecStart").split()
+    assert serve == "serve"
+    assert the(UNITS[0], "ExecReload") == f"{program} reload {config}"
+
+
 def test_the_sockets_are_where_client_and_command_line_look_for_them() -> None:
     env = {
         "RUNTIME_DIRECTORY": "/run/" + the(UNITS[0], "RuntimeDirectory"),

@@ -177,7 +177,7 @@ def test_a_flow_at_its_share_is_refused_and_nobody_else() -> None:
         with pytest.raises(Overloaded, match=re.escape(text)) as caught:
             claim(port, 1, BULK)
         assert caught.value.retry_after_ms == 1000
-        assert port.lane.refused.get() == times
+        assert port.lane.refused_share.get() == times
     for _ in range(8):
         claim(port, 1, OTHER)
     assert port.map.held == {BULK: 9, OTHER: 9}

@@ -41,7 +41,11 @@ def test_the_empty_file_is_the_defaults() -> None:
         "load_timeout_s": 600.0,
         "stall_timeout_s": 4.0,
         "drain_s": 30.0,
+        "page": True,
         "log_level": "info",
+        "log_format": "auto",
+        "access_log": "off",
+        "access_log_sample": 1.0,
     }
     assert config.models == ()
 

@@ -54,7 +54,8 @@ def test_every_key_but_import_is_a_flag() -> None:
             if key.name == "import":
                 continue
             text = key.choices[0] if key.choices else samples.get(key.kind, "")
-            argv = ["--no-idempotent"] if key.kind == "bool" else [flag_of(key), text]
+            flag = flag_of(key)
+            argv = [flag.replace("--", "--no-")] if key.kind == "bool" else [flag, text]
             config = with_flags(one, parsed(*argv))
             changed = config.server if table == "server" else config.models[0]
             kinds = {"int": int, "float": float, "Sizes": lambda size: (int(size),)}

@@ -20,8 +20,10 @@ from batchpool.edge.fastpath import fast_protocol
 from batchpool.edge.front import Front
 from batchpool.edge.server import Server
 from batchpool.model import Model
+from batchpool.shm.recorder import Recorder
 from tests.unit.edge.loops import until
 from tests.unit.edge.pool_double import PoolDouble
+from tests.unit.meters import new_meters
 
 
 @dataclass
@@ -39,7 +41,8 @@ class Edge:
 async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
     async with PoolDouble(*models, **facts) as pool:
         reactor = Reactor(pool.session)
-        front = Front(reactor)
+        meters = new_meters(1, *pool.session.models)
+        front = Front(reactor, meters, Recorder())
         app = build_app(front)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://pool") as http:

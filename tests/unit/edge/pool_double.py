@@ -40,7 +40,11 @@ SERVER: dict[str, Any] = {
     "max_body_mib": 8,
     "stall_timeout_s": 4.0,
     "drain_s": 5.0,
+    "socket": "",
+    "page": True,
     "log_level": "info",
+    "access_log": "off",
+    "access_log_sample": 1.0,
 }
 _LOOK_S = 0.05
 
@@ -53,8 +57,8 @@ class SessionDouble(Session):
         super().__init__(ours, "the supervisor")
         self.server = {**SERVER, **server}
         self._ring_batcher = ring
-        fd = create(board_layout(models), sealed=False)
-        self._board = Board(fd, models, writable=True)
+        fd = create(board_layout(), sealed=False)
+        self._board = Board(fd, writable=True)
         os.close(fd)
         self._board.state.set(int(PoolState.READY))
         self._board.serving[:] = 1

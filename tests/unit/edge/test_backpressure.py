@@ -186,7 +186,7 @@ async def test_a_bulk_caller_has_half_while_another_is_active() -> None:
             )
             assert_overloaded(await ask(it, 0, "bulk", priority=1))
             tasks.append(await fill(it, 1, "interactive"))
-        assert port.lane.refused.get() == 6
+        assert port.lane.refused_share.get() == 6
         tasks.append(await fill(it, 5, "interactive"))
         assert port.map.claimed == BOUND
         it.pool.release()

@@ -10,9 +10,11 @@ import time
 import pytest
 
 from batchpool.edge import frontend
+from batchpool.shm.recorder import Recorder
 from tests.unit.edge.loops import on_loop, until
 from tests.unit.edge.models import Affine
 from tests.unit.edge.pool_double import PoolDouble
+from tests.unit.meters import new_meters
 
 
 @pytest.mark.parametrize("stall_timeout_s", [0.1, 0.0])
@@ -26,7 +28,9 @@ async def test_it_beats_while_it_serves(stall_timeout_s: float) -> None:
     async with PoolDouble(Affine, server={"stall_timeout_s": stall_timeout_s}) as pool:
         listener = socket.create_server(("127.0.0.1", 0))
         begun_ns = time.monotonic_ns()
-        ended = asyncio.create_task(frontend.serve(pool.session, listener, beat))
+        ended = asyncio.create_task(
+            frontend.serve(pool.session, listener, beat, new_meters(), Recorder(), 0)
+        )
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
         assert message == {"op": "serving"}

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.layout import pulse_layout
 from batchpool.edge import frontend
 from batchpool.edge.connection import ConnectionLimits
-from batchpool.shm.channel import pair
+from batchpool.shm.channel import close_all, pair
+from batchpool.shm.recorder import Recorder
 from batchpool.shm.segment import create
 from tests.unit.edge.calls import affine, affine_answer
 from tests.unit.edge.edge_double import Caller, calling, edge, request, serving
@@ -26,6 +28,7 @@ from tests.unit.edge.loops import on_loop, until
 from tests.unit.edge.models import Affine, Wide
 from tests.unit.edge.pool_double import PoolDouble
 from tests.unit.edge.test_waits import deaf_socket, wide_request
+from tests.unit.meters import new_meters
 
 INFER = "/v2/models/affine/infer"
 GOOD = json.dumps(affine(3)).encode()
@@ -131,7 +134,9 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
     async with PoolDouble(Affine) as pool:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
-        ended = asyncio.create_task(frontend.serve(pool.session, listener, no_pulse))
+        ended = asyncio.create_task(
+            frontend.serve(pool.session, listener, no_pulse, new_meters(), Recorder(), 0)
+        )
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
         assert message == {"op": "serving"}
@@ -155,7 +160,9 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
     async with PoolDouble(Affine, server={"drain_s": FOR_EVER}) as pool:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
-        ended = asyncio.create_task(frontend.serve(pool.session, listener, no_pulse))
+        ended = asyncio.create_task(
+            frontend.serve(pool.session, listener, no_pulse, new_meters(), Recorder(), 0)
+        )
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True
         await caller.send(request(INFER, GOOD))
@@ -185,15 +192,17 @@ def run_frontend(*flags: str, fds: tuple[int, ...] = ()) -> subprocess.Completed
 def test_a_front_end_without_a_supervisor_says_so() -> None:
     ours, theirs = pair()
     ours.close()
-    pulse_fd = create(pulse_layout(2), sealed=False)
+    layouts = (pulse_layout(2), meters_layout(1), recorder_layout())
+    shared = [create(layout, sealed=False) for layout in layouts]
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        fds = (theirs.fileno(), listener.fileno(), pulse_fd)
+        fds = (theirs.fileno(), listener.fileno(), *shared)
+        names = ("control", "listen", "pulse", "meters", "recorder")
+        named = [w for name, fd in zip(names, fds, strict=True) for w in (f"--{name}-fd", str(fd))]
         run = run_frontend(
-            "--control-fd", str(fds[0]), "--listen-fd", str(fds[1]), "--pulse-fd", str(fds[2]),
-            "--posts", "2", "--post", "1", "--parent", str(os.getpid()), fds=fds,
-        )  # fmt: skip
+            *named, "--posts", "2", "--post", "1", "--parent", str(os.getpid()), fds=fds
+        )
     theirs.close()
-    os.close(pulse_fd)
+    close_all(shared)
     assert run.returncode == 1
     assert "cannot join the pool" in run.stderr
     assert "Traceback" not in run.stderr

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.layout import pulse_layout
 from batchpool.pool.batcher_process import BatcherProcess
-from batchpool.shm.channel import Channel, Closed, pair
+from batchpool.shm.channel import Channel, Closed, close_all, pair
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.pulse import BATCHER, Pulse
 from batchpool.shm.segment import create
@@ -35,11 +35,19 @@ def run(process: BatcherProcess, ends: list[str]) -> None:
 
 def start(supervisor: Channel, beat_ns: int) -> Pulse:
     """Tell the other end to start; the supervisor's view of the pulse."""
-    fd, bell = create(pulse_layout(2), sealed=False), Doorbell()
-    pulse = Pulse(fd, 2, writable=False)
-    message = {"op": "start", "models": [], "max_lanes": 2, "posts": 2, "beat_ns": beat_ns}
-    supervisor.send(message, [bell.fd, fd])
-    os.close(fd)
+    layouts = (pulse_layout(2), meters_layout(1), recorder_layout())
+    shared, bell = [create(layout, sealed=False) for layout in layouts], Doorbell()
+    pulse = Pulse(shared[0], 2, writable=False)
+    message = {
+        "op": "start",
+        "models": [],
+        "draining": 0,
+        "max_lanes": 2,
+        "posts": 2,
+        "beat_ns": beat_ns,
+    }
+    supervisor.send(message, [bell.fd, *shared])
+    close_all(shared)
     bell.close()
     return pulse
 

@@ -21,6 +21,9 @@ def said(
     gpus: bool = False,
     was_ready: bool = True,
     stopping: bool = False,
+    closed: bool = False,
+    reload: str = "",
+    last_reload: str = "",
     batcher: bool = True,
     stalled: int = 0,
     claimed: tuple[int, ...] = (),
@@ -43,9 +46,13 @@ def said(
     lanes = [SimpleNamespace(claimed=lambda n=n: n) for n in claimed]
     holdings = SimpleNamespace(plan=SimpleNamespace(models=names), board=board, lanes=lanes)
     staff = SimpleNamespace(
-        seats=seats, was_ready=was_ready, stopping=stopping, batcher=object() if batcher else None
+        workers=SimpleNamespace(seats=seats),
+        was_ready=was_ready,
+        closed=closed,
+        stopping=stopping,
+        batcher=object() if batcher else None,
     )
-    return headline(cast(Holdings, holdings), cast(Staff, staff))
+    return headline(cast(Holdings, holdings), cast(Staff, staff), reload, last_reload)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +76,16 @@ def said(
         (said((True,), stopping=True, claimed=(0, 3, 4)), "draining: 7 rows under way"),
         (said((True,), stopping=True, claimed=(1,)), "draining: 1 row under way"),
         (said((False,), stopping=True, was_ready=False), "draining: 0 rows under way"),
+        (said((True,), closed=True, claimed=(1, 1)), "draining: 2 rows under way"),
+        (
+            said((True,), reload="1 of 2 new workers serve", last_reload="failed: x"),
+            "serving 1 model, 1 worker; reloading: 1 of 2 new workers serve",
+        ),
+        (said((True,), last_reload="done in 1.0 s"), "serving 1 model, 1 worker"),
+        (
+            said((True,), last_reload="failed: no file pool.toml"),
+            "serving 1 model, 1 worker; last reload failed: no file pool.toml",
+        ),
     ],
 )
 def test_the_line_says_what_the_pool_does_and_what_it_lacks(line: str, expected: str) -> None:

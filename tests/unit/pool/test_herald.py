@@ -186,3 +186,34 @@ def test_the_survey_may_take_load_timeout_s_for_each_model() -> None:
     models = (ModelConfig(import_name="a:B"), ModelConfig(import_name="a:C"))
     tell_of_survey(cast(Notifier, notifier), Config(ServerConfig(load_timeout_s=100), models))
     assert notifier.told == [{"STATUS": "importing a:B, a:C", "EXTEND_TIMEOUT_USEC": 230_000_000}]
+
+
+def test_a_reload_is_told_with_its_time_and_ends_with_ready() -> None:
+    scene = Scene(watchdog_s=30)
+    scene.ready()
+    scene.notifier.told.clear()
+    scene.status = "serving; reloading"
+    scene.herald.reloading(scene.now_ns)
+    asked = {"RELOADING": 1, "MONOTONIC_USEC": scene.now_ns // 1000, "STATUS": "serving; reloading"}
+    assert scene.notifier.told == [asked]
+    told = scene.run(61)
+    assert 60 <= told.count(EXTENSION) <= 62
+    assert told.count({"WATCHDOG": 1}) == 4, "the watchdog goes on"
+    scene.status = "serving"
+    scene.notifier.told.clear()
+    scene.herald.reloaded()
+    scene.herald.reloaded()
+    assert scene.notifier.told == [{"READY": 1, "STATUS": "serving"}]
+    assert EXTENSION not in scene.run(10)
+
+
+def test_the_end_ends_a_reload_and_the_last_configuration_counts() -> None:
+    scene = Scene(drain_s=100)
+    scene.ready()
+    scene.herald.reloading(scene.now_ns)
+    scene.herald.go_by(ServerConfig(drain_s=5))
+    scene.notifier.told.clear()
+    scene.herald.stopping()
+    scene.herald.reloaded()
+    (end,) = scene.notifier.told
+    assert (end["STOPPING"], end["EXTEND_TIMEOUT_USEC"]) == (1, 20_000_000)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.config import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.layout import board_layout, lane_layout, pulse_layout, worker_layout
@@ -243,8 +244,10 @@ def test_the_sums_are_the_sums_of_the_layouts() -> None:
     assert whole.reserved_bytes == (
         first.reserved_bytes
         + second.reserved_bytes
-        + board_layout(2).total_bytes
+        + board_layout().total_bytes
         + pulse_layout(1 + whole.frontends).total_bytes
+        + meters_layout(whole.frontends).total_bytes
+        + recorder_layout().total_bytes
     )
     assert whole.client_bytes == (
         lane_layout(first.spec, 1024).total_bytes + lane_layout(second.spec, 1024).total_bytes
@@ -294,7 +297,7 @@ def test_the_text_says_it_all() -> None:
         "  url            http://127.0.0.1:8000\n"
         f"  socket         {SOCKET}\n"
         "  front ends     2\n"
-        "  shared memory  30.2 MiB reserved at start\n"
+        "  shared memory  31.0 MiB reserved at start\n"
         "  local clients  at most 3, 60.3 MiB each, reserved when they attach:"
         " up to 180.9 MiB more"
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchpool.core.config import ModelConfig, ServerConfig
 from batchpool.core.layout import worker_layout
 from batchpool.pool.children import Post
 from batchpool.pool.seat import Seat
@@ -220,7 +222,9 @@ def with_worker(watch: Watch) -> tuple[Seat, Records]:
     fd = create(layout, sealed=False)
     records = Records(map_checked(fd, layout), layout)
     os.close(fd)
-    seat = Seat(0, cast(Any, None), Post("worker 0 of b"))
+    of = SimpleNamespace(config=ModelConfig(import_name="a:B", batch_timeout_s=30.0))
+    server = ServerConfig(load_timeout_s=watch.load_timeout_s)
+    seat = Seat(0, cast(Any, None), Post("worker 0 of b"), cast(Any, of), server)
     seat.child, seat.records = child("worker 0 of b", 50, watch.now_ns), records
     watch.seats = [seat]
     return seat, records

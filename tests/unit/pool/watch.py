@@ -49,10 +49,11 @@ class Watch:
         self.was_ready = True
         self.traced: set[int] = set()
         self.asked: list[int] = []
+        self.load_timeout_s = load_timeout_s
         self.waited_ns: dict[int, int] = {}
         server = ServerConfig(stall_timeout_s=stall_timeout_s, load_timeout_s=load_timeout_s)
-        fds = create(board_layout(1), sealed=False), create(pulse_layout(3), sealed=False)
-        self.board, self.pulse = Board(fds[0], 1, writable=True), Pulse(fds[1], 3)
+        fds = create(board_layout(), sealed=False), create(pulse_layout(3), sealed=False)
+        self.board, self.pulse = Board(fds[0], writable=True), Pulse(fds[1], 3)
         for fd in fds:
             os.close(fd)
         models = [ModelConfig(import_name="a:B", batch_timeout_s=30.0)]

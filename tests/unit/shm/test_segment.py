@@ -20,7 +20,7 @@ import posix_ipc
 import pytest
 
 from batchpool.core.errors import StartError
-from batchpool.core.layout import PAGE, board_layout, lane_layout, worker_layout
+from batchpool.core.layout import PAGE, lane_layout, pulse_layout, worker_layout
 from batchpool.shm import segment
 from batchpool.shm.segment import Segment, create, map_checked, remove_leftovers, start_time
 from tests.unit.specs import AFFINE, MIXED
@@ -131,7 +131,7 @@ def test_a_sealed_segment_keeps_its_size_whoever_holds_it() -> None:
         (lane_layout(AFFINE, 9), "slots"),
         (lane_layout(MIXED, 8), "total_bytes"),
         (worker_layout(8, 8), "slots"),
-        (board_layout(8), "capacity"),
+        (pulse_layout(8), "capacity"),
     ],
 )
 def test_another_layout_is_refused(fd: int, other: segment.Layout, field: str) -> None:
@@ -278,7 +278,7 @@ def test_a_creator_killed_before_the_unlink_leaves_what_the_next_start_removes()
         "class Killed(posix_ipc.SharedMemory):\n"
         "    def unlink(self): os.kill(os.getpid(), signal.SIGKILL)\n"
         "posix_ipc.SharedMemory = Killed\n"
-        "segment.create(board_layout(4), sealed=False)\n"
+        "segment.create(board_layout(), sealed=False)\n"
     )
     killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     assert killed.wait(60) == -signal.SIGKILL

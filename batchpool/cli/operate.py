@@ -1,0 +1,90 @@
+"""`batchpool reload` and `batchpool drain`: what operators tell a running pool."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from batchpool.cli.configured import pool_socket
+from batchpool.core.errors import PoolError, StartError
+
+_LOOK_S = 0.1  # between two questions how far a drain is
+
+RELOAD_HELP = "read the configuration and the models again without losing a request"
+RELOAD_EPILOG = """\
+The pool reads the file and the flags again that it was started with, and replaces its workers
+one by one: a new one loads the model's code and weights as they are now, warms up, and takes over;
+the old one stands by until every new one serves. If one of them fails, all old ones serve on as
+before. It needs memory for both. While it lasts every request is answered.
+
+New places, workers and policies of a model and limits of time take effect; so do other keys of
+[[model]], as long as its tensors and slots stay. What needs new sockets or memory (host, port,
+frontends, max_clients, tensors, slots, another model) is refused as a whole, with its name:
+restart the service for that. CONFIG.toml, --socket and --port say here which pool is meant.
+
+examples:
+  batchpool reload                     the pool on port 8000
+  batchpool reload batchpool.toml      the pool that this file configures
+  kill -HUP PID                        the same, without waiting (PID: the supervisor's)
+
+This command: 0 done, 1 failed and nothing changed, or nobody answers.
+
+"""
+DRAIN_HELP = "take no new requests, and wait until those accepted are answered"
+DRAIN_EPILOG = """\
+New requests are refused with 503 `draining` and /v2/health/ready says 503, so that a load balancer
+looks elsewhere; /v2/health/live stays 200. The pool stays up, models loaded, until it is stopped
+or opened again. A reload works meanwhile.
+
+examples:
+  batchpool drain --timeout-s 60       before maintenance
+  batchpool drain --undo               take requests again
+
+This command: 0 all is answered (or it takes requests again), 1 rows were still under way after
+--timeout-s (the pool goes on draining), or nobody answers.
+
+"""
+
+
+def reload(args: argparse.Namespace) -> int:
+    from batchpool.client.control import ask_reload
+
+    path = pool_socket(args)
+    try:
+        done, text = ask_reload(path, wait=not args.no_wait)
+    except PoolError as exc:
+        raise StartError(exc.message) from None
+    except OSError as exc:
+        raise StartError(f"no pool answers at {path}: {exc}") from None
+    if done:
+        print(f"reload {text}")
+        return 0
+    raise StartError(f"reload failed: {text}")
+
+
+def drain(args: argparse.Namespace) -> int:
+    from batchpool.client.control import ask_drain
+
+    path = pool_socket(args)
+    give_up_s = time.monotonic() + args.timeout_s
+    shown = -1
+    try:
+        while True:
+            answered, rows = ask_drain(path, on=not args.undo)
+            if args.undo:
+                print("the pool takes requests again")
+                return 0
+            if answered:
+                print("drained: every accepted request is answered")
+                return 0
+            under_way = f"{rows} row{'s' * (rows != 1)}"
+            if rows != shown:
+                print(f"draining: {under_way} under way", flush=True)
+                shown = rows
+            if time.monotonic() >= give_up_s:
+                raise StartError(f"{under_way} still under way after {args.timeout_s:g} s")
+            time.sleep(_LOOK_S)
+    except PoolError as exc:
+        raise StartError(exc.message) from None
+    except OSError as exc:
+        raise StartError(f"no pool answers at {path}: {exc}") from None

@@ -1,0 +1,211 @@
+"""Reloads from being asked for to being told: one at a time, each with a survey of its own.
+
+asked      by SIGHUP, or by a caller who waits for the end. While one is under way, or while
+           the pool still loads, the next is kept; several that are kept are one
+surveyed   another process reads the configuration and asks the models what they are
+refused    the configuration is wrong, or a change needs a restart: nothing has happened
+carried    out, by pool/succession.py: done, or undone
+given up   the pool itself stops meanwhile
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from batchpool.core.errors import ConfigError, StartError
+from batchpool.core.places import socket_path
+from batchpool.pool.changes import differences, revised
+from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.herald import Herald
+from batchpool.pool.holdings import Holdings
+from batchpool.pool.plan import Plan
+from batchpool.pool.staff import Staff
+from batchpool.pool.succession import Succession
+from batchpool.pool.survey import from_message, made_by
+
+_LOG = logging.getLogger("batchpool.supervisor")
+
+Told = Callable[[bool, str], None]  # whether it was done; what was done, or why not
+
+
+class Reloading:
+    """All reloads of one pool. words: what `batchpool` was started with, as "serve pool.toml".
+
+    watch: the supervisor's event loop. Nothing here waits.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        staff: Staff,
+        herald: Herald,
+        words: Sequence[str],
+        watch: Callable[[Child], None],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._holdings = holdings
+        self._staff = staff
+        self._herald = herald
+        self._words = words
+        self._watch = watch
+        self._clock_ns = clock_ns
+        self._ours = made_by()
+        self._wanted = False
+        self._next: list[Told] = []  # who waits for the one that is kept
+        self._waiting: list[Told] = []  # who waits for the one under way
+        self._began_ns = 0
+        self.survey: Child | None = None
+        self._found: dict[str, Any] | None = None
+        self._succession: Succession | None = None
+        self._summary = ""
+        self.last = ""  # how the last one ended
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way."""
+        return self.survey is not None or self._succession is not None
+
+    def state(self) -> str:
+        """What it is doing, for people; "" for nothing."""
+        if self.survey is not None:
+            return "reading the configuration"
+        if self._succession is None:
+            return ""
+        serving, of = self._succession.reload.progress()
+        if self._succession.reload.failure:
+            return f"going back, {serving} of {of} new workers still serve"
+        return f"{serving} of {of} new workers serve"
+
+    # -- asked and begun ----------------------------------------------------------------
+
+    def ask(self, told: Told | None = None) -> None:
+        """Reload as soon as that can be. told: called at its end."""
+        self._wanted = True
+        if told is not None:
+            self._next.append(told)
+
+    def tick(self) -> None:
+        """Do what is to be done now."""
+        if self._succession is not None:
+            self._succession.step()
+            if self._succession.over:
+                self._end(self._succession)
+        if self._wanted and not self.busy and self._staff.was_ready and not self._staff.stopping:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._wanted = False
+        self._waiting, self._next = self._next, []
+        self._began_ns = self._clock_ns()
+        self._found = None
+        _LOG.info("reloading: reading the configuration")
+        try:
+            self.survey = start_child(
+                "survey",
+                ["batchpool.cli.reread"],
+                Post("survey"),
+                started_ns=self._began_ns,
+                flags=[*self._staff.flags(self._holdings.plan.server), "--", *self._words],
+            )
+        except StartError as exc:
+            self._tell(False, f"nothing was changed: {exc}")
+        else:
+            self._watch(self.survey)
+            self._herald.reloading(self._began_ns)
+
+    # -- surveyed -----------------------------------------------------------------------
+
+    def survey_says(self, message: dict[str, Any]) -> None:
+        self._found = message
+
+    def survey_gone(self, child: Child) -> None:
+        """It has said what it found, or ended without a word."""
+        self.survey = None
+        if self._staff.stopping:
+            return
+        try:
+            if self._found is None:
+                raise StartError(f"the process that reads the configuration {child.why()}")
+            new = self._next_plan(self._found)
+        except (ConfigError, StartError) as exc:
+            self._tell(False, f"nothing was changed: {exc}")
+            return
+        self._go_over(new)
+
+    def _next_plan(self, message: dict[str, Any]) -> Plan:
+        if message["op"] == "refused":
+            raise ConfigError(message["error"])
+        found = from_message(message, self._ours)
+        path = socket_path(found.config.server, os.environ, os.getuid())
+        config = self._holdings.activated.configured(found.config, path)
+        return revised(self._holdings.plan, found.plan(config, config.server.socket))
+
+    # -- carried out --------------------------------------------------------------------
+
+    def _go_over(self, new: Plan) -> None:
+        old = self._holdings.plan
+        self._summary = "; ".join(
+            [
+                ", ".join(
+                    f"{len(model.workers)} worker{'s' * (len(model.workers) > 1)}"
+                    f" of {model.spec.name}"
+                    for model in new.models
+                ),
+                *differences(old, new),
+            ]
+        )
+        self._staff.plan_begins(old, new)
+        self._succession = Succession(old, new, self._staff.workers, lambda: self._commit(old, new))
+        self._succession.step()
+        self._herald.look()
+
+    def _commit(self, old: Plan, new: Plan) -> None:
+        self._staff.plan_counts(old, new)
+        self._herald.go_by(new.server)
+
+    def _end(self, succession: Succession) -> None:
+        self._succession = None
+        self._staff.plan_settled()
+        failure = succession.reload.failure
+        took_s = (self._clock_ns() - self._began_ns) / 1e9
+        if failure:
+            self._tell(False, f"undone after {took_s:.1f} s, the old workers serve: {failure}")
+        else:
+            self._tell(True, f"done in {took_s:.1f} s: {self._summary}")
+
+    def _tell(self, done: bool, text: str) -> None:
+        if done:
+            self.last = text
+            _LOG.info("reload %s", text)
+        else:
+            self.last = f"failed: {text}"
+            _LOG.error("reload failed: %s", text)
+        waiting, self._waiting = self._waiting, []
+        self._herald.reloaded()
+        for told in waiting:
+            told(done, text)
+
+    # -- given up -----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The pool stops: no reload goes on."""
+        self._waiting += self._next
+        self._next = []
+        self._wanted = False
+        if self.survey is not None:
+            self.survey.kill()
+        if self._succession is not None:
+            self._succession.abandon()
+        if self.busy or self._waiting:
+            self._succession = None
+            self._tell(False, "the pool is stopping")
+
+    def close(self) -> None:
+        """End the survey's process, if there is one, and reap it."""
+        if self.survey is not None:
+            self.survey.kill()
+            self.survey.process.wait()
+            self.survey.close()

@@ -1,0 +1,226 @@
+"""A reload carried out: what pool/reload.py decides, done to real workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batchpool.core.errors import StartError
+from batchpool.pool.changes import Pair, pairs_of
+from batchpool.pool.children import Child, Post
+from batchpool.pool.plan import Plan
+from batchpool.pool.reload import Act, At, Change, Order, Phase, Reload, Who
+from batchpool.pool.seat import Seat
+from batchpool.pool.workforce import Workforce
+
+_LOG = logging.getLogger("batchpool.supervisor")
+
+
+@dataclass
+class _Two:
+    """The old worker and the heir of one seat; one may lack."""
+
+    old: Seat | None
+    heir: Seat | None
+
+    def who(self, who: Who) -> Seat:
+        seat = self.heir if who is Who.HEIR else self.old
+        assert seat is not None, "nobody there to give an order to"
+        return seat
+
+    def other(self, who: Who) -> Seat | None:
+        return self.old if who is Who.HEIR else self.heir
+
+
+class Succession:
+    """One reload from a plan to the next one, which is `revised`. It is the workers' witness.
+
+    commit: called when there is no way back; the new plan counts from then on.
+    """
+
+    def __init__(
+        self, old: Plan, new: Plan, workers: Workforce, commit: Callable[[], None]
+    ) -> None:
+        self._workers = workers
+        self._commit = commit
+        self._seats = [self._two(pair, new) for pair in pairs_of(old, new)]
+        self.reload = Reload([_change(two) for two in self._seats])
+        workers.witness = self
+
+    def _two(self, pair: Pair, new: Plan) -> _Two:
+        old = heir = None
+        if pair.old is not None:
+            old = next(
+                seat
+                for seat in self._workers.seats
+                if seat.model == pair.model and seat.plan == pair.old
+            )
+        if pair.new is not None:
+            model = new.models[pair.model]
+            name = f"worker {pair.new.index} of {model.spec.name}"
+            # The place goes on, and with it its history.
+            post = old.post if old is not None and old.post.name == name else Post(name)
+            server = new.server
+            heir = Seat(pair.model, pair.new, post, model, server, part="heir", on_duty=False)
+        return _Two(old, heir)
+
+    @property
+    def over(self) -> bool:
+        return self.reload.phase is Phase.OVER
+
+    def step(self) -> None:
+        """Do what is to be done now."""
+        while orders := self.reload.step():
+            for order in orders:
+                self._carry_out(order)
+        if self.over and self._workers.witness is self:
+            self._workers.witness = None
+
+    def abandon(self) -> None:
+        """The pool stops: whoever loads ends now, the others go on until it has stopped."""
+        self._workers.witness = None
+        for number, two in enumerate(self._seats):
+            for who in Who:
+                if self.reload.at(number, who) in (At.LOADING, At.WARM):
+                    _end(two.who(who))
+
+    # -- what happens -------------------------------------------------------------------
+
+    def warm(self, seat: Seat) -> None:
+        number, who = self._find(seat)
+        if number >= 0:
+            self.reload.warm(number, who)
+
+    def idle(self, seat: Seat) -> None:
+        number, who = self._find(seat)
+        if number >= 0:
+            self.reload.idle(number, who)
+
+    def lost(self, seat: Seat, child: Child) -> bool:
+        number, who = self._find(seat)
+        if number < 0 or not self.reload.owns(number, who):
+            return False
+        at = self.reload.at(number, who)
+        if at is At.ENDING:
+            _LOG.info("the %s (pid %d) has left", seat.name, child.pid)
+        else:
+            _LOG.warning("%s (pid %d) %s", seat.name, child.pid, child.why())
+        self._lose(number, who, _why(child))
+        return True
+
+    def _lose(self, number: int, who: Who, why: str) -> None:
+        seat = self._seats[number].who(who)
+        if seat in self._workers.beside:
+            self._workers.beside.remove(seat)
+        elif self._seats[number].old is None:  # its seat was new too
+            self._workers.seats.remove(seat)
+        self.reload.lost(number, who, why)
+
+    def _find(self, seat: Seat) -> tuple[int, Who]:
+        """The place of a worker in this reload; (-1, ...) of one that has none."""
+        for number, two in enumerate(self._seats):
+            if two.heir is seat:
+                return number, Who.HEIR
+            if two.old is seat:
+                return number, Who.OLD
+        return -1, Who.OLD
+
+    # -- what to do ---------------------------------------------------------------------
+
+    def _carry_out(self, order: Order) -> None:
+        if order.act is Act.COMMIT:
+            self._commit()
+        elif order.act is Act.START:
+            self._start(order.seat, order.who)
+        elif order.act is Act.TAKE_OVER:
+            self._take_over(order.seat, order.who)
+        elif order.act is Act.RELEASE:
+            seat = self._seats[order.seat].who(order.who)
+            self._stand_aside(seat, order.who)
+            self._workers.relieve(None, seat)
+        elif order.act is Act.VACATE:
+            self._vacate(order.seat)
+        else:
+            _end(self._seats[order.seat].who(order.who))
+
+    def _start(self, number: int, who: Who) -> None:
+        two = self._seats[number]
+        if who is Who.OLD:
+            two.old = _successor(two.who(Who.OLD))
+        seat = two.who(who)
+        self._workers.beside.append(seat)
+        try:
+            self._workers.start(seat)
+        except StartError as exc:
+            self._lose(number, who, f"cannot start: {exc}")
+
+    def _take_over(self, number: int, who: Who) -> None:
+        two = self._seats[number]
+        taker, other = two.who(who), two.other(who)
+        self._workers.beside.remove(taker)
+        self._seat(taker, other)
+        if other is not None and other.child is not None:
+            self._stand_aside(other, Who.OLD if who is Who.HEIR else Who.HEIR)
+        self._workers.relieve(taker, other)
+        if who is Who.HEIR and other is not None and not other.ready:
+            # It was about to start again. Its standby would be of no use to anybody.
+            other.start_at_ns = None
+            if other.child is None:
+                self.reload.lost(number, Who.OLD, "was not there")
+            else:
+                other.child.kill()
+
+    def _seat(self, taker: Seat, other: Seat | None) -> None:
+        """Put one into the seat of the other, or into one of its own."""
+        taker.part = ""
+        seats = self._workers.seats
+        if other in seats:
+            seats[seats.index(other)] = taker
+        else:
+            seats.append(taker)
+        seats.sort(key=lambda seat: (seat.model, seat.plan.index))
+
+    def _stand_aside(self, seat: Seat, who: Who) -> None:
+        seat.part = "heir" if who is Who.HEIR else "standby"
+        if seat in self._workers.seats:
+            self._workers.seats.remove(seat)
+        if seat not in self._workers.beside:
+            self._workers.beside.append(seat)
+
+    def _vacate(self, number: int) -> None:
+        """The seat is the old plan's and nobody is in it: from now on as any other."""
+        two = self._seats[number]
+        empty = two.old = _successor(two.who(Who.OLD))
+        heir = two.heir
+        self._seat(empty, heir)
+        if heir is not None and heir.child is not None:
+            self._stand_aside(heir, Who.HEIR)
+        self._workers.relieve(empty, heir)
+        empty.start_at_ns = 0
+
+
+def _change(two: _Two) -> Change:
+    seat = two.heir or two.old
+    assert seat is not None
+    place = seat.plan.cuda_visible or "cpu"
+    return Change(seat.post.name, place, two.old is not None, two.heir is not None)
+
+
+def _successor(seat: Seat) -> Seat:
+    """An empty seat for another worker in place of a dead one."""
+    place = seat.model, seat.plan, seat.post, seat.of, seat.server
+    return Seat(*place, part="standby", on_duty=False)
+
+
+def _end(seat: Seat) -> None:
+    if seat.child is not None:
+        seat.child.kill()
+
+
+def _why(child: Child) -> str:
+    """How a worker failed, after its name."""
+    why = child.why()
+    if why == child.ending():
+        return why
+    return why if why.startswith(("did not", "was")) else f"failed: {why}"

@@ -1,0 +1,43 @@
+"""`batchpool reload` and `batchpool drain` without a pool: what they say, and how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchpool import cli
+
+
+@pytest.mark.parametrize(
+    "words", [["reload"], ["reload", "--no-wait"], ["drain"], ["drain", "--undo"]]
+)
+def test_nobody_listens(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nobody.sock"
+    assert cli.main([*words, "--socket", str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        f"batchpool: error: no pool listens at {path}: there is no such socket;"
+        " is the server running?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "texts"),
+    [
+        ("reload", ("--no-wait", "all old ones serve on", "restart the service", "1 failed")),
+        ("drain", ("--timeout-s N", "--undo", "stays 200", "1 rows were still under way")),
+    ],
+)
+def test_the_help_teaches(
+    command: str, texts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for text in (*texts, "examples:", "exit status:"):
+        assert text in shown

@@ -6,6 +6,7 @@ Importing this imports neither torch nor an HTTP library; each command imports w
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -23,6 +24,7 @@ from batchpool.cli.operate import (
     RELOAD_HELP,
     drain,
     reload,
+    seconds,
 )
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
@@ -35,6 +37,8 @@ from batchpool.pool import logs
 EXIT_START = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _EXIT_CODES = """\
 exit status:
@@ -98,9 +102,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has had enough; Python must not try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has had enough
         return 0
+    except OSError as exc:
+        if exc.errno not in _CANNOT_WRITE:
+            raise
+        _drop_output()
+        _complain(f"cannot write the output: {exc.strerror}")
+        return EXIT_START
+
+
+def _drop_output() -> None:
+    """Python must not try to flush it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -164,7 +178,7 @@ def _add_operations(commands: Any) -> None:
     drains.add_argument(
         "--timeout-s",
         metavar="N",
-        type=float,
+        type=seconds,
         default=30.0,
         help="how long to wait for the answers (default 30)",
     )

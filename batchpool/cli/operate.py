@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from batchpool.cli.configured import pool_socket
 from batchpool.core.errors import PoolError, StartError
 
+_Answer = TypeVar("_Answer")
+_LONGEST_S = 86400.0
 _LOOK_S = 0.1  # between two questions how far a drain is
 
 RELOAD_HELP = "read the configuration and the models again without losing a request"
@@ -41,7 +46,7 @@ examples:
   batchpool drain --undo               take requests again
 
 This command: 0 all is answered (or it takes requests again), 1 rows were still under way after
---timeout-s (the pool goes on draining), or nobody answers.
+--timeout-s (the pool goes on draining), somebody else has undone it, or nobody answers.
 
 """
 
@@ -49,13 +54,7 @@ This command: 0 all is answered (or it takes requests again), 1 rows were still 
 def reload(args: argparse.Namespace) -> int:
     from batchpool.client.control import ask_reload
 
-    path = pool_socket(args)
-    try:
-        done, text = ask_reload(path, wait=not args.no_wait)
-    except PoolError as exc:
-        raise StartError(exc.message) from None
-    except OSError as exc:
-        raise StartError(f"no pool answers at {path}: {exc}") from None
+    done, text = _asked(ask_reload, pool_socket(args), wait=not args.no_wait)
     if done:
         print(f"reload {text}")
         return 0
@@ -67,24 +66,44 @@ def drain(args: argparse.Namespace) -> int:
 
     path = pool_socket(args)
     give_up_s = time.monotonic() + args.timeout_s
+    draining, answered, rows = _asked(ask_drain, path, on=not args.undo)
+    if args.undo:
+        print("the pool takes requests again")
+        return 0
     shown = -1
+    while draining and not answered:
+        under_way = f"{rows} row{'s' * (rows != 1)}"
+        if rows != shown:
+            print(f"draining: {under_way} under way", flush=True)
+            shown = rows
+        if time.monotonic() >= give_up_s:
+            raise StartError(f"{under_way} still under way after {args.timeout_s:g} s")
+        time.sleep(_LOOK_S)
+        draining, answered, rows = _asked(ask_drain, path, on=None)
+    if not draining:
+        raise StartError("the pool takes requests again: somebody else has undone the drain")
+    print("drained: every accepted request is answered")
+    return 0
+
+
+def _asked(ask: Callable[..., _Answer], path: str, **how: bool | None) -> _Answer:
+    """What the pool answers; StartError if it refuses or nobody answers."""
     try:
-        while True:
-            answered, rows = ask_drain(path, on=not args.undo)
-            if args.undo:
-                print("the pool takes requests again")
-                return 0
-            if answered:
-                print("drained: every accepted request is answered")
-                return 0
-            under_way = f"{rows} row{'s' * (rows != 1)}"
-            if rows != shown:
-                print(f"draining: {under_way} under way", flush=True)
-                shown = rows
-            if time.monotonic() >= give_up_s:
-                raise StartError(f"{under_way} still under way after {args.timeout_s:g} s")
-            time.sleep(_LOOK_S)
+        return ask(path, **how)
     except PoolError as exc:
         raise StartError(exc.message) from None
     except OSError as exc:
         raise StartError(f"no pool answers at {path}: {exc}") from None
+
+
+def seconds(text: str) -> float:
+    """A length of time on the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 0 to {_LONGEST_S:g}"
+        )
+    return value

@@ -64,6 +64,7 @@ class Reactor:
     ) -> None:
         self.session = session
         self.over = False
+        self.given_up = 0  # requests that were under way when it was closed
         self._lost = lost
         self._heard = heard
         self._loop = asyncio.get_running_loop()
@@ -133,6 +134,7 @@ class Reactor:
             self._timer.cancel()
         for port in self.session.ports.values():
             for pending in port.fail_all():
+                self.given_up += 1
                 pending.tag.failed(self.session.stopped())
         self._wake_waiting()
         self.session.close()

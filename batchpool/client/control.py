@@ -51,11 +51,12 @@ def ask_reload(path: str, *, wait: bool) -> tuple[bool, str]:
     return answer["done"], answer["text"]
 
 
-def ask_drain(path: str, *, on: bool) -> tuple[bool, int]:
-    """Take no new requests, or take them again: (whether all is answered, rows under way)."""
+def ask_drain(path: str, *, on: bool | None) -> tuple[bool, bool, int]:
+    """Take no new requests (on), or take them again; None changes nothing. Returns whether the
+    pool drains, whether all is answered, and the rows under way."""
     session = Session.connect(path, attach=False)
     try:
         answer = session.ask({"op": "drain", "on": on})
     finally:
         session.close()
-    return answer["answered"], answer["rows"]
+    return answer["draining"], answer["answered"], answer["rows"]

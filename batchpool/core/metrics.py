@@ -230,6 +230,14 @@ METRICS: tuple[Metric, ...] = (
         "pool_state", "pool", "1 for the state that the pool is in", ("state",),
         _cases(tuple(state.name.lower() for state in PoolState)),
     ),
+    _counter(
+        "reloads", "pool", "reloads, by how they ended; failed: undone, or nothing was changed",
+        ("outcome",), _cases(("done", "failed")),
+    ),
+    Metric(
+        f"{PREFIX}last_reload_timestamp_seconds", GAUGE, "pool",
+        "when the last reload ended, Unix time; 0 before the first", per_unit=_NS_PER_S,
+    ),
     _gauge("build_info", "reader", "1; the versions", ("version", "python")),
     _gauge("gpu_memory_used_bytes", "reader", "memory in use, by anybody", ("device", "name")),
     _gauge("gpu_memory_total_bytes", "reader", "memory of the device", ("device", "name")),

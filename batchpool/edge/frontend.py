@@ -11,7 +11,8 @@ hears of it:   facts {...}  server and models as a reload has them from now on; 
 
 A timer of its event loop stamps the pulse, and so does its thread for long work.
 
-Exit status:   0  SIGTERM came; every request under way was answered, or its time was up
+Exit status:   0  SIGTERM came; every request under way was answered
+               5  the same, but the time of some was up before
                1  it could not join the pool, or the supervisor has gone
 """
 
@@ -138,7 +139,7 @@ async def serve(
     finally:
         reactor.close()
         front.aside.close()
-    return _EXIT_OK
+    return child.EXIT_GAVE_UP if reactor.given_up else _EXIT_OK
 
 
 class _Heart:

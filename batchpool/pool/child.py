@@ -22,6 +22,7 @@ from batchpool.shm.channel import Channel
 _PR_SET_PDEATHSIG = 1
 EXIT_LOAD_FAILED = 3
 EXIT_MUST_RESTART = 4
+EXIT_GAVE_UP = 5
 
 
 def start(parent: int) -> None:

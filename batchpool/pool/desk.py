@@ -4,7 +4,7 @@
     lane    {model}                                   -> lane {lane, slots, digest} fds: segment
     status  {}                                        -> status {status}
     reload  {wait}                                    -> reload {done, text}, with wait at its end
-    drain   {on}                                      -> drain {answered, rows}
+    drain   {on: true, false, or null to look}        -> drain {draining, answered, rows}
     batches {}                                        -> batches {workers, models}
                                                          fds: the flight recorder
 
@@ -46,8 +46,9 @@ class Operations(Protocol):
     def reload(self, told: Callable[[bool, str], None] | None) -> None:
         """Reload; told at the end: whether it was done, and what or why not."""
 
-    def drain(self, on: bool) -> tuple[bool, int]:
-        """Drain, or open again: (whether all is answered, rows under way)."""
+    def drain(self, on: bool | None) -> tuple[bool, bool, int]:
+        """Drain, or open again, or only look: (whether it drains, whether all is answered, rows
+        under way)."""
 
 
 class Desk:
@@ -134,11 +135,12 @@ class Desk:
         if op == "reload":
             return self._reload(who, message), []
         if op == "drain":
-            _check_operator(who, "drain")
-            if not isinstance(message.get("on"), bool):
+            on = message.get("on")
+            if on not in (True, False, None):
                 raise InvalidRequest("drain on or off?")
-            answered, rows = self._operations.drain(message["on"])
-            return {"op": "drain", "answered": answered, "rows": rows}, []
+            _check_operator(who, "drain", told=on is not None)
+            draining, answered, rows = self._operations.drain(on)
+            return {"op": "drain", "draining": draining, "answered": answered, "rows": rows}, []
         raise InvalidRequest(f"unknown control message {op!r}")
 
     def _reload(self, who: Attached, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -221,10 +223,18 @@ def attached_frontend(owner: str, channel: Channel, index: int) -> Attached:
     return Attached(owner, Channel(duplicate), None, -1, index)
 
 
-def _check_operator(who: Attached, what: str) -> None:
-    """Raise unless the caller may tell the pool what to do, as the kernel knows him."""
+def _check_operator(who: Attached, what: str, *, told: bool = True) -> None:
+    """Raise unless the caller may tell the pool what to do, as the kernel knows him.
+
+    told: it stands in the log who asked; of a refusal it always does.
+    """
     own = os.geteuid()
-    if who.peer is None or who.peer.uid not in (0, own):
+    peer = who.peer
+    asker = "a front end" if peer is None else f"uid {peer.uid} (pid {peer.pid})"
+    if peer is None or peer.uid not in (0, own):
+        _LOG.warning("%s asks for a %s and may not", asker, what)
         raise InvalidRequest(
             f"you may not {what} this pool: only root and the user it runs as (uid {own}) may"
         )
+    if told:
+        _LOG.info("%s asks for a %s", asker, what)

@@ -55,6 +55,12 @@ class Ledger:
                 return row
         return -1
 
+    def reloaded(self, done: bool, now_ns: int) -> None:
+        """A reload has ended. now_ns: CLOCK_MONOTONIC."""
+        cells, at = self._meters.cells, self._meters.place("pool")
+        cells[at + _POOL.word("reloads_total", "done" if done else "failed")] += 1
+        cells[at + _POOL.word("last_reload_timestamp_seconds")] = self._epoch_ns + now_ns
+
     # -- looking --------------------------------------------------------------------------
 
     def look(

@@ -183,6 +183,7 @@ class Reloading:
         else:
             self.last = f"failed: {text}"
             _LOG.error("reload failed: %s", text)
+        self._holdings.ledger.reloaded(done, self._clock_ns())
         waiting, self._waiting = self._waiting, []
         self._herald.reloaded()
         for told in waiting:

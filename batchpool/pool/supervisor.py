@@ -18,6 +18,7 @@ from typing import Any
 from batchpool.core.errors import NotReady
 from batchpool.core.lifecycle import PoolState
 from batchpool.pool.activation import Activated
+from batchpool.pool.child import EXIT_GAVE_UP
 from batchpool.pool.children import Child
 from batchpool.pool.clients import Attached
 from batchpool.pool.desk import Desk, attached_frontend
@@ -93,6 +94,7 @@ class Supervisor:
             self._holdings, self._staff, self._herald, words, self._watch, time.monotonic_ns
         )
         self._drain = Drain(self._holdings.lanes)
+        self._given_up = False  # a front end left with requests under way
         self._deadline_ns = 0
         self._register(self._signals.fileno(), "signals")
         self._register(self._holdings.control.sock.fileno(), "control")
@@ -257,6 +259,8 @@ class Supervisor:
             edge = self._edges.pop(child.pid, None)
             if edge is not None:
                 self._desk.drop(edge)
+            if child.process.returncode == EXIT_GAVE_UP:
+                self._given_up = True
         if child.role == "survey":
             self._unwatch(child)
             self._reloading.survey_gone(child)
@@ -288,8 +292,9 @@ class Supervisor:
         """As soon as that can be; told at its end."""
         self._reloading.ask(told)
 
-    def drain(self, on: bool) -> tuple[bool, int]:
-        """Take no new requests, or take them again: (whether all is answered, rows under way).
+    def drain(self, on: bool | None) -> tuple[bool, bool, int]:
+        """Take no new requests, or take them again; None only looks. Returns whether it drains,
+        whether all is answered, and the rows under way.
 
         Asking for what is so already changes nothing.
         """
@@ -299,12 +304,13 @@ class Supervisor:
             _LOG.info("draining: no new requests until `batchpool drain --undo`")
             self._staff.closed = True
             self._close_gates()
-        elif not on and self._staff.closed:
+        elif on is False and self._staff.closed:
             _LOG.info("taking requests again")
             self._staff.closed = False
             self._holdings.board.state.set(int(PoolState.READY))
             self._staff.drain(0)
-        return self._drain.is_over(time.monotonic_ns()), self._drain.rows()
+        over = self._staff.closed and self._drain.is_over(time.monotonic_ns())
+        return self._staff.closed, over, self._drain.rows()
 
     def _close_gates(self) -> None:
         self._holdings.board.state.set(int(PoolState.DRAINING))
@@ -342,6 +348,9 @@ class Supervisor:
         answered = self._drain.batcher_done and not any(self._staff.frontends)
         over = answered and self._drain.is_over(now_ns)
         left = self._drain.rows()
+        if self._given_up and not any(self._staff.frontends):
+            _LOG.error("stopped with requests under way: they were given up, their time was up")
+            return 1
         if over and not left:
             _LOG.info("stopped: every accepted request was answered")
             return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +18,9 @@ import pytest
 import batchpool as bp
 from tests.process.load import Load
 from tests.process.pool_under_test import Pool, serving, until
+from tests.process.web import Answer, ask
 
+URL = "/v2/models/deadly/infer"
 ONES = np.ones((1, 4), np.float32)
 
 
@@ -85,6 +89,24 @@ def test_a_hung_model_is_ended_at_the_end_of_the_drain() -> None:
         assert 0.4 < time.monotonic() - start < 3
         assert "stopped with 1 rows under way: the time to drain was up" in pool.last_line
         assert isinstance(future.exception(5), bp.PoolStopped)
+
+
+def test_a_stop_that_gives_up_requests_over_http_says_so() -> None:
+    with serving("Deadly", server={"drain_s": 0.6}) as pool:
+        inputs = [
+            {"name": name, "datatype": "INT64", "shape": [1], "data": [value]}
+            for name, value in (("tag", 1), ("death", 5))
+        ]
+        body = json.dumps({"inputs": inputs})
+        asking = threading.Thread(target=lambda: found.append(ask(pool, URL, body.encode())))
+        found: list[Answer] = []
+        asking.start()
+        until(lambda: pool.tally("deadly")["batches"], "the start of the row")
+        pool.expected_status = 1
+        assert pool.stop() == 1
+        asking.join(5)
+        assert found[0].refused == (503, "pool_stopped")
+        assert "stopped with requests under way: they were given up" in pool.last_line
 
 
 def test_a_second_signal_forces_the_end() -> None:

@@ -4,9 +4,11 @@ wait, or that the end of the pool cuts off; what the service manager hears of it
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +75,20 @@ def test_drain_and_undo() -> None:
         with pytest.raises(bp.Draining):
             client.infer("affine", x=ONES)
 
+        # Whoever undoes a drain has the last word, though another still waits for its end.
+        waiting = begin(pool, "drain")
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "draining: 1 row under way\n"
+        assert run(pool, "drain", "--undo").returncode == 0
+        assert end(waiting) == (
+            1,
+            "batchpool: error: the pool takes requests again: somebody else has undone the drain",
+        )
+        until(lambda: pool.status()["state"] == "ready", "it takes requests")
+        assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+        assert f"uid {os.getuid()} (pid {waiting.pid}) asks for a drain" in pool.log
+
+        assert run(pool, "drain", "--timeout-s", "0").returncode == 1
         write(pool, "gate-1", "")
         assert run(pool, "drain").returncode == 0
         assert future.result(1)["tag"].tolist() == [7], "accepted before"
@@ -88,6 +104,11 @@ def test_drain_and_undo() -> None:
         write(pool, "version", 5)
         assert run(pool, "reload").returncode == 0
         assert seat(pool, 0) != old
+        metrics = ask(pool, "/metrics").body.decode()
+        assert 'batchpool_reloads_total{outcome="done"} 1.0' in metrics
+        assert 'batchpool_reloads_total{outcome="failed"} 0.0' in metrics
+        (at_s,) = re.findall(r"^batchpool_last_reload_timestamp_seconds (\S+)$", metrics, re.M)
+        assert time.time() - 600 < float(at_s) <= time.time()
         with pool.client() as late, pytest.raises(bp.Draining):
             late.infer("version", tag=[1])
         assert run(pool, "drain").stdout == "drained: every accepted request is answered\n"

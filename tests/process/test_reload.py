@@ -32,10 +32,10 @@ def run(pool: Pool, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def begin(pool: Pool) -> subprocess.Popen[str]:
-    """`batchpool reload`, which goes on while the test does something else."""
+def begin(pool: Pool, verb: str = "reload") -> subprocess.Popen[str]:
+    """`batchpool reload` (or another), which goes on while the test does something else."""
     return subprocess.Popen(
-        command("reload", str(pool.folder / "pool.toml")),
+        command(verb, str(pool.folder / "pool.toml")),
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

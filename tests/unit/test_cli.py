@@ -285,3 +285,13 @@ def test_check_for_real() -> None:
     )
     assert done.stdout.startswith("model affine: batchpool.examples.affine:Affine, numpy\n")
     assert "  url            http://127.0.0.1:8123\n" in done.stdout
+
+
+def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "batchpool", "config"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == ("batchpool: error: cannot write the output: No space left on device\n")

@@ -41,3 +41,13 @@ def test_the_help_teaches(
     shown = capsys.readouterr().out
     for text in (*texts, "examples:", "exit status:"):
         assert text in shown
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon", "1e9"])
+def test_a_wrong_length_of_time_touches_no_pool(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["drain", f"--timeout-s={text}", "--socket", str(tmp_path / "no.sock")])
+    assert end.value.code == 2
+    assert f"'{text}' is not a number of seconds from 0 to 86400" in capsys.readouterr().err

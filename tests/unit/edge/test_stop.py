@@ -19,6 +19,7 @@ from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.layout import pulse_layout
 from batchpool.edge import frontend
 from batchpool.edge.connection import ConnectionLimits
+from batchpool.pool.child import EXIT_GAVE_UP
 from batchpool.shm.channel import close_all, pair
 from batchpool.shm.recorder import Recorder
 from batchpool.shm.segment import create
@@ -173,7 +174,7 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
         await until(lambda: loop.time() > begun_s + 0.05, "some time passes")
         signal.raise_signal(signal.SIGTERM)
         assert (await caller.answer()).refused == (503, "pool_stopped")
-        assert await ended == 0
+        assert await ended == EXIT_GAVE_UP
         caller.writer.close()
 
 

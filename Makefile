@@ -36,8 +36,9 @@ help:
 serve: $(stamp)serve
 	$(bin)/batchpool serve --model batchpool.examples.minilm:MiniLM --devices cpu $(SERVE_ARGS)
 
+# One more than there are cores: many tests wait for something now and then.
 test: lint
-	$(bin)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
+	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope $(PYTEST_ARGS)
 
 lint: $(stamp)dev
 	$(bin)/ruff check .

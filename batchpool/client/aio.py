@@ -99,10 +99,7 @@ class Reactor:
         pending = port.submit(
             rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=taker, checked=checked
         )
-        if self._flush_planned:
-            self._dirty.add(port)
-        else:
-            self._publish_soon(port)
+        self._publish_soon(port)
         if self._resting:
             self._plan_look()
         return pending

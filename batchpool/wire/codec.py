@@ -55,10 +55,7 @@ class Codec:
     def frame(self, request: InferRequest, n: int) -> Frame | None:
         """The answer of n rows without its tensors, which follow as they lie in the model's
         order; None if more goes into it than the row count."""
-        tables = self._tables
-        if request.outputs is not tables.all_binary or request.id or request.form is MSGPACK:
-            return None
-        return tables.frame(n)
+        return None if request.form is MSGPACK else self._tables.frame(request, n)
 
     def encode(
         self,

@@ -245,8 +245,8 @@ def encode(
     model_parameters: Mapping[str, Any] | None,
 ) -> tuple[HeaderList, bytes]:
     """The answer's headers and body: outputs as chosen, binary ones behind the JSON in order."""
-    if request.outputs is tables.all_binary and not request.id and not model_parameters:
-        frame = tables.frame(len(outputs[request.outputs[0].name]))
+    if not model_parameters:
+        frame = tables.frame(request, len(outputs[request.outputs[0].name]))
         if frame is not None:
             payloads = [tables.writers[c.name].to_bytes(outputs[c.name]) for c in request.outputs]
             return frame.fields, b"".join([frame.head, *payloads])

@@ -11,7 +11,7 @@ from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors import Array, Dim, ModelSpec, Rows, check_named, check_parameters
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
-from batchpool.wire.request import Fields, OutputChoice, brief
+from batchpool.wire.request import Fields, InferRequest, OutputChoice, brief
 
 # Request parameters that mean something to the protocol; a model cannot declare them.
 PROTOCOL_PARAMETERS = frozenset({"priority", "timeout", "binary_data_output"})
@@ -67,9 +67,11 @@ class ModelTables:
         self._framed = fixed and sum(self._row_sizes) > 0
         self._frames: dict[int, Frame] = {}
 
-    def frame(self, n: int) -> Frame | None:
+    def frame(self, request: InferRequest, n: int) -> Frame | None:
         """What is alike in all answers of n rows without an id, every output as bytes; None if
-        their sizes are not known before."""
+        more goes into this one, or if sizes are not known before."""
+        if request.outputs is not self.all_binary or request.id:
+            return None
         frame = self._frames.get(n)
         if frame is None and self._framed:
             if len(self._frames) >= _KNOWN_FRAMES:

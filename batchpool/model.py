@@ -54,6 +54,11 @@ class Model:
     inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension
     writable    numpy only: True gives `infer` a copy it may edit; False (default) a
                 read-only view of shared memory wherever that is possible
+    cuda_graphs torch only: True has each batch size captured as a CUDA graph during the warm-up
+                and replayed from then on, which saves the time of starting every kernel. Only
+                for an `infer` that does nothing but run kernels on its tensors, the same
+                ones each time: no look at values, no counting, no other branch by the hour.
+                Rows beyond the real ones are then those of earlier batches. No effect on a CPU
     """
 
     name: ClassVar[str] = ""
@@ -62,6 +67,7 @@ class Model:
     outputs: ClassVar[Sequence[Tensor]] = ()
     parameters: ClassVar[Sequence[Tensor]] = ()
     writable: ClassVar[bool] = False
+    cuda_graphs: ClassVar[bool] = False
 
     def load(self, device: str) -> None:
         """Called once per worker before any `infer`. device: "cuda:0" or "cpu"."""
@@ -95,6 +101,19 @@ def spec_of(model: type[Model]) -> ModelSpec:
     spec = ModelSpec(
         name, model.framework, tuple(model.inputs), tuple(model.outputs), tuple(model.parameters)
     )
+    if model.cuda_graphs:
+        _check_graphs(spec)
     if model.infer is Model.infer:
         raise ConfigError(f"model class {model.__name__} does not define infer(self, batch)")
     return spec
+
+
+def _check_graphs(spec: ModelSpec) -> None:
+    wants = f"model {spec.name!r} has cuda_graphs = True, which needs"
+    if spec.framework != "torch":
+        raise ConfigError(f'{wants} framework "torch", not {spec.framework!r}')
+    for tensor in (*spec.inputs, *spec.outputs):
+        if tensor.is_bytes:
+            raise ConfigError(f"{wants} numbers; {tensor.name!r} is a bytes tensor")
+        if tensor.dynamic:
+            raise ConfigError(f"{wants} fixed shapes; {tensor.name!r} is {list(tensor.shape)}")

@@ -29,6 +29,7 @@ class ResNet50(bp.Model):
     """
 
     name = "resnet50"
+    cuda_graphs = True
     inputs = [bp.Tensor("image", "uint8", (3, 224, 224))]
     outputs = [bp.Tensor("logits", "float32", (1000,))]
 
@@ -64,6 +65,7 @@ class Encoder(bp.Model):
     """
 
     name = "encoder"
+    cuda_graphs = True
     inputs = [bp.Tensor("ids", "int64", (_TOKENS,))]
     outputs = [bp.Tensor("embedding", "float32", (_WIDTH,))]
 

@@ -5,7 +5,9 @@
 Bare: copy the row in from pinned memory, run the MLP of the examples, copy the answer out,
 synchronise. That once by spinning, as `torch.cuda.synchronize` does, and once by an event that
 lets the thread sleep. Runner: launch and finish of the worker's CUDA runner, in this process.
-Pool: `bp.Client.infer` from another process. Every answer is checked against the bare one.
+Pool: `bp.Client.infer` from another process, and of its last batches the hops as the flight
+recorder has them; what is left of the whole are the client's own work and its wake-up. Every answer
+is checked against the bare one.
 """
 
 from __future__ import annotations
@@ -19,13 +21,22 @@ import numpy as np
 import torch
 
 import batchpool as bp
+from batchpool.client.control import ask_batches
 from batchpool.examples.mlp import MLP
 from batchpool.model import spec_of
 from batchpool.pool.cuda import CudaRunner
+from batchpool.pool.warm_up import warm_up, warm_up_rows
 from bench.machine import percentile, report
 from bench.serving import serving
 
 WIDTH = 512
+_FLIGHTS = 200
+_HOPS = {
+    "queued_ms": "submitted to dispatched",
+    "sent_ms": "dispatched to begun by the worker",
+    "ran_ms": "in the worker",
+    "back_ms": "from there to complete",
+}
 
 
 def timed_us(count: int, one: Callable[[], Any], right: Any) -> list[float]:
@@ -81,6 +92,7 @@ def main() -> None:
     tell("bare, spinning", timed_us(args.rows, bare(model, x, False), right))
     tell("bare, sleeping", timed_us(args.rows, bare(model, x, True), right))
     runner = CudaRunner(model, spec_of(MLP), "cuda:0", 64)
+    warm_up(spec_of(MLP), runner, warm_up_rows(model, spec_of(MLP)), runner.graph_sizes)
 
     def launch() -> Any:
         return runner.launch(1, {"x": x}, {"x": None}, True)
@@ -94,6 +106,9 @@ def main() -> None:
         bp.Client(served.socket) as pool,
     ):
         tell("pool, Client.infer", timed_us(args.rows, lambda: pool.infer("mlp", x=x)["y"], right))
+        flights = ask_batches(served.socket, _FLIGHTS)
+        for hop, what in _HOPS.items():
+            tell(f"  {what}", [flight[hop] * 1e3 for flight in flights])
     report("A lone row on a GPU", rows, args.save)
 
 

@@ -2,7 +2,9 @@
 
     python -m bench.scaling_bare WORKLOAD cuda:0|cpu ROWS.npy
 
-Pinned batches that stand ready, two streams: a turn copies in, runs the model, copies out.
+Pinned batches that stand ready, two streams: a turn copies in, runs the model, copies out. With
+`graphs` each turn is a CUDA graph of the same, captured once, as a pool does it for a model with
+`cuda_graphs = True`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class Turn:
     pinned_in: torch.Tensor
     pinned_out: torch.Tensor
     event: Any
+    graph: Any = None
 
 
 class Bare:
@@ -91,11 +94,29 @@ class Bare:
             ]
         return self._turns[n]
 
-    def loop(self, n: int, start_ns: int, seconds: float) -> tuple[int, float, float]:
+    def _run(self, turn: Turn) -> None:
+        y = self.call(turn.pinned_in.to(self._device, non_blocking=True))
+        turn.pinned_out.copy_(y, non_blocking=True)
+
+    def _capture(self, turn: Turn) -> None:
+        with torch.inference_mode(), torch.cuda.stream(turn.stream):
+            self._run(turn)
+            torch.cuda.synchronize()
+            turn.graph = torch.cuda.CUDAGraph()
+            turn.graph.capture_begin()
+            self._run(turn)
+            turn.graph.capture_end()
+
+    def loop(
+        self, n: int, start_ns: int, seconds: float, *, graphs: bool = False
+    ) -> tuple[int, float, float]:
         """Batches of n for so long: rows, seconds, and the largest error of the last two."""
         if not self._on_gpu:
             return self._loop_on_cpu(n, start_ns, seconds)
         turns = self._turns_of(n)
+        for turn in turns if graphs else ():
+            if turn.graph is None:
+                self._capture(turn)
         done = i = 0
         wait_until(start_ns)
         start = time.perf_counter()
@@ -107,8 +128,10 @@ class Bare:
                 if time.perf_counter() >= end:
                     break
                 with torch.cuda.stream(turn.stream):
-                    y = self.call(turn.pinned_in.to(self._device, non_blocking=True))
-                    turn.pinned_out.copy_(y, non_blocking=True)
+                    if graphs:
+                        turn.graph.replay()
+                    else:
+                        self._run(turn)
                     turn.event.record(turn.stream)
                 done += n
                 i += 1
@@ -150,7 +173,9 @@ def main() -> None:
         if message["do"] == "right":
             bare.right = np.load(message["path"])
             return {}
-        rows, took_s, error = bare.loop(message["n"], message["start_ns"], message["seconds"])
+        rows, took_s, error = bare.loop(
+            message["n"], message["start_ns"], message["seconds"], graphs=message["graphs"]
+        )
         return {"rows": rows, "took_s": took_s, "error": error}
 
     obey(answer)

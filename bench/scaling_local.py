@@ -17,6 +17,7 @@ from bench.scaling_pool import Pool, batches_between
 from bench.workloads import WORKLOADS, Workload
 
 _BARE_SHARE = 0.6  # a bare loop's figure settles sooner than a pool's
+_BARE = ("bare", "graphs")
 _CPU = {"OMP_NUM_THREADS": "1"}
 
 
@@ -70,7 +71,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of a round. way: bare, infer, submit or async; size: of its batches, at most."""
+    """One figure of a round. way: bare, graphs (bare too), infer, submit or async; size: of its
+    batches, at most."""
 
     way: str
     size: int
@@ -79,6 +81,8 @@ class Measure:
     def what(self) -> str:
         if self.way == "bare":
             return f"bare, batch {self.size}"
+        if self.way == "graphs":
+            return f"bare with CUDA graphs, batch {self.size}"
         return f"pool, max batch {self.size}, {self.way}"
 
 
@@ -92,6 +96,8 @@ def measures(settings: Settings, n: int, *, singles: bool) -> list[Measure]:
     for size in sorted({*settings.batches, *settings.max_batches}):
         if size in settings.batches:
             found.append(Measure("bare", size))
+            if settings.devices == "gpu" and size == most:
+                found.append(Measure("graphs", size))
         if size in settings.max_batches:
             found.append(Measure("infer", size))
     if singles:
@@ -158,17 +164,16 @@ class Scene:
         settings = self._settings
         for n, todo in self.todo.items():
             for measure in todo:
-                if measure.way == "bare":
-                    together(self._bares[:n], "loop", settings.warm_s / 2, n=measure.size)
+                if measure.way in _BARE:
+                    self._loop(n, measure, settings.warm_s / 2)
                 else:
                     self._ask_clients(n, measure, settings.warm_s)
 
     def take(self, n: int, measure: Measure) -> None:
         """One figure; what is told of it beside the rate is the profile."""
         seconds, model = self._settings.seconds, self._name
-        if measure.way == "bare":
-            seconds *= _BARE_SHARE
-            answers = together(self._bares[:n], "loop", seconds, n=measure.size)
+        if measure.way in _BARE:
+            answers = self._loop(n, measure, seconds * _BARE_SHARE)
             wrong = sum(not told["error"] <= self._tolerance for told in answers)
         else:
             answers = self._profiled(n, measure, seconds)
@@ -177,6 +182,10 @@ class Scene:
         self._figures.add(model, n, f"{measure.what}: rows/s", rate)
         worst = max(told["error"] for told in answers)
         self._figures.judged(model, wrong, f"{measure.what}, largest error {worst:.3g}")
+
+    def _loop(self, n: int, measure: Measure, seconds: float) -> list[dict[str, Any]]:
+        graphs = measure.way == "graphs"
+        return together(self._bares[:n], "loop", seconds, n=measure.size, graphs=graphs)
 
     def _profiled(self, n: int, measure: Measure, seconds: float) -> list[dict[str, Any]]:
         if not self._settings.profile:

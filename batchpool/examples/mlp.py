@@ -28,6 +28,7 @@ class MLP(bp.Model):
 
     name = "mlp"
     framework = "torch"
+    cuda_graphs = True
     inputs = [bp.Tensor("x", "float32", (_WIDTH,))]
     outputs = [bp.Tensor("y", "float32", (_WIDTH,))]
 

@@ -8,12 +8,14 @@ of the other. Large rows are copied by the device straight out of and into regis
     input, small, dynamic, scattered  one copy by the CPU, one by the device
     output, large rows                device writes the lane, one copy per extent
     output, other                     one copy by the device, one by the CPU
+
+A model with `cuda_graphs = True` is captured (pool/graphs.py); its copies are the same.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,46 +24,83 @@ from batchpool.core.tensors import Array, ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.pool.answers import IN_PLACE
 from batchpool.pool.gather import Part
+from batchpool.pool.graphs import Graphs, capture_on, graph_sizes
 from batchpool.pool.padding import host_room
-from batchpool.pool.runner import batch_of, call_model, retype, to_host
+from batchpool.pool.pinned import Room
+from batchpool.pool.runner import batch_of, call_model, to_host
 from batchpool.pool.transfer import Transfer
 from batchpool.shm.lane import Lane
 
 
+@dataclass
+class Turn:
+    """What one of the batches in flight has for itself. given: the arrays in `rooms` that were
+    handed out for the next launch; outputs: pinned buffers, kept as large as they were needed."""
+
+    stream: Any
+    event: Any
+    rooms: dict[str, Room]
+    graphs: Graphs | None
+    given: dict[str, Array] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+
 class CudaRunner:
-    """Runs a torch model on one CUDA device: two batches in flight, each on its own stream."""
+    """Runs a torch model on one CUDA device: two batches in flight, each on its own stream.
+
+    batch_sizes: the sizes that the model allows; () for any up to max_batch.
+    """
 
     depth = 2
     gathers = True
 
-    def __init__(self, model: Model, spec: ModelSpec, device: str, max_batch: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        device: str,
+        max_batch: int,
+        batch_sizes: Sequence[int] = (),
+    ) -> None:
         import torch
 
         self._torch = torch
         self._model = model
+        self._spec = spec
         self._device = torch.device(device)
         self._tensors = {t.name: t for t in (*spec.inputs, *spec.parameters)}
         self.transfer = Transfer(torch, self._device, spec)
         self.direct = frozenset(self.transfer.inputs)
-        stream: Any = torch.cuda.Stream
-        self._streams = [stream(device=self._device) for _ in range(self.depth)]
-        self._pinned = [
-            {name: self._buffer(tensor, max_batch) for name, tensor in self._tensors.items()}
-            for _ in range(self.depth)
-        ]
-        self._outputs: list[dict[str, Any]] = [{} for _ in range(self.depth)]
-        self._next = 0
+        self.graph_sizes = graph_sizes(max_batch, batch_sizes) if model.cuda_graphs else ()
+        self._turns = [self._turn(max_batch) for _ in range(self.depth)]
+        self._next = self._turns[0]
 
-    def _buffer(self, tensor: Tensor, max_batch: int) -> Any:
-        if tensor.is_bytes:
-            return None
-        nbytes = max(1, tensor.row_bytes * max_batch)
-        return self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
+    def _turn(self, max_batch: int) -> Turn:
+        torch: Any = self._torch
+        rooms = {
+            name: Room(torch, tensor, max_batch, pin=True)
+            for name, tensor in self._tensors.items()
+            if not tensor.is_bytes
+        }
+        graphs = None
+        if sizes := self.graph_sizes:
+            # A memory pool for each turn, since the turns' graphs run at the same time.
+            capture = capture_on(torch, torch.cuda.graph_pool_handle())
+            large = self.transfer.inputs, self.transfer.outputs
+            graphs = Graphs(
+                torch, self._model, self._spec, self._device, rooms, *large, sizes, capture
+            )
+        # Blocking: the thread sleeps in the driver instead of spinning on a core.
+        event = torch.cuda.Event(blocking=True)
+        return Turn(torch.cuda.Stream(device=self._device), event, rooms, graphs)
 
     def room(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
-        """The pinned buffer of the next launch itself, so that the batch is copied once."""
-        buffer = self._pinned[self._next][tensor.name]
-        return host_room(tensor, shape) if buffer is None else _shaped(buffer, tensor, shape)
+        """The pinned memory of the next launch itself, so that the batch is copied once."""
+        room = self._next.rooms.get(tensor.name)
+        if room is None:
+            return host_room(tensor, shape)
+        array = self._next.given[tensor.name] = room.array(shape)
+        return array
 
     def adopt(self, lane: Lane) -> None:
         self.transfer.adopt(lane)
@@ -73,8 +112,10 @@ class CudaRunner:
         self, tensor: Tensor, parts: Sequence[Part], n: int, padding: Array | None
     ) -> Any | None:
         """A large input of the next launch on the device already, or None: gather it."""
-        with self._torch.cuda.stream(self._streams[self._next]):
-            return self.transfer.fetch(tensor, parts, n, padding)
+        turn = self._next
+        self._torch.cuda.set_stream(turn.stream)
+        into = None if turn.graphs is None else turn.graphs.inputs[tensor.name]
+        return self.transfer.fetch(tensor, parts, n, padding, into)
 
     def launch(
         self,
@@ -85,38 +126,67 @@ class CudaRunner:
         parts: Sequence[Part] = (),
     ) -> Any:
         torch, turn = self._torch, self._next
-        self._next = (turn + 1) % self.depth
-        stream = self._streams[turn]
-        batch: dict[str, Any] = {}
-        with torch.cuda.stream(stream), torch.inference_mode():
-            for name, array in inputs.items():
-                tensor = self._tensors[name]
-                if tensor.is_bytes or not isinstance(array, np.ndarray):
-                    batch[name] = array
-                    continue
-                batch[name] = self._to_device(self._pinned[turn][name], tensor, array)
-            found = call_model(self._model, batch_of(rows, batch, sizes))
-            host = found
-            if isinstance(found, Mapping):
-                n = len(next(iter(batch.values())))
-                host = self._to_host(turn, found, parts, n)
-            # Blocking: the thread sleeps in the driver instead of spinning on a core.
-            event = torch.cuda.Event(blocking=True)
-            event.record(stream)
-        return event, host, batch
+        self._next = self._turns[self._turns[0] is turn]
+        # For good: entering and leaving a stream's context takes torch 20 us.
+        torch.cuda.set_stream(turn.stream)
+        with torch.inference_mode():
+            if turn.graphs is None:
+                kept, host = self._call(turn, rows, inputs, sizes, parts)
+            else:
+                kept, host = None, self._replay(turn, turn.graphs, inputs, parts)
+            turn.event.record(turn.stream)
+        turn.given = {}
+        return turn, host, kept
 
-    def _to_device(self, buffer: Any, tensor: Tensor, array: Array) -> Any:
-        """Gather into the pinned buffer, keep the dtype, copy asynchronously."""
-        pinned = _shaped(buffer, tensor, array.shape)
-        if pinned.ctypes.data != array.ctypes.data:  # else it was put together there
-            pinned[...] = array
-        loose = self._torch.from_numpy(np.empty(0, array.dtype)).dtype
-        shaped = buffer[: array.nbytes].view(loose).reshape(array.shape)
+    def _call(
+        self,
+        turn: Turn,
+        rows: int,
+        inputs: dict[str, Any],
+        sizes: dict[str, Array | None],
+        parts: Sequence[Part],
+    ) -> tuple[Any, Any]:
+        """Run the model; what must live until it is done, and its outputs on their way."""
+        batch: dict[str, Any] = {}
+        for name, array in inputs.items():
+            if self._tensors[name].is_bytes or not isinstance(array, np.ndarray):
+                batch[name] = array
+            else:
+                here = self._gathered(turn, name, array)
+                batch[name] = here.to(self._device, non_blocking=True)
+        found = call_model(self._model, batch_of(rows, batch, sizes))
+        if not isinstance(found, Mapping):
+            return batch, found
+        return batch, self._to_host(turn, found, parts, len(next(iter(batch.values()))))
+
+    def _replay(
+        self, turn: Turn, graphs: Graphs, inputs: dict[str, Any], parts: Sequence[Part]
+    ) -> dict[str, Any]:
+        """Run the model's graph; its outputs on their way."""
+        n = len(next(iter(inputs.values())))
+        for name, array in inputs.items():
+            if isinstance(array, np.ndarray):
+                here = self._gathered(turn, name, array)
+                if name in self.direct:
+                    graphs.inputs[name][:n].copy_(here, non_blocking=True)
+        captured = graphs.launch(n)
+        large = {name: value[:n] for name, value in captured.on_device.items()}
+        host = self._to_host(turn, large, parts, n)
+        for name, array in captured.on_host.items():
+            host[name] = array[:n]
+        self.transfer.copies["out, gathered"] += len(captured.on_host)
+        return host
+
+    def _gathered(self, turn: Turn, name: str, array: Array) -> Any:
+        """The rows in pinned memory, put there unless they were put together there."""
+        room = turn.rooms[name]
+        if turn.given.get(name) is not array:
+            room.array(array.shape)[...] = array
         self.transfer.copies["in, gathered"] += 1
-        return retype(self._torch, tensor, shaped.to(self._device, non_blocking=True))
+        return room.tensor(array.shape)
 
     def _to_host(
-        self, turn: int, found: Mapping[str, Any], parts: Sequence[Part], n: int
+        self, turn: Turn, found: Mapping[str, Any], parts: Sequence[Part], n: int
     ) -> dict[str, Any]:
         """Start copying outputs: large ones into their slots, others into pinned buffers kept
         for this turn."""
@@ -132,25 +202,18 @@ class CudaRunner:
             self.transfer.copies["out, gathered"] += 1
             value = value.detach().contiguous()
             nbytes = value.numel() * value.element_size()
-            buffer = self._outputs[turn].get(name)
+            buffer = turn.outputs.get(name)
             if buffer is None or buffer.numel() < nbytes:
                 buffer = self._torch.empty(max(1, nbytes), dtype=self._torch.uint8, pin_memory=True)
-                self._outputs[turn][name] = buffer
+                turn.outputs[name] = buffer
             pinned = buffer[:nbytes].view(value.dtype).reshape(value.shape)
             pinned.copy_(value, non_blocking=True)
             host[name] = pinned
         return host
 
     def finish(self, flight: Any) -> Any:
-        event, host, _ = flight
-        event.synchronize()
+        turn, host, _ = flight
+        turn.event.synchronize()
         if not isinstance(host, Mapping):
             return host
         return {name: to_host(self._torch, value) for name, value in host.items()}
-
-
-def _shaped(buffer: Any, tensor: Tensor, shape: tuple[int, ...]) -> Array:
-    """The beginning of a pinned buffer as a host array of the tensor's storage dtype."""
-    nbytes = math.prod(shape) * tensor.np_dtype.itemsize
-    array: Array = buffer[:nbytes].numpy().view(tensor.np_dtype).reshape(shape)
-    return array

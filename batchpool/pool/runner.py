@@ -40,6 +40,7 @@ class HostRunner:
 
     depth = 1
     gathers = False
+    graph_sizes: tuple[int, ...] = ()
     direct: frozenset[str] = frozenset()
     room = staticmethod(host_room)
 
@@ -138,12 +139,14 @@ def to_host(torch: Any, value: Any) -> Any:
     return host.numpy()
 
 
-def make_runner(model: Model, spec: ModelSpec, device: str, max_batch: int) -> Any:
-    """The runner for a loaded model."""
+def make_runner(
+    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int] = ()
+) -> Any:
+    """The runner for a loaded model. batch_sizes: those it allows; () for any up to max_batch."""
     if spec.framework == "numpy":
         return NumpyRunner(model)
     if device.startswith("cuda"):
         from batchpool.pool.cuda import CudaRunner
 
-        return CudaRunner(model, spec, device, max_batch)
+        return CudaRunner(model, spec, device, max_batch, batch_sizes)
     return TorchRunner(model, spec)

@@ -100,22 +100,30 @@ class Transfer:
         return view.view(self._torch.bfloat16) if column.tensor.dtype == "bfloat16" else view
 
     def fetch(
-        self, tensor: Tensor, parts: Sequence[Part], n: int, padding: Array | None
+        self,
+        tensor: Tensor,
+        parts: Sequence[Part],
+        n: int,
+        padding: Array | None,
+        into: Any = None,
     ) -> Any | None:
         """A large input as a tensor [n, *row shape] on the device, on the current stream.
 
-        padding: [1, *row shape], for the rows beyond those of the parts. None: gather instead.
+        padding: [1, *row shape], for the rows beyond those of the parts. into: [n or more, *row
+        shape], where they are to lie. None: gather instead.
         """
         moves = self._moves("in", tensor, parts)
         if moves is None:
             return None
         self.copies["in, direct"] += len(moves)
         rows = parts[-1].stop
-        if len(moves) == 1 and n == rows:
+        if len(moves) == 1 and n == rows and into is None:
             column, slot, count, _ = moves[0]
             return column[slot : slot + count].to(self._device, non_blocking=True)
         dtype = moves[0][0].dtype
-        there = self._torch.empty((n, *tensor.max_shape), dtype=dtype, device=self._device)
+        if into is None:
+            into = self._torch.empty((n, *tensor.max_shape), dtype=dtype, device=self._device)
+        there = into[:n]
         for column, slot, count, row in moves:
             there[row : row + count].copy_(column[slot : slot + count], non_blocking=True)
         if n > rows:

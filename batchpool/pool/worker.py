@@ -37,12 +37,14 @@ class Runner(Protocol):
     """Runs batches of one model. `launch` may return before the work is done.
 
     depth: batches in flight. gathers: batches are best put together in its own `room`.
-    direct: the inputs that it may `fetch` from the lanes by itself.
+    direct: the inputs that it may `fetch` from the lanes by itself. graph_sizes: the batch sizes
+    that it captures when it first sees them, so the warm-up shows it all of them.
     """
 
     depth: int
     gathers: bool
     direct: frozenset[str]
+    graph_sizes: tuple[int, ...]
 
     def adopt(self, lane: Lane) -> None:
         """A lane that it may read and write by itself."""

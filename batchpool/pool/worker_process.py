@@ -68,9 +68,10 @@ class WorkerProcess:
             _prepare_torch(facts["device"])
         model = load_class(facts["import"])()
         model.load(facts["device"])
-        runner = make_runner(model, self.spec, facts["device"], facts["max_batch"])
-        rows, sizes = warm_up_rows(model, self.spec), facts["batch_sizes"]
-        warm_up(self.spec, runner, rows, sizes or (1, facts["max_batch"]))
+        sizes, most = tuple(facts["batch_sizes"]), facts["max_batch"]
+        runner = make_runner(model, self.spec, facts["device"], most, sizes)
+        rows = warm_up_rows(model, self.spec)
+        warm_up(self.spec, runner, rows, runner.graph_sizes or sizes or (1, most))
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
         number = facts["worker"]

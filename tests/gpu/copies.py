@@ -15,6 +15,7 @@ import batchpool as bp
 from batchpool.core.tensors import Dim, ModelSpec
 from batchpool.model import spec_of
 from batchpool.pool.cuda import CudaRunner
+from batchpool.pool.warm_up import warm_up, warm_up_rows
 from tests.unit.pool.worker_bench import Bench
 
 SIDE = 256  # of a uint8 image with 3 channels: 192 KiB
@@ -46,6 +47,14 @@ class Ragged(bp.Model):
         return {"y": batch["x"] + 1}
 
 
+class NegativeGraph(Negative):
+    cuda_graphs = True
+
+
+class SmallGraph(Small):
+    cuda_graphs = True
+
+
 ONE = ((1, 0), (1, 1), (1, 2))
 TWO_RUNS = ((1, 0), (1, 1), (1, 5))
 TWO_LANES = ((1, 3), (4, 0), (4, 1))
@@ -57,6 +66,9 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
     loaded = model()
     loaded.load("cuda:0")
     runner = CudaRunner(loaded, spec, "cuda:0", 8)
+    if runner.graph_sizes:
+        warm_up(spec, runner, warm_up_rows(loaded, spec), runner.graph_sizes)
+        runner.transfer.copies.clear()
     bench = Bench(spec, runner=runner)
     if adopt:
         for lane in bench.worker.lanes.values():
@@ -99,6 +111,19 @@ def check_copies() -> dict[str, Any]:
             lambda: run(Negative, True, *TWO_LANES),
             {"in, direct": 2, "out, direct": 2},
         ),
+        "graph, large rows, one extent": (
+            lambda: run(NegativeGraph, True, *ONE),
+            {"in, direct": 1, "out, direct": 1},
+        ),
+        "graph, large rows of two lanes": (
+            lambda: run(NegativeGraph, True, *TWO_LANES),
+            {"in, direct": 2, "out, direct": 2},
+        ),
+        "graph, large rows, lane not registered": (
+            lambda: run(NegativeGraph, False, *TWO_RUNS),
+            gathered,
+        ),
+        "graph, small rows": (lambda: run(SmallGraph, True, *TWO_LANES), gathered),
         "small rows": (lambda: run(Small, True, *TWO_LANES), gathered),
         "dynamic rows": (lambda: run(Ragged, True, *TWO_LANES), gathered),
     }

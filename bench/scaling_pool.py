@@ -101,9 +101,10 @@ def batches_between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, 
     batches = after.get("batches", 0) - before.get("batches", 0)
     if batches <= 0:
         return {}
+    extents = [(of.get("mean_extents") or 0) * of.get("batches", 0) for of in (before, after)]
     return {
         "rows a batch": (after["rows"] - before["rows"]) / batches,
-        "extents a batch": (after["extents"] - before["extents"]) / batches,
+        "extents a batch": (extents[1] - extents[0]) / batches,
     }
 
 

@@ -5,8 +5,8 @@
 The queue is in the order of service (core/queue.py); a batch is the first rows in that order
 that may share one: of one bucket, whose lanes the worker has mapped. A partial batch goes to
 an idle worker only: while a worker is busy, more rows may still join without starting later.
-A full batch may also queue behind the one a worker runs (up to `depth` in flight), so that the
-worker never idles between two batches.
+A full batch may also queue behind the one a worker runs (up to `depth` in flight, and AHEAD more
+where batches are short), so that the worker never idles between two batches.
 
 When a partial batch leaves an idle worker no longer waiting:
 
@@ -50,6 +50,10 @@ from batchpool.core.target import cap_of, too_late
 
 __all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "Worker", "decide"]
 
+AHEAD = 2  # full batches more, where they are short
+# A batch that is over sooner than this is over before the batcher has heard of the one before it
+# and sent another: two wake-ups and a step.
+_SHORT_NS = 1_000_000
 _FLOOD = 0.5  # of what the workers can do: above it waits may reach max_wait_peak
 _FULL, _IDLE = Reason.FULL, Reason.IDLE  # the usual ones: an enum's member is slow to look up
 
@@ -160,7 +164,7 @@ class _Shift:
                 deadline_ns = earliest_ns if at == 0 else least(queue[Field.DEADLINE_NS, at:])
                 oldest_ns = least(queue[Field.SUBMIT_NS, at:])
                 reason, until_ns = self._due(number, size, oldest_ns, deadline_ns)
-            if reason is None or self.load[number] >= self._room(reason):
+            if reason is None or self.load[number] >= self._room(number, reason):
                 self._look_again(number, reason, until_ns)
                 del self.load[number]  # another one may have a smaller full batch
                 continue
@@ -198,7 +202,7 @@ class _Shift:
                 oldest_ns = least(self.queue[Field.SUBMIT_NS, alike])
                 deadline_ns = least(self.queue[Field.DEADLINE_NS, alike])
                 reason, until_ns = self._due(number, len(alike), oldest_ns, deadline_ns)
-            if reason is not None and self.load[number] < self._room(reason):
+            if reason is not None and self.load[number] < self._room(number, reason):
                 if first is not None:
                     alike, reason = first
                 alike = alike[:cap]
@@ -225,8 +229,14 @@ class _Shift:
             return next(iter(self.load))
         return min(self.load, key=lambda number: (self.load[number], self.free_ns[number], number))
 
-    def _room(self, reason: Reason) -> int:
-        return self.limits.depth if reason is _FULL else 1
+    def _room(self, number: int, reason: Reason) -> int:
+        """How many batches the worker may have in flight with this one."""
+        if reason is not _FULL:
+            return 1
+        depth, time = self.limits.depth, self.workers[number].time
+        if self.load[number] < depth or time is None or not time.known:
+            return depth
+        return depth + (AHEAD if time.mean_ns(self.limits.max_batch) < _SHORT_NS else 0)
 
     def _send(self, number: int, rows: slice | npt.NDArray[Any], n: int, reason: Reason) -> None:
         self.dispatch.append(Dispatch(number, rows, reason))

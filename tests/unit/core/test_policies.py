@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from batchpool.core.adaptive import _GAPS, BatchTime, Traffic
-from batchpool.core.batching import NEVER_NS, Limits, Worker
+from batchpool.core.batching import AHEAD, NEVER_NS, Limits, Worker
 from batchpool.core.config import ModelConfig
+from batchpool.core.layout import RECORDS
 from tests.unit.core.decisions import (
     FAR,
     LANES,
@@ -128,6 +129,21 @@ def test_a_full_batch_may_queue_behind_the_one_that_runs_up_to_the_depth() -> No
     ]
     assert sent(outcome([NOW] * 4, [Worker(0, 2)], limits)) == []
     assert sent(outcome([NOW] * 4, BUSY, replace(FOUR, depth=1))) == []
+
+
+@pytest.mark.parametrize(("ms", "room"), [(0.2, 4), (1.5, 2)])
+def test_full_batches_that_are_short_may_wait_at_the_worker(ms: float, room: int) -> None:
+    """It would stand idle for longer than it runs until the next one is there."""
+    time = time_of(ms * MS, 0)
+    for in_flight in range(6):
+        worker = Worker(0, in_flight, None, time)
+        found = sent(outcome([NOW] * 4, [worker], replace(FOUR, depth=2)))
+        assert found == ([(0, "FULL", [0, 1, 2, 3])] if in_flight < room else [])
+    assert sent(outcome([NOW] * 3, [Worker(0, 1, None, time)], replace(FOUR, depth=2))) == []
+
+
+def test_a_worker_has_records_for_all_that_it_may_be_sent() -> None:
+    assert Limits(1, 0).depth + AHEAD == RECORDS
 
 
 def test_batches_go_round_the_workers() -> None:

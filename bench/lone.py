@@ -27,7 +27,7 @@ from batchpool.examples.mlp import MLP
 from batchpool.model import spec_of
 from batchpool.pool.cuda import CudaRunner
 from batchpool.pool.warm_up import warm_up, warm_up_rows
-from bench.machine import percentile, report
+from bench.machine import percentile, report, spread
 from bench.serving import serving
 
 WIDTH = 512
@@ -75,44 +75,50 @@ def bare(model: MLP, x: np.ndarray, blocking: bool) -> Callable[[], Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=200, help="of each way in a round")
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--save")
     args = parser.parse_args()
     model = MLP()
     model.load("cuda:0")
     x = np.random.default_rng(1).standard_normal((1, WIDTH), dtype=np.float32)
     right = bare(model, x, False)()
-    rows: dict[str, Any] = {}
-    gc.collect()
-    gc.freeze()  # torch's own objects; a full collection of them would be counted as ours
-
-    def tell(name: str, values: list[float]) -> None:
-        rows[f"{name}: p50, p99 us"] = [
-            round(percentile(values, 0.5), 1),
-            round(percentile(values, 0.99), 1),
-        ]
-
-    tell("bare, spinning", timed_us(args.rows, bare(model, x, False), right))
-    tell("bare, sleeping", timed_us(args.rows, bare(model, x, True), right))
     runner = CudaRunner(model, spec_of(MLP), "cuda:0", 64)
     warm_up(spec_of(MLP), runner, warm_up_rows(model, spec_of(MLP)), runner.graph_sizes)
 
-    def launch() -> Any:
-        return runner.launch(1, {"x": x}, {"x": None}, True)
+    def through_runner() -> Any:
+        return runner.finish(runner.launch(1, {"x": x}, {"x": None}, True))["y"]
 
-    tell(
-        "runner, launch and finish",
-        timed_us(args.rows, lambda: runner.finish(launch())["y"], right),
-    )
     with (
         serving(["batchpool.examples.mlp:MLP"], "--frontends", "1") as served,
         bp.Client(served.socket) as pool,
     ):
-        tell("pool, Client.infer", timed_us(args.rows, lambda: pool.infer("mlp", x=x)["y"], right))
-        flights = ask_batches(served.socket, _FLIGHTS)
-        for hop, what in _HOPS.items():
-            tell(f"  {what}", [flight[hop] * 1e3 for flight in flights])
-    report("A lone row on a GPU", rows, args.save)
+        ways: dict[str, Callable[[], Any]] = {
+            "bare, spinning": bare(model, x, False),
+            "bare, sleeping": bare(model, x, True),
+            "runner, launch and finish": through_runner,
+            "pool, Client.infer": lambda: pool.infer("mlp", x=x)["y"],
+        }
+        took: dict[str, list[list[float]]] = {name: [] for name in (*ways, *_HOPS.values())}
+        gc.collect()
+        gc.freeze()  # torch's own objects; a full collection of them would be counted as ours
+        for _ in range(args.rounds):
+            for name, one in ways.items():
+                took[name].append(timed_us(args.rows, one, right))
+            flights = ask_batches(served.socket, min(_FLIGHTS, args.rows // 2))
+            for hop, name in _HOPS.items():
+                took[name].append([flight[hop] * 1e3 for flight in flights])
+    rows: dict[str, Any] = {}
+    for name, rounds in took.items():
+        for share in (0.5, 0.99):
+            values = [percentile(values, share) for values in rounds]
+            rows[f"{name}: p{share * 100:.0f} us"] = spread(values, 1)
+    beyond = [
+        percentile(whole, 0.5) - percentile(alone, 0.5)
+        for whole, alone in zip(took["pool, Client.infer"], took["bare, spinning"], strict=True)
+    ]
+    rows["pool beyond the bare loop, p50 us"] = spread(beyond, 1)
+    report("A lone row on a GPU, rounds in turns", rows, args.save)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def run_http(settings: Settings, figures: Figures, clock: Clock) -> None:
             connections=0,
             seconds=settings.warm_s,
         )
-        plan = replace(plan, head=_head_of(plan))
+        plan = replace(plan, head=head_of(plan))
         clock.say(f"{_MODEL}: ready, {settings.frontends} front ends, {len(senders)} senders")
         loads: dict[str, Callable[..., Seen]] = {}
         for connections in settings.connections:
@@ -78,7 +78,7 @@ def run_http(settings: Settings, figures: Figures, clock: Clock) -> None:
             figures.save()
 
 
-def _head_of(plan: Plan) -> str:
+def head_of(plan: Plan) -> str:
     """The JSON before an answer's row; the first answer of all is judged here."""
     x = np.load(plan.rows)[:1]
     request = urllib.request.Request(

@@ -133,6 +133,7 @@ def main() -> None:
                     rates.setdefault(name, []).append(seen.rate_per_s)
                     p99s.setdefault(name, []).append(seen.p99_ms)
                     print(f"{name}: {seen.rate_per_s:,.0f}/s, p99 {seen.p99_ms:.1f} ms", flush=True)
+        scene.arrange("free")  # also of this process, which tells how many cores it has
     rows: dict[str, Any] = {"NUMA nodes": numa_nodes(), "GPUs' nodes": gpu_nodes()}
     for name, values in rates.items():
         rows[f"{name}: requests/s"] = spread(values)

@@ -1,7 +1,8 @@
 """What one batch costs the worker, and where the time goes: its own steps, without a pool.
 
     python -m bench.worker_cost [--model mlp|encoder|resnet] [--device cuda:0] [--rows 256]
-                                [--parts 4] [--extents 1] [--batches 400] [--save FILE.json]
+                                [--parts 4] [--extents 1] [--eager] [--batches 400]
+                                [--save FILE.json]
 
 A real worker with real lanes and records in one process; the batcher's side fills its ring before
 each step, outside the timing. Each batch has its rows from `--parts` lanes, in so many extents
@@ -64,11 +65,14 @@ class _Timed:
 class _Scene:
     """One worker, its lanes and what the batcher would send it."""
 
-    def __init__(self, name: str, device: str, rows: int, parts: int, extents: int) -> None:
+    def __init__(
+        self, name: str, device: str, rows: int, parts: int, extents: int, *, eager: bool
+    ) -> None:
         of = WORKLOADS[name]
         cls = load_class(of.import_name)
         self.spec = spec = spec_of(cls)
         model = cls()
+        model.cuda_graphs = model.cuda_graphs and not eager
         model.load(device)
         self.runner = make_runner(model, spec, device, rows)
         warm_up(spec, self.runner, warm_up_rows(model, spec), (1, rows))
@@ -141,11 +145,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--extents", type=int, default=1)
+    parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--batches", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--save")
     args = parser.parse_args()
-    scene = _Scene(args.model, args.device, args.rows, args.parts, args.extents)
+    scene = _Scene(args.model, args.device, args.rows, args.parts, args.extents, eager=args.eager)
     of = WORKLOADS[args.model]
     bare = Bare(of, args.device, of.make_rows())
     bare.right, _ = bare.all_answers([args.rows])

@@ -9,11 +9,13 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+_PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 _PACKAGES = ("batchpool", "numpy", "torch", "uvicorn", "starlette", "uvloop", "httptools")
 
 
@@ -25,8 +27,9 @@ def facts() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": _gpus(),
         "kernel": platform.release(),
+        "load_average": round(os.getloadavg()[0], 2),  # of the minute before
         "python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: version_of(name) for name in _PACKAGES},
         "command": shlex.join(["python", "-m", *_command()]),
     }
 
@@ -57,11 +60,13 @@ def _gpus() -> list[str]:
     return [line.strip() for line in found.stdout.splitlines() if line.strip()]
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """Of a package; ours may run from its tree, uninstalled. "-": there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "-"
+        told = tomllib.loads(_PROJECT.read_text())["project"]
+        return str(told["version"]) if name == told["name"] else "-"
 
 
 def spread(values: Sequence[float], digits: int = 0) -> dict[str, float]:

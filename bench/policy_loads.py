@@ -51,6 +51,7 @@ PROFILES = {
         Profile("per-row", 0.2, 0.5),
         Profile("gpu", 1.0, 0.02),
         Profile("engine-steps", 1.0, 0.1, sizes=(1, 8, 64)),
+        Profile("slow-call", 20.0, 0.2),  # in a real pool
     )
 }
 SWEPT = ("per-call", "engine-64", "per-row", "gpu")  # under every load

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from batchpool.core.batching import Limits
-from bench.policy_loads import PROFILES, Profile, arrivals_ns, seed_of
+from bench.policy_loads import PROFILES, SWEPT, Profile, arrivals_ns, seed_of
 from bench.policy_sim import TAIL_SHARE, Noise, Simulation
 from bench.policy_sweep import MS, TARGET, TARGET_TIMES, Point, figures, limits_of
 
@@ -35,8 +35,8 @@ class Task:
 
 
 def tasks(rows: int) -> Iterator[Task]:
-    """One worker of every profile; several, and outliers, of two."""
-    for name in PROFILES:
+    """One worker of each profile; several, and outliers, of two."""
+    for name in (*SWEPT, "engine-steps"):
         yield Task(name, 1, "steady", rows)
     for name in ("per-call", "gpu"):
         yield Task(name, 4, "steady", rows)

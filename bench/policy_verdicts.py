@@ -37,8 +37,8 @@ class Verdict:
     figures: list[tuple[float, str]] = field(default_factory=list)
 
     def add(self, used: float, told: str) -> None:
-        """used: above 1 the demand is not met."""
-        self.figures.append((used, told))
+        """used: above 1 the demand is not met, nor if it is not a number."""
+        self.figures.append((used if used == used else float("inf"), told))
 
     @property
     def holds(self) -> bool:
@@ -55,6 +55,10 @@ class Verdict:
 def _words(case: Case) -> str:
     name, workers, shape, load = case
     return f"{name} x{workers}, {shape} {load * 100:.0f} %"
+
+
+def _over(a: float, b: float) -> float:
+    return a / b if b else float("inf")
 
 
 def by_case(points: Sequence[Point]) -> dict[Case, dict[str, Point]]:
@@ -86,9 +90,9 @@ def of_sweep(points: Sequence[Point]) -> list[Verdict]:
         best = max(fixed_ones, key=lambda p: p["rate"])
         rate_told = f"{words}: {ours['rate']:,.0f} rows/s, {best['policy']} {best['rate']:,.0f}"
         if case[2] == "closed":
-            closed.add(FULL_RATE * best["rate"] / ours["rate"], rate_told)
+            closed.add(_over(FULL_RATE * best["rate"], ours["rate"]), rate_told)
         elif case[3] >= FULL:
-            full.add(FULL_RATE * best["rate"] / ours["rate"], rate_told)
+            full.add(_over(FULL_RATE * best["rate"], ours["rate"]), rate_told)
         best = min(fixed_ones, key=lambda p: p["p99_ms"])
         tail.add(
             ours["p99_ms"] / best["p99_ms"] / ANY_P99,
@@ -124,7 +128,7 @@ def of_targets(found: Sequence[tuple[Task, Point, list[Point]]]) -> list[Verdict
                 # Bursts leave the workers idle between them: 110 % of these is no full load.
                 if p["load"] > 1 and p["shape"] == "poisson":
                     rate.add(
-                        TARGET_RATE * best["rate"] / p["rate"],
+                        _over(TARGET_RATE * best["rate"], p["rate"]),
                         f"{words}: {p['rate']:,.0f} rows/s, best fixed {best['rate']:,.0f}"
                         f" (wait {best['wait_ms']} ms, batch {best['max_batch']})",
                     )

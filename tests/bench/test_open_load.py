@@ -7,16 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.open_load import (
-    LATE_MS,
-    RIGHT,
-    Account,
-    Lateness,
-    Load,
-    Plan,
-    content_length,
-    lateness,
-)
+from bench.open_load import LATE_MS, RIGHT, Lateness, Load, Plan, lateness
+from bench.open_sender import Account, content_length
 
 
 @pytest.mark.parametrize(
@@ -66,7 +58,7 @@ def test_one_straggler_in_a_thousand_is_told_and_no_more() -> None:
 
 def test_what_never_left_is_late(tmp_path: Path) -> None:
     found = tmp_path / "found.npz"
-    account = Account(Plan([(1000.0, 0.5)], 0, 1, 3, 0, str(found), 1))
+    account = Account(Plan([(1000.0, 0.5)], 0, 1, 3, str(found), 1))
     assert len(account.due_ns) > 100
     account.behind_ns[0] = 1_000_000
     account.save(str(found))

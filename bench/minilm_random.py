@@ -1,0 +1,54 @@
+"""The text encoder of the examples with random weights, where its package is not installed.
+
+Architecture and work are those of all-MiniLM-L6-v2: six layers, 384 wide, 12 heads. Words become
+numbers by their checksum instead of by a tokenizer, one token each; embeddings mean nothing, but
+different texts have different ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from types import SimpleNamespace
+
+from batchpool.examples.minilm import MiniLM
+
+_SEED = 1234
+_WORDS = 30_522
+_FIRST, _LAST, _SPECIAL = 101, 102, 1000  # tokens that every text begins and ends with
+
+
+class RandomMiniLM(MiniLM):
+    """As MiniLM, without its weights and its tokenizer."""
+
+    name = "minilm"
+
+    def load(self, device: str) -> None:
+        import torch
+        from transformers import BertConfig, BertModel
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            encoder = BertModel(
+                BertConfig(
+                    vocab_size=_WORDS,
+                    hidden_size=384,
+                    num_hidden_layers=6,
+                    num_attention_heads=12,
+                    intermediate_size=1536,
+                ),
+                add_pooling_layer=False,
+            )
+        self._device = torch.device(device)
+        self._encoder = encoder.to(self._device).eval()
+        self._tokenizer = _Words()
+
+
+class _Words:
+    """What MiniLM asks of a tokenizer."""
+
+    def encode_batch_fast(self, texts: list[str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(ids=[_FIRST, *map(_token, text.split()), _LAST]) for text in texts]
+
+
+def _token(word: str) -> int:
+    return _SPECIAL + zlib.crc32(word.encode()) % (_WORDS - _SPECIAL)

@@ -18,13 +18,16 @@ Every server is started anew in every round, after the one before has ended, and
 setting that `sweep` found for this model on a machine of this size (settings.json).
 
 On a GPU machine: `--device cuda`. The MLP then runs on its first GPU in half precision; y = 2x + 1
-stays in numpy. Where nothing can be downloaded, carry there: this checkout, wrk (one binary on
-PATH), and a folder of wheels made on a machine of the same Python with
+stays in numpy. Where nothing can be downloaded and time is short, carry there this checkout and
+what this collects on a machine with an index and wrk (22 MB for mosec and litserve):
 
-    python -m bench.peers wheels FOLDER [PEER ...]
+    python -m bench.peers wheels FOLDER mosec litserve
 
-(30 MB for mosec, 36 litserve, 107 pytriton), and there `setup --wheels FOLDER --torch-here`:
-torch is not among them, the environments see the one of the interpreter that runs this.
-PyTriton also needs that interpreter's libpython (a Python built with --enable-shared), and
-TorchServe Java 11 or newer.
+and there, in eight minutes, a sweep, rounds at 1 to 4,096 connections and an open loop:
+
+    python -m bench.peers short --sites FOLDER --device cuda --out FOLDER_OF_FIGURES
+
+Torch and numpy are those of the interpreter that runs this, which also needs our dependencies.
+The wheels of PyTriton take 107 MB; it needs that interpreter's libpython too (a Python built with
+--enable-shared). TorchServe needs Java 11 or newer.
 """

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import signal
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import bench.peers
 from bench.machine import report
-from bench.peers import family
-from bench.peers.envs import DEFAULT, Envs, download
+from bench.peers import family, short
+from bench.peers.envs import DEFAULT, Envs
 from bench.peers.roster import IN_TURNS, INSTALLED, MODELS, PEERS
 from bench.peers.rounds import Wanted, loaded, run
+from bench.peers.sites import collect, unpacked
+from bench.peers.split import Split, usual
+from bench.peers.stage import Stage
 from bench.peers.sweep import sweep_all
 from bench.peers.table import markdown
+
+_FILES = 1 << 16
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,11 +37,10 @@ def _parser() -> argparse.ArgumentParser:
 
     setup = verbs.add_parser("setup", help="make the virtual environments")
     setup.add_argument("peers", nargs="*", metavar="PEER")
-    setup.add_argument("--wheels", default="", help="install from this folder, without an index")
-    setup.add_argument("--torch-here", action="store_true", help="use this interpreter's torch")
 
-    wheels = verbs.add_parser("wheels", help="collect the wheels for another machine")
-    wheels.add_argument("folder")
+    wheels = verbs.add_parser("wheels", help="collect wheels, and wrk, for another machine")
+    wheels.add_argument("folder", type=Path)
+    wheels.add_argument("--python", default="3.12", help="of that machine")
     wheels.add_argument("peers", nargs="*", metavar="PEER")
 
     sweep = verbs.add_parser("sweep", help="find the best settings")
@@ -49,6 +56,27 @@ def _parser() -> argparse.ArgumentParser:
     rounds.add_argument("--seconds", type=int, default=4, help="of a run of wrk")
     rounds.add_argument("--save", required=True)
 
+    brief = verbs.add_parser("short", help="sweep and measure within a time")
+    brief.add_argument("--peers", nargs="+", default=["batchpool", "mosec", "litserve"])
+    brief.add_argument("--model", choices=MODELS, default="mlp")
+    brief.add_argument("--connections", nargs="+", type=int, default=[64, 256, 1024, 4096])
+    brief.add_argument("--swept", nargs="+", type=int, default=[64, 256, 1024], help="of the sweep")
+    brief.add_argument("--rounds", type=int, default=3, help="at most")
+    brief.add_argument("--seconds", type=int, default=2, help="of a run of wrk in a round")
+    brief.add_argument("--offered", type=float, default=10_000, help="requests/s of the open loop")
+    brief.add_argument("--limit-s", type=float, default=490.0)
+    brief.add_argument("--out", type=Path, required=True, help="folder")
+
+    for measuring in (sweep, rounds, brief):
+        measuring.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        measuring.add_argument("--sites", type=Path, help="folders of wheels for environments")
+        measuring.add_argument("--wrk-threads", type=int, default=usual().threads)
+        measuring.add_argument(
+            "--pin",
+            choices=("yes", "no", "auto") if measuring is brief else ("yes", "no"),
+            default="auto" if measuring is brief else "no",
+            help="wrk to as many cores as it has threads, the servers to the others",
+        )
     sweep.set_defaults(patience_s=10.0)
     rounds.set_defaults(patience_s=0.0)
     for measuring in (sweep, rounds):
@@ -58,7 +86,6 @@ def _parser() -> argparse.ArgumentParser:
             help="a run of wrk may take that much longer where others keep the machine busy",
         )
         measuring.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-        measuring.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
     table = verbs.add_parser("table", help="a saved run as markdown")
     table.add_argument("file")
@@ -76,34 +103,64 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     if args.verb == "setup":
-        sys.exit(not envs.setup(args.peers, args.wheels, args.torch_here))
+        sys.exit(not envs.setup(args.peers))
     elif args.verb == "wheels":
-        download(args.peers, args.folder)
+        collect(args.peers, args.folder, args.python)
     elif args.verb == "table":
         print(markdown(loaded(args.file)), end="")
     else:
         family.adopt_orphans()
+        _allow_files()
         try:
-            _measure(args, envs)
+            with unpacked(args.sites) if args.sites else nullcontext(envs) as envs:
+                _measure(args, envs)
         except KeyboardInterrupt:
             sys.exit(130)
 
 
 def _measure(args: argparse.Namespace, envs: Envs) -> None:
+    split = Split(args.wrk_threads, args.pin == "yes")
+    stage = Stage(args.device, envs, split)
+    if args.verb == "short":
+        wanted = short.Wanted(
+            peers=args.peers,
+            model=args.model,
+            device=args.device,
+            connections=args.connections,
+            swept=args.swept,
+            seconds=args.seconds,
+            rounds=args.rounds,
+            offered_per_s=args.offered,
+            pin=args.pin,
+            limit_s=args.limit_s,
+        )
+        print("\n" + markdown(short.short(wanted, stage, args.out)))
+        return
+    stage = replace(stage, patience_s=args.patience_s)
     if args.verb == "sweep":
         names = args.peers or [name for name in PEERS if PEERS[name].grid]
-        tried = sweep_all(
-            names, args.models, args.device, envs, args.rounds, args.seconds, args.patience_s
-        )
+        tried = sweep_all(stage, names, args.models, args.rounds, args.seconds)
         if args.save:
             rows: dict[str, Any] = {str(i): one for i, one in enumerate(tried)}
             report("Settings that were tried", rows, args.save)
         return
-    wanted = Wanted(
-        args.peers, args.once, args.models, args.device, args.rounds, args.seconds, args.patience_s
+    asked = args.peers, args.once, args.models, args.device
+    found = run(
+        Wanted(*asked, args.rounds, args.seconds, args.patience_s),
+        stage,
+        lambda found: found.save(args.save),
     )
-    found = run(wanted, envs, lambda found: found.save(args.save))
     print("\n" + markdown(found))
+
+
+def _allow_files() -> None:
+    """As many as may be open, and enough for all connections where we may say so."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    enough = max(most, _FILES)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, enough))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _leave(number: int, frame: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.machine import version_of
 from bench.peers.roster import INSTALLED, PEERS, Peer
 
 DEFAULT = Path("~/.cache/batchpool-peers").expanduser()
@@ -29,24 +31,50 @@ class Envs:
 
     def missing(self, peer: Peer) -> str:
         """Why it cannot run here; "" if it can."""
-        for program in peer.needs:
-            if shutil.which(program) is None:
-                return f"needs {program}, which is not on PATH"
+        if why := self.lacks_program(peer):
+            return why
         if not peer.env:
             return ""
         made_with = self.folder / peer.env / _READY
         if not made_with.exists():
-            why = self.folder / f"{peer.env}.failed"
-            said = f": {why.read_text().strip()}" if why.exists() else ""
+            failed = self.folder / f"{peer.env}.failed"
+            said = f": {failed.read_text().strip()}" if failed.exists() else ""
             return f"not installed (python -m bench.peers setup {peer.name}){said}"
         if made_with.read_text() != requirements(peer.env).read_text():
             return f"installed with other versions (python -m bench.peers setup {peer.name})"
         return ""
 
+    def lacks_program(self, peer: Peer) -> str:
+        for program in peer.needs:
+            if shutil.which(program) is None:
+                return f"needs {program}, which is not on PATH"
+        return ""
+
+    def search(self, peer: Peer) -> list[str]:
+        """Folders of packages that its Python does not know of itself; for what runs beside us in
+        our interpreter they are ours."""
+        ours = os.environ.get("PYTHONPATH", "")
+        return ours.split(os.pathsep) if ours and not peer.env else []
+
+    def surroundings(self, peer: Peer) -> dict[str, str]:
+        """Variables that its processes need."""
+        return {}
+
+    def programs(self, peer: Peer) -> Path:
+        return self.python(peer).parent
+
     def version(self, peer: Peer) -> str:
+        """Or "-"."""
+        if not peer.env:
+            return version_of(peer.package)
         code = f"from importlib import metadata; print(metadata.version({peer.package!r}))"
-        told = [str(self.python(peer)), "-c", code]
-        done = subprocess.run(told, check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [str(self.python(peer)), "-c", code],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(self.search(peer))},
+        )
         return done.stdout.strip() or "-"
 
     def library_folder(self) -> str:
@@ -59,9 +87,13 @@ class Envs:
             raise SystemExit("wrk is missing: apt-get install wrk, or python -m bench.peers setup")
         return str(found)
 
+    def wrk_libraries(self) -> str:
+        """A folder of libraries that wrk looks into before the machine's; "" if none."""
+        return ""
+
     # -- making them ----------------------------------------------------------------------
 
-    def setup(self, names: Sequence[str], wheels: str, torch_here: bool) -> bool:
+    def setup(self, names: Sequence[str]) -> bool:
         """Whether all are there. What fails is remembered for the table."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._unpack_wrk()
@@ -71,7 +103,7 @@ class Envs:
             if not self.missing(peer):
                 print(f"  {name}: there already")
                 continue
-            why = self._make(peer, wheels, torch_here)
+            why = self._make(peer)
             (self.folder / f"{peer.env}.failed").unlink(missing_ok=True)
             if why:
                 (self.folder / f"{peer.env}.failed").write_text(why + "\n")
@@ -79,25 +111,16 @@ class Envs:
             print(f"  {name}: {why or 'installed'}", flush=True)
         return not failed
 
-    def _make(self, peer: Peer, wheels: str, torch_here: bool) -> str:
+    def _make(self, peer: Peer) -> str:
         """Why it could not be made; "" if it was."""
         folder = self.folder / peer.env
         pinned = requirements(peer.env)
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            _run(sys.executable, "-m", "venv", str(folder))
-            with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-                wanted.write("".join(without_torch(pinned) if torch_here else lines_of(pinned)))
-                wanted.flush()
-                where = ["--no-index", "--find-links", wheels, "--no-deps"] if wheels else []
-                pip = [str(self.python(peer)), "-m", "pip", "install", "-q", *where]
-                _run(*pip, "-r", wanted.name)
+            commanded(sys.executable, "-m", "venv", str(folder))
+            commanded(str(self.python(peer)), "-m", "pip", "install", "-q", "-r", str(pinned))
         except RuntimeError as error:
             return str(error)
-        if torch_here:  # ours, looked at after its own packages
-            site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-            path = sysconfig.get_path("purelib")
-            (site / "site-packages" / "torch_here.pth").write_text(path + "\n")
         (folder / _READY).write_text(pinned.read_text())
         return ""
 
@@ -108,9 +131,9 @@ class Envs:
             return
         with tempfile.TemporaryDirectory() as folder:
             try:
-                _run("apt-get", "download", "wrk", cwd=folder)
+                commanded("apt-get", "download", "wrk", cwd=folder)
                 (package,) = Path(folder).glob("wrk_*.deb")
-                _run("dpkg-deb", "-x", str(package), str(target))
+                commanded("dpkg-deb", "-x", str(package), str(target))
                 print("  wrk: unpacked")
             except (RuntimeError, OSError, ValueError) as error:
                 print(f"  wrk: {error}")
@@ -120,26 +143,8 @@ def requirements(env: str) -> Path:
     return _REQUIREMENTS / f"{env}.txt"
 
 
-def lines_of(path: Path) -> list[str]:
-    return path.read_text().splitlines(keepends=True)
-
-
-def without_torch(path: Path) -> list[str]:
-    return [line for line in lines_of(path) if not line.startswith("torch==")]
-
-
-def download(names: Sequence[str], folder: str) -> None:
-    """Wheels of everything but torch, for a machine that reaches no index."""
-    for name in names or INSTALLED:
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-            wanted.write("".join(without_torch(requirements(PEERS[name].env))))
-            wanted.flush()
-            pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder]
-            _run(*pip, "-r", wanted.name)
-        print(f"  {name}: in {folder}", flush=True)
-
-
-def _run(*command: str, cwd: str | None = None) -> None:
+def commanded(*command: str, cwd: str | None = None) -> None:
+    """RuntimeError: it failed, with its last words."""
     done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()

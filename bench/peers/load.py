@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.peers import family
 from bench.peers.forms import ROW_BYTES, WIDTH, Row
 from bench.peers.quiet import NOISE_CORES, Use, await_quiet, between, look
 from bench.peers.server import GaveUp, Running
+from bench.peers.split import Split, all_cores, move, on_cores
 
 _LUA = Path(__file__).with_name("wrk_peers.lua")
 _ROWS = 96
 _AT_ONCE = 16
 _FIRST_VALUES = 8
 _ASK_S = 2.0
-_CORES_A_THREAD = 8  # of wrk; one thread sends more than any server answers on so many
 _GRACE_S = 30.0  # beyond wrk's own time; its requests may take that long
 
 
@@ -144,13 +145,16 @@ def told_by(output: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Wrk:
-    """wrk with what it needs to send and to judge. patience_s: how long a run may take longer,
-    while others keep the machine busy; the quietest try counts."""
+    """wrk with what it needs to send and to judge. libraries: a folder of its own, or "".
+    patience_s: how long a run may take longer, while others keep the machine busy; the quietest
+    try counts."""
 
     program: str
+    libraries: str
     server: Running
     asked: Questions
     length: int
+    split: Split
     patience_s: float = 0.0
 
     def run(self, connections: int, seconds: int, round_: int) -> Cell:
@@ -178,26 +182,29 @@ class Wrk:
                 "ROW_BYTES": str(ROW_BYTES),
                 "TOLERANCE": repr(self.asked.tolerance),
             }
-            threads = min(connections, max(1, len(os.sched_getaffinity(0)) // _CORES_A_THREAD))
+            if self.libraries:
+                env["LD_LIBRARY_PATH"] = self.libraries
+            threads = min(connections, self.split.threads)
             told = [self.program, f"-t{threads}", f"-c{connections}", f"-d{seconds}s"]
             told += ["--timeout", f"{_GRACE_S:g}s", "-s", str(_LUA), server.url]
             before = look()
             try:
-                done = subprocess.run(
-                    told,
-                    check=False,
-                    env=env,
-                    capture_output=True,
-                    text=True,
-                    timeout=seconds + _GRACE_S,
-                )
+                with on_cores(self.split.of_load(all_cores())):
+                    done = subprocess.run(
+                        told,
+                        check=False,
+                        env=env,
+                        capture_output=True,
+                        text=True,
+                        timeout=seconds + _GRACE_S,
+                    )
             except subprocess.TimeoutExpired:
                 raise GaveUp(f"hangs at {connections} connections") from None
             used = between(before, look())
         if server.process.poll() is not None:
             status = server.process.returncode
             raise GaveUp(f"ended with {status} at {connections} connections")
-        return self._cell(told_by(done.stdout), connections, round_, used)
+        return self._cell(told_by(done.stdout + done.stderr), connections, round_, used)
 
     def _settle(self) -> None:
         """wrk leaves requests behind that nobody waits for; an answer comes after theirs."""
@@ -226,6 +233,8 @@ class Wrk:
         )
 
 
-def measure(wrk: Wrk, plan: Sequence[tuple[int, int]], round_: int) -> list[Cell]:
-    """Of each (connections, seconds)."""
-    return [wrk.run(connections, seconds, round_) for connections, seconds in plan]
+def measure(wrk: Wrk, plan: Sequence[tuple[int, int]], round_: int) -> Iterator[Cell]:
+    """Of each (connections, seconds), as soon as it is there. The server is moved to its cores."""
+    move(family.ours(), wrk.split.of_server(all_cores()))
+    for connections, seconds in plan:
+        yield wrk.run(connections, seconds, round_)

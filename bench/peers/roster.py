@@ -155,22 +155,27 @@ IN_TURNS = ("batchpool", "mosec", "litserve", "pytriton", "torchserve", "uvicorn
 INSTALLED = tuple(name for name, peer in PEERS.items() if peer.env)
 
 
-def command(
-    peer: Peer, python: Path, model: str, device: str, port: int, setting: Setting, folder: str
-) -> list[str]:
+def in_flight(connections: int) -> int:
+    """Requests that a server must be willing to hold: a power of two, so that a lane of ours that
+    gets more than its share of the connections is not full at nine tenths."""
+    return max(4096, 1 << (2 * connections - 1).bit_length())
+
+
+def command(peer: Peer, python: Path, plan: Mapping[str, Any]) -> list[str]:
     """What starts it. A peer's script finds the rest in its plan (servers/plan.py)."""
     if peer.name != OURSELVES:
         return [str(python), str(SERVERS / peer.script)]
     flags = {
-        "--model": _OUR_MODELS[model],
-        "--port": port,
-        "--socket": f"{folder}/pool.sock",
-        "--state-dir": folder,
-        "--devices": "0" if device == "cuda" and model == "mlp" else "cpu",
-        "--frontends": setting.apis,
-        "--workers-per-device": setting.workers,
-        "--max-batch": setting.max_batch,
-        "--max-wait-ms": setting.wait_ms,
+        "--model": _OUR_MODELS[plan["model"]],
+        "--port": plan["ports"][0],
+        "--socket": f"{plan['folder']}/pool.sock",
+        "--state-dir": plan["folder"],
+        "--devices": "0" if plan["device"] == "cuda" and plan["model"] == "mlp" else "cpu",
+        "--frontends": plan["apis"],
+        "--workers-per-device": plan["workers"],
+        "--max-batch": plan["max_batch"],
+        "--max-wait-ms": plan["wait_ms"],
+        "--slots": plan["in_flight"],
         "--log-level": "warning",
     }
     told = [str(word) for flag in flags.items() for word in flag]

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from typing import Any
 from bench.machine import facts
 from bench.peers import settings
 from bench.peers.envs import Envs
-from bench.peers.load import Cell, Questions, Wrk, compare, measure, questions, serves
+from bench.peers.load import Cell, Questions, measure, questions
 from bench.peers.roster import MODELS, OURSELVES, PEERS, SERVERS, Peer
-from bench.peers.server import GaveUp, await_answer, environment, running
+from bench.peers.server import GaveUp, environment
 from bench.peers.settings import Setting
+from bench.peers.stage import Stage
 
-WARM = (64, 2)  # connections, seconds
-_TRIES = 2  # a server that failed so often is not started again
+TRIES = 2  # a server that failed so often is not started again
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,18 @@ class Wanted:
     rounds: int
     seconds: int
     patience_s: float
+    connections: Sequence[int] = (1, 64, 256)
 
     @property
     def plan(self) -> list[tuple[int, int]]:
-        return [(1, max(1, self.seconds // 2)), (64, self.seconds), (256, self.seconds)]
+        """Connections and seconds."""
+        return [(n, self.seconds if n > 1 else max(1, self.seconds // 2)) for n in self.connections]
 
 
 @dataclass
 class Found:
-    """What `run` found; the file that --save names. notes: (peer, model, round, reason)."""
+    """What was found, as it is saved. notes: (peer, model, round, reason); tried: of a sweep;
+    offered: open loops."""
 
     machine: dict[str, Any]
     wanted: dict[str, Any]
@@ -51,6 +53,8 @@ class Found:
     cells: list[Cell] = field(default_factory=list)
     bare: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     notes: list[dict[str, Any]] = field(default_factory=list)
+    offered: list[dict[str, Any]] = field(default_factory=list)
+    tried: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, peer: str, model: str, round_: int, reason: str) -> None:
         print(f"  {peer}, {model}, round {round_ + 1}: {reason}", flush=True)
@@ -74,47 +78,40 @@ def loaded(path: str) -> Found:
     return Found(**told, cells=cells)
 
 
-@contextmanager
-def ready(
-    peer: Peer,
-    model: str,
-    device: str,
-    setting: Setting,
-    envs: Envs,
-    asked: Questions,
-    patience_s: float = 0.0,
-) -> Iterator[Wrk]:
-    """A server that answers right, and the load for it."""
-    with running(peer, model, device, setting, envs) as server:
-        await_answer(server, lambda: serves(server, asked))
-        yield Wrk(envs.wrk(), server, asked, compare(server, asked), patience_s)
-
-
-def run(wanted: Wanted, envs: Envs, told: Callable[[Found], None]) -> Found:
+def run(wanted: Wanted, stage: Stage, told: Callable[[Found], None]) -> Found:
     """told: called after every server, so that nothing is lost that was measured."""
-    envs.wrk()
-    found = Found(facts(), asdict(wanted))
+    stage.envs.wrk()
+    found = Found({**facts(), "wrk": str(stage.split)}, asdict(wanted))
     asked = {model: questions(model, wanted.device) for model in (*wanted.models, "echo")}
-    chosen = choose(wanted, envs, found)
+    chosen = choose(wanted, stage.envs, found)
     start_s = time.monotonic()
     for round_ in range(wanted.rounds):
         for model, name in schedule(wanted, found.peers, round_):
-            if found.failures(name, model) >= _TRIES:
+            if found.failures(name, model) >= TRIES:
                 continue
-            try:
-                cells = turn(PEERS[name], model, chosen[name, model], wanted, envs, asked, round_)
-            except (GaveUp, ValueError) as reason:
-                found.note(name, model, round_, str(reason))
-            else:
-                found.cells += cells
-                rates = "  ".join(f"{cell.connections}: {cell.rate:,.0f}/s" for cell in cells)
-                took_s = time.monotonic() - start_s
-                print(f"  {took_s:5.0f} s  {round_ + 1}  {model}  {name}:  {rates}", flush=True)
+            of = asked[model if PEERS[name].has_model else "echo"]
+            cells = turn(stage, PEERS[name], model, chosen[name, model], of, wanted.plan, round_)
+            took_s = time.monotonic() - start_s
+            print(f"  {took_s:5.0f} s  {round_ + 1}  {model}  {name}: ", end="", flush=True)
+            take(found, name, model, round_, cells)
             told(found)
         if "mlp" in wanted.models:
-            found.bare.setdefault("mlp", []).append(bare_rates("mlp", wanted.device, envs))
+            found.bare.setdefault("mlp", []).append(bare_rates("mlp", wanted.device, stage.envs))
             told(found)
     return found
+
+
+def take(found: Found, name: str, model: str, round_: int, cells: Iterator[Cell]) -> None:
+    """What there is of a turn; why there is no more is noted."""
+    try:
+        for cell in cells:
+            found.cells.append(cell)
+            print(f" {cell.connections}: {cell.rate:,.0f}/s", end="", flush=True)
+    except (GaveUp, ValueError) as reason:
+        print()
+        found.note(name, model, round_, str(reason))
+    else:
+        print(flush=True)
 
 
 def choose(wanted: Wanted, envs: Envs, found: Found) -> dict[tuple[str, str], Setting]:
@@ -122,18 +119,25 @@ def choose(wanted: Wanted, envs: Envs, found: Found) -> dict[tuple[str, str], Se
     cores = len(os.sched_getaffinity(0))
     swept = settings.load()
     chosen = {}
-    for name in dict.fromkeys((*wanted.peers, *wanted.once)):
+    for name in usable(found, envs, dict.fromkeys((*wanted.peers, *wanted.once)), wanted.models):
         peer = PEERS[name]
-        if why := envs.missing(peer):
-            for model in wanted.models:
-                found.note(name, model, 0, f"skipped: {why}")
-            continue
-        found.peers[name] = {"title": peer.title, "version": envs.version(peer), "settings": {}}
         for model in MODELS:
             setting, origin = settings.chosen(swept, name, model, wanted.device, cores, peer.start)
             chosen[name, model] = setting
             found.peers[name]["settings"][model] = {**asdict(setting), "origin": origin}
     return chosen
+
+
+def usable(found: Found, envs: Envs, names: Iterable[str], models: Iterable[str]) -> Iterator[str]:
+    """Those that can run here; each gets its place in `found`, or a note."""
+    for name in names:
+        peer = PEERS[name]
+        if why := envs.missing(peer):
+            for model in models:
+                found.note(name, model, 0, f"skipped: {why}")
+            continue
+        found.peers[name] = {"title": peer.title, "version": envs.version(peer), "settings": {}}
+        yield name
 
 
 def schedule(wanted: Wanted, usable: Iterable[str], round_: int) -> Iterator[tuple[str, str]]:
@@ -147,19 +151,18 @@ def schedule(wanted: Wanted, usable: Iterable[str], round_: int) -> Iterator[tup
 
 
 def turn(
+    stage: Stage,
     peer: Peer,
     model: str,
     setting: Setting,
-    wanted: Wanted,
-    envs: Envs,
-    asked: Mapping[str, Questions],
+    asked: Questions,
+    plan: Sequence[tuple[int, int]],
     round_: int,
-) -> list[Cell]:
+) -> Iterator[Cell]:
     """One server, from its start to its end."""
-    of_model = asked[model if peer.has_model else "echo"]
-    with ready(peer, model, wanted.device, setting, envs, of_model, wanted.patience_s) as wrk:
-        measure(replace(wrk, patience_s=0.0), [WARM], round_)
-        return measure(wrk, wanted.plan, round_)
+    with stage.ready(peer, model, setting, asked) as wrk:
+        stage.warm_up(wrk, round_)
+        yield from measure(replace(wrk, patience_s=stage.patience_s), plan, round_)
 
 
 def bare_rates(model: str, device: str, envs: Envs, seconds: float = 1.0) -> dict[str, float]:

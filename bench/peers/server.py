@@ -17,10 +17,11 @@ from typing import Any
 
 from bench.peers import family
 from bench.peers.envs import Envs
-from bench.peers.roster import OURSELVES, SERVERS, Peer, command
+from bench.peers.roster import OURSELVES, SERVERS, Peer, command, in_flight
 from bench.peers.settings import Setting
 
-_START_S = 120.0
+CONNECTIONS = 256  # a server is ready for that many, unless it is told of more
+START_S = 120.0
 _END_S = 8.0  # to end as asked; then it is killed
 _PORTS = 5
 _ROOT = Path(__file__).resolve().parents[2]
@@ -83,28 +84,38 @@ def is_free(port: int) -> bool:
 def environment(peer: Peer, envs: Envs, plan: dict[str, Any]) -> dict[str, str]:
     """Ours without what tells Python where to look; threads of a model: one."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MOSEC_"))}
-    kept |= _QUIET | {"PEER_PLAN": json.dumps(plan)}
+    kept |= _QUIET | envs.surroundings(peer) | {"PEER_PLAN": json.dumps(plan)}
+    search = envs.search(peer)
     if peer.name != OURSELVES:
-        python = envs.python(peer)
+        search = [str(SERVERS), *search]
         kept |= {
-            "PYTHONPATH": str(SERVERS),
             "TMPDIR": plan["folder"],
-            "PATH": f"{python.parent}:{os.environ['PATH']}",
+            "PATH": f"{envs.programs(peer)}:{os.environ['PATH']}",
         }
+    if search:
+        kept["PYTHONPATH"] = os.pathsep.join(search)
     if peer.name == "pytriton":  # Triton's Python backend must load this interpreter's libpython
         kept["LD_LIBRARY_PATH"] = envs.library_folder()
     return kept
 
 
 @contextmanager
-def running(peer: Peer, model: str, device: str, setting: Setting, envs: Envs) -> Iterator[Running]:
-    """Its process is there, not yet more. GaveUp at the end: something of it could not be ended."""
+def running(
+    peer: Peer,
+    model: str,
+    device: str,
+    setting: Setting,
+    envs: Envs,
+    connections: int = CONNECTIONS,
+) -> Iterator[Running]:
+    """Its process is there, not yet more. connections: the most that it must answer at a time.
+    GaveUp at the end: something of it could not be ended."""
     spared = frozenset(family.ours())
     with tempfile.TemporaryDirectory(prefix="bp-", ignore_cleanup_errors=True) as folder:
         ports = free_ports(_PORTS)
         plan = {"model": model, "device": device, "ports": ports, "folder": folder}
-        plan |= asdict(setting)
-        told = command(peer, envs.python(peer), model, device, ports[0], setting, folder)
+        plan |= asdict(setting) | {"in_flight": in_flight(connections)}
+        told = command(peer, envs.python(peer), plan)
         log = Path(folder) / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -124,7 +135,7 @@ def running(peer: Peer, model: str, device: str, setting: Setting, envs: Envs) -
 
 def _end(process: subprocess.Popen[bytes], ports: list[int], spared: frozenset[int]) -> None:
     """Nothing interrupts this: a second Ctrl+C must not leave a server behind."""
-    deaf_to = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    deaf_to = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
     kept = {number: signal.signal(number, signal.SIG_IGN) for number in deaf_to}
     try:
         if process.poll() is None:
@@ -143,13 +154,13 @@ def _end(process: subprocess.Popen[bytes], ports: list[int], spared: frozenset[i
         raise GaveUp(f"could not be ended: processes {sorted(family.ours(spared))}, ports {taken}")
 
 
-def await_answer(server: Running, ask: Any) -> None:
+def await_answer(server: Running, ask: Any, within_s: float = START_S) -> None:
     """Until `ask()` is true. GaveUp: the server ended, or took too long."""
-    until = time.monotonic() + _START_S
+    until = time.monotonic() + within_s
     while not ask():
         if server.process.poll() is not None:
             status = server.process.returncode
             raise GaveUp(f"ended with {status} before it served: {server.last_words()}")
         if time.monotonic() > until:
-            raise GaveUp(f"did not serve within {_START_S:g} s: {server.last_words()}")
+            raise GaveUp(f"did not serve within {within_s:g} s: {server.last_words()}")
         time.sleep(0.05)

@@ -15,14 +15,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bench.peers import settings
-from bench.peers.envs import Envs
-from bench.peers.load import measure, questions
+from bench.peers.load import Cell, Questions, questions
 from bench.peers.roster import PEERS, Peer
-from bench.peers.rounds import WARM, ready
+from bench.peers.rounds import turn
 from bench.peers.server import GaveUp
 from bench.peers.settings import Setting
+from bench.peers.stage import Stage
 
-_CONNECTIONS = (64, 256)
+CONNECTIONS = (64, 256)
 _ALIKE = 0.97
 
 
@@ -45,10 +45,10 @@ def best(key: str, scores: Mapping[Any, float]) -> Any:
 
 
 def sweep(
-    peer: Peer, model: str, device: str, envs: Envs, rounds: int, seconds: int, patience_s: float
+    stage: Stage, peer: Peer, model: str, rounds: int, seconds: int
 ) -> tuple[Setting, list[dict[str, Any]]]:
     """The best, and all that was tried. GaveUp: nothing works."""
-    asked = questions(model, device)
+    asked = questions(model, stage.device)
     cores = len(os.sched_getaffinity(0))
     setting = peer.start
     tried: list[dict[str, Any]] = []
@@ -59,21 +59,8 @@ def sweep(
         scores = dict.fromkeys(settings_of, 0.0)
         for _ in range(rounds if len(settings_of) > 1 else 0):
             for value, one in settings_of.items():
-                rates, others_cores = rates_of(
-                    peer, model, device, one, envs, asked, seconds, patience_s
-                )
-                scores[value] = max(scores[value], math.sqrt(math.prod(rates)))
-                tried.append(
-                    {
-                        "peer": peer.name,
-                        "model": model,
-                        **asdict(one),
-                        "rates": rates,
-                        "others_cores": others_cores,
-                    }
-                )
-                told = "  ".join(f"{rate:,.0f}/s" for rate in rates)
-                print(f"  {peer.name}, {model}: {one}: {told} ({others_cores})", flush=True)
+                tried.append(attempt(stage, peer, model, one, asked, seconds))
+                scores[value] = max(scores[value], score(tried[-1]))
         if len(settings_of) > 1:
             try:
                 setting = settings_of[best(key, scores)]
@@ -82,49 +69,58 @@ def sweep(
     return setting, tried
 
 
-def rates_of(
+def attempt(
+    stage: Stage,
     peer: Peer,
     model: str,
-    device: str,
     setting: Setting,
-    envs: Envs,
-    asked: Any,
+    asked: Questions,
     seconds: int,
-    patience_s: float,
-) -> tuple[Sequence[float], float]:
-    """At 64 and 256 connections, 0 where it does not serve, or answers some otherwise; and the
-    cores that others used at most."""
+    connections: Sequence[int] = CONNECTIONS,
+) -> dict[str, Any]:
+    """Its rate at each number of connections, 0 where it does not serve, or answers some
+    otherwise; and the cores that others used at most."""
+    cells: list[Cell] = []
     try:
-        with ready(peer, model, device, setting, envs, asked, patience_s) as wrk:
-            measure(replace(wrk, patience_s=0.0), [(WARM[0], 1)], 0)
-            cells = measure(wrk, [(connections, seconds) for connections in _CONNECTIONS], 0)
+        plan = [(n, seconds) for n in connections]
+        cells += turn(stage, peer, model, setting, asked, plan, 0)
     except (GaveUp, ValueError) as reason:
         print(f"  {peer.name}, {model}: {setting}: {reason}", flush=True)
-        return [0.0] * len(_CONNECTIONS), 0.0
-    rates = [round(cell.rate) if not cell.failed else 0.0 for cell in cells]
-    return rates, round(max(cell.others_cores for cell in cells), 2)
+    rates = [round(cell.rate) if not cell.failed else 0 for cell in cells]
+    rates += [0] * (len(connections) - len(cells))
+    others = round(max((cell.others_cores for cell in cells), default=0.0), 2)
+    told = "  ".join(f"{rate:,.0f}/s" for rate in rates)
+    print(f"  {peer.name}, {model}: {setting}: {told} ({others})", flush=True)
+    return {
+        "peer": peer.name,
+        "model": model,
+        **asdict(setting),
+        "connections": list(connections),
+        "rates": rates,
+        "others_cores": others,
+    }
+
+
+def score(tried: Mapping[str, Any]) -> float:
+    """The geometric mean of its rates."""
+    rates = tried["rates"]
+    return float(math.prod(rates) ** (1 / len(rates)))
 
 
 def sweep_all(
-    names: Sequence[str],
-    models: Sequence[str],
-    device: str,
-    envs: Envs,
-    rounds: int,
-    seconds: int,
-    patience_s: float,
+    stage: Stage, names: Sequence[str], models: Sequence[str], rounds: int, seconds: int
 ) -> list[dict[str, Any]]:
     """Into settings.json, one model of one peer after the other."""
-    machine = settings.machine_name(device, len(os.sched_getaffinity(0)))
+    machine = settings.machine_name(stage.device, len(os.sched_getaffinity(0)))
     tried: list[dict[str, Any]] = []
     for name in names:
         peer = PEERS[name]
-        if why := envs.missing(peer):
+        if why := stage.envs.missing(peer):
             print(f"  {name}: skipped: {why}")
             continue
         for model in models:
             try:
-                setting, of_model = sweep(peer, model, device, envs, rounds, seconds, patience_s)
+                setting, of_model = sweep(stage, peer, model, rounds, seconds)
             except GaveUp as reason:
                 print(f"  {name}, {model}: {reason}")
                 continue

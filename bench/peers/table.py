@@ -15,7 +15,7 @@ _TITLES = {
     "affine": "y = 2x + 1 on 512 floats",
     "mlp": "MLP 512-2048-2048-512, one thread a worker",
 }
-_RATES = (64, 256)
+_ALONE = 1  # a connection, for the latency
 
 
 def shown(values: Sequence[float], digits: int = 0) -> str:
@@ -80,6 +80,12 @@ def model_title(model: str) -> str:
     return _TITLES[model].partition(",")[0]
 
 
+def loads(found: Found, model: str) -> list[int]:
+    """Numbers of connections."""
+    numbers = {cell.connections for cell in found.cells if cell.model == model}
+    return sorted(numbers - {_ALONE})
+
+
 def _machine(found: Found) -> str:
     told = found.machine
     versions = [
@@ -88,52 +94,88 @@ def _machine(found: Found) -> str:
     ]
     return (
         f"{told['cpu']}, {told['cores']} cores, {', '.join(told['gpus']) or 'no GPU'}, "
-        f"Python {told['python']}; {', '.join(versions)}.\n"
+        f"Python {told['python']}; {', '.join(versions)}; wrk {told.get('wrk', '1 thread')}.\n"
         f"`{told['command']}`"
     )
 
 
 def _table(found: Found, model: str) -> str:
     bare = found.bare.get(model, [])
+    many = loads(found, model)
+    if not many:
+        return f"{_TITLES[model]}: nothing was measured."
     columns = [
         _TITLES[model],
-        *(f"{n} connections, requests/s" for n in _RATES),
-        *(f"batchpool / it, {n}" for n in _RATES),
+        *(f"{n:,} connections, requests/s" for n in many),
+        *(f"batchpool / it, {n:,}" for n in many),
         "1 connection, p50 ms",
-        "p99 ms at 64",
-        "server CPU, us a request",
+        f"p99 ms at {' / '.join(f'{n:,}' for n in many)}",
+        f"server CPU at {many[0]}, us a request",
         *(["share of the bare model, %"] if bare else []),
         "setting: workers x API processes",
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    names = [name for name in found.peers if _of(found.cells, name, model, 64)]
-    names.sort(
-        key=lambda name: statistics.median(c.rate for c in _of(found.cells, name, model, 64)),
-        reverse=True,
-    )
-    for name in names:
-        cells = {n: _of(found.cells, name, model, n) for n in (1, *_RATES)}
-        ours = {n: _of(found.cells, OURSELVES, model, n) for n in _RATES}
-        rates = {n: [cell.rate for cell in cells[n]] for n in _RATES}
+    cells_of = {
+        (name, n): _of(found.cells, name, model, n) for name in found.peers for n in (_ALONE, *many)
+    }
+
+    def middle(name: str) -> float:
+        """Where it stands in the table: by the rate at the fewest connections."""
+        rates = [cell.rate for cell in cells_of[name, many[0]]]
+        return statistics.median(rates) if rates else 0.0
+
+    for name in sorted(found.peers, key=middle, reverse=True):
+        cells = {n: cells_of[name, n] for n in (_ALONE, *many)}
+        if not any(cells.values()):
+            continue
         failed = sum(cell.failed for of_n in cells.values() for cell in of_n)
         words = [
             PEERS[name].title + (f" ({failed:,} failed)" if failed else ""),
-            *(shown(rates[n]) for n in _RATES),
-            *("1" if name == OURSELVES else shown(ratios(ours[n], cells[n]), 2) for n in _RATES),
-            shown([cell.p50_us / 1e3 for cell in cells[1]], 2),
-            shown([cell.p99_us / 1e3 for cell in cells[64]], 1),
-            shown([cell.cpu_us for cell in cells[64]]),
+            *(shown([cell.rate for cell in cells[n]]) for n in many),
+            *(
+                "1"
+                if name == OURSELVES
+                else shown(ratios(cells_of.get((OURSELVES, n), []), cells[n]), 2)
+                for n in many
+            ),
+            shown([cell.p50_us / 1e3 for cell in cells[_ALONE]], 2),
+            _p99s(cells[n] for n in many),
+            shown([cell.cpu_us for cell in cells[many[0]]]),
         ]
         if bare:
-            words.append(
-                shown([100 * share for share in shares(bare, *(cells[n] for n in _RATES))])
-            )
+            words.append(shown([100 * share for share in shares(bare, *(cells[n] for n in many))]))
         words.append(_setting(found.peers[name], model))
         lines.append(f"| {' | '.join(words)} |")
     if bare:
         rate = shown(bare_rates(bare))
         lines.append(f"\nThe bare {model_title(model)}, one process: {rate} rows/s.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_offered(found, model)])
+
+
+def _p99s(loads: Iterable[Sequence[Cell]]) -> str:
+    """Of one load as the rates are shown; of several the medians."""
+    of = [[cell.p99_us / 1e3 for cell in cells] for cells in loads]
+    if len(of) == 1:
+        return shown(of[0], 1)
+    return " / ".join(f"{statistics.median(p99s):,.1f}" if p99s else "-" for p99s in of)
+
+
+def _offered(found: Found, model: str) -> list[str]:
+    """A line a server that got an open loop."""
+    lines = []
+    for name in found.peers:
+        loops = [one for one in found.offered if (one["peer"], one["model"]) == (name, model)]
+        if loops:
+            p50, p99, late = (
+                shown([one[key] for one in loops], 2)
+                for key in ("p50_ms", "p99_ms", "behind_p99_ms")
+            )
+            unanswered = sum(one["refused"] + one["failed"] for one in loops)
+            lines.append(
+                f"\n{PEERS[name].title}, {loops[0]['offered_per_s']:,.0f} requests/s offered: p50 "
+                f"{p50} ms, p99 {p99} ms ({unanswered} not answered; sent late by p99 {late} ms)."
+            )
+    return lines
 
 
 def _setting(told: Mapping[str, Any], model: str) -> str:

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from bench.peers import settings
-from bench.peers.envs import Envs, requirements, without_torch
+from bench.peers.envs import Envs, requirements
 from bench.peers.family import Process, cpu_s, descendants, parse
 from bench.peers.forms import JSON, OURS, RAW, ROW_BYTES, TRITON, WIDTH, Form
 from bench.peers.load import Cell, compare, questions, serves, told_by
 from bench.peers.quiet import Look, Use, between, busy_s
-from bench.peers.roster import INSTALLED, MODELS, OURSELVES, PEERS, SERVERS
+from bench.peers.roster import INSTALLED, MODELS, OURSELVES, PEERS, SERVERS, in_flight
 from bench.peers.rounds import Found, Wanted, loaded, schedule
 from bench.peers.server import GaveUp, await_answer, is_free, running
 from bench.peers.settings import Setting, chosen, machine_name
+from bench.peers.sites import carried
 from bench.peers.sweep import best, values_of
 from bench.peers.table import bare_rates, markdown, ratios, shares, shown
 
@@ -142,8 +143,27 @@ def test_a_table(found: Found) -> None:
     assert (ours[8], theirs[8]) == ("50 (50 .. 50)", "25 (25 .. 25)")
     assert "Other processes used 0.25 cores meanwhile, 0.25 at most." in lines
     assert "The bare MLP 512-2048-2048-512, one process: 3,000 (2,000 .. 4,000) rows/s." in lines
+    assert "p99 ms at 64 / 256" in rows[0]
+    assert ours[6] == "9.0 / 9.0"
     assert lines[-1].startswith("- PyTriton, MLP")
     assert lines[-1].endswith("round 1: skipped: not installed")
+
+
+def test_a_table_of_other_loads_and_of_what_was_offered(found: Found) -> None:
+    found.cells = [
+        replace(cell, connections=4096) for cell in found.cells if cell.connections == 64
+    ]
+    seen = {"p50_ms": 2.0, "p99_ms": 4.5, "behind_p99_ms": 0.5, "refused": 3, "failed": 0}
+    told = {"peer": "mosec", "model": "mlp", "offered_per_s": 10_000.0, **seen}
+    found.offered = [told, {**told, "p99_ms": 5.5}]
+    lines = markdown(found).splitlines()
+    assert any("4,096 connections, requests/s | batchpool / it, 4,096 | 1 con" in x for x in lines)
+    assert (
+        "Mosec, 10,000 requests/s offered: p50 2.00 (2.00 .. 2.00) ms, p99 5.00 (4.50 .. 5.50) ms"
+        " (6 not answered; sent late by p99 0.50 (0.50 .. 0.50) ms)."
+    ) in lines
+    found.cells = []
+    assert "MLP 512-2048-2048-512, one thread a worker: nothing was measured." in markdown(found)
 
 
 def test_a_run_is_kept_whole(found: Found, tmp_path: Path) -> None:
@@ -216,6 +236,10 @@ def test_a_sweep_starts_no_more_processes_than_cores() -> None:
     assert values_of(peer, "wait_ms", 1) == (5, 10)
 
 
+def test_a_server_holds_what_all_connections_send() -> None:
+    assert [in_flight(n) for n in (1, 256, 2048, 2049, 4096)] == [4096, 4096, 4096, 8192, 8192]
+
+
 # -- environments -------------------------------------------------------------------------
 
 
@@ -227,7 +251,8 @@ def test_a_peer_has_a_script_and_pinned_packages(name: str) -> None:
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.+!-]+", line)] == []
     assert "torch==2.13.0+cpu" in lines, "never a CUDA build, which is gigabytes"
     assert peer.package.lower() in {line.partition("==")[0].lower() for line in lines}
-    assert len(without_torch(requirements(peer.env))) == len(lines) - 1
+    assert not {"torch", "numpy"} & {line.partition("==")[0] for line in carried(peer)}
+    assert set(carried(peer)) < set(lines)
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

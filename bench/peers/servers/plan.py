@@ -1,7 +1,7 @@
 """What a server is told, in the variable PEER_PLAN, as JSON.
 
 model, device, ports (the first is HTTP's), folder (for its files), workers, apis, max_batch,
-wait_ms, variant.
+wait_ms, variant; in_flight: requests that it must be willing to hold.
 """
 
 from __future__ import annotations

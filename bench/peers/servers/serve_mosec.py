@@ -29,6 +29,7 @@ class Infer(Worker):
 
 if __name__ == "__main__":
     told = {"--address": HOST, "--port": PORT, "--log-level": "error", "--timeout": 30000}
+    told |= {"--capacity": PLAN.in_flight}
     sys.argv[1:] = [str(word) for flag in told.items() for word in flag]
     server = Server()
     server.append_worker(

@@ -49,7 +49,7 @@ if __name__ == "__main__":
         "enable_envvars_config": "false",
         "enable_metrics_api": "false",
         "install_py_dep_per_model": "false",
-        "job_queue_size": 4096,
+        "job_queue_size": PLAN.in_flight,
         "number_of_netty_threads": PLAN.apis,
         "netty_client_threads": PLAN.apis,
         "number_of_gpu": 0,  # the model picks its device itself

@@ -1,0 +1,43 @@
+"""What all servers of a run have in common, and a server that is ready for its load there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench.peers.envs import Envs
+from bench.peers.load import Questions, Wrk, compare, measure, serves
+from bench.peers.roster import Peer
+from bench.peers.server import CONNECTIONS, START_S, await_answer, running
+from bench.peers.settings import Setting
+from bench.peers.split import Split
+
+_WARM = (64, 2)  # connections, seconds
+
+
+@dataclass(frozen=True)
+class Stage:
+    """most: connections at a time that a server must serve.  warm: connections, seconds.
+    patience_s: of a run of wrk.  start_s: that a server may take to serve."""
+
+    device: str
+    envs: Envs
+    split: Split
+    most: int = CONNECTIONS
+    warm: tuple[int, int] = _WARM
+    patience_s: float = 0.0
+    start_s: float = START_S
+
+    @contextmanager
+    def ready(self, peer: Peer, model: str, setting: Setting, asked: Questions) -> Iterator[Wrk]:
+        """A server that answers right, and the load for it."""
+        with running(peer, model, self.device, setting, self.envs, self.most) as server:
+            await_answer(server, lambda: serves(server, asked), self.start_s)
+            length = compare(server, asked)
+            wrk = Wrk(self.envs.wrk(), self.envs.wrk_libraries(), server, asked, length, self.split)
+            yield wrk
+
+    def warm_up(self, wrk: Wrk, round_: int = 0) -> None:
+        for _ in measure(wrk, [self.warm], round_):
+            pass

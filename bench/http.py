@@ -27,6 +27,7 @@ from bench.models import WIDTH
 from bench.serving import free_port, serving
 
 _LUA = Path(__file__).with_name("wrk_check.lua")
+_TALLY = Path(__file__).with_name("wrk_tally.lua")
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -55,6 +56,7 @@ def run_wrk(
         (Path(folder) / "body").write_bytes(body)
         (Path(folder) / "expected").write_bytes(expected)
         env = {
+            "TALLY": str(_TALLY),
             **os.environ,
             "BODY": f"{folder}/body",
             "EXPECTED": f"{folder}/expected",

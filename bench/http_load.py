@@ -31,6 +31,7 @@ from bench.children import Child, obey
 from bench.workloads import Known, judge_of
 
 _LUA = Path(__file__).with_name("wrk_rows.lua")
+_TALLY = Path(__file__).with_name("wrk_tally.lua")
 _GRACE_S = 15.0  # beyond the last send
 _TICK_S = 0.0005
 _ROWS = 256  # different ones of a process
@@ -274,6 +275,7 @@ def run_wrk(plan: Plan, threads: int, meanwhile: Meanwhile = _nothing) -> Seen:
         right[:threads].astype(np.float32).tofile(f"{folder}/right")
         env = {
             **os.environ,
+            "TALLY": str(_TALLY),
             "ROWS": f"{folder}/rows",
             "RIGHT": f"{folder}/right",
             "ROW_BYTES": str(rows[0].nbytes),

@@ -25,6 +25,7 @@ from bench.peers.server import GaveUp, Running
 from bench.peers.split import Split, all_cores, move, on_cores
 
 _LUA = Path(__file__).with_name("wrk_peers.lua")
+_TALLY = Path(__file__).parents[1] / "wrk_tally.lua"
 _ROWS = 96
 _AT_ONCE = 16
 _FIRST_VALUES = 8
@@ -175,6 +176,7 @@ class Wrk:
             body.write_bytes(form.encode(self.asked.rows[0]))
             right.write_bytes(self.asked.right[0][:_FIRST_VALUES].tobytes())
             env = os.environ | {
+                "TALLY": str(_TALLY),
                 "BODY": str(body),
                 "RIGHT": str(right),
                 "HEADERS": "\n".join(f"{key}: {value}" for key, value in form.headers.items()),
@@ -227,7 +229,7 @@ class Wrk:
             found["p50_us"],
             found["p99_us"],
             found["right"],
-            found["other"] + found["broken"],
+            found["refused"] + found["other"] + found["broken"],
             used.server_s / found["right"] * 1e6,
             used.others_cores,
         )

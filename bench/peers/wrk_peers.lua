@@ -1,24 +1,15 @@
 -- POSTs one fixed body and judges every answer: its status, its length, its first values.
--- Environment: BODY (file), HEADERS ("K: V" lines), LENGTH (of a right answer; 0: any, the answer
--- is JSON), RIGHT (file of float32, the first values of the answer's row), TOLERANCE.
+-- Environment: TALLY (wrk_tally.lua), BODY (file), HEADERS, LENGTH (of a right answer; 0: any, the
+-- answer is JSON), RIGHT (file of float32, the first values of the answer's row), TOLERANCE.
 -- A row of ROW_BYTES stands at the end of an answer that is not JSON.
 local ffi = require("ffi")
-
-local function read(name)
-  local f = assert(io.open(os.getenv(name), "rb"))
-  local text = f:read("*a")
-  f:close()
-  return text
-end
+dofile(os.getenv("TALLY"))
 
 wrk.method = "POST"
-wrk.body = read("BODY")
-for line in os.getenv("HEADERS"):gmatch("[^\n]+") do
-  local key, value = line:match("^([^:]+):%s*(.*)$")
-  wrk.headers[key] = value
-end
+wrk.body = read_file("BODY")
+set_headers()
 
-local right_text = read("RIGHT")
+local right_text = read_file("RIGHT")
 local values = #right_text / 4
 local want = ffi.cast("const float *", right_text)
 local got = ffi.new("float[?]", values)
@@ -59,28 +50,4 @@ local function is_right(body)
   return right
 end
 
-local threads = {}
-function setup(thread) table.insert(threads, thread) end
-
-right, wrong, other = 0, 0, 0
-function response(status, headers, body)
-  if status ~= 200 then
-    other = other + 1
-  elseif is_right(body) then
-    right = right + 1
-  else
-    wrong = wrong + 1
-  end
-end
-
-function done(summary, latency, requests)
-  local sums = { right = 0, wrong = 0, other = 0 }
-  for _, thread in ipairs(threads) do
-    for key in pairs(sums) do sums[key] = sums[key] + thread:get(key) end
-  end
-  local e = summary.errors
-  io.write(string.format(
-    'JSON {"right":%d,"wrong":%d,"other":%d,"broken":%d,"duration_us":%d,"p50_us":%d,"p99_us":%d,"max_us":%d}\n',
-    sums.right, sums.wrong, sums.other, e.connect + e.read + e.write + e.timeout,
-    summary.duration, latency:percentile(50), latency:percentile(99), latency.max))
-end
+tally(is_right)

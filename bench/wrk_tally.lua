@@ -1,0 +1,50 @@
+-- What all wrk scripts here share: files and headers from the environment, and how answers are
+-- counted and told. A script says, by `tally(is_right)`, which bodies of status 200 are right.
+-- Environment: HEADERS ("K: V" lines). Each thread has its `number`, from 0 on.
+local threads = {}
+
+function read_file(name)
+  local f = assert(io.open(os.getenv(name), "rb"))
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+function set_headers()
+  for line in (os.getenv("HEADERS") or ""):gmatch("[^\n]+") do
+    local key, value = line:match("^([^:]+):%s*(.*)$")
+    if key then wrk.headers[key] = value end
+  end
+end
+
+function setup(thread)
+  thread:set("number", #threads)
+  table.insert(threads, thread)
+end
+
+right, wrong, refused, other = 0, 0, 0, 0
+function tally(is_right)
+  function response(status, headers, body)
+    if status == 503 then
+      refused = refused + 1
+    elseif status ~= 200 then
+      other = other + 1
+    elseif is_right(body) then
+      right = right + 1
+    else
+      wrong = wrong + 1
+    end
+  end
+end
+
+function done(summary, latency, requests)
+  local sums = { right = 0, wrong = 0, refused = 0, other = 0 }
+  for _, thread in ipairs(threads) do
+    for key in pairs(sums) do sums[key] = sums[key] + thread:get(key) end
+  end
+  local e = summary.errors
+  io.write(string.format(
+    'JSON {"right":%d,"wrong":%d,"refused":%d,"other":%d,"broken":%d,"duration_us":%d,"p50_us":%d,"p99_us":%d,"max_us":%d}\n',
+    sums.right, sums.wrong, sums.refused, sums.other, e.connect + e.read + e.write + e.timeout,
+    summary.duration, latency:percentile(50), latency:percentile(99), latency.max))
+end

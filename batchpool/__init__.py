@@ -1,27 +1,36 @@
-"""batchpool: requests ride together on the GPUs of one box."""
+"""batchpool: requests ride together on the GPUs of one box.
 
-from batchpool.client.aio import AsyncClient
-from batchpool.client.sync import Client
-from batchpool.core.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    Draining,
-    InternalError,
-    InvalidRequest,
-    MethodNotAllowed,
-    ModelError,
-    NotFound,
-    NotReady,
-    Overloaded,
-    PoolError,
-    PoolStopped,
-    TooLarge,
-    UnsupportedMediaType,
-    WorkerLost,
-)
-from batchpool.core.tensors import Dim, Tensor
-from batchpool.inprocess import InferenceBatcher, batch_inference
-from batchpool.model import Batch, Model
+A name is imported when it is first asked for: the processes of a pool need few of them, and a
+`batchpool serve` heeds its signals long before the client library would be loaded.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchpool.client.aio import AsyncClient
+    from batchpool.client.sync import Client
+    from batchpool.core.errors import (
+        Cancelled,
+        DeadlineExceeded,
+        Draining,
+        InternalError,
+        InvalidRequest,
+        MethodNotAllowed,
+        ModelError,
+        NotFound,
+        NotReady,
+        Overloaded,
+        PoolError,
+        PoolStopped,
+        RequestTimeout,
+        TooLarge,
+        UnsupportedMediaType,
+        WorkerLost,
+    )
+    from batchpool.core.tensors import Dim, Tensor
+    from batchpool.inprocess import InferenceBatcher, batch_inference
+    from batchpool.model import Batch, Model
 
 __all__ = [
     "AsyncClient",
@@ -42,9 +51,34 @@ __all__ = [
     "Overloaded",
     "PoolError",
     "PoolStopped",
+    "RequestTimeout",
     "Tensor",
     "TooLarge",
     "UnsupportedMediaType",
     "WorkerLost",
     "batch_inference",
 ]
+_HOMES = {
+    "AsyncClient": "client.aio",
+    "Client": "client.sync",
+    "Batch": "model",
+    "Model": "model",
+    "Dim": "core.tensors",
+    "Tensor": "core.tensors",
+    "InferenceBatcher": "inprocess",
+    "batch_inference": "inprocess",
+}  # of all others: core.errors
+
+
+if not TYPE_CHECKING:  # which would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'core.errors')}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

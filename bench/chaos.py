@@ -1,6 +1,7 @@
 """Tagged load while processes are killed and stopped; every request is accounted for.
 
-    python -m bench.chaos [--seconds 600] [--rate 200] [--seed N] [--save FILE.json]
+    python -m bench.chaos [--seconds 600] [--rate 200] [--seed N] [--kills-only]
+        [--scrapes-per-s 0] [--save FILE.json]
 
 A pool with two workers and two front ends gets `rate` requests per second, half of them over
 HTTP, the rest from bp.AsyncClient and bp.Client. Each has a tag of its own, 1 to 4 rows and a
@@ -12,7 +13,8 @@ workers and batcher while rows are RUNNING. A stopped process is continued after
 except for half of the stopped workers, which the pool must find by itself (batch_timeout_s = 2).
 Stopped batchers and front ends it finds after 4 s (stall_timeout_s); those this program continues
 before, and 3 s leave it 2 s to answer again within the 5 s that are asked for. Short-lived
-clients die and stop in the middle of their calls.
+clients die and stop in the middle of their calls. --kills-only leaves the stops out. /metrics may
+be scraped all the time (bench/chaos_scrapes.py).
 
 Exit status 1, with a list, if anything of this is violated:
 
@@ -21,6 +23,8 @@ Exit status 1, with a list, if anything of this is violated:
     every kind dies or stops at least 60 times in 600 s
     /metrics has every answer that came over HTTP, by status, and beyond them no more than broke
     afterwards no slot is claimed, lanes, descriptors, zombies and /dev/shm are as before
+    every scrape is answered 200 and whole; no counter goes back or away, nobody who ended is
+    told of
     SIGTERM ends it with exit status 0, and nothing in its log is a traceback
 """
 
@@ -46,6 +50,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.client.control import ask_status
 from bench.chaos_load import DEADLINE_S, GRACE_S, Account
+from bench.chaos_scrapes import Scrapes
 from bench.machine import percentile, report
 from bench.serving import Served, serving
 from bench.strikes import (
@@ -155,15 +160,26 @@ def await_holdings(served: Served, before: dict[str, Any]) -> dict[str, Any]:
 # -- the run ------------------------------------------------------------------------------
 
 
-def run(seconds: float, rate: float, seed: int) -> tuple[dict[str, Any], list[str]]:
+def run(
+    seconds: float, rate: float, seed: int, kills_only: bool, scrapes_per_s: float
+) -> tuple[dict[str, Any], list[str]]:
     """The table's rows and what was violated."""
-    record = Record()
+    record, scraped = Record(), {}
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "wb") as log:
         beats = f"{folder}/beats"
         os.mkdir(beats)
         with serving(["bench.tagged:Tagged"], *FLAGS, env={BEATS: beats}, log=log) as served:
             before = holdings(served)
-            accounts = storm(served, Beats(beats), record, seconds, rate, seed)
+            scrapes = Scrapes(served.port, scrapes_per_s) if scrapes_per_s else None
+            if scrapes is not None:
+                scrapes.start()
+            try:
+                accounts = storm(served, Beats(beats), record, seconds, rate, seed, kills_only)
+            finally:
+                if scrapes is not None:
+                    scrapes.end()
+                    record.faults += scrapes.faults
+                    scraped = scrapes.rows()
             after = await_holdings(served, before)
             counted = http_requests(served.port)
             pids = served.pids()
@@ -182,11 +198,17 @@ def run(seconds: float, rate: float, seed: int) -> tuple[dict[str, Any], list[st
     if faults:
         print(said[-8000:], *record.events[-60:], sep="\n", file=sys.stderr)
         print(*(e for account in accounts for e in account.examples), sep="\n", file=sys.stderr)
-    return table(accounts, record, after, counted), faults
+    return {**table(accounts, record, after, counted), **scraped}, faults
 
 
 def storm(
-    served: Served, beats: Beats, record: Record, seconds: float, rate: float, seed: int
+    served: Served,
+    beats: Beats,
+    record: Record,
+    seconds: float,
+    rate: float,
+    seed: int,
+    kills_only: bool,
 ) -> list[Account]:
     """Load and strikes at the same time."""
     rng = random.Random(seed)
@@ -195,7 +217,7 @@ def storm(
     mortals = Mortals(served, random.Random(rng.random()), record, until_s)
     try:
         mortals.start()
-        Chaos(served, beats, rng, record).run(until_s)
+        Chaos(served, beats, rng, record, kills_only=kills_only).run(until_s)
         mortals.join()
         return [account_of(process) for process in load]
     finally:
@@ -303,9 +325,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--kills-only", action="store_true")
+    parser.add_argument("--scrapes-per-s", type=float, default=0)
     parser.add_argument("--save")
     args = parser.parse_args()
-    rows, faults = run(args.seconds, args.rate, args.seed)
+    rows, faults = run(args.seconds, args.rate, args.seed, args.kills_only, args.scrapes_per_s)
     rows["seed"] = args.seed
     rows["violated"] = faults
     report(f"chaos for {args.seconds:g} s at {args.rate:g} requests/s", rows, args.save)

@@ -22,9 +22,9 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from batchpool.client.aio import Reactor
 from batchpool.client.board import Board
 from batchpool.client.port import Port
+from batchpool.client.reactor import Reactor
 from batchpool.client.session import ModelFacts, Session
 from batchpool.core.accounts import meters_layout
 from batchpool.core.config import ServerConfig

@@ -18,8 +18,12 @@ from batchpool.core.places import socket_path
 
 
 def read(path: str) -> Config:
+    """The configuration in a file. ConfigError for what is none: a pipe would be waited for."""
+    file = Path(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise ConfigError(f"{path} is not a regular file")
+        text = file.read_text(encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"cannot read {path}: {exc.strerror}") from None
     except UnicodeDecodeError as exc:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from batchpool.cli.configured import config_of
-from batchpool.cli.main import parse
+from batchpool.cli.parser import WrongUsage, parse
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.pool import child
 from batchpool.pool.survey import observe, to_message
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     channel = child.control_channel(args.control_fd)
     try:
         message = to_message(observe(config_of(parse(argv[cut + 1 :])), os.environ))
-    except (ConfigError, StartError) as exc:
+    except (ConfigError, StartError, WrongUsage) as exc:
         message = {"op": "refused", "error": str(exc)}
     channel.send(message)
     return 0

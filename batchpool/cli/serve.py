@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from batchpool.cli.configured import config_of
 from batchpool.core.errors import ConfigError, StartError
@@ -42,11 +41,12 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
+    from batchpool.cli.vacancy import port_state
     from batchpool.pool.survey import survey
     from batchpool.shm.limits import check_room, read_limits
 
     plan = survey(config_of(args), os.environ)
-    print(plan.text())
-    sys.stdout.flush()
+    print(plan.text(), flush=True)
+    print(f"  port           {port_state(plan.server.host, plan.server.port)}", flush=True)
     check_room(plan.reserved_bytes, read_limits())
     return 0

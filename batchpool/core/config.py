@@ -112,6 +112,21 @@ class ServerConfig:
         most=1 << 20,
     )
     max_body_mib: int = _key(64, "largest HTTP request body", unit="MiB", least=1, most=1 << 20)
+    max_bodies_mib: int = _key(
+        0,
+        "sum of the request bodies that one front end holds while they arrive; what would exceed it"
+        " is refused with 503",
+        unit="MiB",
+        most=1 << 30,
+        auto="eight times max_body_mib",
+    )
+    receive_timeout_s: float = _key(
+        120.0,
+        "time a request gets to arrive, headers and body; after it the answer is 408",
+        unit="seconds",
+        least=0.1,
+        most=86400,
+    )
     load_timeout_s: float = _key(
         600.0, "time a model gets to load and warm up", unit="seconds", least=0.1, most=86400
     )
@@ -157,6 +172,11 @@ class ServerConfig:
         if 0 < self.stall_timeout_s < 0.1:  # what healthy processes need on any machine
             raise ConfigError(
                 f"stall_timeout_s = {self.stall_timeout_s:g}: expected 0 or at least 0.1 seconds"
+            )
+        if 0 < self.max_bodies_mib < self.max_body_mib:
+            raise ConfigError(
+                f"max_bodies_mib = {self.max_bodies_mib}: a body may have max_body_mib ="
+                f" {self.max_body_mib}; expected at least as much"
             )
 
 

@@ -41,13 +41,13 @@ _TIME_NS = tuple(round(bound * 1e9) for bound in TIME_BOUNDS_S)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 _NS_PER_S = 10**9
 
-ROADS = ("fast", "asgi")  # edge/fastpath.py, edge/infer.py
+ROADS = ("fast", "asgi", "none")  # edge/fastpath.py, edge/infer.py, edge/connection.py
 CLIENTS = ("http", "local")
 # (code, reason) of every answer to an infer request.
 ANSWERS = (("200", "ok"), *((str(kind.status), kind.code) for kind in all_errors()))
 ENDS = (
     *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
-    "client_gone",
+    *("client_gone", "not_ready"),
 )
 RETRIES = ("model_error", "worker_lost", "no_memory", "not_started")
 REASONS = tuple(reason.name.lower() for reason in Reason)
@@ -140,8 +140,8 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "http_requests",
         "frontend",
-        "infer requests answered over HTTP, by road through the front end, status and code;"
-        " 499 is a caller that went away first",
+        "infer requests answered over HTTP, by road through the front end, status and code; 499"
+        " is a caller that went away first; what was no HTTP has the road none and no model",
         ("road", "code", "reason"),
         tuple((road, *answer) for road, answer in product(ROADS, ANSWERS)),
     ),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from batchpool.core.tensors import Tensor
 
 Array = npt.NDArray[Any]
+_INFINITE = 0x7F80  # the exponent of a bfloat16 that is no finite number
 
 
 def from_numbers(tensor: Tensor, values: Any, shape: Sequence[int], kind: str = "input") -> Array:
@@ -59,13 +60,29 @@ def from_numbers(tensor: Tensor, values: Any, shape: Sequence[int], kind: str = 
 
 
 def as_row_value(parameter: Tensor, value: Any) -> Any:
-    """One scalar of a parameter's dtype; InvalidRequest where it is none or does not fit."""
+    """One scalar of a parameter's dtype, as it is stored: of a bfloat16 its bits, rounded to
+    nearest. InvalidRequest where it is none or does not fit."""
     if isinstance(value, (list, tuple, np.ndarray)):
         raise InvalidRequest(
             f"parameter {parameter.name!r} is a {type(value).__name__};"
             f" one {parameter.dtype} was expected"
         )
+    if parameter.dtype == "bfloat16":
+        return _bfloat16_of(parameter, value)
     return from_numbers(parameter, [value], (1,), "parameter")[0].item()
+
+
+def _bfloat16_of(parameter: Tensor, value: Any) -> int:
+    number = value.item() if isinstance(value, np.generic) else value
+    if type(number) not in (int, float):
+        raise _does_not_fit(parameter, number, "parameter")
+    try:
+        bits = bfloat16_bits(number)
+    except OverflowError:  # an integer beyond every float
+        raise _does_not_fit(parameter, number, "parameter") from None
+    if bits & _INFINITE == _INFINITE and math.isfinite(number):
+        raise _does_not_fit(parameter, number, "parameter")
+    return bits
 
 
 def stored_number(tensor: Tensor, value: float) -> Any:

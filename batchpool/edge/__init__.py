@@ -3,6 +3,7 @@
 answers     Answer: status, headers, body; every refusal as JSON
 door        Door: one model's infer request, step by step, for every road
 front       Front: the doors of one front end, metadata and readiness
+bodies      how much of all bodies is held while they arrive
 upload      Upload: a body as it comes in over ASGI
 infer       the ASGI road through a Door
 app         the Starlette application: routes, sending

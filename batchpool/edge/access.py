@@ -1,20 +1,21 @@
 """The access log: one line for a request, whichever HTTP road it took.
 
-    127.0.0.1 POST /v2/models/mlp/infer 200 duration_ms=3.125 request_id=7f... code=ok rows=8
-    bytes_in=64 bytes_out=211 client=nightly road=fast
+    127.0.0.1 POST /v2/models/mlp/infer 200 duration_ms=3.125 request_id=7f... code=ok model=mlp
+    rows=8 bytes_in=64 bytes_out=211 client=nightly road=fast
 
 peer, method, path (without the query, which may hold secrets), status; duration_ms: from when
-the headers were complete until the answer was written; client: the X-Client-Id; bytes_in: of the
-body as announced, or as it came; bytes_out: of the answer's body; road: fast or asgi, none for
-what was no HTTP. A caller that left before its answer has the status 499.
+the headers were complete until the answer was written; error: what the caller was told; model: if
+it is one of ours; client: the X-Client-Id; bytes_in: of the body, as many as came; bytes_out: of
+the answer's body; road: fast or asgi, none for what was no HTTP. A caller that left before its
+answer has the status 499. A request that is refused before its body is there has its line when
+what comes of the body has come.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchpool.core.errors import Cancelled
 from batchpool.core.printable import cut
@@ -22,10 +23,21 @@ from batchpool.core.sampling import Sample
 from batchpool.pool.logs import ACCESS
 from batchpool.wire.request import Headers
 
-GONE = Cancelled.status, Cancelled.code
 _LOG = logging.getLogger(ACCESS)
 LEAST_ERROR = 400  # status
 _MOST_CHARACTERS = 256
+
+
+class Outcome(NamedTuple):
+    """What became of a request. error: what its caller was told. bytes_out: of the body."""
+
+    status: int
+    code: str
+    error: str = ""
+    bytes_out: int = 0
+
+
+GONE = Outcome(Cancelled.status, Cancelled.code)
 
 
 class AccessLog:
@@ -46,6 +58,7 @@ class AccessLog:
 
     def tell(
         self,
+        outcome: Outcome,
         *,
         road: str,
         peer: str,
@@ -53,26 +66,27 @@ class AccessLog:
         path: bytes,
         headers: Headers,
         begun_ns: int,
-        status: int,
-        code: str,
+        ended_ns: int,
         name: bytes,
-        rows: int,
-        bytes_in: int,
-        bytes_out: int,
+        model: str = "",
+        rows: int = 0,
+        bytes_in: int = 0,
     ) -> None:
-        """Write the line. begun_ns: CLOCK_MONOTONIC."""
+        """Write the line. begun_ns, ended_ns: CLOCK_MONOTONIC."""
         client = headers.get(b"x-client-id")
         said = {
             "peer": peer,
             "method": method,
             "path": cut(path.partition(b"?")[0].decode("latin-1"), _MOST_CHARACTERS),
-            "status": status,
-            "duration_ms": round((time.monotonic_ns() - begun_ns) / 1e6, 3),
+            "status": outcome.status,
+            "duration_ms": round((ended_ns - begun_ns) / 1e6, 3),
             "request_id": name.decode("latin-1"),
-            "code": code,
+            "code": outcome.code,
+            "error": cut(outcome.error, _MOST_CHARACTERS) or None,
+            "model": model or None,
             "rows": rows or None,
             "bytes_in": bytes_in,
-            "bytes_out": bytes_out,
+            "bytes_out": outcome.bytes_out,
             "client": cut(client.decode("latin-1"), _MOST_CHARACTERS) if client else None,
             "road": road,
         }

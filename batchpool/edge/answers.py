@@ -23,13 +23,14 @@ _FAILURES = frozenset({ModelError.code, WorkerLost.code})
 class Answer(NamedTuple):
     """One response. Header names are lower-case bytes; Content-Length is among them.
 
-    code: the error's, as metrics count it; "ok" of what is none.
+    code, error: the error's, as metrics count it, and its text; "ok" and "" of what is none.
     """
 
     status: int
     headers: HeaderList
     body: bytes
     code: str = "ok"
+    error: str = ""
 
 
 def found(headers: HeaderList, body: bytes) -> Answer:
@@ -59,7 +60,8 @@ def refusal(
         _tell(error, name, model)
     if not isinstance(error, PoolError):
         error = InternalError("internal error; the server's log has the details")
-    return _json(error.status, {**error.body(), **(extra or {})}, error.headers(), error.code)
+    answer = _json(error.status, {**error.body(), **(extra or {})}, error.headers())
+    return answer._replace(code=error.code, error=error.message)
 
 
 def _tell(error: BaseException, name: bytes, model: str) -> None:
@@ -74,10 +76,8 @@ def _tell(error: BaseException, name: bytes, model: str) -> None:
         _LOG.error("unexpected exception while answering a request", said, exc_info=error)
 
 
-def _json(
-    status: int, content: Mapping[str, Any], headers: Mapping[str, str], code: str = "ok"
-) -> Answer:
+def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
     body = msgspec.json.encode(content)
     fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     fields += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    return Answer(status, fields, body, code)
+    return Answer(status, fields, body)

@@ -24,10 +24,10 @@ from batchpool.edge.answers import Answer, refusal
 from batchpool.edge.door import VERSION, Arrival
 from batchpool.edge.front import Ask, Front
 from batchpool.edge.infer import infer
-from batchpool.edge.meter import ASGI, GONE
+from batchpool.edge.meter import ASGI
 from batchpool.edge.page.routes import page_routes
 from batchpool.edge.upload import Upload
-from batchpool.edge.visit import note, visit
+from batchpool.edge.visit import ended, note, visit
 
 # How much of a body that was refused is taken and dropped so that the caller can read why.
 # It costs no memory; a caller that goes on sending beyond that loses its connection.
@@ -136,11 +136,12 @@ class Infer:
         try:
             door = self._front.door(names["model"], names.get("version", VERSION))
             note(model=names["model"])
-            answer = await infer(door, arrival, upload, self._front.aside)
+            front = self._front
+            answer = await infer(door, arrival, upload, front.aside, front.bodies)
         except Exception as exc:
             answer = refusal(exc)
         if answer is None:
-            meter.refused(ASGI, GONE)
+            meter.refused(ASGI, ended(scope).code)
             return
         if answer.code == "ok":
             meter.answered(ASGI, arrival.at_ns)
@@ -188,7 +189,7 @@ async def _send(answer: Answer, upload: Upload, send: Send, discard_bytes: int) 
     connection ends: nobody could say whether what follows is that body or the next request.
     """
     headers = answer.headers
-    note(code=answer.code)
+    note(code=answer.code, error=answer.error)
     closing = upload.awaited and not upload.ended
     if closing:
         headers = [*headers, (b"connection", b"close")]

@@ -6,6 +6,8 @@ answer, and takes headers of any size. `sweep`, called every second or so, ends:
     stall_s       no byte came of a request that has begun; none was taken of an answer
     arrival_s     one request took this long to arrive, however it trickled
     keep_alive_s  nothing was asked
+
+A request that does not arrive is answered 408, if it has no answer yet.
 """
 
 from __future__ import annotations
@@ -14,16 +16,22 @@ import asyncio
 import fcntl
 import sys
 import termios
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from batchpool.core.errors import InvalidRequest
-from batchpool.edge.access import AccessLog
+from batchpool.core.errors import InvalidRequest, PoolError, RequestTimeout
+from batchpool.edge.access import AccessLog, Outcome
 from batchpool.edge.answers import refusal
+from batchpool.edge.meter import NO_ROAD, DoorMeter
+from batchpool.edge.visit import end
 from batchpool.wire.identity import REQUEST_ID, made_id, request_id
 
 # Bytes of chunk sizes and extensions a chunked body may have for each of its own: one-byte chunks
@@ -37,17 +45,24 @@ class ConnectionLimits:
     """What one connection may take. head_bytes: request line and headers; fields: headers."""
 
     stall_s: float = 30.0
-    arrival_s: float = 600.0
+    arrival_s: float = 120.0
     keep_alive_s: float = 75.0
     head_bytes: int = 64 * 1024
     fields: int = 256
 
+    @classmethod
+    def of(cls, server: Mapping[str, Any]) -> ConnectionLimits:
+        """As these keys of [server] have them."""
+        return cls(arrival_s=server["receive_timeout_s"])
+
 
 class Connection(HttpToolsProtocol):
-    """One connection. A subclass may set other limits, and says whose access log it is."""
+    """One connection. A subclass may set other limits, and says whose access log and meter these
+    are."""
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     access: ClassVar[AccessLog] = AccessLog({"access_log": "off", "access_log_sample": 0})
+    meter: ClassVar[DoorMeter | None] = None  # of what is no request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -92,32 +107,46 @@ class Connection(HttpToolsProtocol):
         )
 
     def send_400_response(self, msg: str) -> None:
+        self.end_with(InvalidRequest(msg))
+
+    def end_with(self, error: PoolError) -> None:
+        """Answer with this error what is arriving, unless it has an answer, and end."""
         if self.transport.is_closing():
             return
-        if self.cycle is not None:
-            self.cycle.disconnected = True  # nothing may follow the last answer
+        cycle: Any = self.cycle
+        # Its headers are complete: the application has it.
+        begun = self._arriving and not self._in_head and isinstance(cycle, RequestResponseCycle)
+        if cycle is not None:
+            cycle.disconnected = True  # nothing may follow the last answer
+        if begun and cycle.response_started:
+            self.transport.close()
+            return
         headers = dict(self.headers) if self._arriving else {}
         name = request_id(headers) or made_id()
-        answer = refusal(InvalidRequest(msg))
-        lines = [b"HTTP/1.1 %d Bad Request" % answer.status]
+        answer = refusal(error)
+        lines = [STATUS_LINE[answer.status].rstrip()]
         lines += [b"%s: %s" % field for field in (*answer.headers, (REQUEST_ID, name))]
         lines += [b"connection: close", b"", answer.body]
         self.transport.write(b"\r\n".join(lines))
         self.transport.close()
+        outcome = Outcome(answer.status, answer.code, answer.error, len(answer.body))
+        if begun:
+            end(cycle.scope, outcome, name)
+            return
+        if self.meter is not None:
+            self.meter.refused(NO_ROAD, answer.code)
         if self.access.wants(answer.status, name):
+            now_ns = int(self.loop.time() * 1e9)
             self.access.tell(
+                outcome,
                 road="none",
                 peer=self.client[0] if self.client else "",
                 method="-",
                 path=(self.url if self._arriving else b"") or b"-",
                 headers=headers,
-                begun_ns=int((self._begun_s if self._arriving else self.loop.time()) * 1e9),
-                status=answer.status,
-                code=answer.code,
+                begun_ns=int(self._begun_s * 1e9) if self._arriving else now_ns,
+                ended_ns=now_ns,
                 name=name,
-                rows=0,
-                bytes_in=0,
-                bytes_out=len(answer.body),
             )
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -185,8 +214,8 @@ class Connection(HttpToolsProtocol):
         if unsent_bytes:
             if now_s - self._sent_s > self.limits.stall_s:
                 self.transport.abort()
-        elif not self.transport.is_closing() and self._is_overdue(now_s):
-            self.transport.close()
+        elif not self.transport.is_closing():
+            self._end_wait(now_s)
 
     def unsent_bytes(self) -> int:
         """What the caller has yet to take of answers that wait here; 0 if none waits here.
@@ -201,15 +230,20 @@ class Connection(HttpToolsProtocol):
         raw = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
         return here + int.from_bytes(raw, sys.byteorder)
 
-    def _is_overdue(self, now_s: float) -> bool:
+    def _end_wait(self, now_s: float) -> None:
+        limits = self.limits
         if self.flow.read_paused:  # it is us who keep the caller from sending
+            self._begun_s += now_s - self._stirred_s
             self._stirred_s = now_s
         quiet_s = now_s - self._stirred_s
         if self._arriving:
-            late = now_s - self._begun_s > self.limits.arrival_s
-            return quiet_s > self.limits.stall_s or late
-        busy = self.cycle is not None and not self.cycle.response_complete
-        return not busy and quiet_s > self.limits.keep_alive_s
+            if now_s - self._begun_s > limits.arrival_s:
+                text = f"the request was not complete within {limits.arrival_s:g} s"
+                self.end_with(RequestTimeout(text))
+            elif quiet_s > limits.stall_s:
+                self.end_with(RequestTimeout(f"no more of it came for {limits.stall_s:g} s"))
+        elif quiet_s > limits.keep_alive_s and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
 
 
 def sweep_all(connections: Iterable[object], now_s: float) -> None:

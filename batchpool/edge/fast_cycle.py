@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from batchpool.client.port import Pending
 from batchpool.core.errors import PoolError
+from batchpool.edge.access import AccessLog, Outcome
 from batchpool.edge.door import Arrival, Door
 from batchpool.wire.raw import RawAgain
 from batchpool.wire.request import InferRequest
@@ -46,7 +47,7 @@ class FastCycle:
     To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
     `disconnected`, `keep_alive`, `message_event` and `response_complete`. To the reactor it is
     who takes the finished rows. answered: before its body was complete, so that the rest of it
-    is dropped.
+    is dropped; untold: what the access log hears of it in the end: outcome, name, time in ns.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class FastCycle:
         "pending",
         "request",
         "response_complete",
+        "untold",
     )
     message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
     door: Door
@@ -76,8 +78,37 @@ class FastCycle:
         self.answered = False
         self.body: bytes | bytearray = b""
         self.dropped_bytes = 0
+        self.untold: tuple[Outcome, bytes, int] | None = None
         self.request: InferRequest | None = None  # once it was parsed
         self.pending: Pending | None = None  # while its rows are under way
+
+    def tell(
+        self,
+        access: AccessLog,
+        peer: str,
+        outcome: Outcome,
+        name: bytes,
+        ended_ns: int,
+        *,
+        whole: bool,
+    ) -> None:
+        """Tell the access log of it. whole: all of its body came, which is not there any more."""
+        arrival, request = self.arrival, self.request
+        announced = int(arrival.headers.get(b"content-length", b"0"))
+        access.tell(
+            outcome,
+            road="fast",
+            peer=peer,
+            method="POST",
+            path=self.path,
+            headers=arrival.headers,
+            begun_ns=arrival.at_ns,
+            ended_ns=ended_ns,
+            name=name,
+            model=self.door.facts.spec.name,
+            rows=0 if request is None else request.rows.n,
+            bytes_in=announced if whole else len(self.body) + self.dropped_bytes,
+        )
 
     def finished(self, pending: Pending) -> bool:
         self.pending = None

@@ -21,7 +21,7 @@ _REFUSED = [
     {reason: _BLOCK.word("http_requests_total", road, code, reason) for code, reason in ANSWERS}
     for road in ROADS
 ]
-FAST, ASGI = range(len(ROADS))
+FAST, ASGI, NO_ROAD = range(len(ROADS))
 GONE = "cancelled"
 
 

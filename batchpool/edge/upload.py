@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from batchpool.core.errors import TooLarge
+from batchpool.edge.bodies import Held
 from batchpool.wire.request import Body, Headers
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -44,13 +45,15 @@ class Upload:
         """Whether nothing more of the body will come."""
         return self.ended or self.lost
 
-    async def read(self, most_bytes: int) -> Body | None:
-        """The whole body; None when the caller has gone. TooLarge beyond `most_bytes`."""
+    async def read(self, most_bytes: int, held: Held) -> Body | None:
+        """The whole body; None when the caller has gone. TooLarge beyond `most_bytes`, Overloaded
+        where too much is held of all bodies; `held` counts it while it arrives."""
         first = b"" if self.is_over() else await self._next()
         body: bytes | bytearray = first
         if not self.is_over():
             body = bytearray(first)
             while len(body) <= most_bytes and not self.is_over():
+                held.grow_to(len(body))
                 body += await self._next()
         if self.lost:
             return None

@@ -13,17 +13,20 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batchpool.edge.access import GONE, LEAST_ERROR, AccessLog
+from batchpool.edge.access import GONE, LEAST_ERROR, AccessLog, Outcome
 from batchpool.wire.identity import REQUEST_ID, made_id, request_id
 
+_ENDED = "batchpool.ended"
 _current: ContextVar[Visit | None] = ContextVar("visit", default=None)
 
 
 class Visit:
-    """One request. model, rows: once they are known. code: the answer's, "ok" of no error."""
+    """One request. model, rows: once they are known. code, error: the answer's, "ok" and "" of
+    no error."""
 
     def __init__(self, scope: Scope, access: AccessLog) -> None:
         self.code = "ok"
+        self.error = ""
         self.model = ""
         self.rows = 0
         self._begun_ns = time.monotonic_ns()
@@ -33,8 +36,7 @@ class Visit:
         self._name = request_id(self._headers)
         self._status = 0
         self._is_told = False
-        announced = self._headers.get(b"content-length", b"")
-        self._announced = int(announced) if announced.isdigit() else 0
+        self._ended_ns = 0  # the answer was written, as far as it has any bytes
         self._bytes_in = self._bytes_out = 0
 
     @property
@@ -58,6 +60,8 @@ class Visit:
             elif message["type"] == "http.response.body":
                 self._bytes_out += len(message.get("body", b""))
             await send(message)
+            if message["type"] != "http.response.body" or message.get("body"):
+                self._ended_ns = time.monotonic_ns()
 
         try:
             await app(self._scope, take if self._access.is_on else receive, answer)
@@ -71,25 +75,26 @@ class Visit:
             message["headers"] = [*message["headers"], (REQUEST_ID, self.name)]
 
     def _tell(self) -> None:
+        outcome = Outcome(self._status, self.code, self.error, self._bytes_out)
         if not self._status:
-            self._status, self.code = GONE
-            self._is_told = self._access.wants(self._status, self._name)
+            outcome, self._name = self._scope.get(_ENDED, (GONE, self._name))
+            self._is_told = self._access.wants(outcome.status, self._name)
         if not self._is_told:
             return
         scope = self._scope
         self._access.tell(
+            outcome,
             road="asgi",
             peer=(scope.get("client") or ("",))[0],
             method=scope["method"],
             path=scope.get("raw_path") or scope["path"].encode(),
             headers=self._headers,
             begun_ns=self._begun_ns,
-            status=self._status,
-            code=self.code,
+            ended_ns=self._ended_ns or time.monotonic_ns(),
             name=self.name,
+            model=self.model,
             rows=self.rows,
-            bytes_in=self._announced or self._bytes_in,
-            bytes_out=self._bytes_out,
+            bytes_in=self._bytes_in,
         )
 
 
@@ -105,18 +110,31 @@ async def visit(
     await begun.through(app, receive, send)
 
 
+def end(scope: MutableMapping[str, Any], outcome: Outcome, name: bytes) -> None:
+    """The connection itself has answered this request under this id; the visit goes on until it
+    hears that nobody is there any more."""
+    scope[_ENDED] = outcome, name
+
+
+def ended(scope: MutableMapping[str, Any]) -> Outcome:
+    """What became of a request that the application has not answered."""
+    outcome: Outcome = scope.get(_ENDED, (GONE, b""))[0]
+    return outcome
+
+
 def current() -> Visit | None:
     """The visit of the task that asks; None outside of the ASGI road."""
     return _current.get()
 
 
-def note(*, model: str = "", rows: int = 0, code: str = "") -> None:
+def note(*, model: str = "", rows: int = 0, code: str = "", error: str = "") -> None:
     """Remember what becomes known of this task's visit."""
     found = _current.get()
     if found is not None:
         found.model = model or found.model
         found.rows = rows or found.rows
         found.code = code or found.code
+        found.error = error or found.error
 
 
 def surroundings() -> dict[str, str]:

@@ -17,6 +17,8 @@ from batchpool.shm.channel import Channel, Closed, close_all, pair
 
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_MOST_S = 30.0
+# Who multiplies no matrices needs no thread for it on each core.
+_NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass
@@ -164,7 +166,7 @@ def start_child(
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno(), *fds],
-            env={**os.environ, **(settings or {})},
+            env={**os.environ, **({} if role == "worker" else _NO_BLAS), **(settings or {})},
         )
     except OSError as exc:  # no memory, or no process to be had
         ours.close()

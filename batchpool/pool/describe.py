@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from batchpool.core.tensors import ModelSpec
@@ -37,6 +38,10 @@ def load_class(import_name: str) -> type[Model]:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
+    # Python's import passes over these, as if there were no such file.
+    file = Path(here, *module_name.split(".")).with_suffix(".py")
+    if file.exists() and not file.is_file():
+        raise ImportError(f"{file} is not a regular file")
     found: Any = importlib.import_module(module_name)
     for part in class_name.split("."):
         if not hasattr(found, part):

@@ -16,23 +16,29 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Sequence
 
 from batchpool.core.errors import StartError
+from batchpool.pool.occupants import Occupant, occupants
 
 _BACKLOG = 4096
 
 
+class PortTaken(StartError):
+    """Somebody listens there. by: who, as far as that can be known."""
+
+    def __init__(self, host: str, port: int, by: Sequence[Occupant]) -> None:
+        who = ", ".join(one.name for one in by) or "another process"
+        super().__init__(
+            f"port {port} on {host} is taken by {who}; stop that one or choose another with --port"
+        )
+        self.by = by
+
+
 def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
     """`count` listening sockets on one TCP address; StartError when it is taken or not ours."""
+    try_port(host, port)
     family, address = _resolve(host, port)
-    probe = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
-    except OSError as exc:
-        raise StartError(_cannot_listen(host, port, exc)) from exc
-    finally:
-        probe.close()
     listeners: list[socket.socket] = []
     for _ in range(count):
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -44,9 +50,22 @@ def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
         except OSError as exc:
             for opened in (*listeners, listener):
                 opened.close()
-            raise StartError(_cannot_listen(host, port, exc)) from exc
+            raise _cannot_listen(host, port, exc) from exc
         listeners.append(listener)
     return listeners
+
+
+def try_port(host: str, port: int) -> None:
+    """Raise StartError when nobody may listen there now; nobody is disturbed by it."""
+    family, address = _resolve(host, port)
+    probe = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    finally:
+        probe.close()
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:
@@ -58,15 +77,13 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[object, 
     return family, address
 
 
-def _cannot_listen(host: str, port: int, exc: OSError) -> str:
+def _cannot_listen(host: str, port: int, exc: OSError) -> StartError:
     if exc.errno == errno.EADDRINUSE:
-        return (
-            f"port {port} on {host} is taken by another process;"
-            " stop that one or choose another with --port"
-        )
+        return PortTaken(host, port, occupants(port))
     if exc.errno == errno.EACCES:
-        return f"no permission to listen on port {port} of {host}; ports below 1024 need root"
-    return f"cannot listen on port {port} of {host}: {exc.strerror}"
+        text = f"no permission to listen on port {port} of {host}; ports below 1024 need root"
+        return StartError(text)
+    return StartError(f"cannot listen on port {port} of {host}: {exc.strerror}")
 
 
 class ControlSocket:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import ModelError
+from batchpool.core.numbers import as_row_value
 from batchpool.core.tensors import Array, ModelSpec, Tensor, as_rows
 from batchpool.model import Model
 from batchpool.pool.answers import check_answers
@@ -18,7 +19,7 @@ def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
     given = model.warm_up_row()
     rows = {tensor.name: _row(tensor, given) for tensor in spec.inputs}
     for parameter in spec.parameters:
-        value = 0 if parameter.default is None else parameter.default
+        value = as_row_value(parameter, parameter.default or 0)
         rows[parameter.name] = np.full(1, value, dtype=parameter.np_dtype)
     return rows
 

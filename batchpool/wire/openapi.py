@@ -17,7 +17,7 @@ from batchpool.wire.schemas import Json, model_schemas
 _ANY_OBJECT: Json = {"type": "object"}
 _JSON = "application/json"
 _NEVER_OVER_HTTP = (Cancelled,)
-_INFER_ERRORS = (400, 404, 405, 413, 415, 500, 503, 504)
+_INFER_ERRORS = (400, 404, 405, 408, 413, 415, 500, 503, 504)
 
 
 def document(

@@ -45,9 +45,7 @@ def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:
         inputs.append(form)
     request: dict[str, Any] = {"inputs": inputs}
     parameters: dict[str, Any] = {
-        p.name: 1 if p.default is None else p.default
-        for p in spec.parameters
-        if p.dtype != "bfloat16"  # cannot be given as a number
+        p.name: 1 if p.default is None else p.default for p in spec.parameters
     }
     if answers_binary(spec):
         parameters["binary_data_output"] = True

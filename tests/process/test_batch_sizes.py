@@ -41,7 +41,7 @@ def check(found: Any, sent: dict[str, Any], scale: int, sizes: list[int]) -> Non
         assert n == min(size for size in sizes if size >= rows)
 
 
-async def over_http(http: aiohttp.ClientSession, pool: Pool, seed: int, n: int) -> Any:
+async def over_http(http: aiohttp.ClientSession, url: str, seed: int, n: int) -> Any:
     sent = rows_of(seed, n)
     body = {
         "parameters": {"scale": seed},
@@ -51,43 +51,45 @@ async def over_http(http: aiohttp.ClientSession, pool: Pool, seed: int, n: int) 
             tensor("text", "BYTES", [text.decode() for text in sent["text"]]),
         ],
     }
-    status, answer = await ask(http, infer_url(pool, "sized"), body)
+    status, answer = await ask(http, url, body)
     assert status == 200, answer
     return outputs(answer), sent
 
 
-async def both_roads(pool: Pool, counts: list[int], sizes: list[int]) -> None:
+async def both_roads(pool: Pool, name: str, counts: list[int], sizes: list[int]) -> None:
     """Requests of these row counts all at once, every second one over HTTP."""
     async with connections(32) as http, pool.async_client() as local:
 
         async def one(seed: int, n: int) -> None:
             if seed % 2:
-                check(*await over_http(http, pool, seed, n), seed, sizes)
+                check(*await over_http(http, infer_url(pool, name), seed, n), seed, sizes)
             else:
                 sent = rows_of(seed, n)
-                check(await local.infer("sized", **sent), sent, 3, sizes)
+                check(await local.infer(name, **sent), sent, 3, sizes)
 
         await asyncio.gather(*(one(seed, n) for seed, n in enumerate(counts)))
 
 
-@pytest.mark.parametrize(
-    ("model", "sizes"),
-    [
-        (f"{SIZED}:Sized", [1, 8, 32]),
-        (f"{SIZED}:Full", [64]),
-        (f"{SIZED}:Editing", [64]),
-        (f"{TORCH}:SizedTorch", [1, 8, 32]),
-        (f"{TORCH}:FullTorch", [64]),
-    ],
-)
-def test_requests_of_any_size(model: str, sizes: list[int]) -> None:
+MODELS = {
+    f"{SIZED}:Sized": [1, 8, 32],
+    f"{SIZED}:Full": [64],
+    f"{SIZED}:Editing": [64],
+    f"{TORCH}:SizedTorch": [1, 8, 32],
+    f"{TORCH}:FullTorch": [64],
+}
+
+
+def test_requests_of_any_size() -> None:
     counts = [1, 1, 3, 8, 9, 31, 70, 64, 2, 150, 33, 1] * 3
-    with serving(table(model, sizes)) as pool, pool.client() as client:
-        for seed, n in enumerate((1, 2, 7, 130)):
-            sent = rows_of(seed, n)
-            check(client.infer("sized", **sent), sent, 3, sizes)
-        asyncio.run(both_roads(pool, counts, sizes))
-        assert pool.tally("sized")["rows"] == sum(counts) + 140, "padding is not counted"
+    tables = [table(model, sizes, name=model.partition(":")[2]) for model, sizes in MODELS.items()]
+    with serving(*tables) as pool, pool.client() as client:
+        for model, sizes in MODELS.items():
+            name = model.partition(":")[2]
+            for seed, n in enumerate((1, 2, 7, 130)):
+                sent = rows_of(seed, n)
+                check(client.infer(name, **sent), sent, 3, sizes)
+            asyncio.run(both_roads(pool, name, counts, sizes))
+            assert pool.tally(name)["rows"] == sum(counts) + 140, "padding is not counted"
 
 
 def test_every_size_is_warmed_up_and_told() -> None:

@@ -29,13 +29,13 @@ def pool() -> Any:
 
 
 def port_of(client: bp.Client, model: str) -> Port:
-    session = client._session
+    session = client._reaping.session
     assert session is not None
     return session.ports[model]
 
 
 def ring(client: bp.Client) -> None:
-    session = client._session
+    session = client._reaping.session
     assert session is not None
     session.ring()
 

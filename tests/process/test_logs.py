@@ -57,6 +57,8 @@ def test_a_model_error_can_be_followed_from_the_answer_to_the_worker() -> None:
         os.kill(worker, signal.SIGKILL)
         until(lambda: pool.pids("worker") not in ([], [worker]), "another worker")
         until(lambda: infer(0).status == 200, "it serves")
+        again = infer(FAULTS["raises"]).headers["x-request-id"]
+        (successor,) = pool.pids("worker")
         pool.stop()
         lines: list[dict[str, Any]] = [json.loads(line) for line in pool.log.splitlines()]
 
@@ -77,10 +79,20 @@ def test_a_model_error_can_be_followed_from_the_answer_to_the_worker() -> None:
         line
         for line in lines
         if line["role"] == "worker"
-        and (line.get("batch"), line.get("worker")) == (told["batch"], told["worker"])
+        and (line.get("batch"), line["pid"]) == (told["batch"], told["worker_pid"])
     ]
     assert found["post"] == "worker 0 of faulty"
+    assert found["worker"] == told["worker"] == 0, "as status and metrics call it"
+    assert found["worker_pid"] == worker
     assert "raise raised[fault]" in found["exception"]
+
+    # its successor has its place and a pid of its own
+    (later,) = [
+        line
+        for line in lines
+        if line["logger"] == "batchpool.frontend" and line.get("request_id") == again
+    ]
+    assert (later["worker"], later["worker_pid"]) == (0, successor)
 
     # every request is in the access log, once, and nobody's text forged a line
     names = [line["request_id"] for line in access]

@@ -116,20 +116,26 @@ def test_a_stopped_batcher_is_replaced_and_every_request_answered() -> None:
         assert row(pool, "worker 0 of affine")["restarts"] == 0
 
 
-@pytest.mark.parametrize("name", ["batcher", "frontend 0"])
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=["loop", "deadlock"])
-def test_one_that_is_wedged_is_replaced(name: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_those_that_are_wedged_are_replaced(tmp_path: Path) -> None:
+    """An endless loop in one and a deadlock in the other, and the other way round."""
     (tmp_path / "sitecustomize.py").write_text(WEDGES)
     env = {"PYTHONPATH": str(tmp_path)}
+    loop, deadlock = signal.SIGUSR1, signal.SIGUSR2
     with serving("Affine", server=WATCHFUL, env=env) as pool, pool.client() as client:
         assert_right(infer(pool, 1), 1)
-        victim = row(pool, name)["pid"]
-        os.kill(victim, number)
-        future = client.submit("affine", x=np.ones((1, 4), np.float32))
-        successor = await_successor(pool, name, victim)
-        assert successor["last_error"] == "made no progress for more than stall_timeout_s = 2"
-        assert future.result(PATIENCE_S)["y"].tolist() == [[3] * 4]
-        assert_right(infer(pool, 2), 2)
+        for of_batcher, of_frontend in ((loop, deadlock), (deadlock, loop)):
+            wedges = {"batcher": of_batcher, "frontend 0": of_frontend}
+            victims = {name: row(pool, name)["pid"] for name in wedges}
+            for name, number in wedges.items():
+                os.kill(victims[name], number)
+            future = client.submit("affine", x=np.ones((1, 4), np.float32))
+            for name, victim in victims.items():
+                successor = await_successor(pool, name, victim)
+                assert successor["last_error"] == (
+                    "made no progress for more than stall_timeout_s = 2"
+                )
+            assert future.result(PATIENCE_S)["y"].tolist() == [[3] * 4]
+            assert_right(infer(pool, 2), 2)
 
 
 def test_a_stopped_front_end_is_replaced_and_its_queued_connections_are_served() -> None:
@@ -145,23 +151,32 @@ def test_a_stopped_front_end_is_replaced_and_its_queued_connections_are_served()
         until(lambda: row(pool, "frontend 0")["progress_age_s"] is not None, "its first stamp")
 
 
-def test_while_a_front_end_is_stopped_the_other_serves_on() -> None:
+@pytest.fixture(scope="module")
+def careless() -> Iterator[Pool]:
+    """A pool that leaves alone who stands still."""
     with serving("Affine", server={"frontends": 2, **CARELESS}) as pool:
-        victim, other = pool.pids("frontend")
-        with stopped(victim):
-            connections = [infer(pool, value) for value in range(24)]
-            assert select.select(connections, [], [], PATIENCE_S)[0], "answers of the other"
-            assert row(pool, "frontend 1")["pid"] == other
-        for value, connection in enumerate(connections):
-            assert_right(connection, value)
-        assert pool.pids("frontend") == [victim, other], "nobody is killed: it is switched off"
+        yield pool
 
 
-def test_the_status_is_answered_while_the_batcher_is_stopped() -> None:
-    with serving("Affine", server=CARELESS) as pool, pool.client() as client:
+def test_while_a_front_end_is_stopped_the_other_serves_on(careless: Pool) -> None:
+    pool = careless
+    victim, other = pool.pids("frontend")
+    with stopped(victim):
+        connections = [infer(pool, value) for value in range(24)]
+        assert select.select(connections, [], [], PATIENCE_S)[0], "answers of the other"
+        assert row(pool, "frontend 1")["pid"] == other
+    for value, connection in enumerate(connections):
+        assert_right(connection, value)
+    assert pool.pids("frontend") == [victim, other], "nobody is killed: it is switched off"
+
+
+def test_the_status_is_answered_while_the_batcher_is_stopped(careless: Pool) -> None:
+    pool = careless
+    earlier = pool.tally("affine")["batches"]
+    with pool.client() as client:
         client.infer("affine", x=np.ones((1, 4), np.float32))
         before = pool.tally("affine")
-        assert before["batches"] == 1
+        assert before["batches"] == earlier + 1
         (victim,) = pool.pids("batcher")
         with stopped(victim):
             until(lambda: row(pool, "batcher")["state"] == "not answering", "its silence")

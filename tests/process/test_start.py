@@ -18,7 +18,16 @@ import pytest
 
 import batchpool as bp
 from batchpool.shm.segment import remove_leftovers
-from tests.process.pool_under_test import Pool, in_small_shm, serving, shm_names, started, until
+from tests.process.pool_under_test import (
+    ROOT,
+    Pool,
+    command,
+    in_small_shm,
+    serving,
+    shm_names,
+    started,
+    until,
+)
 
 ONES = np.ones((1, 4), np.float32)
 
@@ -107,6 +116,12 @@ def test_a_second_pool_is_refused_and_the_first_goes_on() -> None:
             fourth.socket_is_anothers = True
             assert_refused(fourth, f"port {first.port} on 127.0.0.1 is taken")
         assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+        check = subprocess.run(
+            command("check", str(first.folder / "pool.toml")),
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (check.returncode, check.stderr) == (0, "")
+        assert "\n  port           in use (by a running batchpool, pid " in check.stdout
         with first.client() as other:
             assert other.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from batchpool import cli
+from batchpool.cli import vacancy
 from batchpool.core.config import ModelConfig
 from batchpool.core.errors import StartError
 from batchpool.core.layout import lane_layout
 from batchpool.core.manual import example_toml
 from batchpool.core.tensors import ModelSpec, Tensor
-from batchpool.pool import described, plan, survey
+from batchpool.pool import described, logs, plan, survey
 from batchpool.pool.activation import Activated
 from batchpool.pool.described import Described
+from batchpool.pool.listening import PortTaken
 from batchpool.pool.notify import Notifier
+from batchpool.pool.occupants import Occupant
 from batchpool.pool.plan import Plan
+from batchpool.pool.signals import Signals
 from batchpool.shm import limits
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +49,8 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "describe", describe)
     monkeypatch.setattr(described, "describe", describe)
     monkeypatch.setattr(survey, "available_cores", lambda: 2)
+    monkeypatch.setattr(vacancy, "try_port", lambda host, port: None)
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)  # the log of the tests stays theirs
     for name in ("CUDA_VISIBLE_DEVICES", "RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -63,14 +72,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     monkeypatch.setitem(sys.modules, "batchpool.pool.supervisor", supervisor)
     monkeypatch.setattr("batchpool.pool.supervisor", supervisor, raising=False)
     return plans
-
-
-def status_of(argv: list[str]) -> object:
-    """The exit status of the program; argparse leaves by SystemExit."""
-    try:
-        return cli.main(argv)
-    except SystemExit as exc:
-        return exc.code
 
 
 def config_file(tmp_path: Path, text: str) -> str:
@@ -136,6 +137,58 @@ def test_check_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("model affine: a:B, numpy\n  workers        1: cpu\n")
     assert f"  lane           {limits.size_text(lane_bytes)}\n" in out
     assert "  url            http://127.0.0.1:9000\n  socket         /s\n" in out
+    assert out.endswith("\n  port           free\n")
+
+
+OURS = Occupant(7, ("/usr/bin/batchpool", "serve"))
+
+
+@pytest.mark.parametrize(
+    ("by", "answers", "said"),
+    [
+        ([OURS], False, "in use (by a running batchpool, pid 7)"),
+        ([Occupant(1, ("/sbin/init",))], False, "in use (held by systemd)"),
+        ([], True, "in use (by a running batchpool)"),
+        ([], False, ""),
+        ([Occupant(8, ("nginx",))], True, ""),
+    ],
+)
+def test_check_looks_at_the_port(
+    by: list[Occupant],
+    answers: bool,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = b'{"name":"batchpool"}' if answers else b'{"name":"another"}'
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v2" else 404)
+            self.send_header("Content-Length", str(len(name)))
+            self.end_headers()
+            self.wfile.write(name)
+
+        def log_message(self, *_: object) -> None: ...
+
+    def taken(host: str, port: int) -> None:
+        raise PortTaken(host, port, by)
+
+    monkeypatch.setattr(vacancy, "try_port", taken)
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        port = server.server_port
+        status = cli.main(["check", "--model", "a:B", "--port", str(port)])
+        socket.create_connection(("127.0.0.1", port)).close()  # if nobody has asked it
+    out, err = capsys.readouterr()
+    if said:
+        assert (status, err) == (0, "")
+        assert out.endswith(f"\n  port           {said}\n")
+    else:
+        who = by[0].name if by else "another process"
+        assert status == 1
+        assert err.startswith(f"batchpool: error: port {port} on 127.0.0.1 is taken by {who}; ")
+        assert "  port  " not in out
 
 
 def test_too_little_memory_is_told_after_the_plan(
@@ -159,7 +212,25 @@ def test_too_little_memory_is_told_after_the_plan(
         ([], 2, "the following arguments are required: COMMAND (see batchpool --help)"),
         (["serve", "--prot", "1"], 2, 'unknown argument --prot; did you mean "--port"?'),
         (["serve", "--max-bacth=1"], 2, 'unknown argument --max-bacth=1; did you mean "--max-b'),
-        (["serve", "a.toml", "b.toml"], 2, "unknown argument b.toml (see batchpool --help)"),
+        (["serve", "a.toml", "b.toml"], 2, "unknown argument b.toml (see batchpool serve --help)"),
+        (["serve", "--no-paeg"], 2, 'unknown argument --no-paeg; did you mean "--no-page"?'),
+        (["serve", "--gpu", "0"], 2, "unknown argument --gpu (see batchpool serve --help)"),
+        (["check", "--modle", "a:B"], 2, 'unknown argument --modle; did you mean "--model"?'),
+        (["reload", "--wait"], 2, 'unknown argument --wait; did you mean "--no-wait"?'),
+        (["drain", "--timeout", "3"], 2, 'unknown argument --timeout; did you mean "--timeout-s"?'),
+        (
+            ["drain", "--max-batch=3"],
+            2,
+            "unknown argument --max-batch=3; known: --help, --socket, --port, --timeout-s, --undo"
+            " (see batchpool drain --help)",
+        ),
+        (["status", "--batch", "3"], 2, 'unknown argument --batch; did you mean "--batches"?'),
+        (["layout", "a:B", "--slot=3"], 2, 'unknown argument --slot=3; did you mean "--slots"?'),
+        (["config", "--jsno"], 2, "unknown argument --jsno; known: --help (see batchpool config"),
+        (["sreve"], 2, 'unknown command sreve; did you mean "serve"? (see batchpool --help)'),
+        (["xyzzy"], 2, "unknown command xyzzy (see batchpool --help)"),
+        (["--verison"], 2, 'unknown option before the command, --verison; did you mean "--vers'),
+        (["--port", "1", "serve"], 2, "unknown option before the command, --port; known: --help"),
         (["serve", "--port", "http"], 2, "--port http: expected a whole number from 1 to 65535"),
         (["serve", "--model", "scale.py"], 2, '--model "scale.py": expected MODULE:CLASS'),
         (["serve", "--model", "a:B", "--model", "a:B"], 2, '[[model]]: import = "a:B" stands 2'),
@@ -181,7 +252,7 @@ def test_too_little_memory_is_told_after_the_plan(
 def test_an_error_is_one_line_and_an_exit_status(
     argv: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert status_of(argv) == status
+    assert cli.main(argv) == status
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"batchpool: error: {message}")
@@ -206,6 +277,23 @@ def test_mistakes_in_a_file_name_the_file(
     assert f"{path}: not UTF-8 text: invalid start byte at byte 0\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["serve", "check", "status", "reload", "drain"])
+def test_a_configuration_that_would_be_waited_for_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Plan]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path / "link")):
+        assert cli.main([command, path]) == 2
+        assert capsys.readouterr().err == f"batchpool: error: {path} is not a regular file\n"
+    (tmp_path / "good").symlink_to(config_file(tmp_path, "[server]\nport = 1\n"))
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert cli.main([command, str(tmp_path / "good")]) in (1, 2)
+    assert "regular" not in capsys.readouterr().err
+    assert cli.main([command, str(tmp_path / "gone")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
 def test_layout_draws_a_lane(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["layout", "a:B", "--slots", "100"]) == 0
     assert capsys.readouterr().out == lane_layout(SPEC, 100).drawing() + "\n"
@@ -227,71 +315,25 @@ def test_an_interrupt_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cli.main(["check"]) == 130
 
 
-def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "batchpool", *argv],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        **more,
-    )
+def test_a_hangup_in_the_first_moment_is_kept(
+    served: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While models are described there is no supervisor yet that could reload."""
+    found = []
 
+    def describe(import_name: str, *args: object) -> Described:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return Described(import_name, SPEC, cuda=False)
 
-def test_help_teaches() -> None:
-    top = run("--help")
-    assert top.returncode == 0
-    for word in ("serve", "check", "status", "layout", "config", "examples:", "exit status:"):
-        assert word in top.stdout
-    serve = run("serve", "--help").stdout
-    for word in ("--max-wait-ms", "milliseconds", "(default 64)", "--no-idempotent", "examples:"):
-        assert word in serve
-    assert run("--version").stdout.startswith("batchpool ")
+    def run(*_: object) -> int:
+        signals = Signals()
+        found.append(signals.take())
+        signals.close()
+        return 0
 
-
-def test_the_command_line_is_light() -> None:
-    code = (
-        "import sys, batchpool.cli\n"
-        "try: batchpool.cli.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'starlette', 'uvicorn', 'httptools'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_reader_that_leaves_early_is_no_error() -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m batchpool config | head -n 1; exit ${{PIPESTATUS[0]}}",
-        shell=True,
-        executable="/bin/bash",
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == example_toml().splitlines()[0] + "\n"
-
-
-def test_check_for_real() -> None:
-    done = run("check", "--port", "8123")
-    assert (done.returncode, done.stderr) == (
-        0,
-        "no model given: the example batchpool.examples.affine:Affine on the CPU\n",
-    )
-    assert done.stdout.startswith("model affine: batchpool.examples.affine:Affine, numpy\n")
-    assert "  url            http://127.0.0.1:8123\n" in done.stdout
-
-
-def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "batchpool", "config"],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == ("batchpool: error: cannot write the output: No space left on device\n")
+    before = signal.getsignal(signal.SIGHUP)
+    monkeypatch.setattr(survey, "describe", describe)
+    monkeypatch.setattr(sys.modules["batchpool.pool.supervisor"], "run", run)
+    assert cli.main(["serve"]) == 0
+    assert found == [[("SIGHUP", True)]]
+    assert signal.getsignal(signal.SIGHUP) is before

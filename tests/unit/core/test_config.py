@@ -38,6 +38,8 @@ def test_the_empty_file_is_the_defaults() -> None:
         "max_clients": 32,
         "client_slots": 1024,
         "max_body_mib": 64,
+        "max_bodies_mib": 0,
+        "receive_timeout_s": 120.0,
         "load_timeout_s": 600.0,
         "stall_timeout_s": 4.0,
         "drain_s": 30.0,
@@ -229,6 +231,14 @@ def test_a_stall_timeout_too_short_for_healthy_processes(seconds: float) -> None
     assert refusal(f"[server]\nstall_timeout_s = {seconds}") == (
         f"pool.toml: stall_timeout_s = {seconds}: expected 0 or at least 0.1 seconds"
     )
+
+
+def test_the_bound_of_all_bodies_lets_the_largest_in() -> None:
+    assert refusal("[server]\nmax_body_mib = 9\nmax_bodies_mib = 8") == (
+        "pool.toml: max_bodies_mib = 8: a body may have max_body_mib = 9; expected at least as much"
+    )
+    text = '[server]\nmax_body_mib = 9\nmax_bodies_mib = "auto"'
+    assert load_toml(text, "pool.toml").server.max_bodies_mib == 0
 
 
 def test_a_config_made_in_python_passes_the_same_checks() -> None:

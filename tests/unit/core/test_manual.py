@@ -74,6 +74,6 @@ def test_a_readme_without_the_markers_is_refused() -> None:
 
 def test_every_error_stands_in_the_table_with_its_own_status_and_code() -> None:
     lines = errors_markdown().splitlines()[2:]
-    assert len(lines) == len(all_errors()) == 14
+    assert len(lines) == len(all_errors()) == 15
     assert "| 503 | `overloaded` | `Overloaded` |" in "\n".join(lines)
     assert not any("| |" in line for line in lines), "every class says when it is raised"

@@ -162,6 +162,32 @@ def test_bfloat16_bits_are_those_of_torch(value: float) -> None:
     assert torch.equal(found, want) or (torch.isnan(found).all() and torch.isnan(want).all())
 
 
+HALF = Tensor("temperature", "bfloat16")
+
+
+@settings(deadline=None)
+@given(st.one_of(st.floats(width=32), st.integers(-(10**40), 10**40), st.floats()))
+def test_a_bfloat16_parameter_is_given_as_a_number(value: float) -> None:
+    torch = pytest.importorskip("torch")
+    if math.isnan(value):
+        assert as_row_value(HALF, value) == 0x7FC0
+        return
+    want = torch.tensor([float(value)], dtype=torch.float32).to(torch.bfloat16)
+    if math.isfinite(value) and not torch.isfinite(want).all():
+        with pytest.raises(InvalidRequest, match=r"parameter 'temperature': .* fit bfloat16"):
+            as_row_value(HALF, value)
+        return
+    bits = torch.tensor([as_row_value(HALF, value)], dtype=torch.int32).to(torch.int16)
+    assert torch.equal(bits.view(torch.bfloat16), want)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, [1.0], 1e39, -(10**400), np.bool_(True)])
+def test_what_is_no_bfloat16_is_refused(value: object) -> None:
+    with pytest.raises(InvalidRequest, match="parameter 'temperature'"):
+        as_row_value(HALF, value)
+    assert as_row_value(HALF, np.float64(1.5)) == as_row_value(HALF, 1.5) == 0x3FC0
+
+
 K = model(
     X,
     parameters=(

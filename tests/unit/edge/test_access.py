@@ -153,10 +153,11 @@ async def test_what_is_no_http_has_an_id_and_a_line(log: pytest.LogCaptureFixtur
     assert MADE.fullmatch(answer.headers["x-request-id"])
     assert other.headers["x-request-id"] == "mine"
     assert [
-        (line["path"], line["request_id"], line["code"], line["road"]) for line in told(log)
+        (line["path"], line["request_id"], line["code"], line["error"], line["road"])
+        for line in told(log)
     ] == [
-        ("-", answer.headers["x-request-id"], "invalid_request", "none"),
-        ("/a", "mine", "invalid_request", "none"),
+        ("-", answer.headers["x-request-id"], "invalid_request", answer.object["error"], "none"),
+        ("/a", "mine", "invalid_request", other.object["error"], "none"),
     ]
 
 
@@ -187,6 +188,7 @@ async def test_a_line_tells_of_a_request(fast: bool, log: pytest.LogCaptureFixtu
         "status": 200,
         "request_id": "mine",
         "code": "ok",
+        "model": "affine",
         "rows": 3,
         "bytes_in": 48,
         "bytes_out": len(answer.body),
@@ -217,10 +219,13 @@ async def test_the_log_of_errors_has_no_good_requests(
     sent = [raw(), raw(X_Request_Id="good"), raw(BODY[:-1]), raw(X_Request_Priority="high")]
     found = await answers_to(fast, *sent, access_log="errors")
     assert [id_in(answer) for answer in found.answers] == [None, "good", "made", "made"]
-    assert [(line["status"], line["code"], line["bytes_in"]) for line in told(log)] == [
-        (400, "invalid_request", 15),
-        (400, "invalid_request", 16),
-    ]
+    size, priority = told(log)
+    assert (size["status"], size["code"], size["model"]) == (400, "invalid_request", "affine")
+    assert size["error"].startswith("input 'x': the raw body has 15 bytes; whole rows of ")
+    assert size["bytes_in"] == 15
+    assert (priority["status"], priority["model"]) == (400, "affine")
+    assert priority["error"] == ("header X-Request-Priority is 'high'; a whole number was expected")
+    assert priority["bytes_in"] == 16
 
 
 @both_roads
@@ -300,7 +305,8 @@ async def test_a_caller_that_leaves_has_a_line(
         it.pool.release()
     (line,) = told(log)
     assert (line["status"], line["code"], line["request_id"]) == (499, "cancelled", "mine")
-    assert line["bytes_out"] == 0
+    assert (line["model"], line["bytes_in"], line["bytes_out"]) == ("affine", part, 0)
+    assert "error" not in line
 
 
 @on_loop

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from batchpool.core.errors import TooLarge
+from batchpool.core.errors import Overloaded, TooLarge
+from batchpool.edge.bodies import Bodies, Held
 from batchpool.edge.upload import Upload
 from tests.unit.edge.loops import on_loop
 
 CHUNKED = {b"transfer-encoding": b"chunked"}
+
+
+def held(most_bytes: int = 1000) -> Held:
+    return Held(Bodies(most_bytes))
 
 
 class Pieces:
@@ -46,21 +51,21 @@ def test_what_the_headers_say(headers: dict[bytes, bytes], ended: bool, awaited:
 async def test_a_body_in_one_piece_is_not_copied() -> None:
     piece = b"whole body"
     upload = Upload(Pieces(piece), CHUNKED)
-    assert await upload.read(100) is piece
+    assert await upload.read(100, held()) is piece
     assert upload.ended
 
 
 @on_loop
 async def test_pieces_are_joined() -> None:
     upload = Upload(Pieces(b"a", b"", b"bc", b""), CHUNKED)
-    assert await upload.read(3) == b"abc"
+    assert await upload.read(3, held()) == b"abc"
     assert upload.ended
 
 
 @on_loop
 async def test_no_body_is_empty_without_asking() -> None:
     receive = Pieces()
-    assert await Upload(receive, {}).read(100) == b""
+    assert await Upload(receive, {}).read(100, held()) == b""
 
 
 @pytest.mark.parametrize("pieces", [(b"abcd",), (b"ab", b"cd"), (b"a", b"b", b"c", b"d", b"e")])
@@ -69,14 +74,25 @@ async def test_too_large_as_soon_as_the_limit_is_passed(pieces: tuple[bytes, ...
     receive = Pieces(*pieces)
     upload = Upload(receive, CHUNKED)
     with pytest.raises(TooLarge, match="larger than 3 bytes"):
-        await upload.read(3)
+        await upload.read(3, held())
     assert len(receive.left) == (1 if len(pieces) == 5 else 0)
+
+
+@on_loop
+async def test_a_body_is_held_until_its_last_piece() -> None:
+    receive, of_body = Pieces(b"abc", b"def", b"ghi"), held(6)
+    assert await Upload(receive, CHUNKED).read(9, of_body) == b"abcdefghi"
+    assert of_body.size == 6
+    receive = Pieces(b"abc", b"def", b"ghi", b"j")
+    with pytest.raises(Overloaded):
+        await Upload(receive, CHUNKED).read(99, held(8))
+    assert receive.left == [b"j"]
 
 
 @on_loop
 async def test_a_caller_who_goes() -> None:
     upload = Upload(Pieces(b"a", b"b", end=False), CHUNKED)
-    assert await upload.read(100) is None
+    assert await upload.read(100, held()) is None
     assert upload.lost
 
 
@@ -96,6 +112,6 @@ async def test_discard_ends_with_the_body_with_the_caller_and_at_its_bound() -> 
 @on_loop
 async def test_until_lost() -> None:
     upload = Upload(Pieces(b""), CHUNKED)
-    assert await upload.read(1) == b""
+    assert await upload.read(1, held()) == b""
     await upload.until_lost()
     assert upload.lost

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import socket
 
 import numpy as np
 import pytest
 
 from batchpool.edge.connection import Connection, ConnectionLimits
+from batchpool.edge.fastpath import fast_protocol
 from tests.unit.edge.calls import affine, affine_answer, binary, numbers
 from tests.unit.edge.edge_double import Site, calling, edge, request, serving
 from tests.unit.edge.loops import on_loop, until
@@ -24,20 +27,23 @@ async def no_connections(site: Site) -> None:
     await until(lambda: site.connections == 0, "the connection is ended")
 
 
+POST = b"POST /v2/models/affine/infer HTTP/1.1\r\n"
+
+
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "statuses"),
     [
-        b"P",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nHost: po",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nContent-Length: 64000000\r\n\r\n0123456789",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nContent-Length: 640\r\n\r\n0123456789",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01",
-        b"POST /nowhere HTTP/1.1\r\nContent-Length: 640\r\n\r\n0123456789",
-        request(INFER, GOOD) + b"GET /v2 HT",
+        (b"P", [408]),
+        (POST + b"Host: po", [408]),
+        (POST + b"Content-Length: 64000000\r\n\r\n0123456789", [413]),
+        (POST + b"Content-Length: 640\r\n\r\n0123456789", [408]),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n01", [408]),
+        (b"POST /nowhere HTTP/1.1\r\nContent-Length: 640\r\n\r\n0123456789", [404]),
+        (request(INFER, GOOD) + b"GET /v2 HT", [200, 408]),
     ],
 )
 @on_loop
-async def test_a_stalled_sender_is_dropped_and_holds_no_slot(sent: bytes) -> None:
+async def test_a_stalled_sender_is_told_and_holds_no_slot(sent: bytes, statuses: list[int]) -> None:
     async with edge(Affine) as it, serving(it, QUICK) as site:
         async with calling(site) as stalled, calling(site) as other:
             await stalled.send(sent)
@@ -46,23 +52,57 @@ async def test_a_stalled_sender_is_dropped_and_holds_no_slot(sent: bytes) -> Non
                 await until(lambda: it.pool.port("affine").map.claimed == 0, "no slot is held")
                 await other.send(request(INFER, GOOD))
                 assert (await other.answer()).object["outputs"][0]["data"] == affine_answer(3)
+            answers = ended.result()
+            found = re.findall(rb"HTTP/1.1 (\d+) ", answers)
+            assert [int(status) for status in found] == statuses
+            if statuses[-1] == 408:
+                assert b"connection: close\r\n" in answers
+                assert answers.endswith(b'for 0.1 s","code":"request_timeout"}')
         await no_connections(site)
         assert site.server.server_state.tasks == set()
 
 
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
 @on_loop
-async def test_a_trickle_is_not_a_stall_but_has_an_end_too() -> None:
+async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
+    fast: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = ConnectionLimits(stall_s=2, arrival_s=0.6)
-    async with edge(Affine) as it, serving(it, limits) as site, calling(site) as caller:
-        await caller.send(b"POST /v2/models/affine/infer HTTP/1.1\r\nContent-Length: 9000\r\n\r\n")
+    caplog.set_level(logging.INFO, logger="batchpool.access")
+    async with (
+        edge(Affine, server={"access_log": "errors"}) as it,
+        serving(it, limits, fast=fast) as site,
+        calling(site) as caller,
+    ):
+        await caller.send(POST + b"X-Request-Id: slow\r\nContent-Length: 9000\r\n\r\n")
         begun_s = asyncio.get_running_loop().time()
-        try:
-            while not caller.reader.at_eof():
-                await caller.send(b" ")
-                await asyncio.sleep(0.01)  # the trickle itself
-        except (ConnectionError, RuntimeError):  # uvloop says the latter of a closed transport
-            pass
+        answered = asyncio.create_task(caller.answer())
+        sent = 0
+        while not answered.done():
+            await caller.send(b" ")
+            sent += 1
+            await asyncio.sleep(0.01)  # the trickle itself
         assert asyncio.get_running_loop().time() - begun_s >= limits.arrival_s
+        answer = answered.result()
+        assert answer.refused == (408, "request_timeout")
+        assert answer.object["error"] == "the request was not complete within 0.6 s"
+        assert answer.headers["connection"] == "close"
+        assert answer.headers["x-request-id"] == "slow"
+        await no_connections(site)
+        assert site.server.server_state.tasks == set()
+        assert it.front.bodies.held_bytes == 0
+        counts = it.front.meters.totals().values("http_requests_total", "code", model="affine")
+        assert counts == {"408": 1}, "once, on either road"
+        (line,) = [found.args for found in caplog.records if found.name == "batchpool.access"]
+        assert isinstance(line, dict)
+        assert (line["status"], line["request_id"], line["model"]) == (408, "slow", "affine")
+        assert 0 < line["bytes_in"] <= sent
+
+
+@on_loop
+async def test_how_long_a_request_may_take_to_arrive_is_configured() -> None:
+    async with edge(Affine, server={"receive_timeout_s": 7.5}) as it:
+        assert fast_protocol(it.front).limits == ConnectionLimits(arrival_s=7.5)
 
 
 @on_loop

@@ -101,6 +101,14 @@ def test_a_class_inside_a_class_and_a_package(models: Path) -> None:
     assert ask("deep.models:Box.Inner").spec == SCALE
 
 
+def test_a_module_that_is_no_regular_file(models: Path) -> None:
+    os.mkfifo(models / "piped.py")
+    (models / "real.txt").write_text(MODEL)
+    (models / "linked.py").symlink_to("real.txt")
+    assert refusal("piped:Scale").endswith(f"{models}/piped.py is not a regular file")
+    assert ask("linked:Scale").spec == SCALE
+
+
 def test_what_is_wrong_is_one_line_with_the_place(models: Path) -> None:
     (models / "broken.py").write_text(
         "x = 1\n\ndef f():\n    raise ValueError('no\\nweights')\nf()"

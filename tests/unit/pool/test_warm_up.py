@@ -48,6 +48,12 @@ def calls(recorder: Recorder, *sizes: int) -> list[dict[str, Any]]:
     return recorder.calls
 
 
+def test_a_bfloat16_parameter_is_warmed_up_with_its_bits() -> None:
+    parameters = (Tensor("scale", "bfloat16", default=0.5),)
+    rows = warm_up_rows(Recorder(), model(Tensor("x", "float32"), parameters=parameters))
+    assert (rows["scale"].dtype, rows["scale"].tolist()) == (np.uint16, [0x3F00])
+
+
 def test_every_size_is_run_twice() -> None:
     found = calls(Recorder(), 1, 3, 8)
     assert [(call["n"], call["rows"]) for call in found] == [(n, n) for n in (1, 1, 3, 3, 8, 8)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
-from batchpool.core.tensors import Dim, ModelSpec
+from batchpool.core.tensors import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import Form, InferRequest, OutputChoice
 from tests.unit.wire.calls import AFFINE, MIXED, X, echo, floats
@@ -51,6 +53,31 @@ def test_a_request_is_views_of_the_body_and_all_outputs() -> None:
     x = request.rows.tensors["x"]
     assert x.tolist() == [[1, 2, 3, 4]]
     assert np.shares_memory(x, np.frombuffer(body, np.uint8))
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_bfloat16_parameter_is_a_number_in_every_form(required: bool) -> None:
+    parameter = Tensor("scale", "bfloat16", default=None if required else 0.5)
+    spec = replace(AFFINE, parameters=(parameter,))
+    codec = Codec(spec)
+    row = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
+    for scale, bits in ((2, 0x4000), (1.5, 0x3FC0)):
+        asked = {"parameters": {"scale": scale}}
+        plain = json.dumps({"inputs": [row | {"data": [1, 2, 3, 4]}], **asked}).encode()
+        sized = row | {"parameters": {"binary_data_size": 16}}
+        head = json.dumps({"inputs": [sized], **asked}).encode()
+        length = {b"inference-header-content-length": b"%d" % len(head)}
+        for headers, body in (
+            ({}, plain),
+            (length, head + X),
+            (HEADERS, msgpack.packb(GOOD | asked)),
+        ):
+            assert codec.parse(headers, body).rows.parameters == {"scale": bits}
+    if required:
+        assert "parameter 'scale' of model 'affine' is missing" in refused(spec, GOOD)
+    else:
+        assert ask(spec, GOOD).rows.parameters == {"scale": 0x3F00}
+    assert "parameter 'scale'" in refused(spec, GOOD | {"parameters": {"scale": 1e39}})
 
 
 def test_text_parameters_outputs_and_id() -> None:

@@ -32,10 +32,6 @@ def errors_of(schema: dict[str, Any], content: Any) -> list[str]:
     return [error.message for error in Draft202012Validator(schema).iter_errors(content)]
 
 
-# A parameter that has no default and cannot be given as a number can never be given.
-askable = specs().filter(lambda spec: all(p.dtype != "bfloat16" for p in spec.parameters))
-
-
 @settings(max_examples=8, deadline=None)
 @given(specs())
 def test_the_document_of_any_model_is_valid(spec: ModelSpec) -> None:
@@ -74,7 +70,7 @@ def test_every_error_that_a_caller_can_meet_is_told() -> None:
 
 
 @settings(deadline=None)
-@given(askable)
+@given(specs())
 def test_the_sample_of_any_model_is_taken_and_fits_its_schema(spec: ModelSpec) -> None:
     request, zeros = sample_request(spec)
     text = json.dumps(request).encode()
@@ -144,7 +140,7 @@ def test_parameters_are_those_of_the_model_and_the_protocol() -> None:
 
 
 @settings(deadline=None)
-@given(askable, st.booleans())
+@given(specs(), st.booleans())
 def test_answers_of_any_model_fit_its_schema(spec: ModelSpec, binary: bool) -> None:
     request, zeros = sample_request(spec)
     if binary:

@@ -1,0 +1,268 @@
+"""The command line's parser: every command with its flags, its manual and its exit statuses.
+
+Importing this imports neither torch nor an HTTP library; each command imports what it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from typing import Any, NoReturn
+
+from batchpool.cli.configured import add_config_argument, add_pool_arguments
+from batchpool.cli.explain import config, layout
+from batchpool.cli.operate import (
+    DRAIN_EPILOG,
+    DRAIN_EXITS,
+    DRAIN_HELP,
+    RELOAD_EPILOG,
+    RELOAD_EXITS,
+    RELOAD_HELP,
+    drain,
+    reload,
+    seconds,
+)
+from batchpool.cli.serve import check, serve
+from batchpool.cli.status import SOME_BATCHES, batches_of, status
+from batchpool.core.flags import add_flags
+from batchpool.core.manual import EXAMPLE_IMPORT
+
+EXIT_USAGE = 2
+
+_FEW_OPTIONS = 8  # may be listed in an error
+_TOP_EPILOG = """\
+examples:
+  batchpool serve                              a built-in example on the CPU
+  batchpool serve --model my_models:Scale      your model, no configuration needed
+  batchpool config > batchpool.toml            a configuration with every key explained
+  batchpool check batchpool.toml               what would be started, and does it fit
+  batchpool serve batchpool.toml --port 9000   flags win over the file
+
+exit status: 0 done, 1 failed, 2 wrong usage or configuration; batchpool COMMAND --help says
+what that means there
+"""
+_SERVE_EPILOG = """\
+examples:
+  batchpool serve --model my_models:Scale --max-batch 128 --max-wait-ms 5
+  batchpool serve --model my_models:Scale --devices 0,1 --workers-per-device 2
+  batchpool serve batchpool.toml --frontends 8 --log-level debug
+
+"""
+_CHECK_EPILOG = """\
+examples:
+  batchpool check --model my_models:Scale --max-batch 128
+  batchpool check batchpool.toml
+
+"""
+_FLAGS = """\
+Flags are named as the keys of the configuration (batchpool config prints them) and win over
+it. Units are part of the names: _ms milliseconds, _s seconds, _mib MiB.
+
+"""
+_SERVE_EXITS = (
+    "stopped as asked, accepted requests were answered",
+    "could not start: a model that cannot be loaded, a port that is taken, too little memory, a"
+    "\n     device that is not there; or stopped with requests under way",
+)
+_CHECK_EXITS = (
+    "it could be started",
+    "it could not: a model that cannot be loaded, a port that is taken, too little memory, a"
+    "\n     device that is not there",
+)
+_STATUS_EXITS = ("printed", "nobody answers")
+_LAYOUT_EXITS = ("printed", "the model cannot be loaded, or its lane would be too large")
+_CONFIG_EXITS = ("printed", "it could not be written")
+
+Command = Callable[[argparse.Namespace], int]
+
+
+class WrongUsage(Exception):
+    """A command line that says nothing sensible; the text is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and does not overlook that its help cannot be written."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(f"{message} (see {self.prog} --help)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        (file or sys.stderr).write(message)
+
+    def unknown(self, what: str, name: str, known: Iterable[str]) -> NoReturn:
+        """Refuse a name, with the closest one that there is."""
+        known = list(known)
+        close = difflib.get_close_matches(name.partition("=")[0], known, n=1)
+        if close:
+            self.error(f'unknown {what} {name}; did you mean "{close[0]}"?')
+        few = name.startswith("-") and len(known) <= _FEW_OPTIONS
+        self.error(f"unknown {what} {name}" + (f"; known: {', '.join(known)}" if few else ""))
+
+    @property
+    def options(self) -> list[str]:
+        """Every long option."""
+        return [name for name in self._option_string_actions if name.startswith("--")]
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line; `words` is the line itself. Raises WrongUsage, and
+    SystemExit after it has printed a help."""
+    parser, commands = _parser()
+    first = words[0] if words else ""
+    if first.startswith("-"):
+        if first not in ("-h", *parser.options):
+            parser.unknown("option before the command,", first, parser.options)
+    elif first and first not in commands:
+        parser.unknown("command", first, commands)
+    args, rest = parser.parse_known_args(words)
+    if rest:
+        of = commands[first]
+        of.unknown("argument", rest[0], of.options if rest[0].startswith("-") else ())
+    args.words = list(words)
+    return args
+
+
+def _parser() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(
+        prog="batchpool",
+        description="Batched model inference for one machine: many clients, shared memory,"
+        " one worker per GPU.",
+        epilog=_TOP_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"batchpool {_version()}")
+    commands: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    _add_config_command(
+        commands,
+        "serve",
+        serve,
+        "serve models over HTTP and shared memory until stopped",
+        _SERVE_EPILOG,
+        _SERVE_EXITS,
+    )
+    _add_config_command(
+        commands,
+        "check",
+        check,
+        "print what serve would start, and whether it fits",
+        _CHECK_EPILOG,
+        _CHECK_EXITS,
+    )
+    asks = _add(commands, "status", status, "print the state of a running pool", _STATUS_EXITS)
+    add_pool_arguments(asks)
+    asks.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    asks.add_argument(
+        "--batches",
+        type=batches_of,
+        nargs="?",
+        const=SOME_BATCHES,
+        metavar="N",
+        help=f"print the last N batches instead, newest last (default {SOME_BATCHES}, most 1024)",
+    )
+    _add_operations(commands)
+    draws = _add(
+        commands, "layout", layout, "draw the shared memory of a model's lane", _LAYOUT_EXITS
+    )
+    draws.add_argument("model", metavar="MODULE:CLASS", help="the model's class")
+    draws.add_argument(
+        "--slots", metavar="N", type=int, help="rows the lane holds (default: as serve chooses)"
+    )
+    _add(
+        commands,
+        "config",
+        config,
+        "print a configuration file with every key explained",
+        _CONFIG_EXITS,
+    )
+    return parser, commands.choices
+
+
+def _add_operations(commands: argparse._SubParsersAction[_Parser]) -> None:
+    """What tells a running pool what to do."""
+    reloads = _add(commands, "reload", reload, RELOAD_HELP, RELOAD_EXITS, epilog=RELOAD_EPILOG)
+    add_pool_arguments(reloads)
+    reloads.add_argument(
+        "--no-wait", action="store_true", help="ask for it and do not wait for its end"
+    )
+    reloads.add_argument(
+        "--cancel",
+        action="store_true",
+        help="give up the one under way, as long as it can be undone",
+    )
+    drains = _add(commands, "drain", drain, DRAIN_HELP, DRAIN_EXITS, epilog=DRAIN_EPILOG)
+    add_pool_arguments(drains)
+    drains.add_argument(
+        "--timeout-s",
+        metavar="N",
+        type=seconds,
+        default=30.0,
+        help="how long to wait for the answers (default 30)",
+    )
+    drains.add_argument("--undo", action="store_true", help="take requests again")
+
+
+def _add(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    command: Command,
+    text: str,
+    exits: tuple[str, str],
+    *,
+    epilog: str = "",
+    **more: Any,
+) -> _Parser:
+    """exits: what the statuses 0 and 1 mean."""
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"{epilog}exit status:\n  0  {exits[0]}\n  1  {exits[1]}\n"
+        f"  {EXIT_USAGE}  wrong usage or configuration\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **more,
+    )
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_config_command(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    command: Command,
+    text: str,
+    epilog: str,
+    exits: tuple[str, str],
+) -> None:
+    parser = _add(
+        commands,
+        name,
+        command,
+        text,
+        exits,
+        usage=f"batchpool {name} [CONFIG.toml] [--model MODULE:CLASS ...] [flags]",
+        epilog=epilog + _FLAGS,
+    )
+    add_config_argument(parser)
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="a model to serve, besides those of the file; may be given several times (default:"
+        f" {EXAMPLE_IMPORT} on the CPU, if there is no file either)",
+    )
+    add_flags(parser)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("batchpool")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

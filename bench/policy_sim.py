@@ -24,8 +24,8 @@ import numpy.typing as npt
 from batchpool.core.batching import NEVER_NS, Limits
 from batchpool.core.errors import Status
 from batchpool.core.layout import RECORDS, worker_layout
+from batchpool.core.lifecycle import Gate, Reason
 from batchpool.core.lifecycle import Outcome as BatchOutcome
-from batchpool.core.lifecycle import Reason
 from batchpool.core.queue import FIELDS, Field
 from batchpool.core.turns import DEFAULT
 from batchpool.pool.batcher import Batcher, ModelQueue
@@ -40,14 +40,13 @@ THINK_NS = 100_000
 WATERMARK = 3686
 TIMEOUT_NS = 30 * 10**9
 SIGMA = 0.05
-TAIL_SHARE = 0.01  # of the batches take TAIL_TIMES as long
 TAIL_TIMES = 2.0
 _NO_ROWS = np.empty((FIELDS, 0), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What a batch's time is multiplied with: a lognormal factor, and for some TAIL_TIMES."""
+    """What a batch's time is multiplied with: a lognormal factor, and TAIL_TIMES for a share."""
 
     sigma: float = SIGMA
     tail_share: float = 0.0
@@ -98,7 +97,9 @@ class _Lane:
 
     def __init__(self, rows: int, watermark: int) -> None:
         self.lane = SimpleNamespace(
-            state=np.zeros(rows, dtype=np.uint8), write_status=self._write_status
+            state=np.zeros(rows, dtype=np.uint8),
+            write_status=self._write_status,
+            gate=SimpleNamespace(get=lambda: Gate.CLOSED),
         )
         self.running = 0
         self.came = _NO_ROWS

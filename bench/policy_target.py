@@ -14,14 +14,18 @@ from itertools import product
 
 from batchpool.core.batching import Limits
 from bench.policy_loads import PROFILES, SWEPT, Profile, arrivals_ns, seed_of
-from bench.policy_sim import TAIL_SHARE, Noise, Simulation
+from bench.policy_sim import Noise, Simulation
 from bench.policy_sweep import MS, TARGET, TARGET_TIMES, Point, figures, limits_of
 
 WAITS_MS = (0, 1, 2, 5, 10, 20, 50)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LOADS = (0.05, 0.2, 0.5, 0.8, 0.95, 1.1, 2.0)
+_SLOW_LOADS = (0.5, 0.95, 1.1, 2.0)
+_SLOW_ROWS = 3  # times as many: two slow batches in a row are not the tail of the whole run then
 _SHARES = (0.99, 0.97, 0.95, 0.92, 0.89, 0.85, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1)
-NOISES = {"steady": Noise(), "outliers": Noise(tail_share=TAIL_SHARE)}
+STEADY = "steady"
+_SLOW = (0.005, 0.01, 0.02, 0.05)  # of the batches take TAIL_TIMES as long
+NOISES = {STEADY: Noise()} | {f"{share:.1%} slow": Noise(tail_share=share) for share in _SLOW}
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,14 @@ class Task:
 
 
 def tasks(rows: int) -> Iterator[Task]:
-    """One worker of each profile; several, and outliers, of two."""
+    """One worker of each profile; several, and slow batches, of two."""
     for name in (*SWEPT, "engine-steps"):
-        yield Task(name, 1, "steady", rows)
+        yield Task(name, 1, STEADY, rows)
     for name in ("per-call", "gpu"):
-        yield Task(name, 4, "steady", rows)
-        yield Task(name, 1, "outliers", rows)
+        yield Task(name, 4, STEADY, rows)
+        for noise in NOISES:
+            if noise != STEADY:
+                yield Task(name, 1, noise, _SLOW_ROWS * rows)
 
 
 def target_ns(profile: Profile) -> float:
@@ -75,7 +81,8 @@ def compute(task: Task) -> tuple[Task, Point, list[Point]]:
     profile = PROFILES[task.profile]
     capacity = profile.capacity_per_s(task.workers)
     points = []
-    for shape, load in product(("poisson", "bursts"), LOADS):
+    loads = LOADS if task.noise == STEADY else _SLOW_LOADS
+    for shape, load in product(("poisson", "bursts"), loads):
         seed = seed_of(task.profile, task.workers, shape, load)
         limits = replace(limits_of(TARGET, profile), target_ns=round(target_ns(profile)))
         simulation = Simulation(profile, limits, task.workers, noise=NOISES[task.noise], seed=seed)

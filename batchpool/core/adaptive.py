@@ -5,7 +5,10 @@ two) share an average that forgets slowly, and a weighted line goes through the 
 slow batch moves little, and sizes that were not seen for a while are not forgotten.
 
 `Traffic` averages arrivals: the gap between them and how many rows each brings (exponentially
-weighted, so that a burst shows after a few arrivals).
+weighted, so that a burst shows after a few arrivals). What comes in after a silence of more than
+`_SILENCE` usual gaps belongs to no burst that is known of: until the next arrival that silence is
+the gap, and what has come in is all that is expected in it. So, whatever came before, after a
+silence of `_SILENCE` times `base` nobody waits for company, and never longer than `base`.
 
 `patience_ns` is the rule. A worker is idle and n rows wait. Running them now makes the next
 k rows, which come in after a gap g, wait for t(n) first; waiting for them makes n rows wait
@@ -23,13 +26,15 @@ one worker that is `base`: who is left behind waits for a whole batch more. With
 
 With several workers the rule would see too little: a small batch holds the worker that the next
 rows need. There n rows wait until they are so many that batches of that size keep up with the
-arrivals, rate <= workers x n / t(n), or until arrivals stop; but not where that would take longer
-than base, which is all that company can save.
+arrivals, rate <= workers x n / t(n), or until arrivals stop; but not where that, or the next
+arrival, would take longer than base, which is all that company can save.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from heapq import nlargest
 
 SMOOTHING = 8  # arrivals an average of traffic reaches back
 _BATCHES = 16  # batches an average of times reaches back
@@ -38,11 +43,14 @@ _OUTLIER = 4.0  # times its average counts as this many averages at most
 _QUANTILE = 0.99
 _STEP = 0.05
 _UP, _DOWN = 1 + _STEP * _QUANTILE, 1 + _STEP * (_QUANTILE - 1)  # what the spread is moved by
+_TAIL_BATCHES = 512  # whose times are remembered
+_TAIL_RARE = 200  # one in so many batches makes the tail
 _CYCLES = 4  # batches an average of what follows one reaches back
 _ECHO_FRONT = 4  # an echo comes in the first part of a cycle: its mean below a quarter of it
 _ECHO_TIMES = 4  # its mean delay: nearly all of it has come then
 _SLACK = 1.3  # how much faster than the arrivals several workers should be
 _GAPS = 3  # usual gaps without an arrival: nobody comes any more
+_SILENCE = 8  # usual gaps: random arrivals bear that once in 3,000 times
 _EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean over geometric mean
 _REFIT_EVERY = 8  # batches, once there were `_BATCHES` of them
 
@@ -58,7 +66,9 @@ class BatchTime:
         self.base_ns = 0.0
         self.row_ns = 0.0
         self.spread = 1.25  # the 99th percentile of measured over fitted times
+        self.tail = 1.25  # what all but one in 200 keep; at least the spread
         self.batches = 0
+        self._times: deque[float] = deque(maxlen=_TAIL_BATCHES)  # measured over fitted, of late
         self._classes: dict[int, list[float]] = {}  # bit length of n -> [count, mean n, mean ns]
 
     @property
@@ -84,18 +94,33 @@ class BatchTime:
         if self._sizes:
             n = self._padded(n)
         if self.batches >= 2:
-            above = ns / self.mean_ns(n) > self.spread
-            moved = self.spread * (_UP if above else _DOWN)
+            times = ns / self.mean_ns(n)
+            moved = self.spread * (_UP if times > self.spread else _DOWN)
             self.spread = min(_OUTLIER, max(1.02, moved))
+            if self.batches >= _BATCHES:
+                self._times.append(times)
         average = self._classes.setdefault(n.bit_length(), [0.0, 0.0, 0.0])
         count, n_mean, ns_mean = average
         if count >= 2:
             ns = min(ns, _OUTLIER * ns_mean)
+        elif self.row_ns and self.batches >= _BATCHES:  # the line says what to expect of others
+            ns = min(ns, _OUTLIER * self.mean_ns(n))
         count = min(count + 1, _BATCHES)
         average[:] = count, n_mean + (n - n_mean) / count, ns_mean + (ns - ns_mean) / count
         self.batches += 1
         if self.batches <= _BATCHES or self.batches % _REFIT_EVERY == 0:
             self._fit()
+            self.tail = max(self.spread, min(_OUTLIER, self._slow()))
+
+    def _slow(self) -> float:
+        """What one in 200 of those of late took, while they are few the slowest of them.
+
+        The spread follows a change by steps, and knows nothing of times rarer than its one in a
+        hundred; whoever stands behind another batch needs to know of them at once.
+        """
+        if not self._times:
+            return 0.0
+        return nlargest(math.ceil(len(self._times) / _TAIL_RARE), self._times)[-1]
 
     def _fit(self) -> None:
         """Weighted least squares through the averages; neither part is below zero."""
@@ -122,22 +147,28 @@ class Traffic:
     """How rows come in.
 
     gap_ns: between arrivals, as is usual: one long silence between bursts says nothing about the
-    gaps inside one. rows: that one arrival brings. last_ns: when rows came last.
+    gaps inside one, but nothing else is known until the next arrival. rows: that one arrival
+    brings. last_ns: when rows came last.
     """
 
     def __init__(self) -> None:
-        self.rows = 1.0
         self.last_ns = 0
+        self._rows = 1.0
         self._gap = _Usual()
         self._mean_gap_ns = _LONGEST_GAP_NS
+        self._silence_ns = 0  # before the last arrival, if it was one
+        self._came = 0  # with the last arrival
         self._echo = _Echo()
 
     def arrived(self, n: int, now_ns: int) -> None:
         """n >= 1 rows came in together."""
-        gap_ns = min(_LONGEST_GAP_NS, max(1.0, now_ns - self.last_ns))
-        self._gap.add(gap_ns)
-        self._mean_gap_ns += (gap_ns - self._mean_gap_ns) / SMOOTHING
-        self.rows += (n - self.rows) / SMOOTHING
+        gap_ns = now_ns - self.last_ns
+        self._silence_ns = gap_ns if gap_ns > _SILENCE * self._gap.ns else 0
+        self._came = n
+        usual_ns = min(_LONGEST_GAP_NS, max(1.0, gap_ns))
+        self._gap.add(usual_ns)
+        self._mean_gap_ns += (usual_ns - self._mean_gap_ns) / SMOOTHING
+        self._rows += (n - self._rows) / SMOOTHING
         self.last_ns = now_ns
         self._echo.arrived(n, now_ns)
 
@@ -147,12 +178,16 @@ class Traffic:
 
     @property
     def gap_ns(self) -> float:
-        return self._gap.ns
+        return self._silence_ns or self._gap.ns
+
+    @property
+    def rows(self) -> float:
+        return self._came if self._silence_ns else self._rows
 
     @property
     def rows_per_s(self) -> float:
         """The arrival rate of late."""
-        return 1e9 * self.rows / self._mean_gap_ns
+        return 1e9 * self.rows / (self._silence_ns or self._mean_gap_ns)
 
     def worth_until_ns(self, n: int, time: BatchTime, workers: int, most: int) -> int:
         """Until when n rows should wait for company, if nobody comes before; 0: not at all.
@@ -171,7 +206,9 @@ class Traffic:
         missing = min(self.keeping_up(time, workers), most) - n
         if missing <= 0 or missing * 1e9 > time.base_ns * self.rows_per_s:
             return 0.0  # company saves no more than base, and would take longer to come
-        return _GAPS * self.gap_ns
+        if self.gap_ns >= time.base_ns:
+            return 0.0
+        return min(_GAPS * self.gap_ns, time.base_ns)
 
     def keeping_up(self, time: BatchTime, workers: int) -> float:
         """Rows a batch needs so that workers with such batches keep up with what comes in."""

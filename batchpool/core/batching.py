@@ -19,10 +19,12 @@ With a target for the 99th percentile a batch is not larger than what two batch 
 the other allow, since a row may come in just after one has left; a wait leaves time for the
 batch; and a row that, behind what is before it, would be answered after the target or its own
 deadline is refused as soon as that is known: when it comes in, or when a batch takes too long.
+A worker whose batch is overdue gets no more, and is expected to take as long again.
 
 Invariants, which are the property tests too:
 
     - never more than max_batch rows in a batch, never two buckets, and never a row twice;
+    - nothing for a worker that is closed;
     - a full batch never waits while a worker is free;
     - nobody waits longer than the policy's limit, counted from submission, while a worker is
       idle;
@@ -135,6 +137,8 @@ class _Shift:
         self.load: dict[int, int] = {}
         self.free_ns: dict[int, int] = {}
         for worker in workers:
+            if worker.closed:
+                continue
             number = worker.number
             self.workers[number] = worker
             self.load[number] = worker.in_flight

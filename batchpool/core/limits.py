@@ -60,7 +60,9 @@ class Limits:
 class Worker:
     """A worker as the decision sees it. lanes: which it may run, by lane number; None: all.
 
-    time: what is known of its batches. free_at_ns: when it will have run what it has.
+    time: what is known of its batches. free_at_ns: when it will have run what it has. closed: it
+    gets nothing more for now. overdue_since_ns: since when it has run a batch that takes so long
+    that it may hang; 0 if none does. It is closed then, and expected to take as long again.
     """
 
     number: int
@@ -68,3 +70,5 @@ class Worker:
     lanes: npt.NDArray[np.bool_] | None = None
     time: BatchTime | None = None
     free_at_ns: int = 0
+    closed: bool = False
+    overdue_since_ns: int = 0

@@ -20,10 +20,13 @@ _NONE = np.empty(0, dtype=np.int64)
 
 def cap_of(time: BatchTime | None, limits: Limits) -> int:
     """The most rows of a batch for a worker of these times: two of them, one after the other,
-    must keep the target. One of the two may be slow; that both are is too rare to count."""
+    must keep the target. Two usual ones leave the way to the caller its part of it; a slow one
+    among the two may use that too, since a slow way then, or two slow ones, are too rare to
+    count."""
     if not limits.target_ns or time is None or not time.known:
         return limits.max_batch
-    cap = _most_within(limits.within_ns, time, limits)
+    usual_ns = limits.within_ns / 2
+    cap = _most_of(min(usual_ns, limits.target_ns / (1 + time.spread)), time, limits)
     return cap if cap == limits.max_batch else max(cap, least_cap(time, limits))
 
 
@@ -39,15 +42,35 @@ def least_cap(time: BatchTime, limits: Limits) -> int:
     if time.row_ns:
         enough = min(enough, max(1, int(_WORTH * time.base_ns / time.row_ns)))
     enough = limits.padded(enough)
-    if cycle_ns(1, time, limits) > limits.within_ns:
+    if not _keeps_alone(time, limits):
         return enough
-    return min(enough, _most_within(limits.target_ns, time, limits))
+    return min(enough, _most_of(limits.target_ns / (1 + time.spread), time, limits))
 
 
 def cycle_ns(n: int, time: BatchTime, limits: Limits) -> float:
     """A batch of n rows behind another: the time that 99 of 100 of them keep."""
     n = limits.padded(n)
     return time.mean_ns(n) + time.high_ns(n)
+
+
+def _keeps_alone(time: BatchTime, limits: Limits) -> bool:
+    """Whether lone rows, one behind another, keep the target."""
+    mean_ns = time.mean_ns(limits.padded(1))
+    return 2 * mean_ns <= limits.within_ns and cycle_ns(1, time, limits) <= limits.target_ns
+
+
+def allowed_ns(time: BatchTime, limits: Limits) -> float:
+    """How long a row may be foreseen to take, by the 99th percentile of its own batch's times.
+
+    Late are, for every batch that takes far longer than usual, its own rows and those of the batch
+    that stands behind it already. So what one in 200 batches takes longer must fit into the
+    target besides. A row that is foreseen to take no more than two batches is taken in any case:
+    nothing would be left to run, and most such rows come when some of the first has gone by.
+    """
+    cap = cap_of(time, limits)
+    rare_ns = (time.tail - time.spread) * time.mean_ns(limits.padded(cap))
+    most_ns = min(limits.within_ns, limits.target_ns - rare_ns)
+    return max(most_ns, cycle_ns(cap, time, limits))
 
 
 def why_out_of_reach(workers: Sequence[Worker], limits: Limits) -> str:
@@ -58,7 +81,7 @@ def why_out_of_reach(workers: Sequence[Worker], limits: Limits) -> str:
         time = worker.time
         if time is None or time.batches < _SURE_AFTER:
             continue
-        if cycle_ns(1, time, limits) <= limits.within_ns:
+        if _keeps_alone(time, limits):
             return ""
         cap = least_cap(time, limits)
         one, two, done = (
@@ -77,10 +100,9 @@ def why_out_of_reach(workers: Sequence[Worker], limits: Limits) -> str:
     return why
 
 
-def _most_within(within_ns: float, time: BatchTime, limits: Limits) -> int:
-    """The most rows whose cycle is within that; 0 if not even that of one is."""
+def _most_of(longest_ns: float, time: BatchTime, limits: Limits) -> int:
+    """The most rows that take no longer than that on average; 0 if not even one does."""
     most = limits.max_batch
-    longest_ns = within_ns / (1 + time.spread)  # on average
     if time.mean_ns(most) <= longest_ns:
         return most
     if limits.sizes:
@@ -102,28 +124,31 @@ def too_late(
 
     The queue is run in thought: batch by batch, each on the worker that is free first, the rows
     that its answer would reach in time, in the order of service. A row that is left out by a
-    batch is refused, since the next one is later still, and holds nobody's place. Where not even
-    the smallest batches that are worth running keep the target, one behind another, the time of
-    the two is what counts, so that an idle pool refuses nobody for the target. A worker of which
-    nothing is known is taken for another.
+    batch is refused, since the next one is later still, and holds nobody's place. Two batches one
+    behind the other may always be stood in for, so that where not even the smallest that are worth
+    running keep the target, an idle pool refuses nobody for it. A worker of which nothing is known
+    is taken for another.
 
     Nothing changes until the worker of a batch should be free. From then on, as long as it is not
-    (or its rows wait for company), the answer is later by as much as the time that goes by.
+    (or its rows wait for company), the answer is later by as much as the time that goes by; with a
+    worker that is overdue, by twice as much from now on, since it is expected to take as long
+    again as it has taken.
     """
     lines = _Lines(now_ns, workers, limits)
     rows = np.arange(queue.shape[1]) if live is None else np.flatnonzero(live)
     if not lines.free:
         return _NONE, NEVER_NS
-    within_ns = int(max(limits.within_ns, lines.least_cycle_ns))
-    due_ns = np.minimum(queue[Field.SUBMIT_NS, rows] + within_ns, queue[Field.DEADLINE_NS, rows])
+    allowed_ns = int(lines.allowed_ns)
+    due_ns = np.minimum(queue[Field.SUBMIT_NS, rows] + allowed_ns, queue[Field.DEADLINE_NS, rows])
     refused, again_ns = [], NEVER_NS
     while len(rows):
-        answered_ns, size, free_ns = lines.next_batch(len(rows))
+        answered_ns, size, from_ns, pace = lines.next_batch(len(rows))
         in_time = np.flatnonzero(due_ns >= answered_ns)[:size]
         last = len(rows)
         if len(in_time):
             last = int(in_time[-1]) + 1
-            again_ns = min(again_ns, int(free_ns + least(due_ns[in_time]) - answered_ns) + 1)
+            left_ns = least(due_ns[in_time]) - answered_ns
+            again_ns = min(again_ns, int(from_ns + left_ns / pace) + 1)
         left_out = np.ones(last, dtype=bool)
         left_out[in_time] = False
         refused.append(rows[:last][left_out])
@@ -136,24 +161,27 @@ class _Lines:
 
     def __init__(self, now_ns: int, workers: Sequence[Worker], limits: Limits) -> None:
         known = [w.time for w in workers if w.time is not None and w.time.known]
-        self.free: list[tuple[float, int, BatchTime, int]] = []
-        self.least_cycle_ns = 0.0
+        self.free: list[tuple[float, int, BatchTime, int, int]] = []
+        allowed = [allowed_ns(time, limits) for time in known]
+        kept = [ns for ns in allowed if ns <= limits.target_ns]
+        self.allowed_ns = max(kept) if kept else min(allowed, default=0.0)
         self._caps: dict[int, int] = {}
         for worker in workers if known else ():
             time = worker.time if worker.time is not None and worker.time.known else known[0]
             self._caps[worker.number] = cap_of(time, limits)
-            free_ns = max(now_ns, worker.free_at_ns)
-            self.free.append((float(free_ns), worker.number, time, free_ns))
-        if known:
-            self.least_cycle_ns = min(
-                cycle_ns(least_cap(time, limits), time, limits) for time in known
-            )
+            begins_ns = from_ns = max(now_ns, worker.free_at_ns)
+            pace = 1
+            if worker.overdue_since_ns:
+                begins_ns = max(begins_ns, 2 * now_ns - worker.overdue_since_ns)
+                from_ns, pace = now_ns, 2
+            self.free.append((float(begins_ns), worker.number, time, from_ns, pace))
         heapq.heapify(self.free)
 
-    def next_batch(self, waiting: int) -> tuple[float, int, int]:
+    def next_batch(self, waiting: int) -> tuple[float, int, int, int]:
         """When the next batch of so many waiting rows is answered at the latest, how many it
-        takes, and when its worker has run what it has."""
-        begins_ns, number, time, free_ns = self.free[0]
+        takes; and from when on that is later by how many times the time that goes by."""
+        begins_ns, number, time, from_ns, pace = self.free[0]
         size = min(waiting, self._caps[number])
-        heapq.heapreplace(self.free, (begins_ns + time.mean_ns(size), number, time, free_ns))
-        return begins_ns + time.high_ns(size), size, free_ns
+        line = begins_ns + time.mean_ns(size), number, time, from_ns, pace
+        heapq.heapreplace(self.free, line)
+        return begins_ns + time.high_ns(size), size, from_ns, pace

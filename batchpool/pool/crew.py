@@ -44,7 +44,8 @@ class Batch:
 
 class CrewMember:
     """One worker as the batcher holds it. on_duty: whether it gets new batches; one that does not
-    finishes what it has. row: its seat's in the meters."""
+    finishes what it has. row: its seat's in the meters. who: its place among the model's workers,
+    and its pid."""
 
     def __init__(
         self,
@@ -55,8 +56,10 @@ class CrewMember:
         *,
         on_duty: bool = True,
         row: int = 0,
+        who: tuple[int, int] = (0, 0),
     ) -> None:
         self.number = number
+        self.who = who
         self.model = model
         self.on_duty = on_duty
         self.row = row
@@ -143,14 +146,15 @@ class CrewMember:
             at_ns = max(at_ns, batch.sent_ns) + self.time.mean_ns(batch.size)
         return max(now_ns, int(at_ns))
 
-    def is_overdue(self, now_ns: int) -> bool:
-        """Whether it takes so long that it may hang: nothing should wait behind that."""
+    def overdue_since_ns(self, now_ns: int) -> int:
+        """Since when it has run a batch that takes so long that it may hang, so that nothing should
+        wait behind it; 0 if none does."""
         if not self.batches or not self.time.known:
-            return False
+            return 0
         oldest = min(self.batches.values(), key=lambda batch: batch.token)
         usual_ns = self.time.high_ns(oldest.size)
         since_ns = max(oldest.sent_ns, self._last_done_ns)
-        return now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS
+        return since_ns if now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS else 0
 
     def runs_apart(self) -> bool:
         """Whether it has suspects aboard."""
@@ -159,16 +163,23 @@ class CrewMember:
                 return True
         return False
 
-    def as_worker(self, lanes: npt.NDArray[np.bool_] | None, free_at_ns: int) -> Worker:
+    def as_worker(
+        self, lanes: npt.NDArray[np.bool_] | None, free_at_ns: int, overdue_since_ns: int = 0
+    ) -> Worker:
         """What a decision sees of it; the last one again if that is the same."""
         seen, in_flight = self._worker, len(self.batches)
+        closed = overdue_since_ns > 0 or self.runs_apart()
         if (
             seen is None
             or seen.in_flight != in_flight
             or seen.lanes is not lanes
             or seen.free_at_ns != free_at_ns
+            or seen.closed is not closed
+            or seen.overdue_since_ns != overdue_since_ns
         ):
-            seen = self._worker = Worker(self.number, in_flight, lanes, self.time, free_at_ns)
+            seen = self._worker = Worker(
+                self.number, in_flight, lanes, self.time, free_at_ns, closed, overdue_since_ns
+            )
         return seen
 
     def was_launched(self, batch: Batch) -> bool:

@@ -27,7 +27,8 @@ def time_of(
 ) -> BatchTime:
     """Well-known times."""
     time = BatchTime(sizes)
-    time.base_ns, time.row_ns, time.spread, time.batches = base_ns, row_ns, spread, 20
+    time.base_ns, time.row_ns, time.batches = base_ns, row_ns, 20
+    time.spread = time.tail = spread
     return time
 
 
@@ -145,7 +146,9 @@ def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[Worker]:
         free_at = NOW + choices.of([0, 1, 7, 30]) * MS if in_flight else NOW
         lanes = choices.of([None, None, (0,), (1, 2), (0, 1), (2,), (0, 1, 2), ()])
         may = None if lanes is None or not masked else mask(*lanes)
-        workers.append(Worker(number, in_flight, may, time, free_at))
+        since = NOW - choices.of([5, 200]) * MS
+        closed, since = choices.of([(False, 0)] * 6 + [(True, 0), (True, since)])
+        workers.append(Worker(number, in_flight, may, time, free_at, closed, since))
     return workers
 
 
@@ -202,7 +205,8 @@ class Outcome:
         self.load = {w.number: w.in_flight for w in case.workers}
         for dispatch, _ in self.batches:
             self.load[dispatch.worker] += 1
-        self.idle = [w for w in case.workers if self.load[w.number] == 0]
+        self.open = [w for w in case.workers if not w.closed]
+        self.idle = [w for w in self.open if self.load[w.number] == 0]
 
     def word(self, field: int, p: int) -> int:
         return int(self.case.queue[field, p])

@@ -93,6 +93,21 @@ def test_sizes_that_were_not_seen_for_a_while_are_not_forgotten() -> None:
         assert time.mean_ns(n) == pytest.approx(line(n), rel=1e-6)
 
 
+@pytest.mark.parametrize("n", [3, 20, 500])
+def test_a_batch_too_slow_of_a_size_that_is_new_moves_little_too(n: int) -> None:
+    """Where the others stand on a line; what really is that slow is learnt all the same."""
+    seen = [size for size in SIZES if size.bit_length() != n.bit_length()]
+    time = taught([(size, line(size)) for size in seen * 10])
+    time.took(n, 2000 * MS)
+    for _ in range(8):
+        time.took(64, line(64))
+    assert time.mean_ns(1) < 2 * line(1)
+    for _ in range(40):
+        time.took(n, 2000 * MS)
+    average = time._classes[n.bit_length()]
+    assert average[2] == pytest.approx(2000 * MS, rel=0.2)
+
+
 def test_more_than_linear_is_a_line_through_the_origin() -> None:
     time = taught([(n, MS * n * n / 100) for n in SIZES for _ in range(8)])
     squares, cubes = sum(n**2 for n in SIZES), sum(n**3 for n in SIZES)
@@ -172,3 +187,31 @@ def test_the_spread_has_bounds() -> None:
 def test_the_spread_waits_for_times_to_compare_with() -> None:
     time = taught([(8, 1.0), (8, 1000.0 * MS)])
     assert time.spread == 1.25
+
+
+# -- rare times -----------------------------------------------------------------------------
+
+
+def slow_every(nth: int, batches: int, times: float = 3.0) -> BatchTime:
+    return taught([(8, line(8) * (times if i % nth == nth - 1 else 1)) for i in range(batches)])
+
+
+def test_what_is_rare_is_not_expected_before_one_was_seen_and_then_at_once() -> None:
+    time = slow_every(10**9, 40)
+    assert time.tail == time.spread < 1.25
+    assert slow_every(50, 56).tail > 2.8
+
+
+@pytest.mark.parametrize(("nth", "seen"), [(20, True), (100, True), (150, True), (300, False)])
+def test_the_tail_is_what_one_in_200_batches_takes(nth: int, seen: bool) -> None:
+    """However slowly the spread follows, which looks for one in a hundred."""
+    time = slow_every(nth, 1000)
+    assert (time.tail > 2.5) == seen
+    assert 1 < time.spread <= time.tail <= 4
+
+
+def test_a_tail_that_is_over_is_forgotten() -> None:
+    time = slow_every(50, 1000)
+    for _ in range(520):
+        time.took(8, line(8))
+    assert time.tail == time.spread

@@ -25,7 +25,7 @@ def longest_wait_ns(o: Outcome, worker: Worker) -> float:
         return limits.max_wait_ns
     if traffic is None or time is None:
         return 0
-    batches_per_s = len(o.case.workers) * 1e9 / max(1.0, time.mean_ns(limits.max_batch))
+    batches_per_s = len(o.open) * 1e9 / max(1.0, time.mean_ns(limits.max_batch))
     if traffic.rows_per_s > 0.5 * batches_per_s * limits.max_batch:
         return max(limits.max_wait_ns, limits.max_wait_peak_ns)
     return limits.max_wait_ns
@@ -53,7 +53,7 @@ def test_only_the_late_expire_all_of_them_and_at_once(o: Outcome) -> None:
 @given(outcomes())
 def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
     """Of no bucket, whichever is first in the order."""
-    for worker in o.case.workers:
+    for worker in o.open:
         if o.load[worker.number] < o.limits.depth:
             for rows in o.groups(worker, o.left):
                 assert len(rows) < o.cap(worker)
@@ -105,6 +105,7 @@ def test_no_partial_batch_goes_to_a_busy_worker_and_none_past_the_depth(o: Outco
 def test_a_worker_gets_rows_of_the_lanes_it_has_acknowledged_only(o: Outcome) -> None:
     for dispatch, rows in o.batches:
         assert o.may_run(o.workers[dispatch.worker], rows) == rows
+        assert not o.workers[dispatch.worker].closed
 
 
 @often
@@ -225,7 +226,7 @@ def test_the_two_roads_agree_where_workers_are_not_equally_fast(case: Case) -> N
 @often
 @given(outcomes(alike=False))
 def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: Outcome) -> None:
-    for worker in o.case.workers:
+    for worker in o.open:
         if o.load[worker.number] < o.limits.depth:
             for rows in o.groups(worker, o.left):
                 assert len(rows) < o.cap(worker)

@@ -310,6 +310,15 @@ def test_of_several_workers_each_gets_batches_that_keep_up(busy: int) -> None:
     assert sent(alone) == [(0, "IDLE", [0])]
 
 
+@pytest.mark.parametrize("limits", [FOUR, ADAPTIVE])
+def test_a_closed_worker_gets_nothing_and_counts_for_none(limits: Limits) -> None:
+    closed = Worker(0, 0, None, SLOW, NOW, closed=True)
+    o = outcome([NOW] * 9, [closed], limits)
+    assert (sent(o), o.decision.wake_at_ns) == ([], FAR)
+    both = outcome([NOW] * 9, [closed, Worker(1, 0, None, SLOW)], limits)
+    assert [worker for worker, _, _ in sent(both)] == [1, 1]
+
+
 @pytest.mark.parametrize(("able", "unable"), [(0, 1), (1, 0)])
 @pytest.mark.parametrize("gap_ns", [MS // 10, 10**9])
 def test_the_numbers_of_workers_make_no_difference(able: int, unable: int, gap_ns: int) -> None:

@@ -66,6 +66,54 @@ def test_one_silence_says_nothing_about_the_gaps_in_a_burst() -> None:
     assert steady(MS, 1, 4, traffic).gap_ns < 3 * before
 
 
+def test_after_a_silence_only_what_came_since_is_expected_again() -> None:
+    """Nine silent gaps are too many for chance; the next arrival shows that it was a burst."""
+    traffic = steady(MS, 16, 100)
+    before = traffic.gap_ns
+    for usual, silence_ns in ((True, 7 * MS), (False, 20 * MS), (False, 20 * 10**9)):
+        traffic.arrived(2, traffic.last_ns + silence_ns)
+        if usual:
+            assert traffic.gap_ns < 3 * before
+            continue
+        assert (traffic.gap_ns, traffic.rows) == (silence_ns, 2)
+        assert traffic.rows_per_s == pytest.approx(2e9 / silence_ns)
+        traffic.arrived(16, traffic.last_ns + MS)
+        assert traffic.gap_ns < 5 * before
+        assert traffic.rows > 8
+
+
+EVENTS = st.tuples(st.sampled_from([0, 1, 1, 3, 64]), st.integers(0, 9), st.integers(1, 40))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    history=st.lists(EVENTS, max_size=12),
+    base_us=st.integers(0, 4_000_000),
+    row_us=st.integers(0, 1_000),
+    workers=st.integers(1, 5),
+    quiet_us=st.one_of(st.integers(0, 60_000), st.integers(0, 40_000_000)),
+)
+def test_a_lone_row_waits_for_no_more_than_the_silence_before_it_justifies(
+    history: list[tuple[int, int, int]], base_us: int, row_us: int, workers: int, quiet_us: int
+) -> None:
+    """Whatever came before (rows so often, 10^k ns apart; 0 rows: a batch was answered): never
+    longer than the fixed cost of a batch, and not at all after a silence of eight times that."""
+    time, traffic, now = time_of(1000 * base_us, 1000 * row_us), Traffic(), 10**15
+    for n, decade, times in history:
+        for _ in range(times):
+            now += 10**decade
+            if n:
+                traffic.arrived(n, now)
+            else:
+                traffic.finished(now)
+    now += 1000 * quiet_us
+    traffic.arrived(1, now)
+    waits_ns = max(0, worth_until_ns(traffic, 1, time, workers) - now)
+    assert waits_ns <= time.base_ns
+    if quiet_us >= 8 * base_us:
+        assert waits_ns == 0
+
+
 def test_more_rows_per_arrival_show_after_a_few() -> None:
     traffic = steady(MS, 1, 100)
     assert steady(MS, 9, 8, traffic).rows > 5
@@ -81,7 +129,7 @@ def test_averages_are_finite_and_positive_whatever_the_clock_does(
     for n, gap_ns in arrivals:
         now += gap_ns
         traffic.arrived(n, now)
-        assert 0 < traffic.gap_ns < 2e9
+        assert 0 < traffic.gap_ns <= 2 * 10**15, "the first one came after all the time before it"
         assert 1 <= traffic.rows <= 100
         assert 0 < traffic.rows_per_s < 1e12
         assert traffic.last_ns == now
@@ -195,6 +243,16 @@ def test_with_several_workers_nobody_waits_longer_than_company_can_save() -> Non
     assert worth_until_ns(traffic, 1, steep, 2) == 0
     assert worth_until_ns(traffic, 2, steep, 2) > traffic.last_ns
     assert worth_until_ns(traffic, 1, steep, 2, most=3) > traffic.last_ns
+
+
+def test_with_several_workers_a_silence_is_no_longer_than_company_can_save() -> None:
+    """Rows come by the 64: the missing ones would, but not within the 10 ms of a batch."""
+    time = time_of(10 * MS, 0)
+    many = traffic_of(9 * MS, 64)
+    assert many.gap_ns > 10 * MS
+    assert worth_until_ns(many, 1, time, 2) == 0
+    many = traffic_of(5 * MS, 64)
+    assert worth_until_ns(many, 1, time, 2) == many.last_ns + 10 * MS
 
 
 # -- callers that send again ----------------------------------------------------------------

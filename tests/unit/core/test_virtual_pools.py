@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchpool.core.batching import Limits
 from batchpool.core.lifecycle import Reason
 from batchpool.core.queue import I64
-from tests.unit.core.queued import MS
+from tests.unit.core.queued import MS, names
 from tests.unit.core.virtual import VirtualPool
 
 
@@ -36,6 +36,33 @@ def test_sparse_traffic_waits_for_nobody_and_dense_traffic_rides_together() -> N
         pool.run(1100 * MS)
         assert mean(sizes(pool)[20:]) > 8
         assert max(pool.waited_ms(dense)) < 20
+
+
+@pytest.mark.parametrize(
+    ("workers", "slow", "flows"), [(1, False, 1), (1, True, 3), (4, False, 3), (4, True, 1)]
+)
+def test_a_lone_row_in_a_quiet_pool_leaves_at_once_whatever_came_before(
+    workers: int, slow: bool, flows: int
+) -> None:
+    """A flood, a batch that takes 2 s, then a row now and then, of one caller or of several."""
+    limits = Limits(64, 10 * MS, adaptive=True, max_wait_peak_ns=100 * MS)
+    slow_ns = 0
+    pool = VirtualPool(limits, lambda n: 5 * MS + n * MS // 20 + slow_ns, workers)
+    for i in range(2000):
+        pool.send(i * MS // 10, flow=i % flows)
+    pool.run(1000 * MS)
+    if slow:
+        slow_ns = 2000 * MS
+        pool.send(0, 20)
+        pool.run(2500 * MS)
+        slow_ns = 0
+    lone = []
+    for i, quiet_ms in enumerate([20_000, 1_000, 300, 60, 60, 1_000]):
+        pool.run(quiet_ms * MS)
+        lone += pool.send(0, flow=i % flows)
+    pool.run(100 * MS)
+    assert pool.waited_ms(lone) == pytest.approx([5.05] * len(lone))
+    assert {run.reason for run in pool.runs[-len(lone) :]} == {Reason.IDLE}
 
 
 def test_waiting_pays() -> None:
@@ -116,3 +143,42 @@ def test_every_row_is_run_once_and_in_batches_that_fit(
     assert sorted(pool.done_ns) == called
     assert sum(sizes(pool)) == len(called)
     assert {run.reason for run in pool.runs} <= {Reason.FULL, Reason.WAIT, Reason.IDLE}
+
+
+def fifo_waits_ms(sends: list[tuple[int, int]], batch_ns: int, most: int) -> list[float]:
+    """What each row would wait in a plain line before one worker, first come, first served."""
+    came = [at_ns for at_ns, n in sends for _ in range(n)]
+    waits, free_ns, at = [], 0, 0
+    while at < len(came):
+        begins_ns = max(free_ns, came[at])
+        group = [ns for ns in came[at : at + most] if ns <= begins_ns]
+        free_ns = begins_ns + batch_ns
+        waits += [(free_ns - ns) / MS for ns in group]
+        at += len(group)
+    return waits
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_under_a_steady_load_of_mixed_sizes_nobody_waits_many_times_longer_than_in_a_line(
+    seed: int, adaptive: bool
+) -> None:
+    """Requests of 1 to 20 rows at 90 % of what the worker can do; an odd-shaped one now and then
+    rides with nobody, and must not wait longer for that than for a turn of its own."""
+    rng = random.Random(seed)
+    limits = Limits(8, 2 * MS, adaptive=adaptive, max_wait_peak_ns=10 * MS, bucketed=True)
+    pool = VirtualPool(limits, lambda n: 4 * MS)
+    sends, now_ns = [], 0
+    for _ in range(200):
+        now_ns += round(rng.expovariate(1) * 7 * MS)
+        sends.append((now_ns, rng.choice([1, 2, 3, 5, 20])))
+    common = [name for at_ns, n in sends for name in pool.send(at_ns, n, bucket=1)]
+    odd = [name for at_ns, _ in sends[::20] for name in pool.send(at_ns + 1, bucket=2)]
+    pool.run(now_ns + 2000 * MS)
+    assert len(pool.done_ns) == len(common) + len(odd)
+    line = fifo_waits_ms(sorted([*sends, *[(at_ns + 1, 8) for at_ns, _ in sends[::20]]]), 4 * MS, 8)
+    assert max(pool.waited_ms(common)) < 3 * max(line)
+    assert max(pool.waited_ms(odd)) < 3 * max(line)
+    began = {name: run.began_ns for run in pool.runs for name in names(run.rows)}
+    order = [began[name] for name in common]
+    assert order == sorted(order), "first come, first served"

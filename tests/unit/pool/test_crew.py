@@ -78,13 +78,21 @@ def test_a_decision_sees_a_worker_as_it_is(member: CrewMember) -> None:
 
 def test_nothing_should_wait_behind_a_batch_that_may_never_end(member: CrewMember) -> None:
     send(member, 4, 1 * MS)
-    assert not member.is_overdue(10**12), "nothing is known of its times"
+    assert member.overdue_since_ns(10**12) == 0, "nothing is known of its times"
     finish(member, 0, 11 * MS)
-    assert not member.is_overdue(10**12), "it is idle"
+    assert member.overdue_since_ns(10**12) == 0, "it is idle"
     send(member, 4, 20 * MS)
     limit_ns = 4 * int(member.time.high_ns(4)) + 100 * MS
-    assert not member.is_overdue(20 * MS + limit_ns)
-    assert member.is_overdue(20 * MS + limit_ns + 1)
+    assert member.overdue_since_ns(20 * MS + limit_ns) == 0
+    assert member.overdue_since_ns(20 * MS + limit_ns + 1) == 20 * MS
+    on_time = member.as_worker(None, 7)
+    overdue = member.as_worker(None, 7, 20 * MS)
+    assert (on_time.closed, on_time.overdue_since_ns) == (False, 0)
+    assert (overdue.closed, overdue.overdue_since_ns) == (True, 20 * MS)
+    assert member.as_worker(None, 7) == on_time
+    member.batches[next(iter(member.batches))].apart = True
+    apart = member.as_worker(None, 7)
+    assert (apart.closed, apart.overdue_since_ns) == (True, 0), "suspects, and nothing beside them"
 
 
 def test_an_engines_sizes_count_for_times() -> None:

@@ -62,11 +62,20 @@ class Record:
 class Chaos:
     """Strikes processes of a pool until a time, one after another."""
 
-    def __init__(self, served: Served, beats: Beats, rng: random.Random, record: Record) -> None:
+    def __init__(
+        self,
+        served: Served,
+        beats: Beats,
+        rng: random.Random,
+        record: Record,
+        *,
+        kills_only: bool = False,
+    ) -> None:
         self._socket = served.socket
         self._beats = beats
         self._rng = rng
         self._record = record
+        self._round = [(kind, way) for kind, way in _ROUND if way == KILL or not kills_only]
         self._dead_pid = 0  # the pool may not have noticed yet
 
     def run(self, until_s: float) -> None:
@@ -74,7 +83,7 @@ class Chaos:
         last = STOP
         while time.monotonic() < until_s and not self._record.faults:
             if not ways:
-                ways = self._rng.sample(_ROUND, len(_ROUND))
+                ways = self._rng.sample(self._round, len(self._round))
             kind, way = ways.pop()
             if (kind, way) == ("worker", STOP):
                 way = self._rng.choice((STOP, LEAVE))

@@ -22,19 +22,23 @@ one by one: a new one loads the model's code and weights as they are now, warms 
 the old one stands by until every new one serves. If one of them fails, all old ones serve on as
 before. It needs memory for both. While it lasts every request is answered.
 
-New places, workers and policies of a model and limits of time take effect; so do other keys of
-[[model]], as long as its tensors and slots stay. What needs new sockets or memory (host, port,
-frontends, max_clients, tensors, slots, another model) is refused as a whole, with its name:
-restart the service for that. CONFIG.toml, --socket and --port say here which pool is meant.
+Every key of [[model]] may change, and limits of time; models may come, go, and have other tensors.
+Clients are then moved to other memory; rows that are under way are answered by the old workers,
+which end when every client has moved, at the latest after drain_s. What needs new sockets (host,
+port, socket, frontends, max_clients) is refused as a whole, with its name: restart the service for
+that. CONFIG.toml, --socket and --port say here which pool is meant.
 
 examples:
   batchpool reload                     the pool on port 8000
   batchpool reload batchpool.toml      the pool that this file configures
   kill -HUP PID                        the same, without waiting (PID: the supervisor's)
-
-This command: 0 done, 1 failed and nothing changed, or nobody answers.
+  batchpool reload --cancel            give up one that loads for too long: the old workers serve
 
 """
+RELOAD_EXITS = (
+    "done; with --no-wait: asked for",
+    "failed and nothing changed, or nobody answers",
+)
 DRAIN_HELP = "take no new requests, and wait until those accepted are answered"
 DRAIN_EPILOG = """\
 New requests are refused with 503 `draining` and /v2/health/ready says 503, so that a load balancer
@@ -45,15 +49,20 @@ examples:
   batchpool drain --timeout-s 60       before maintenance
   batchpool drain --undo               take requests again
 
-This command: 0 all is answered (or it takes requests again), 1 rows were still under way after
---timeout-s (the pool goes on draining), somebody else has undone it, or nobody answers.
-
 """
+DRAIN_EXITS = (
+    "every accepted request is answered; with --undo: it takes requests again",
+    "rows were still under way after --timeout-s (the pool goes on draining), somebody else"
+    "\n     has undone it, or nobody answers",
+)
 
 
 def reload(args: argparse.Namespace) -> int:
-    from batchpool.client.control import ask_reload
+    from batchpool.client.control import ask_cancel, ask_reload
 
+    if args.cancel:
+        print(f"reload {_asked(ask_cancel, pool_socket(args))}")
+        return 0
     done, text = _asked(ask_reload, pool_socket(args), wait=not args.no_wait)
     if done:
         print(f"reload {text}")

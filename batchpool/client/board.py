@@ -17,6 +17,7 @@ class Board:
         cells = segment.cells()
         self.state = Word(cells, word(layout, "state"))
         self.stalled = Word(cells, word(layout, "stalled"))
+        self.edition = Word(cells, word(layout, "edition"))
         self.serving = segment.array(layout.columns["serving"])
         self._serving_at = segment.scalars(layout.columns["serving"])
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchpool.client.port import Port
 from batchpool.client.session import ModelFacts
+from batchpool.client.windows import can_join, part
 from batchpool.core.config import ServerConfig
-from batchpool.core.errors import InvalidRequest
+from batchpool.core.errors import InvalidRequest, Moved, WorkerLost
 from batchpool.core.places import socket_path
-from batchpool.core.tensors import Rows, check_rows
+from batchpool.core.tensors import ModelSpec, Rows, check_rows
 
 _LONGEST_S = 1e9  # over thirty years; infinity has no whole number of ns
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One checked call: rows, times (CLOCK_MONOTONIC ns), the outputs asked for."""
+    """One checked call: rows, times (CLOCK_MONOTONIC ns), the outputs asked for.
+
+    idempotent: whether its rows may run twice.
+    """
 
     rows: Rows
     start_ns: int
@@ -28,6 +32,7 @@ class Call:
     timeout_s: float
     outputs: tuple[str, ...] | None
     priority: int
+    idempotent: bool = True
 
     @classmethod
     def of(
@@ -39,9 +44,15 @@ class Call:
         outputs: Iterable[str] | None,
         timeout_s: float | None,
         priority: int,
+        began: Call | None = None,
     ) -> Call:
-        """Check one call's arguments; InvalidRequest or TooLarge say what is wrong."""
+        """Check one call's arguments; InvalidRequest or TooLarge say what is wrong.
+
+        began: the same call as it was checked for a lane that has moved; its time runs on.
+        """
         rows = check_rows(port.spec, tensors, parameters)
+        if began is not None:
+            outputs = began.outputs
         if timeout_s is None:
             timeout_s = facts.request_timeout_s
         if not timeout_s > 0:
@@ -55,9 +66,30 @@ class Call:
                 raise InvalidRequest(
                     f"model {port.spec.name!r} has no output {name!r}; it has {known}"
                 )
+        if began is not None:
+            return replace(began, rows=rows)
         now_ns = time.monotonic_ns()
         deadline_ns = now_ns + int(min(timeout_s, _LONGEST_S) * 1e9)
-        return cls(rows, now_ns, deadline_ns, timeout_s, names, priority)
+        return cls(
+            rows, now_ns, deadline_ns, timeout_s, names, priority, idempotent=facts.idempotent
+        )
+
+    def rest(self, start: int) -> Call:
+        """The same for the rows from this one on."""
+        return replace(self, rows=part(self.rows, start, self.rows.n))
+
+    def check_rest(self, old: ModelSpec, new: ModelSpec) -> None:
+        """These rows, the rest of a call, are for a model that was replaced. Raises Moved if its
+        answers would not go together with those that came before: the call begins anew, if its
+        rows may run twice; else WorkerLost."""
+        if can_join(old, new):
+            return
+        if self.idempotent:
+            raise Moved(f"model {old.name!r} has other tensors now")
+        raise WorkerLost(
+            f"model {old.name!r} got other tensors before the last {self.rows.n} rows of this call"
+            " were sent; the others have run, and with idempotent = false do not run again"
+        )
 
     def late_text(self, model: str) -> str:
         return f"model {model!r} did not answer within {self.timeout_s:g} s"

@@ -51,6 +51,17 @@ def ask_reload(path: str, *, wait: bool) -> tuple[bool, str]:
     return answer["done"], answer["text"]
 
 
+def ask_cancel(path: str) -> str:
+    """Give up the reload under way; says what comes of that."""
+    session = Session.connect(path, attach=False)
+    try:
+        answer = session.ask({"op": "reload", "cancel": True})
+    finally:
+        session.close()
+    text: str = answer["text"]
+    return text
+
+
 def ask_drain(path: str, *, on: bool | None) -> tuple[bool, bool, int]:
     """Take no new requests (on), or take them again; None changes nothing. Returns whether the
     pool drains, whether all is answered, and the rows under way."""

@@ -19,19 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.client.pace import Outage, Pace
-from batchpool.core.errors import (
-    Draining,
-    InternalError,
-    NotReady,
-    Overloaded,
-    PoolError,
-    Status,
-    TooLarge,
-    error_for,
-)
+from batchpool.client.pace import Pace
+from batchpool.client.refusals import Refusals
+from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
 from batchpool.core.lifecycle import Gate, State
-from batchpool.core.slots import Cause, Refusal, SlotMap
+from batchpool.core.slots import Cause, SlotMap
 from batchpool.core.tensors import Array, Rows
 from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
@@ -42,7 +34,7 @@ _NEVER_NS = 2**63 - 1
 # Plain ints: cheaper to store and to compare than members of an enum.
 _FREE, _FILLING = int(State.FREE), int(State.FILLING)
 _SUBMITTED, _DONE = int(State.SUBMITTED), int(State.DONE)
-_OPEN = int(Gate.OPEN)
+_OPEN, _MOVED, _GONE = int(Gate.OPEN), int(Gate.MOVED), int(Gate.GONE)
 _U32 = 0xFFFFFFFF
 
 
@@ -65,7 +57,10 @@ class Pending:
 
 
 class Port:
-    """Claims and completions of one lane."""
+    """Claims and completions of one lane. serial: the lane's, in the pool.
+
+    moved: called when the gate says so: no more claims here, but what was claimed is answered.
+    """
 
     def __init__(
         self,
@@ -73,13 +68,17 @@ class Port:
         *,
         watermark: float = 0.90,
         serving: Callable[[], bool] = lambda: True,
+        serial: int = 0,
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
         self.lane = lane
+        self.serial = serial
         self.spec = lane.spec
         self.map = SlotMap(lane.slots, watermark)
         self.pace = Pace()
         self.stale = 0
-        self._outage: Outage | None = None
+        self._moved: Callable[[], None] | None = moved
+        self._refusals = Refusals(lane.spec.name, self.map, self.pace)
         self._serving = serving
         self._sq = lane.sq_producer()
         self._cq = lane.cq_consumer()
@@ -98,6 +97,7 @@ class Port:
         self._due_at = memoryview(self._due.data)
         self._queued: list[int] = []
         self._generation = lane.generation.get()
+        self.sees_move()  # before it was mapped: nobody will say so again
         self._inputs = list(lane.inputs.items())
         self._parameters = list(lane.parameters.items())
         self._outputs = list(lane.outputs.values())
@@ -117,41 +117,31 @@ class Port:
             full = refusal.cause is Cause.LANE
             word = self.lane.refused if full else self.lane.refused_share
             word.set(word.get() + 1)
-            raise self._overloaded(refusal)
+            raise self._refusals.overloaded(refusal)
 
     def check_gate(self, now_ns: int) -> None:
-        """Raise why the lane takes no claims at all now, if so."""
+        """Raise why the lane takes no claims at all now, if so; Moved: they go elsewhere."""
         gate = self._cells[self._gate_at]
         if gate != _OPEN:
-            raise self._shut(gate, now_ns)
+            self.sees_move()
+            raise self._refusals.shut(gate, now_ns)
         if not self._serving():
-            raise self._not_ready(f"no worker serves model {self.spec.name!r} now", now_ns)
-        self._outage = None
+            raise self._refusals.unserved(now_ns)
+        self._refusals.outage = None
 
-    def _shut(self, gate: int, now_ns: int) -> PoolError:
-        name = self.spec.name
-        if gate == Gate.DRAINING:
-            return Draining("the pool takes no new requests")
-        if gate == Gate.BROKEN:
-            return InternalError(f"this client's lane to model {name!r} was closed as broken")
-        return self._not_ready(f"model {name!r} is not open for requests yet", now_ns)
+    @property
+    def has_moved(self) -> bool:
+        """Whether the gate was seen to say MOVED or GONE."""
+        return self._moved is None
 
-    def _not_ready(self, text: str, now_ns: int) -> NotReady:
-        if self._outage is None:
-            self._outage = Outage(now_ns)
-        return NotReady(text, self._outage.wait_ms(now_ns))
-
-    def _overloaded(self, refusal: Refusal) -> Overloaded:
-        head = f"model {self.spec.name!r} is overloaded:"
-        if refusal.cause is Cause.LANE:
-            text = f"{head} {refusal.held} of {self.map.slots} slots are in use"
-            return Overloaded(text, self.pace.wait_ms(refusal.over))
-        text = (
-            f"{head} this flow holds {refusal.held} of {self.map.slots} slots, and half"
-            f" ({self.map.share}) is its share while others are active"
-        )
-        # While its own slots drain, those of the others drain too.
-        return Overloaded(text, self.pace.wait_ms(refusal.over * self.map.claimed // refusal.held))
+    def sees_move(self) -> bool:
+        """Look at the gate: whether it says MOVED or GONE."""
+        if self._cells[self._gate_at] < _MOVED:
+            return False
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved()
+        return True
 
     def may_claim(self, n: int, priority: int = 0) -> bool:
         """Whether the lane has room for a claim of n rows; asking never shuts it.
@@ -243,7 +233,7 @@ class Port:
             self._cq.advance(len(entries))
             self.pace.count(len(entries), now_ns)
         if self.lane.generation.get() != self._generation:
-            self._after_takeover(finished)
+            self._look_again(finished)
         return finished
 
     def _complete(self, tickets: Iterable[tuple[int, int]], finished: list[Pending]) -> None:
@@ -263,12 +253,24 @@ class Port:
             else:
                 finished.append(pending)
 
-    def _after_takeover(self, finished: list[Pending]) -> None:
-        """A new batcher: the old one may have died between DONE and the completion entry."""
+    def _look_again(self, finished: list[Pending]) -> None:
+        """A new batcher: the old one may have died between DONE and the completion entry. Or the
+        model has moved."""
         self._generation = self.lane.generation.get()
+        if self.sees_move() and self._cells[self._gate_at] == _GONE:
+            self._take_back()
         done = np.flatnonzero(self.lane.state == _DONE).tolist()
         mine = [slot for slot in done if self._owner[slot] is not None]
         self._complete(((slot, self._uses[slot]) for slot in mine), finished)
+
+    def _take_back(self) -> None:
+        """The batcher has left the lane: what it did not answer was published too late."""
+        self._queued.clear()
+        for slot, pending in enumerate(self._owner):
+            if pending is not None and self._state[slot] != _DONE:
+                self._status[slot] = int(Status.NOT_READY)
+                self.lane.message_len[slot] = 0
+                self._state[slot] = _DONE
 
     def expire(self, now_ns: int) -> list[Pending]:
         """The requests whose deadline has passed, now abandoned; answer their callers."""
@@ -309,7 +311,8 @@ class Port:
         error.facts = {"slot": slot, "sequence": self._uses[slot]}
         origin = self.lane.read_origin(slot)
         if origin is not None:
-            error.facts = {**error.facts, "batch": origin[0], "worker": origin[1]}
+            where = zip(("batch", "worker", "worker_pid"), origin, strict=True)
+            error.facts = {**error.facts, **dict(where)}
         if isinstance(error, Overloaded):
             # How far the queue is behind only the batcher knows; what is here is part of it.
             error.retry_after_ms = self.pace.wait_ms(self.map.claimed)
@@ -373,11 +376,8 @@ class Port:
 
     def in_flight(self) -> list[Pending]:
         """Every request with rows under way that is not abandoned."""
-        seen: dict[int, Pending] = {}
-        for pending in self._owner:
-            if pending is not None and not pending.abandoned:
-                seen[id(pending)] = pending
-        return list(seen.values())
+        owners = {id(p): p for p in self._owner if p is not None and not p.abandoned}
+        return list(owners.values())
 
     def fail_all(self) -> list[Pending]:
         """The pool is gone: every request under way, to be answered with PoolStopped."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from batchpool.client.board import Board
 from batchpool.client.port import Port
+from batchpool.client.ports import Ports
 from batchpool.client.process import this_process
 from batchpool.core.errors import (
     InternalError,
@@ -45,7 +46,8 @@ _REFUSALS: dict[str, type[PoolError]] = {
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a client knows of a model before it has a lane. index: its place on the board."""
+    """What a client knows of a model before it has a lane. index: its entry, and so its place on
+    the board."""
 
     index: int
     spec: ModelSpec
@@ -54,6 +56,21 @@ class ModelFacts:
     max_batch: int
     max_wait_ms: float = 0.0
     batch_sizes: tuple[int, ...] = ()
+    idempotent: bool = True
+
+    @classmethod
+    def of(cls, form: dict[str, Any]) -> ModelFacts:
+        """As the pool tells them; see pool/facts.py."""
+        return cls(
+            form["entry"],
+            ModelSpec.from_wire(form["spec"]),
+            form["watermark"],
+            form["request_timeout_s"],
+            form["max_batch"],
+            form["max_wait_ms"],
+            tuple(form["batch_sizes"]),
+            form["idempotent"],
+        )
 
 
 class Session:
@@ -69,7 +86,8 @@ class Session:
         self.bell = Doorbell()
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}
-        self.ports: dict[str, Port] = {}
+        self.edition = 0  # of models and server
+        self.ports = Ports()
         self._board: Board | None = None
         self._batcher_bell: Doorbell | None = None
         self.closed = False
@@ -125,18 +143,15 @@ class Session:
 
     def learn(self, facts: dict[str, Any]) -> None:
         """Take what the pool tells of itself, as it is from now on; see pool/facts.py."""
-        for index, form in enumerate(facts["models"]):
-            spec = ModelSpec.from_wire(form["spec"])
-            self.models[spec.name] = ModelFacts(
-                index,
-                spec,
-                form["watermark"],
-                form["request_timeout_s"],
-                form["max_batch"],
-                form["max_wait_ms"],
-                tuple(form["batch_sizes"]),
-            )
+        models = map(ModelFacts.of, facts["models"])
+        self.models = {model.spec.name: model for model in models}
+        self.edition = facts["edition"]
         self.server = facts["server"]
+
+    def refresh(self, timeout_s: float = 10.0) -> None:
+        """Learn again, if a reload has changed something."""
+        if self.board.edition.get() != self.edition:
+            self.learn(self.ask({"op": "facts"}, timeout_s))
 
     def facts(self, model: str) -> ModelFacts:
         """A model's facts; NotFound names the models there are."""
@@ -155,20 +170,47 @@ class Session:
 
     def new_port(self, model: str, timeout_s: float = 10.0) -> Port:
         """A port on a new lane, which the caller puts into `ports`: a loop does that itself."""
-        facts = self.facts(model)
+        self.refresh(timeout_s)
+        self.facts(model)
         until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         answer, fds = self._ask({"op": "lane", "model": model}, timeout_s)
-        layout = lane_layout(facts.spec, answer["slots"])
+        facts = ModelFacts.of(answer["facts"])  # it may have changed between the two questions
+        port = self._map_lane(facts, answer, fds)
+        self.models = {**self.models, model: facts}
+        self._await_gate(port.lane, until_ns)
+        return port
+
+    def take_lanes(self, forms: Sequence[dict[str, Any]], fds: list[int]) -> None:
+        """Ports to lanes that the pool sends unasked, open already, for models that are learnt."""
+        models = {facts.index: facts for facts in self.models.values()}
+        for form, fd in zip(forms, fds, strict=True):
+            facts = models[form["model"]]
+            self.ports[facts.spec.name] = self._map_lane(facts, form, [fd])
+
+    def _map_lane(self, facts: ModelFacts, form: dict[str, Any], fds: list[int]) -> Port:
+        layout = lane_layout(facts.spec, form["slots"])
         try:
-            if len(fds) != 1 or layout.digest != answer["digest"]:
+            if len(fds) != 1 or layout.digest != form["digest"]:
                 raise InternalError(f"the pool at {self.where} sent a lane of another layout")
             lane = Lane(facts.spec, map_checked(fds[0], layout), layout)
         finally:
             close_all(fds)
         board, index = self.board, facts.index  # not self, which has the port
-        port = Port(lane, watermark=facts.watermark, serving=lambda: board.serves(index))
-        self._await_gate(lane, until_ns)
-        return port
+        return Port(
+            lane,
+            watermark=facts.watermark,
+            serving=lambda: board.serves(index),
+            serial=form["serial"],
+            moved=self.ports.note_move,
+        )
+
+    def let_go(self) -> None:
+        """Of the lanes that have moved: say of each once that nothing of ours is left there."""
+        for port in self.ports.part():
+            try:
+                self.channel.send({"op": "left", "serial": port.serial})
+            except (Closed, BlockingIOError):
+                return  # the pool has gone, or will do without the word
 
     def _await_gate(self, lane: Lane, until_ns: int) -> None:
         """The batcher rings when it has mapped the lane and opened it."""
@@ -184,13 +226,20 @@ class Session:
 
     def is_over(self) -> bool:
         """Whether the pool has closed the connection; looks, never waits."""
+        return self._first_byte() == b""
+
+    def has_word(self) -> bool:
+        """Whether there is something to be read."""
+        return bool(self._first_byte())
+
+    def _first_byte(self) -> bytes | None:
+        """Of what is to be read; None if nothing is, b"" at the end."""
         try:
-            raw = self.channel.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return self.channel.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return False
+            return None
         except OSError:
-            return True
-        return not raw
+            return b""
 
     def stopped(self) -> PoolStopped:
         """The error for what cannot be answered any more."""
@@ -198,11 +247,10 @@ class Session:
             f"the pool at {self.where} has stopped; requests under way may or may not have run"
         )
 
-    def hear(self) -> dict[str, Any]:
-        """What the pool says unasked. Call when there is something to be read."""
-        message, fds = self.channel.receive()
-        close_all(fds)
-        return message
+    def hear(self) -> tuple[dict[str, Any], list[int]]:
+        """What the pool says unasked, and descriptors, which are the caller's. Call when there is
+        something to be read."""
+        return self.channel.receive()
 
     def ask(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
         """One question over the control socket, one answer."""

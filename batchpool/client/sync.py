@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
+from time import monotonic_ns
 from types import TracebackType
 from typing import Any
 
 from batchpool.client.call import Call, default_socket
-from batchpool.client.futures import Outcome, RowsFuture, failures, outcomes_of, resolve
+from batchpool.client.futures import RowsFuture, failures
 from batchpool.client.port import Pending, Port
 from batchpool.client.process import this_process
+from batchpool.client.reaping import Reaping
 from batchpool.client.session import Session
 from batchpool.client.windows import cut, join, window_rows
-from batchpool.core.errors import DeadlineExceeded, PoolStopped
-from batchpool.core.tensors import Array
-from batchpool.shm.doorbell import Waiter
-
-_LOOK_NS = 500_000_000  # every wait has an end: look at the counters at least this often
+from batchpool.core.errors import DeadlineExceeded, Moved, PoolStopped
+from batchpool.core.tensors import Array, Rows
 
 
 class Client:
@@ -35,13 +33,9 @@ class Client:
     def __init__(self, socket: str | None = None, *, timeout_s: float = 10.0, pinned: bool = False):
         self.socket = default_socket() if socket is None else socket
         self._timeout_s, self._pinned = timeout_s, pinned
-        self._turn = threading.Condition()
-        self._reaping = self._closed = False
-        self._wanting_room = 0
-        self._look_at_ns = 0  # when the reaper looks at the deadlines next
-        self._reaper: threading.Thread | None = None
+        self._reaping = Reaping()
+        self._turn = self._reaping.turn
         self._pid = this_process()
-        self._session: Session | None = None
         with self._turn:
             self._connect()
 
@@ -62,29 +56,23 @@ class Client:
         """Run n rows, any n, and return {output: array [n, *row shape]}.
 
         Tensors come as keywords (`x=rows`) or in `inputs`; each is [n, *row shape]. More rows
-        than the lane holds go in windows that fit it; a full lane makes the call wait.
+        than the lane holds go in windows that fit it; a full lane makes the call wait. Where a
+        reload gives the model other tensors meanwhile, the call is checked and run with those; if
+        windows of it have run and `idempotent` is false, it fails with WorkerLost instead.
         Raises DeadlineExceeded after timeout_s (default: the model's request_timeout_s), and
         every other PoolError with its reason.
         """
-        port = self._port_of(model)
-        call = Call.of(port, self._facts(model), {**(inputs or {}), **tensors}, parameters,
-                       outputs, timeout_s, priority)  # fmt: skip
-        size = window_rows(port.map.bound, self._facts(model).max_batch)
-        under_way: deque[Pending] = deque()
-        results: list[dict[str, Array]] = []
-        try:
-            for window in cut(call.rows, size if call.rows.n > port.map.bound else call.rows.n):
-                while not self._try_submit(port, call, window, under_way):
-                    if under_way:
-                        results.append(self._result(port, under_way, call))
-                    else:
-                        self._wait_for_room(port, window.n, call)
-            while under_way:
-                results.append(self._result(port, under_way, call))
-        except BaseException:
-            self._give_up(port, under_way)
-            raise
-        return join(port.spec, results)
+        given = {**(inputs or {}), **tensors}
+        call: Call | None = None
+        while True:
+            port = self._port_of(model)
+            call = Call.of(
+                port, self._facts(model), given, parameters, outputs, timeout_s, priority, call
+            )
+            try:
+                return join(port.spec, self._run(port, call))
+            except Moved:  # before it was sent, or with other tensors: from the start, over there
+                self._let_go()
 
     def submit(
         self,
@@ -102,51 +90,48 @@ class Client:
 
         The rows are copied before this returns. At most the lane's bound of rows at once.
         """
-        port = self._port_of(model)
-        call = Call.of(port, self._facts(model), {**(inputs or {}), **tensors}, parameters,
-                       outputs, timeout_s, priority)  # fmt: skip
-        future = RowsFuture(self._take_back, port)
-        with self._turn:
-            session = self._usable()
-            if session.ports.get(port.spec.name) is not port:
-                raise session.stopped()
-            pending = port.submit(
-                call.rows, call.start_ns, call.deadline_ns, priority=priority, tag=(future, call)
+        given = {**(inputs or {}), **tensors}
+        call: Call | None = None
+        while True:
+            port = self._port_of(model)
+            call = Call.of(
+                port, self._facts(model), given, parameters, outputs, timeout_s, priority, call
             )
-            future.pending = pending
-            port.flush()
-            session.ring()
-            if self._reaper is None:
-                self._start_reaper()
-            elif call.deadline_ns < self._look_at_ns:
-                session.bell.ring()
-                self._turn.notify_all()
-        return future
+            future = RowsFuture(self._take_back, port)
+            try:
+                self._send(port, call, future)
+            except Moved:
+                self._let_go()
+            else:
+                return future
 
     def models(self) -> list[str]:
         """The names of the pool's models."""
         self._check_process()
         with self._turn:
-            return list(self._usable().models)
+            session = self._usable()
+            session.refresh(self._timeout_s)
+            return list(session.models)
 
     def close(self) -> None:
         """End the session. Futures under way fail with PoolStopped; results stay valid."""
         if this_process() != self._pid:
             return  # the session is the parent's
+        reaping = self._reaping
         with self._turn:
-            self._closed = True
-            session = self._session
+            reaping.closed = True
+            session = reaping.session
             if session is None:
                 return
-            lost = self._lose(session)
-            reaper = self._reaper
+            lost = reaping.lose(session)
+            thread = reaping.thread()
             session.bell.ring()  # whoever waits on it looks up and finds the session closed
             closed = PoolStopped("this client was closed with requests under way")
-            self._deliver(failures(lost, closed))
-        if reaper is not None and reaper is not threading.current_thread():
-            reaper.join()
+            reaping.deliver(failures(lost, closed))
+        if thread is not None:
+            thread.join()
         with self._turn:
-            self._turn.wait_for(lambda: not self._reaping)
+            self._turn.wait_for(lambda: not reaping.busy)
             session.close()
 
     def __enter__(self) -> Client:
@@ -172,27 +157,29 @@ class Client:
 
     def _usable(self) -> Session:
         """The live session, connected anew if the pool went away. Call with the lock."""
-        if self._closed:
+        if self._reaping.closed:
             raise PoolStopped("this client is closed")
-        if self._session is None:
+        if self._reaping.session is None:
             self._connect()
-        assert self._session is not None
-        return self._session
+        assert self._reaping.session is not None
+        return self._reaping.session
 
     def _connect(self) -> None:
-        self._session = Session.connect(self.socket, self._timeout_s, pinned=self._pinned)
-        self._waiter = Waiter(self._session.bell.fd, self._session.channel.fileno())
+        session = Session.connect(self.socket, self._timeout_s, pinned=self._pinned)
+        self._reaping.begin(session)
 
     def _port_of(self, model: str) -> Port:
         """The port to a model; without the lock when it is open already.
 
-        With nothing under way nobody may have noticed that the pool went away, so look.
+        With nothing under way nobody may have noticed that the pool went away or that the model
+        moved, so look.
         """
         self._check_process()
-        session = self._session
-        if session is not None and not self._closed:
+        session = self._reaping.session
+        if session is not None and not self._reaping.closed:
             port = session.ports.get(model)
-            if port is not None and (port.map.claimed or not session.is_over()):
+            there = port is not None and not port.sees_move()
+            if port is not None and there and (port.map.claimed or not session.is_over()):
                 return port
         with self._turn:
             return self._port(model)
@@ -200,36 +187,73 @@ class Client:
     def _port(self, model: str) -> Port:
         session = self._usable()
         if session.is_over():
-            lost = self._lose(session)
-            if not self._reaping:  # else whoever waits on its bell closes it
+            lost = self._reaping.lose(session)
+            if not self._reaping.busy:  # else whoever waits on its bell closes it
                 session.close()
-            self._deliver(failures(lost, session.stopped()))
+            self._reaping.deliver(failures(lost, session.stopped()))
             session = self._usable()
+        port = session.ports.get(model)
+        if port is not None and port.sees_move():
+            session.let_go()
         return session.open_port(model, self._timeout_s)
 
     def _facts(self, model: str) -> Any:
-        session = self._session
+        session = self._reaping.session
         if session is None:
             raise PoolStopped(f"the pool at {self.socket} has stopped")
         return session.facts(model)
 
-    def _lose(self, session: Session) -> list[Pending]:
-        """The session is over: forget it; returns what was under way. Call with the lock."""
-        lost = [pending for port in session.ports.values() for pending in port.fail_all()]
-        if self._session is session:
-            self._session = None
-        self._turn.notify_all()
-        return lost
+    def _let_go(self) -> None:
+        """A lane has moved: the next call asks for another."""
+        with self._turn:
+            if self._reaping.session is not None:
+                self._reaping.session.let_go()
 
-    # -- waiting ------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------
 
-    def _try_submit(self, port: Port, call: Call, window: Any, under_way: deque[Pending]) -> bool:
+    def _run(self, port: Port, call: Call) -> list[dict[str, Array]]:
+        """Send a call's rows in windows and wait for all. Raises Moved if none was sent, or if
+        the answers of those that were would not go together with the others'."""
+        size = window_rows(port.map.bound, self._facts(port.spec.name).max_batch)
+        under_way: deque[Pending] = deque()
+        results: list[dict[str, Array]] = []
+        sent, moved = 0, False
+        try:
+            for window in cut(call.rows, size if call.rows.n > port.map.bound else call.rows.n):
+                try:
+                    while not self._try_submit(port, call, window, under_way):
+                        if under_way:
+                            results.append(self._result(port, under_way, call))
+                        else:
+                            self._wait_for_room(port, window.n, call)
+                except Moved:
+                    if not sent:
+                        raise
+                    moved = True
+                    break
+                sent += window.n
+            while under_way:
+                results.append(self._result(port, under_way, call))
+        except BaseException:
+            self._give_up(port, under_way)
+            raise
+        return results + self._run_rest(port, call.rest(sent)) if moved else results
+
+    def _run_rest(self, old: Port, call: Call) -> list[dict[str, Array]]:
+        while True:
+            self._let_go()
+            port = self._port_of(old.spec.name)
+            call.check_rest(old.spec, port.spec)
+            with suppress(Moved):  # that one has moved too
+                return self._run(port, call)
+
+    def _try_submit(self, port: Port, call: Call, window: Rows, under_way: deque[Pending]) -> bool:
         with self._turn:
             session = self._usable()
-            if session.ports.get(port.spec.name) is not port:
-                raise session.stopped()
+            if port not in session.ports.driven:
+                raise self._reaping.why_not(port, session)
             if not port.may_claim(window.n, call.priority):
-                port.check_gate(time.monotonic_ns())
+                port.check_gate(monotonic_ns())
                 return False
             pending = port.submit(window, call.start_ns, call.deadline_ns, priority=call.priority)
             port.flush()
@@ -237,19 +261,34 @@ class Client:
             under_way.append(pending)
             return True
 
+    def _send(self, port: Port, call: Call, future: RowsFuture) -> None:
+        """The rows of a future."""
+        with self._turn:
+            session = self._usable()
+            if port not in session.ports.driven:
+                raise self._reaping.why_not(port, session)
+            pending = port.submit(
+                call.rows, call.start_ns, call.deadline_ns, priority=call.priority,
+                tag=(future, call),
+            )  # fmt: skip
+            future.pending = pending
+            port.flush()
+            session.ring()
+            self._reaping.expect(session, call)
+
     def _result(self, port: Port, under_way: deque[Pending], call: Call) -> dict[str, Array]:
         """Wait for the oldest request, reaping for everybody if nobody else does."""
         pending = under_way[0]
         with self._turn:
-            self._wait(port, lambda: pending.remaining == 0 or pending.abandoned,
-                       call.deadline_ns)  # fmt: skip
+            self._reaping.wait(port, lambda: pending.remaining == 0 or pending.abandoned,
+                               call.deadline_ns)  # fmt: skip
             if pending.remaining == 0 and not pending.abandoned:
                 under_way.popleft()
                 try:
                     return port.result(pending, call.outputs)
                 finally:
-                    self._made_room()
-            expired = time.monotonic_ns() >= call.deadline_ns
+                    self._reaping.made_room()
+            expired = monotonic_ns() >= call.deadline_ns
         if expired:
             raise DeadlineExceeded(call.late_text(port.spec.name))
         raise PoolStopped(
@@ -258,119 +297,9 @@ class Client:
 
     def _wait_for_room(self, port: Port, n: int, call: Call) -> None:
         with self._turn:
-            self._wanting_room += 1
-            try:
-                self._wait(port, lambda: port.may_claim(n, call.priority), call.deadline_ns)
-            finally:
-                self._wanting_room -= 1
-        if time.monotonic_ns() >= call.deadline_ns:
+            self._reaping.wait_for_room(port, n, call)
+        if monotonic_ns() >= call.deadline_ns:
             raise DeadlineExceeded(f"no room for {n} rows of {port.spec.name!r} in time")
-
-    def _made_room(self) -> None:
-        """Slots are free that no completion told of: wake whoever waits for some."""
-        if self._wanting_room and self._session is not None:
-            self._turn.notify_all()
-            self._session.bell.ring()
-
-    def _wait(self, port: Port, done: Any, deadline_ns: int) -> None:
-        """Until `done()`, the deadline, or the end of the session. Call with the lock.
-
-        One waiter polls the bell and reaps for all; the others wait for its word.
-        """
-        while not done():
-            session = self._session
-            if session is None or session.ports.get(port.spec.name) is not port:
-                return
-            now_ns = time.monotonic_ns()
-            if now_ns >= deadline_ns:
-                return
-            until_ns = min(deadline_ns, now_ns + _LOOK_NS)
-            if self._reaping:
-                self._turn.wait((until_ns - now_ns) / 1e9)
-            else:
-                self._reap_once(session, until_ns)
-
-    def _reap_once(self, session: Session, until_ns: int) -> None:
-        """Wait on the bell without the lock, then reap with it. Call with the lock."""
-        self._reaping = True
-        waiter = self._waiter
-        self._turn.release()
-        try:
-            ready = waiter.wait_until(until_ns)
-        finally:
-            self._turn.acquire()
-            self._reaping = False
-        if self._session is session:
-            session.bell.clear()
-            finished = self._reap(session)
-            if session.channel.fileno() in ready and session.is_over():
-                lost = self._lose(session)
-                session.close()
-                self._deliver(outcomes_of(finished) + failures(lost, session.stopped()))
-            else:
-                self._deliver(outcomes_of(finished))
-        else:
-            session.close()
-        self._turn.notify_all()
-
-    def _reap(self, session: Session) -> list[tuple[Port, Pending]]:
-        now_ns = time.monotonic_ns()
-        finished = []
-        for port in session.ports.values():
-            finished += [(port, pending) for pending in port.reap(now_ns)]
-        return finished
-
-    # -- futures ------------------------------------------------------------------------
-
-    def _deliver(self, outcomes: list[Outcome]) -> None:
-        """Resolve futures. Called with the lock, which is let go meanwhile, since a future's
-        callbacks are the caller's code."""
-        if not outcomes:
-            return
-        self._turn.release()
-        try:
-            for future, outcome in outcomes:
-                resolve(future, outcome)
-        finally:
-            self._turn.acquire()
-
-    def _start_reaper(self) -> None:
-        self._reaper = threading.Thread(target=self._run_reaper, name="batchpool-reaper",
-                                        daemon=True)  # fmt: skip
-        self._reaper.start()
-
-    def _run_reaper(self) -> None:
-        """Resolves futures for as long as there is a session; `submit` starts it anew."""
-        with self._turn:
-            try:
-                while not self._closed and self._session is not None:
-                    self._reap_or_wait(self._session)
-            finally:
-                self._reaper = None
-                self._look_at_ns = 0
-
-    def _reap_or_wait(self, session: Session) -> None:
-        now_ns = time.monotonic_ns()
-        due_ns = min((p.next_deadline_ns() for p in session.ports.values()), default=2**63 - 1)
-        self._look_at_ns = min(due_ns, now_ns + _LOOK_NS)
-        if self._reaping:
-            self._turn.wait(max(0, self._look_at_ns - now_ns) / 1e9)
-        else:
-            self._reap_once(session, self._look_at_ns)
-        if self._session is session:
-            self._expire(session)
-
-    def _expire(self, session: Session) -> None:
-        now_ns = time.monotonic_ns()
-        late: list[Outcome] = []
-        for port in session.ports.values():
-            for pending in port.expire(now_ns):
-                if pending.tag is not None:
-                    future, call = pending.tag
-                    late.append((future, DeadlineExceeded(call.late_text(port.spec.name))))
-        if late:
-            session.ring()
-            self._deliver(late)
 
     def _take_back(self, future: RowsFuture) -> bool:
         """A future was cancelled; True the first time."""
@@ -378,9 +307,8 @@ class Client:
             return False
         with self._turn:
             first, future.taken_back = not future.taken_back, True
-            session, port, pending = self._session, future.port, future.pending
-            current = session is not None and session.ports.get(port.spec.name) is port
-            if first and current and session and pending and pending.remaining:
+            session, port, pending = self._reaping.session, future.port, future.pending
+            if first and session and self._reaping.drives(port) and pending and pending.remaining:
                 port.abandon(pending)
                 session.ring()
         return first
@@ -388,8 +316,8 @@ class Client:
     def _give_up(self, port: Port, under_way: deque[Pending]) -> None:
         """A call ends early: its rows are cancelled, those that are done make room."""
         with self._turn:
-            session = self._session
-            if session is None or session.ports.get(port.spec.name) is not port:
+            session = self._reaping.session
+            if session is None or not self._reaping.drives(port):
                 return
             for pending in under_way:
                 if pending.remaining == 0 and not pending.abandoned:
@@ -397,4 +325,4 @@ class Client:
                 else:
                     port.abandon(pending)
             session.ring()
-            self._made_room()
+            self._reaping.made_room()

@@ -25,9 +25,18 @@ def cut(rows: Rows, size: int) -> Iterator[Rows]:
         yield rows
         return
     for start in range(0, rows.n, size):
-        stop = min(start + size, rows.n)
-        tensors = {name: array[start:stop] for name, array in rows.tensors.items()}
-        yield Rows(stop - start, tensors, rows.parameters)
+        yield part(rows, start, min(start + size, rows.n))
+
+
+def part(rows: Rows, start: int, stop: int) -> Rows:
+    """Some of the rows, as views."""
+    tensors = {name: array[start:stop] for name, array in rows.tensors.items()}
+    return Rows(stop - start, tensors, rows.parameters)
+
+
+def can_join(old: ModelSpec, new: ModelSpec) -> bool:
+    """Whether answers of both go together: as one call was sent to the lanes of either."""
+    return (old.inputs, old.outputs, old.parameters) == (new.inputs, new.outputs, new.parameters)
 
 
 def join(spec: ModelSpec, results: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

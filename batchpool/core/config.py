@@ -266,7 +266,9 @@ class ModelConfig:
         3, "failed batches a row takes part in before it gets the error", least=1, most=100
     )
     idempotent: bool = _key(
-        True, "whether a row may be run again after the worker that had it was lost"
+        True,
+        "whether a row may be run again after the worker that had it was lost, or when a reload"
+        " brings other tensors in the middle of a local call of several windows",
     )
 
     def __post_init__(self) -> None:

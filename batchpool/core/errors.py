@@ -18,8 +18,8 @@ from typing import ClassVar
 class PoolError(Exception):
     """The parent of all; `status` is the HTTP status, `code` the stable word for programs.
 
-    facts: of a row that failed, its slot and sequence, and the batch and worker it failed in: what
-    the logs call them by.
+    facts: of a row that failed, its slot and sequence, and the batch, worker and worker's pid it
+    failed in: what the logs call them by.
     """
 
     status: ClassVar[int] = 500
@@ -62,6 +62,12 @@ class MethodNotAllowed(PoolError):
 
     def headers(self) -> dict[str, str]:
         return {"Allow": self.allowed} if self.allowed else {}
+
+
+class RequestTimeout(PoolError, TimeoutError):
+    """The request was not complete in time, or nothing more came of it."""
+
+    status, code = 408, "request_timeout"
 
 
 class TooLarge(PoolError, ValueError):
@@ -129,6 +135,10 @@ class NotReady(Retryable):
     code = "not_ready"
 
 
+class Moved(NotReady):
+    """The model has another lane now: clients send there again, and nobody else meets this."""
+
+
 class PoolStopped(Retryable, ConnectionError):
     """The pool went away with the request."""
 
@@ -158,6 +168,7 @@ class Status(enum.IntEnum):
     DRAINING = 5
     INTERNAL = 6
     OVERLOADED = 7
+    NOT_READY = 8
 
 
 _BY_STATUS: dict[int, type[PoolError]] = {
@@ -168,6 +179,7 @@ _BY_STATUS: dict[int, type[PoolError]] = {
     Status.DRAINING: Draining,
     Status.INTERNAL: InternalError,
     Status.OVERLOADED: Overloaded,
+    Status.NOT_READY: NotReady,
 }
 
 _DEFAULT_TEXT: dict[int, str] = {
@@ -178,6 +190,7 @@ _DEFAULT_TEXT: dict[int, str] = {
     Status.DRAINING: "the pool takes no new requests; this one was not run",
     Status.INTERNAL: "internal error; the server's log has the details",
     Status.OVERLOADED: "the request could not be answered in time; come back after Retry-After",
+    Status.NOT_READY: "the model was replaced before this row was run; send it again",
 }
 
 
@@ -204,6 +217,6 @@ def all_errors() -> list[type[PoolError]]:
     while open_kinds:
         kind = open_kinds.pop()
         open_kinds += kind.__subclasses__()
-        if kind not in (PoolError, Retryable):
+        if kind not in (PoolError, Retryable, Moved):
             kinds.append(kind)
     return sorted(set(kinds), key=lambda kind: (kind.status, kind.code))

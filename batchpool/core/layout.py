@@ -70,7 +70,7 @@ from functools import cached_property
 
 from batchpool.core.tensors import ModelSpec, Tensor
 
-VERSION = 2
+VERSION = 3
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
 LINE = 128
@@ -128,6 +128,7 @@ WORKER_WORDS: dict[str, str] = {
 BOARD_WORDS: dict[str, str] = {
     "state": "supervisor",
     "stalled": "supervisor",
+    "edition": "supervisor",
 }
 
 # Who writes to these stands with their columns; they have no words.
@@ -292,7 +293,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
 def board_layout() -> Layout:
     """The layout of the pool's board. serving[model]: warm workers; 0 means not ready.
 
-    stalled: 1 while the batcher makes no progress.
+    stalled: 1 while the batcher makes no progress. edition: raised when a reload changes what
+    clients know of the pool.
     """
     words, at = words_at(BOARD_WORDS)
     adder = Adder(at)

@@ -63,12 +63,18 @@ MOVES: dict[State, frozenset[State]] = {
 
 
 class Gate(enum.IntEnum):
-    """The lane's gate word, written by the batcher: may the client claim?"""
+    """The lane's gate word, written by the batcher: may the client claim?
+
+    MOVED and GONE are for good, whatever becomes of the batcher. GONE makes all slots the client's:
+    what it finds there that is not DONE was not run and will not be.
+    """
 
     CLOSED = 0
     OPEN = 1
     DRAINING = 2
     BROKEN = 3  # a bad ring entry or header closed the lane for good
+    MOVED = 4  # the model has other lanes; what was claimed here is still served (pool/moves.py)
+    GONE = 5  # after MOVED: the batcher has left this lane
 
 
 class PoolState(enum.IntEnum):

@@ -14,14 +14,14 @@ and `encodes_long` say when parse or encode would hold the loop up and belong in
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from batchpool.client.aio import Reactor, Reply, Taker
 from batchpool.client.port import Pending, Port
+from batchpool.client.reactor import Reactor, Reply, Taker
 from batchpool.client.session import ModelFacts
-from batchpool.core.errors import Cancelled, DeadlineExceeded, TooLarge
+from batchpool.core.errors import Cancelled, DeadlineExceeded, Moved, TooLarge
 from batchpool.core.tensors import Array, Rows
 from batchpool.edge.answers import Answer, found
 from batchpool.edge.meter import DoorMeter
@@ -76,7 +76,10 @@ class Arrival:
 
 
 class Door:
-    """One model's door in one front end. max_body_bytes: before and after decompression."""
+    """One model's door in one front end. max_body_bytes: before and after decompression.
+
+    after: of a door whose port has moved, the one that its model has now; raises if there is none.
+    """
 
     def __init__(
         self,
@@ -85,9 +88,11 @@ class Door:
         reactor: Reactor,
         max_body_bytes: int,
         meter: DoorMeter,
+        after: Callable[[Door], Door],
     ) -> None:
         self.meter = meter
         self.port = port
+        self._after = after
         self._reactor = reactor
         self._codec = Codec(facts.spec, VERSION)
         self.learn(facts, max_body_bytes)
@@ -102,8 +107,9 @@ class Door:
         self._limit_ns = int(facts.request_timeout_s * 1e9)
         self.port.map.set_watermark(facts.watermark)
 
-    def admit(self, arrival: Arrival) -> None:
-        """Raise why this request cannot come in, before its body is read.
+    def admit(self, arrival: Arrival) -> Door:
+        """Raise why this request cannot come in, before its body is read; else the door at which
+        it goes on: the one that its model has now.
 
         TooLarge by its Content-Length, UnsupportedMediaType by its content type, or what a
         claim of one row would meet now, at the priority in the header: a parameter may still
@@ -117,10 +123,18 @@ class Door:
                 f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken"
             )
         arrival.priority = header_priority(headers)
-        self.admit_again(arrival)
+        try:
+            self.admit_again(arrival)
+        except Moved:
+            return self.successor().admit(arrival)
+        return self
+
+    def successor(self) -> Door:
+        """Its model has moved: the door that it has now. NotFound if it is no more."""
+        return self._after(self)
 
     def admit_again(self, arrival: Arrival) -> None:
-        """The same for headers that were admitted before: only the lane may say no."""
+        """The same for headers that were admitted before: only the lane may say no, or Moved."""
         if self._reactor.over:
             raise self._reactor.session.stopped()
         self.port.check(1, arrival.at_ns, flow=arrival.flow, priority=arrival.priority)
@@ -129,7 +143,10 @@ class Door:
         """Raise why no request can come in at all now, if so; overload is no such reason."""
         if self._reactor.over:
             raise self._reactor.session.stopped()
-        self.port.check_gate(time.monotonic_ns())
+        try:
+            self.port.check_gate(time.monotonic_ns())
+        except Moved:
+            self.successor().check_open()
 
     def parses_long(self, arrival: Arrival, size: int) -> bool:
         """Whether `parse` of a body of `size` bytes would keep others waiting for too long."""
@@ -153,7 +170,8 @@ class Door:
         """Claim slots, write the rows and queue them; the request gives its rows away.
 
         The deadline is the model's limit from now, or the request's own from its arrival if
-        that is sooner. Raises DeadlineExceeded, TooLarge, or one of the 503s.
+        that is sooner. Raises DeadlineExceeded, TooLarge, one of the 503s, or Moved: then the
+        request is as it was, but it must be parsed anew by the successor.
         """
         rows = request.rows
         pending = self._submit(arrival, request, rows, taker, time.monotonic_ns())

@@ -21,21 +21,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from time import monotonic_ns
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.client.port import Pending
-from batchpool.edge.access import GONE
+from batchpool.core.errors import Overloaded, PoolError
+from batchpool.edge.access import GONE, Outcome
 from batchpool.edge.answers import Answer, refusal
-from batchpool.edge.connection import Connection
+from batchpool.edge.bodies import Held
+from batchpool.edge.connection import Connection, ConnectionLimits
 from batchpool.edge.door import Arrival, Door
 from batchpool.edge.fast_cycle import FastCycle, KnownHead
 from batchpool.edge.fast_road import FastRoad
 from batchpool.edge.front import Front
 from batchpool.edge.meter import FAST
 from batchpool.wire.identity import REQUEST_ID, TRACEPARENT, made_id, request_id
-from batchpool.wire.request import Fields
 from batchpool.wire.tables import Frame
 
 # Headers that change how a request is read or answered, and that only ASGI's road knows.
@@ -56,10 +58,12 @@ class FastConnection(Connection):
         super().connection_made(transport)
         self._peer = self.client[0] if self.client else ""
         self._taking: FastCycle | None = None  # its body is on its way
+        self._held = Held(self.road.bodies)  # of that body, if it takes several reads
         self._known: KnownHead | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._held.release()
         cycle: Any = self.cycle
         if not isinstance(cycle, FastCycle):
             return
@@ -67,7 +71,9 @@ class FastConnection(Connection):
             cycle.disconnected = True
             cycle.door.abandon(cycle.pending)
             self._gone(cycle)
-        elif cycle is self._taking and not cycle.answered:
+        elif cycle is self._taking and cycle.answered:
+            self._tell_of_refused(cycle)
+        elif cycle is self._taking:
             self._gone(cycle)
 
     def data_received(self, data: bytes) -> None:
@@ -89,7 +95,9 @@ class FastConnection(Connection):
             return
         at_rest, messages = not self._arriving, self._messages
         super().data_received(data)
-        if at_rest and self._messages == messages + 1 and not self._arriving:
+        if self._taking is not None:
+            self._hold(self._taking)
+        elif at_rest and self._messages == messages + 1 and not self._arriving:
             self._learn(data)
 
     def _learn(self, data: bytes) -> None:
@@ -122,7 +130,7 @@ class FastConnection(Connection):
                 rows = request.rows
             cycle.pending = door.submit_again(arrival, request, rows, cycle)
         except Exception as exc:
-            self.refuse(cycle, exc)
+            self.road.fail(cycle, exc, memoryview(data)[at:])
 
     # -- the parser's calls -------------------------------------------------------------
 
@@ -174,10 +182,34 @@ class FastConnection(Connection):
             return
         self._taking = None
         self._arriving = False
+        if self._held.size:
+            self._held.release()
         if cycle.answered:
+            self._tell_of_refused(cycle)
             self._end(cycle)
         else:
             self._submit(cycle)
+
+    def _hold(self, cycle: FastCycle) -> None:
+        """More of its body is to come: count what came, or refuse it."""
+        try:
+            self._held.grow_to(len(cycle.body))
+        except Overloaded as exc:
+            self._held.release()
+            cycle.answered = True
+            cycle.dropped_bytes, cycle.body = len(cycle.body), b""
+            self._write_refusal(cycle, exc)
+
+    def end_with(self, error: PoolError) -> None:
+        cycle = self._taking
+        if cycle is None or self.transport.is_closing():
+            super().end_with(error)
+        elif cycle.answered:
+            self.transport.close()
+        else:
+            cycle.keep_alive = False
+            self.refuse(cycle, error)
+            self._taking = None
 
     # -- the door's steps ---------------------------------------------------------------
 
@@ -201,7 +233,7 @@ class FastConnection(Connection):
         cycle.path = self.url
         cycle.arrival = arrival = Arrival.of(headers, self._peer)
         try:
-            door.admit(arrival)
+            cycle.door = door = door.admit(arrival)
             if door.parses_long(arrival, int(announced)):
                 return False
         except Exception as exc:
@@ -217,13 +249,12 @@ class FastConnection(Connection):
         return cycle
 
     def _submit(self, cycle: FastCycle) -> None:
+        body, cycle.body = cycle.body, b""
         try:
-            cycle.request = request = cycle.door.parse(cycle.arrival, cycle.body)
+            cycle.request = request = cycle.door.parse(cycle.arrival, body)
             cycle.pending = cycle.door.submit(cycle.arrival, request, cycle)
         except Exception as exc:
-            self.refuse(cycle, exc)
-            return
-        cycle.body = b""
+            self.road.fail(cycle, exc, body)
 
     def rows_finished(self, cycle: FastCycle, pending: Pending) -> bool:
         """Answer with the outputs, or the error of a row; False: the caller has gone."""
@@ -296,15 +327,8 @@ class FastConnection(Connection):
             meter.answered(FAST, cycle.arrival.at_ns)
         else:
             meter.refused(FAST, answer.code)
-        pieces = [self.road.head(answer.status, self.server_state.default_headers)]
-        if isinstance(answer.headers, Fields):
-            pieces.append(answer.headers.lines)
-        else:
-            for field, value in answer.headers:
-                pieces += (field, b": ", value, b"\r\n")
-        if name:
-            pieces += (b"x-request-id: ", name, b"\r\n")
-        pieces.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        fields = self.server_state.default_headers
+        pieces = self.road.pieces(answer, fields, name, cycle.keep_alive)
         if len(answer.body) <= _LONG_BODY_BYTES:
             pieces.append(answer.body)
             self.transport.write(b"".join(pieces))
@@ -312,7 +336,11 @@ class FastConnection(Connection):
             self.transport.write(b"".join(pieces))
             self.transport.write(answer.body)
         if is_told:
-            self._tell(cycle, answer.status, answer.code, name, len(answer.body))
+            outcome = Outcome(answer.status, answer.code, answer.error, len(answer.body))
+            if cycle.answered:
+                cycle.untold = outcome, name, monotonic_ns()
+            else:
+                self._tell(cycle, outcome, name, monotonic_ns())
 
     def _answer_in_frame(self, cycle: FastCycle, frame: Frame, pending: Pending) -> None:
         """Answer 200 with a frame that was made before, and the tensors as they lie in the lane."""
@@ -331,33 +359,24 @@ class FastConnection(Connection):
         finally:
             port.release(pending)
         if is_told:
-            self._tell(cycle, _OK, "ok", name, frame.size)
+            self._tell(cycle, Outcome(_OK, "ok", "", frame.size), name, monotonic_ns())
         self._end(cycle)
 
     def _gone(self, cycle: FastCycle) -> None:
         """The caller has left: nobody is there for an answer."""
-        status, code = GONE
-        cycle.door.meter.refused(FAST, code)
+        cycle.door.meter.refused(FAST, GONE.code)
         name = request_id(cycle.arrival.headers)
-        if self.access.wants(status, name):
-            self._tell(cycle, status, code, name or made_id(), 0)
+        if self.access.wants(GONE.status, name):
+            self._tell(cycle, GONE, name or made_id(), monotonic_ns())
 
-    def _tell(self, cycle: FastCycle, status: int, code: str, name: bytes, bytes_out: int) -> None:
-        arrival, request = cycle.arrival, cycle.request
-        self.access.tell(
-            road="fast",
-            peer=self._peer,
-            method="POST",
-            path=cycle.path,
-            headers=arrival.headers,
-            begun_ns=arrival.at_ns,
-            status=status,
-            code=code,
-            name=name,
-            rows=0 if request is None else request.rows.n,
-            bytes_in=int(arrival.headers.get(b"content-length", b"0")),
-            bytes_out=bytes_out,
-        )
+    def _tell_of_refused(self, cycle: FastCycle) -> None:
+        """Whose body came, or not, after the answer."""
+        if cycle.untold is not None:
+            self._tell(cycle, *cycle.untold)
+
+    def _tell(self, cycle: FastCycle, outcome: Outcome, name: bytes, ended_ns: int) -> None:
+        whole = cycle is not self._taking and not cycle.answered
+        cycle.tell(self.access, self._peer, outcome, name, ended_ns, whole=whole)
 
     def _end(self, cycle: FastCycle) -> None:
         """The answer is complete and so is the request: go on with what came behind it."""
@@ -374,6 +393,6 @@ class FastConnection(Connection):
 
 def fast_protocol(front: Front) -> type[FastConnection]:
     """The connections of one front end."""
-    return type(
-        "FrontConnection", (FastConnection,), {"road": FastRoad(front), "access": front.access}
-    )
+    limits = ConnectionLimits.of(front.session.server)
+    facts = {"road": FastRoad(front), "access": front.access, "meter": front.no_model}
+    return type("FrontConnection", (FastConnection,), {**facts, "limits": limits})

@@ -8,14 +8,18 @@ ready   200 when the pool was started, is not draining, its batcher is not stuck
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
+from typing import Any
 
-from batchpool.client.aio import Reactor
+from batchpool.client.port import Port
+from batchpool.client.reactor import Reactor
+from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Draining, NotFound, NotReady, PoolError
 from batchpool.core.lifecycle import PoolState
 from batchpool.edge.access import AccessLog
 from batchpool.edge.answers import Answer, json_answer, refusal
+from batchpool.edge.bodies import Bodies
 from batchpool.edge.door import VERSION, Door
 from batchpool.edge.gpus import Gpus
 from batchpool.edge.infer import Aside
@@ -28,6 +32,7 @@ from batchpool.shm.recorder import Recorder
 from batchpool.wire import metadata as objects
 
 _MIB = 2**20
+_BODIES = 8  # of the largest size may arrive at the same time where nothing else is said
 
 
 class Front:
@@ -42,6 +47,7 @@ class Front:
     ) -> None:
         session = reactor.session
         self.max_body_bytes: int = session.server["max_body_mib"] * _MIB
+        self.bodies = Bodies(_most_bodies_bytes(session.server))
         self.stopping = False
         self.aside = Aside()
         self.access = AccessLog(session.server)
@@ -52,19 +58,13 @@ class Front:
         self.has_page: bool = session.server["page"]
         self.broadcast = Broadcast(Lookout(session, meters, recorder, gpus, self.aside, version))
         self.no_model = self._meter(number, NO_MODEL)
-        self.doors = {
-            name: Door(
-                facts,
-                session.ports[name],
-                reactor,
-                self.max_body_bytes,
-                self._meter(number, facts.index),
-            )
-            for name, facts in session.models.items()
-        }
+        self.doors: dict[str, Door] = {}
+        self.paths: dict[bytes, Door] = {}  # by an infer request's path as it is sent
+        self._number = number
         self.session = session
         self._reactor = reactor
         self._server = json_answer(objects.server_metadata(package_version()))
+        self._set_doors()
         self._describe()
 
     def leave(self) -> None:
@@ -76,10 +76,44 @@ class Front:
         """The session has learnt other facts: go by them from now on."""
         session = self._reactor.session
         self.max_body_bytes = session.server["max_body_mib"] * _MIB
+        self.bodies.most_bytes = _most_bodies_bytes(session.server)
         self.access.learn(session.server)
+        self._set_doors()
         for name, door in self.doors.items():
             door.learn(session.models[name], self.max_body_bytes)
         self._describe()
+
+    def _set_doors(self) -> None:
+        """A door to each model's port. Where that is another port now, so is the door; what is at
+        the one before is finished there."""
+        before, self.doors = self.doors, {}
+        for name, facts in self._reactor.session.models.items():
+            port = self._reactor.session.ports.get(name)
+            door = before.get(name)
+            if port is not None and (door is None or door.port is not port):
+                self.doors[name] = self._new_door(facts, port)
+            elif door is not None:
+                self.doors[name] = door
+        for name, door in before.items():
+            door.meter = self.meter(name)  # its words may soon be another model's
+        self.paths.clear()
+        for name, door in self.doors.items():
+            for path in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{VERSION}"):
+                self.paths[f"{path}/infer".encode()] = door
+
+    def _new_door(self, facts: ModelFacts, port: Port) -> Door:
+        meter = self._meter(self._number, facts.index)
+        return Door(facts, port, self._reactor, self.max_body_bytes, meter, self.door_after)
+
+    def door_after(self, door: Door) -> Door:
+        """The door of the same model, whose port has moved. NotFound if it is no more."""
+        name = door.facts.spec.name
+        if self.doors.get(name) is door:
+            self._reactor.listen()  # other lanes are sent before the gates of these say so
+        after = self.door(name)
+        if after is door:
+            raise NotReady(f"model {name!r} is being replaced; send it again")
+        return after
 
     def _describe(self) -> None:
         self._models = {
@@ -182,6 +216,11 @@ class Front:
     def _check_batcher(self) -> None:
         if self._reactor.session.board.stalled.get():
             raise NotReady("the server's batcher makes no progress")
+
+
+def _most_bodies_bytes(server: Mapping[str, Any]) -> int:
+    most_mib: int = server["max_bodies_mib"] or _BODIES * server["max_body_mib"]
+    return most_mib * _MIB
 
 
 Ask = Callable[..., Answer]

@@ -7,7 +7,8 @@ Started by the supervisor with a control channel, a listening socket and the pul
         [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
 and tells it:  serving {}   lanes are open and the socket is served
-hears of it:   facts {...}  server and models as a reload has them from now on; see pool/facts.py
+hears of it:   facts {..., lanes}  server and models as a reload has them from now on, as
+                            pool/facts.py tells them; fds: lanes, open, to models that got others
 
 A timer of its event loop stamps the pulse, and so does its thread for long work.
 
@@ -27,14 +28,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import uvloop
 
-from batchpool.client.aio import Reactor
+from batchpool.client.reactor import Reactor
 from batchpool.client.session import Session
-from batchpool.core.errors import PoolError
+from batchpool.core.errors import NotFound, PoolError
 from batchpool.edge.app import build_app
+from batchpool.edge.connection import ConnectionLimits
 from batchpool.edge.fastpath import fast_protocol
 from batchpool.edge.front import Front
 from batchpool.edge.server import Server
@@ -72,8 +75,9 @@ def main(argv: Sequence[str]) -> int:
     session = Session(child.control_channel(args.control_fd), "the supervisor")
     try:
         session.attach()
-        for name in session.models:
-            session.open_port(name)
+        for name in list(session.models):
+            with suppress(NotFound):  # a reload removed it just now
+                session.open_port(name)
     except PoolError as exc:
         _LOG.error("cannot join the pool: %s", exc.message)
         return _EXIT_LOST
@@ -115,21 +119,24 @@ async def serve(
         front.broadcast.end("the pool has stopped")
         _supervisor_gone()
 
-    def learn(message: dict[str, Any]) -> None:
+    def learn(message: dict[str, Any], fds: list[int]) -> None:
         session.learn(message)
+        session.take_lanes(message["lanes"], fds)
         front.learn()
         server.drain_s = session.server["drain_s"]
+        protocol.limits = ConnectionLimits.of(session.server)
         heart.set_limit(session.server["stall_timeout_s"])
         logging.getLogger().setLevel(session.server["log_level"].upper())
 
     reactor = Reactor(session, lost, learn)
     front = Front(reactor, meters, recorder, number)
     front.aside.beat = beat
+    protocol = fast_protocol(front)
     server = Server(
         build_app(front),
         drain_s=session.server["drain_s"],
         give_up=reactor.close,
-        protocol=fast_protocol(front),
+        protocol=protocol,
     )
 
     loop.add_signal_handler(signal.SIGTERM, _Stop(front, server, loop.time))

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from batchpool.client.aio import Reply
 from batchpool.client.port import Pending
-from batchpool.core.errors import Cancelled
+from batchpool.client.reactor import Reply
+from batchpool.core.errors import Cancelled, Moved
 from batchpool.edge.answers import Answer
+from batchpool.edge.bodies import Bodies, Held
 from batchpool.edge.door import Arrival, Door
 from batchpool.edge.upload import Upload
 from batchpool.edge.visit import note
+from batchpool.wire.request import Body, InferRequest
 
 _Result = TypeVar("_Result")
 
@@ -46,20 +48,21 @@ class Aside:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> Answer | None:
+async def infer(
+    door: Door, arrival: Arrival, upload: Upload, aside: Aside, bodies: Bodies
+) -> Answer | None:
     """The answer to one request; None when the caller has gone. Raises what refuses it."""
-    door.admit(arrival)
-    body = await upload.read(door.max_body_bytes)
-    if body is None:
-        return None
-    if door.parses_long(arrival, len(body)):
-        request = await aside.begin(door.parse, arrival, body)
-    else:
-        request = door.parse(arrival, body)
-    note(rows=request.rows.n)
+    door = door.admit(arrival)
     reply = Reply()
-    pending = door.submit(arrival, request, reply)
-    del body
+    held = Held(bodies)
+    try:
+        body = await upload.read(door.max_body_bytes, held)
+        if body is None:
+            return None
+        door, request, pending = await _submit(door, arrival, body, reply, aside)
+        del body
+    finally:
+        held.release()
     if not await _finished(door, pending, reply, upload):
         return None
     if door.encodes_long(arrival, request, pending.n):
@@ -67,6 +70,22 @@ async def infer(door: Door, arrival: Arrival, upload: Upload, aside: Aside) -> A
         outputs = door.fetch(request, pending)
         return await aside.begin(door.encode, arrival, request, outputs)
     return door.fetch_and_encode(arrival, request, pending)
+
+
+async def _submit(
+    door: Door, arrival: Arrival, body: Body, reply: Reply, aside: Aside
+) -> tuple[Door, InferRequest, Pending]:
+    """Parse and submit at this door, or at the one that its model has by then."""
+    while True:
+        if door.parses_long(arrival, len(body)):
+            request = await aside.begin(door.parse, arrival, body)
+        else:
+            request = door.parse(arrival, body)
+        note(rows=request.rows.n)
+        try:
+            return door, request, door.submit(arrival, request, reply)
+        except Moved:
+            door = door.successor()
 
 
 async def _finished(door: Door, pending: Pending, reply: Reply, upload: Upload) -> bool:

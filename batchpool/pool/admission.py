@@ -51,6 +51,7 @@ class AdmittedLane:
         self.ring_client = ring_client
         self.running = 0
         self.closing = False
+        self.evicted = False  # closing, although its client may be alive
         self.broken = False
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
@@ -74,6 +75,12 @@ class AdmittedLane:
 
     def open(self, gate: Gate = Gate.OPEN) -> None:
         self.lane.gate.set(int(gate))
+
+    def shut(self, gate: Gate) -> None:
+        """MOVED or GONE, then the generation, on which its client looks at gate and slots."""
+        self.lane.gate.set(int(gate))
+        self.lane.generation.set(self.lane.generation.get() + 1)
+        self.ring_client()
 
     def admit(self) -> I64:
         """Take every submitted row: its header words are copied here, once, and checked.

@@ -10,7 +10,7 @@ is late, then let core/batching.py decide for each model. How rows end is in poo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,17 +34,20 @@ __all__ = ["Batcher", "ModelQueue"]
 
 
 class Batcher:
-    """All models of a pool. `max_lanes`: how many lanes the tables have room for."""
+    """All models of a pool. `max_lanes`: how many lanes the tables have room for.
+
+    models: of the entries from 0 on; others come and go.
+    """
 
     def __init__(
         self,
-        models: list[ModelQueue],
+        models: Sequence[ModelQueue],
         max_lanes: int,
         *,
         lane_closed: Callable[[int], None] = lambda number: None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.models = models
+        self.models: dict[int, ModelQueue] = {}
         self.lanes: dict[int, AdmittedLane] = {}
         self.crew: dict[int, CrewMember] = {}
         self.draining = False
@@ -54,21 +57,66 @@ class Batcher:
         self._all_mapped: dict[int, bool] = {}
         self._leaving: dict[int, int] = {}  # workers off duty that may have rows: since which turn
         self.recorder = Recorder() if recorder is None else recorder
-        self._endings = Endings(models, self.lanes, self._unmap_if_idle, self.recorder)
+        self._endings = Endings(self.models, self.lanes, self._unmap_if_idle, self.recorder)
         self.by_lane = self._endings.by_lane
-        for model in models:
-            model.tally.limit(model.limits.max_batch)
+        for entry, model in enumerate(models):
+            self.add_model(entry, model)
 
     # -- who is there -------------------------------------------------------------------
 
-    def add_lane(self, lane: AdmittedLane) -> None:
-        """A lane is mapped here: let its client claim."""
+    def add_model(self, entry: int, model: ModelQueue) -> None:
+        """Another entry; its lanes and workers come after it."""
+        assert entry not in self.models, f"entry {entry} is here already"
+        model.tally.limit(model.limits.max_batch)
+        model.limits = replace(model.limits, draining=self.draining)
+        self.models[entry] = model
+
+    def retire_model(self, entry: int) -> None:
+        """No lane or worker of it is left."""
+        used = {lane.model for lane in self.lanes.values()}
+        used |= {member.model for member in self.crew.values()}
+        assert entry not in used, f"entry {entry} is in use"
+        del self.models[entry]
+
+    def add_lane(self, lane: AdmittedLane, *, moved: bool = False) -> None:
+        """A lane is mapped here: let its client claim, unless it has moved."""
         assert lane.number not in self.lanes, f"lane {lane.number} is here already"
         self.lanes[lane.number] = lane
         self._serials[lane.number] = lane.serial
         self._all_mapped.clear()
-        lane.open(Gate.DRAINING if self.draining else Gate.OPEN)
-        lane.ring_client()
+        gate = lane.lane.gate.get()
+        if gate != Gate.GONE and (moved or gate == Gate.MOVED):
+            lane.shut(Gate.MOVED)
+        elif gate != Gate.GONE:
+            lane.open(Gate.DRAINING if self.draining else Gate.OPEN)
+            lane.ring_client()
+
+    def move_lanes(self, numbers: Iterable[int]) -> None:
+        """Their models have other lanes now: no more claims here."""
+        for number in numbers:
+            if number in self.lanes:
+                self.lanes[number].shut(Gate.MOVED)
+
+    def evict_lane(self, number: int) -> None:
+        """A moved lane's client has had its time: its rows end here, but for those that run.
+
+        What it publishes from now on nobody takes. It finds that by itself, at GONE.
+        """
+        lane = self.lanes.get(number)
+        if lane is None:
+            self._lane_closed(number)
+            return
+        lane.closing = lane.evicted = True
+        model = self.models[lane.model]
+        rows = [self._queued_of(lane), model.suspects.take_lane(number)]
+        self._endings.end(model, np.concatenate(rows, axis=1), Status.NOT_READY)
+        self._unmap_if_idle(lane)
+
+    def _queued_of(self, lane: AdmittedLane) -> I64:
+        """The lane's rows, taken out of the queue."""
+        queue = self.models[lane.model].queue
+        theirs = np.flatnonzero(queue.view()[Field.LANE] == lane.number)
+        return queue.drop(theirs) if len(theirs) else _NO_ROWS
 
     def close_lane(self, number: int) -> None:
         """A lane's client is gone: forget its queued rows; unmap once none is RUNNING."""
@@ -78,15 +126,14 @@ class Batcher:
             return
         lane.closing = True
         model = self.models[lane.model]
-        theirs = np.flatnonzero(model.queue.view()[Field.LANE] == number)
-        if len(theirs):
-            model.queue.drop(theirs)
-        gone = len(theirs) + model.suspects.take_lane(number).shape[1]
+        gone = self._queued_of(lane).shape[1] + model.suspects.take_lane(number).shape[1]
         model.tally.end(End.CLIENT_GONE, gone)
         self._unmap_if_idle(lane)
 
     def _unmap_if_idle(self, lane: AdmittedLane) -> None:
         if lane.closing and lane.running == 0:
+            if lane.evicted:
+                lane.shut(Gate.GONE)
             del self.lanes[lane.number]
             self._serials[lane.number] = 0
             self._all_mapped.clear()
@@ -149,7 +196,7 @@ class Batcher:
         for lane in self.lanes.values():
             if lane.lane.gate.get() == Gate.OPEN:
                 lane.open(Gate.DRAINING)
-        for model in self.models:
+        for model in self.models.values():
             model.limits = replace(model.limits, draining=True)
 
     def open_again(self) -> None:
@@ -159,7 +206,7 @@ class Batcher:
             if lane.lane.gate.get() == Gate.DRAINING:
                 lane.open(Gate.OPEN)
                 lane.ring_client()
-        for model in self.models:
+        for model in self.models.values():
             model.limits = replace(model.limits, draining=False)
 
     def set_limits(self, index: int, limits: Limits) -> None:
@@ -174,7 +221,7 @@ class Batcher:
 
     def is_empty(self) -> bool:
         """Whether no accepted row is under way."""
-        return not any(len(m.queue) or len(m.suspects) for m in self.models) and not any(
+        return not any(len(m.queue) or len(m.suspects) for m in self.models.values()) and not any(
             w.batches for w in self.crew.values()
         )
 
@@ -191,7 +238,7 @@ class Batcher:
             member.advance()
         self._admit(now_ns)
         wake_at_ns = NEVER_NS
-        for index, model in enumerate(self.models):
+        for index, model in self.models.items():
             if len(model.queue) or model.suspects:
                 wake_at_ns = min(wake_at_ns, self._decide(index, model, now_ns))
                 apart = len(model.suspects) if model.suspects else 0
@@ -245,9 +292,10 @@ class Batcher:
         model.queue.age(now_ns)
         timed = len(crew) > 1 or model.limits.target_ns > 0
         workers = [
-            m.as_worker(self._lanes_of(m), m.free_at_ns(now_ns) if timed else 0)
+            m.as_worker(self._lanes_of(m), m.free_at_ns(now_ns), m.overdue_since_ns(now_ns))
+            if timed
+            else m.as_worker(self._lanes_of(m), 0)
             for m in crew
-            if not (m.runs_apart() or (timed and m.is_overdue(now_ns)))
         ]
         decision = decide(now_ns, model.queue.view(), workers, model.limits, model.traffic)
         groups, late, refused = _take(model.queue, decision)

@@ -2,15 +2,19 @@
 
 Told by the supervisor:
 
-    start        {models: [{spec, limits, attempts, idempotent}], draining, max_lanes,
+    start        {models: [{model, spec, limits, attempts, idempotent}], draining, max_lanes,
                  posts, beat_ns}    fds: its bell, the pulse, the meters, the flight recorder
-    lane         {lane, serial, model, slots, local}          fds: segment, the client's bell
+    model        {model, spec, ...}   as in start: another entry; entries are named `model`
+    unmodel      {model}                                      nothing is left of it
+    lane         {lane, serial, model, slots, local, moved}   fds: segment, the client's bell
     unlane       {lane}
+    move         {lanes}                                      clients have others now
+    evict        {lane}                                       its client has had its time
     worker       {worker, model, max_batch, row, on_duty, turn}  fds: segment, the worker's bell
     worker_lost  {worker, cause}
     duty         {on, off, turn}      lists of workers: who gets new batches and who does not
-    limits       {models, beat_ns, log_level}                 as in start, for the same models
-    begin        {takeover}
+    limits       {models, beat_ns, log_level}                 as in start, of all that are there
+    begin        {takeover, evicted}                          evicted: lanes
     drain        {turn}                                       0: open again
 
 and tells it:  running {} | lane_closed {lane} | worker_handled {worker} | idle {worker, turn} |
@@ -66,20 +70,13 @@ class BatcherProcess:
         close_all((pulse_fd, meters_fd, recorder_fd))
         self._beat_ns = message["beat_ns"]
         self._max_lanes = message["max_lanes"]
-        self._specs = [ModelSpec.from_wire(form["spec"]) for form in message["models"]]
-        models = [
-            ModelQueue(
-                spec.name,
-                _limits(spec, form["limits"]),
-                form["attempts"],
-                form["idempotent"],
-                tally=Tally(meters.cells, meters.place("batcher", entry)),
-            )
-            for entry, (spec, form) in enumerate(zip(self._specs, message["models"], strict=True))
-        ]
+        self._meters = meters
+        self._specs: dict[int, ModelSpec] = {}
         self.batcher = Batcher(
-            models, self._max_lanes, lane_closed=self._lane_closed, recorder=recorder
+            [], self._max_lanes, lane_closed=self._lane_closed, recorder=recorder
         )
+        for form in message["models"]:
+            self._on_model(form, [])
         self._drain_turn = message["draining"]
         if self._drain_turn:  # before there is a lane that it would open
             self.batcher.drain()
@@ -130,7 +127,21 @@ class BatcherProcess:
     def _on_begin(self, message: dict[str, Any], fds: list[int]) -> None:
         if message["takeover"]:
             take_over(self.batcher)
+        for number in message["evicted"]:  # before a step that might run their rows
+            self.batcher.evict_lane(number)
         self._begun = True
+
+    def _on_model(self, message: dict[str, Any], fds: list[int]) -> None:
+        entry = message["model"]
+        spec = self._specs[entry] = ModelSpec.from_wire(message["spec"])
+        limits, attempts = _limits(spec, message["limits"]), message["attempts"]
+        tally = Tally(self._meters.cells, self._meters.place("batcher", entry))
+        model = ModelQueue(spec.name, limits, attempts, message["idempotent"], tally=tally)
+        self.batcher.add_model(entry, model)
+
+    def _on_unmodel(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.batcher.retire_model(message["model"])
+        del self._specs[message["model"]]
 
     def _on_lane(self, message: dict[str, Any], fds: list[int]) -> None:
         spec = self._specs[message["model"]]
@@ -154,8 +165,15 @@ class BatcherProcess:
                 lane,
                 bell.ring,
                 own_flow=message["local"],
-            )
+            ),
+            moved=message["moved"],
         )
+
+    def _on_move(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.batcher.move_lanes(message["lanes"])
+
+    def _on_evict(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.batcher.evict_lane(message["lane"])
 
     def _on_unlane(self, message: dict[str, Any], fds: list[int]) -> None:
         self.batcher.close_lane(message["lane"])
@@ -174,7 +192,10 @@ class BatcherProcess:
         number = message["worker"]
         bell = self._bells[("worker", number)] = Doorbell(bell_fd)
         on_duty, row = message["on_duty"], max(0, message["row"])
-        member = CrewMember(number, message["model"], records, bell.ring, on_duty=on_duty, row=row)
+        who = message["place"], message["pid"]
+        member = CrewMember(
+            number, message["model"], records, bell.ring, on_duty=on_duty, row=row, who=who
+        )
         self.batcher.add_worker(member, message["turn"])
 
     def _on_duty(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -183,9 +204,10 @@ class BatcherProcess:
     def _on_limits(self, message: dict[str, Any], fds: list[int]) -> None:
         self._beat_ns = message["beat_ns"]
         logging.getLogger().setLevel(message["log_level"].upper())
-        for index, (spec, form) in enumerate(zip(self._specs, message["models"], strict=True)):
-            self.batcher.set_limits(index, _limits(spec, form["limits"]))
-            model = self.batcher.models[index]
+        for form in message["models"]:
+            entry = form["model"]
+            self.batcher.set_limits(entry, _limits(self._specs[entry], form["limits"]))
+            model = self.batcher.models[entry]
             model.tally.limit(model.limits.max_batch)
             model.attempts, model.idempotent = form["attempts"], form["idempotent"]
 

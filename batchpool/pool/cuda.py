@@ -14,6 +14,7 @@ A model with `cuda_graphs = True` is captured (pool/graphs.py); its copies are t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,13 +133,19 @@ class CudaRunner:
         self._next = self._turns[self._turns[0] is turn]
         # For good: entering and leaving a stream's context takes torch 20 us.
         torch.cuda.set_stream(turn.stream)
-        with torch.inference_mode():
-            if turn.graphs is None:
-                kept, host = self._call(turn, rows, inputs, sizes, parts)
-            else:
-                kept, host = None, self._replay(turn, turn.graphs, inputs, parts)
-            turn.event.record(turn.stream)
-        turn.given = {}
+        try:
+            with torch.inference_mode():
+                if turn.graphs is None:
+                    kept, host = self._call(turn, rows, inputs, sizes, parts)
+                else:
+                    kept, host = None, self._replay(turn, turn.graphs, inputs, parts)
+                turn.event.record(turn.stream)
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # of a broken device: the first error counts
+                turn.stream.synchronize()  # a copy into slots may be under way that others get next
+            raise
+        finally:
+            turn.given = {}
         return turn, host, kept
 
     def _call(

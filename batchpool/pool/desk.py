@@ -1,9 +1,13 @@
 """The supervisor's desk: what clients ask over their control connections.
 
     attach  {version, pinned} fds: the client's bell  -> attached {models, server}  fds: board, bell
-    lane    {model}                                   -> lane {lane, slots, digest} fds: segment
+    facts   {}                                        -> facts {models, server, edition}
+    lane    {model}    -> lane {serial, model, slots, digest, facts: of the model}
+                                                         fds: segment
+    left    {serial}                                  -> nothing: it lets go of a lane that moved
     status  {}                                        -> status {status}
     reload  {wait}                                    -> reload {done, text}, with wait at its end
+            {cancel: true}                            -> reload {done, text}, at once
     drain   {on: true, false, or null to look}        -> drain {draining, answered, rows}
     batches {}                                        -> batches {workers, models}
                                                          fds: the flight recorder
@@ -31,8 +35,9 @@ from batchpool.core.errors import (
 )
 from batchpool.core.layout import VERSION
 from batchpool.pool.clients import Attached
-from batchpool.pool.facts import facts_of
+from batchpool.pool.facts import facts_of, model_facts
 from batchpool.pool.holdings import Holdings
+from batchpool.pool.lanes import lane_form
 from batchpool.pool.staff import Staff
 from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.lease import peer_of, pidfd_of
@@ -45,6 +50,9 @@ class Operations(Protocol):
 
     def reload(self, told: Callable[[bool, str], None] | None) -> None:
         """Reload; told at the end: whether it was done, and what or why not."""
+
+    def cancel_reload(self) -> str:
+        """Give up the reload under way; what comes of that. InvalidRequest if it cannot be."""
 
     def drain(self, on: bool | None) -> tuple[bool, bool, int]:
         """Drain, or open again, or only look: (whether it drains, whether all is answered, rows
@@ -128,6 +136,11 @@ class Desk:
             return self._attach(who, message, fds)
         if op == "lane":
             return self._lane(who, message)
+        if op == "left":
+            self._left(who, message)
+            return None, []
+        if op == "facts":
+            return {"op": "facts", **self._facts()}, []
         if op == "status":
             return {"op": "status", "status": self._status()}, []
         if op == "batches":
@@ -146,6 +159,8 @@ class Desk:
     def _reload(self, who: Attached, message: dict[str, Any]) -> dict[str, Any] | None:
         """The answer comes at the end of the reload to whoever waits for it."""
         _check_operator(who, "reload")
+        if message.get("cancel") is True:
+            return {"op": "reload", "done": True, "text": self._operations.cancel_reload()}
         if message.get("wait") is not True:
             self._operations.reload(None)
             return {"op": "reload", "done": True, "text": "asked for"}
@@ -174,32 +189,35 @@ class Desk:
             )
         who.bell_fd = fds.pop()
         who.pinned = who.frontend is not None or message.get("pinned") is True
-        answer = {"op": "attached", **facts_of(self._holdings.plan)}
+        answer = {"op": "attached", **self._facts()}
         return answer, [self._holdings.board_read_fd, self._holdings.batcher_bell.fd]
 
+    def _facts(self) -> dict[str, Any]:
+        return facts_of(self._holdings.plan, self._holdings.board.edition.get())
+
     def _lane(self, who: Attached, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        plans = self._holdings.plan.models
-        name = message.get("model")
-        index = next((i for i, m in enumerate(plans) if m.spec.name == name), None)
-        if index is None:
-            raise NotFound(f"there is no model {name!r}")
+        models = {model.spec.name: model for model in self._holdings.plan.models}
+        model = models.get(message.get("model", ""))
+        if model is None:
+            known = ", ".join(map(repr, models)) or "none"
+            raise NotFound(f"there is no model {message.get('model')!r}; the pool has {known}")
         if who.bell_fd < 0:
             raise InvalidRequest("attach before asking for a lane")
-        if any(e.model == index for e in self._holdings.lanes.of_owner(who.owner)):
-            raise InvalidRequest(f"this client has a lane to model {name!r} already")
-        local = who.frontend is None
-        layout = plans[index].client_lane if local else plans[index].lane
-        entry = self._holdings.lanes.add(
-            index, who.owner, layout, who.bell_fd, local=local, pinned=who.pinned
-        )
-        self._staff.announce_lane(entry)
-        answer = {
-            "op": "lane",
-            "lane": entry.number,
-            "slots": layout.slots,
-            "digest": layout.digest,
-        }
+        own = [e for e in self._holdings.lanes.of_owner(who.owner) if e.model == model.entry]
+        if own and own[0].handed:
+            raise InvalidRequest(f"this client has a lane to model {model.spec.name!r} already")
+        # One may stand already: of a model that has moved.
+        entry = own[0] if own else self._staff.open_lane(who, model, handed=True)
+        entry.handed = True
+        answer = {"op": "lane", **lane_form(entry), "facts": model_facts(model)}
         return answer, [entry.fd]
+
+    def _left(self, who: Attached, message: dict[str, Any]) -> None:
+        """Nobody waits for an answer, so that there is none to a lane that it does not have. By
+        serial: of one it was evicted from, the number may be that of another lane of its own."""
+        for entry in self._holdings.lanes.of_owner(who.owner):
+            if entry.serial == message.get("serial") and entry.moved and entry.handed:
+                entry.left = True
 
     def _batches(self) -> tuple[dict[str, Any], list[int]]:
         """The flight recorder itself, and the names of what its rows have numbers of."""

@@ -9,7 +9,7 @@ for the device's memory; half its size is the model's limit from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -76,7 +76,7 @@ class Endings:
 
     def __init__(
         self,
-        models: list[ModelQueue],
+        models: Mapping[int, ModelQueue],
         lanes: dict[int, AdmittedLane],
         unmap_if_idle: Callable[[AdmittedLane], None],
         recorder: Recorder,
@@ -127,7 +127,7 @@ class Endings:
         model = self._models[member.model]
         self._account(member, model, batch, LOST)
         if not member.was_launched(batch):
-            again = self._open_lanes_only(model, batch.rows)
+            again = self._to_run_again(model, batch.rows)
             self._requeue(again)
             model.tally.retry(Retry.NOT_STARTED, again.shape[1])
             model.queue.prepend(again)
@@ -137,7 +137,7 @@ class Endings:
                 spent = self._split(model, batch, Retry.WORKER_LOST)
             spent = self._open_lanes_only(model, spent)
             text = f"the worker was lost with this row on every attempt; at last it {cause}"
-            origin = batch.token, member.number
+            origin = batch.token, *member.who
             if spent.shape[1]:
                 self._recorder.incidents.note(
                     member.model, member.row, Status.WORKER_LOST, text, self.now_ns
@@ -189,7 +189,7 @@ class Endings:
         if cap < model.limits.max_batch:
             model.limits = replace(model.limits, max_batch=cap)
             model.tally.limit(cap)
-        rows = self._open_lanes_only(model, batch.rows)
+        rows = self._to_run_again(model, batch.rows)
         self._requeue(rows)
         model.tally.retry(Retry.NO_MEMORY, rows.shape[1])
         if batch.apart:
@@ -200,7 +200,7 @@ class Endings:
 
     def _split(self, model: ModelQueue, batch: Batch, why: Retry) -> I64:
         """Count one failed batch for its rows and make them suspects; returns the spent ones."""
-        rows = self._open_lanes_only(model, batch.rows).copy()
+        rows = self._to_run_again(model, batch.rows).copy()
         rows[Field.ATTEMPT] += 1
         spent = model.suspects.add_failed(rows, model.attempts, batch.size)
         if spent.shape[1] == 0:
@@ -217,12 +217,22 @@ class Endings:
 
     def _open_lanes_only(self, model: ModelQueue, rows: I64) -> I64:
         """Without the rows whose client is gone."""
-        gone = [lane.number for lane, _ in self.by_lane(rows) if lane.closing]
+        gone = [lane.number for lane, _ in self.by_lane(rows) if lane.closing and not lane.evicted]
         if not gone:
             return rows
         open_only = rows[:, ~np.isin(rows[Field.LANE], gone)]
         model.tally.end(End.CLIENT_GONE, rows.shape[1] - open_only.shape[1])
         return open_only
+
+    def _to_run_again(self, model: ModelQueue, rows: I64) -> I64:
+        """The same, and those in evicted lanes are answered: there is no more time for them."""
+        rows = self._open_lanes_only(model, rows)
+        evicted = [lane.number for lane, _ in self.by_lane(rows) if lane.evicted]
+        if not evicted:
+            return rows
+        owed = np.isin(rows[Field.LANE], evicted)
+        self.end(model, rows[:, owed], Status.NOT_READY)
+        return rows[:, ~owed]
 
     def _stop_running(self, rows: I64) -> None:
         for lane, part in self.by_lane(rows):

@@ -16,16 +16,17 @@ def headline(holdings: Holdings, staff: Staff, reload: str = "", last_reload: st
         rows = sum(entry.claimed() for entry in holdings.lanes)
         text = f"draining: {_count(rows, 'row')} under way"
         return text if staff.stopping else text + _reload(reload, last_reload)
-    models = [model.spec.name for model in holdings.plan.models]
-    cold = [seat for seat in staff.workers.seats if not seat.ready]
-    workers = len(staff.workers.seats)
+    models = {entry: model.spec.name for entry, model in holdings.plan.entries.items()}
+    seats = [seat for seat in staff.workers.seats if seat.model in models]
+    cold = [seat for seat in seats if not seat.ready]
+    workers = len(seats)
     warm = f"{workers - len(cold)} of {workers} workers" if cold else _count(workers, "worker")
     if not staff.was_ready:
         if not cold:
             return "starting the front ends"
         return f"loading {models[cold[0].model]} on {_place(cold[0])}; {warm} warm"
     text = f"serving {_count(len(models), 'model')}, {warm}"
-    lacking = [name for i, name in enumerate(models) if not holdings.board.serves(i)]
+    lacking = [name for i, name in models.items() if not holdings.board.serves(i)]
     if lacking:
         text += f"; no worker for {', '.join(lacking)}"
     if staff.batcher is None or holdings.board.stalled.get():

@@ -59,7 +59,15 @@ class Holdings:
         self.recorder_fd = create(recorder_layout(), sealed=False)
         self.recorder_read_fd = _read_only(self.recorder_fd)
         self.batcher_bell = Doorbell()
-        self.lanes = LaneBook(plan.max_lanes, self.ledger.forget)
+        self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
+        self.lanes = LaneBook(self.max_lanes, self.ledger.forget)
+
+    def name_models(self, plan: Plan) -> None:
+        """Whose the words of the meters are, before anybody counts there; clients that look are
+        told that the plan is another."""
+        for model in plan.models:
+            self.meters.name_model(model.entry, model.spec.name)
+        self.board.edition.set(self.board.edition.get() + 1)
 
     def close_listeners(self) -> None:
         """Let go of the HTTP sockets; a front end that still listens has its own."""

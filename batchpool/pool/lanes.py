@@ -10,8 +10,9 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from batchpool.core.errors import Overloaded
+from batchpool.core.errors import Overloaded, StartError
 from batchpool.core.layout import Layout
 from batchpool.shm.segment import create
 
@@ -22,7 +23,8 @@ _WORD = struct.Struct("<Q")
 class LaneEntry:
     """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again.
 
-    pinned: GPUs may read and write it by themselves.
+    model: the entry. pinned: GPUs may read and write it by themselves. handed: its client knows it.
+    moved, left, evicted: see pool/moves.py. closing: the batcher is told to let it go.
     """
 
     number: int
@@ -34,6 +36,10 @@ class LaneEntry:
     bell_fd: int
     local: bool
     pinned: bool
+    handed: bool = True
+    moved: bool = False
+    left: bool = False
+    evicted: bool = False
     closing: bool = False
 
     def word(self, name: str) -> int:
@@ -43,6 +49,13 @@ class LaneEntry:
     def claimed(self) -> int:
         """Slots its client has claimed, as it last said."""
         return self.word("claimed")
+
+
+def lane_form(entry: LaneEntry) -> dict[str, Any]:
+    """What its client is told of a lane; its segment goes with that."""
+    layout = entry.layout
+    return {"serial": entry.serial, "model": entry.model, "slots": layout.slots,
+            "digest": layout.digest}  # fmt: skip
 
 
 class LaneBook:
@@ -62,6 +75,10 @@ class LaneBook:
     def of_owner(self, owner: str) -> list[LaneEntry]:
         return [e for e in self._entries.values() if e.owner == owner and not e.closing]
 
+    def of_entry(self, model: int) -> list[LaneEntry]:
+        """Those that are being closed too."""
+        return [e for e in self._entries.values() if e.model == model]
+
     def add(
         self,
         model: int,
@@ -73,15 +90,18 @@ class LaneBook:
         pinned: bool,
     ) -> LaneEntry:
         """A new lane, sealed if it is a local client's; bell_fd is duplicated. Overloaded when
-        the table is full, StartError when there is no memory."""
+        the table is full, StartError when there is no memory or no descriptor to be had."""
         if not self._free:
             raise Overloaded("the pool has no room for another lane now; try again later")
         fd = create(layout, sealed=local)
+        try:
+            bell_fd = os.dup(bell_fd)
+        except OSError as exc:
+            os.close(fd)
+            raise StartError(f"cannot open another lane: {exc.strerror}") from exc
         self._serial += 1
         number = self._free.pop()
-        entry = LaneEntry(
-            number, self._serial, model, owner, layout, fd, os.dup(bell_fd), local, pinned
-        )
+        entry = LaneEntry(number, self._serial, model, owner, layout, fd, bell_fd, local, pinned)
         self._entries[number] = entry
         return entry
 

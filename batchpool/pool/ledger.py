@@ -8,7 +8,7 @@ wrote there is believed only as far as it can do no harm.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from batchpool.client.board import Board
 from batchpool.core.accounts import SEATS_MOST
@@ -67,19 +67,23 @@ class Ledger:
         self,
         started_ns: int,
         board: Board,
-        models: Sequence[str],
+        models: Mapping[int, str],
         watched: Sequence[tuple[Post, Child | None]],
         seats: Iterable[Seat],
         lanes: Iterable[LaneEntry],
     ) -> None:
-        """Write down how things are. started_ns: since when this process is. models: by entry.
+        """Write down how things are. started_ns: since when this process is. models: names by
+        entry, of all that are served.
         watched: the batcher and front ends."""
         self._process(SUPERVISOR, os.getpid(), started_ns, up=True)
         cells, state = self._meters.cells, board.state.get()
         at = self._meters.place("pool")
         for case in PoolState:
             cells[at + _POOL.word("pool_state", case.name.lower())] = int(case == state)
-        for entry, name in enumerate(models):
+        for entry in range(MODELS_MOST):
+            if self._meters.alive[entry] and entry not in models:
+                self._meters.alive[entry] = 0
+        for entry, name in models.items():
             self._meters.name_model(entry, name)
             self._meters.alive[entry] = 1
             at = self._meters.place("supervisor", entry) + _LANES.word("model_workers")

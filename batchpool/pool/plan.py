@@ -30,6 +30,7 @@ AUTO_SLOTS_MOST = 4096
 AUTO_LANE_BYTES_MOST = 1 << 30
 CLIENT_LANE_BYTES_MOST = 256 << 20
 FRONTENDS_MOST = 4
+_MODELS_LEAST = 4  # the tables of lanes have room for so many, whatever a reload may add
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """One model. lane: of each front end; client_lane: of each local client."""
+    """One model. lane: of each front end; client_lane: of each local client. entry: its place in
+    all tables, for as long as its tensors and slots stay what they are."""
 
     config: ModelConfig
     spec: ModelSpec
@@ -61,6 +63,7 @@ class ModelPlan:
     client_lane: Layout
     worker_segment: Layout
     notes: tuple[str, ...] = ()
+    entry: int = 0
 
     @property
     def slots(self) -> int:
@@ -87,6 +90,11 @@ class Plan:
     def url(self) -> str:
         host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
         return f"http://{host}:{self.server.port}"
+
+    @property
+    def entries(self) -> dict[int, ModelPlan]:
+        """Its models by their entries."""
+        return {model.entry: model for model in self.models}
 
     @property
     def max_lanes(self) -> int:
@@ -193,20 +201,26 @@ def make_plan(
     ]
     count = [len(d) * m.workers_per_device for m, d in zip(config.models, devices, strict=True)]
     on_cpu = sum(n for n, d in zip(count, devices, strict=True) if d == [None])
-    models = []
+    models: list[ModelPlan] = []
     for model, spec, entries in zip(config.models, specs, devices, strict=True):
         sharers = on_cpu if entries == [None] else sum(count)
         threads = threads_per_worker(cores, sharers)
         workers = _workers_of(entries * model.workers_per_device, threads)
         most = max_lanes(len(specs), frontends, config.server)
-        models.append(_model_plan(model, spec, workers, config.server, frontends, most))
+        made = _model_plan(model, spec, workers, config.server, frontends, most)
+        models.append(replace(made, entry=len(models)))
     return Plan(config.server, frontends, tuple(models), socket)
+
+
+def lanes_needed(entries: int, plan: Plan) -> int:
+    """Lanes of every front end and client to so many entries."""
+    return entries * (plan.frontends + plan.server.max_clients)
 
 
 def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
     """Lanes of every front end and client to every model, twice: old ones close while new
     ones open."""
-    return 2 * models * (frontends + server.max_clients)
+    return 2 * max(models, _MODELS_LEAST) * (frontends + server.max_clients)
 
 
 def _named(models: Sequence[ModelConfig], described: Sequence[Described]) -> list[ModelSpec]:

@@ -5,8 +5,9 @@ Each seat has an old worker, an heir, or both:
     ahead      heirs load, one at a time in a place (a GPU, or all of the CPU). One that is warm
                takes its seat: new batches are its own. Whom it relieves finishes what is in
                flight and stands by, alive and without rows
-    committed  every heir has its seat: there is no way back. The old workers end, each once it
-               is idle
+    committed  every heir has its seat, and every new lane is open: there is no way back. The old
+               workers end, each once it is idle; those of an entry that leaves serve on until it
+               has no lanes (pool/moves.py)
     back       an heir failed before that. Those that have a seat are relieved by their standbys
                and end once idle; those that load end at once. For a standby that has died
                meanwhile another worker of the old configuration is loaded first
@@ -75,13 +76,15 @@ class Order:
 class Change:
     """What a reload does to one seat. place: where only one heir may load at a time.
 
-    old: whether there is a worker now; new: whether there is to be one.
+    old: whether there is a worker now; new: whether there is to be one. moves: the old one serves
+    on after the commit, until it is told that nobody needs it.
     """
 
     name: str
     place: str
     old: bool = True
     new: bool = True
+    moves: bool = False
 
 
 _READY = (At.OFF, At.IDLE, At.WARM)  # may take the seat at once
@@ -93,14 +96,19 @@ class _Seat:
     heir: At
     old: At
     refilled: bool = False
+    needed: bool = True  # where it moves
 
 
 class Reload:
-    """One reload. Tell it what happens, then carry out what `step` says, in that order."""
+    """One reload. Tell it what happens, then carry out what `step` says, in that order.
+
+    lanes_open: whether every lane stands that clients are sent at the commit.
+    """
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self.phase = Phase.AHEAD
         self.failure = ""
+        self.lanes_open = True
         self._seats = [
             _Seat(
                 change,
@@ -133,6 +141,17 @@ class Reload:
         if self.phase is Phase.AHEAD:
             self.phase, self.failure = Phase.BACK, why
 
+    def emptied(self, seat: int) -> None:
+        """The entry of an old worker has no lanes any more."""
+        self._seats[seat].needed = False
+
+    @property
+    def served(self) -> bool:
+        """Whether it is done but for the entries that leave."""
+        return self.phase is Phase.COMMITTED and all(
+            seat.old is At.GONE or seat.change.moves for seat in self._seats
+        )
+
     def at(self, seat: int, who: Who) -> At:
         found = self._seats[seat]
         return found.heir if who is Who.HEIR else found.old
@@ -159,6 +178,7 @@ class Reload:
         if self.phase is Phase.AHEAD:
             self._ahead(orders)
         if self.phase is Phase.COMMITTED:
+            self._release(orders)
             self._end_idle(orders, Who.OLD)
             if all(seat.old is At.GONE for seat in self._seats):
                 self.phase = Phase.OVER
@@ -181,13 +201,17 @@ class Reload:
                 orders.append(Order(Act.START, number))
                 seat.heir = At.LOADING
                 taken.add(seat.change.place)
-        if all(seat.heir is At.DUTY for seat in self._seats if seat.change.new):
+        serve = all(seat.heir is At.DUTY for seat in self._seats if seat.change.new)
+        if serve and self.lanes_open:
             self.phase = Phase.COMMITTED
             orders.append(Order(Act.COMMIT))
-            for number, seat in enumerate(self._seats):
-                if seat.old is At.DUTY:  # nobody comes after it
-                    orders.append(Order(Act.RELEASE, number, Who.OLD))
-                    seat.old = At.OFF
+
+    def _release(self, orders: list[Order]) -> None:
+        """Those after whom nobody comes."""
+        for number, seat in enumerate(self._seats):
+            if seat.old is At.DUTY and not (seat.change.moves and seat.needed):
+                orders.append(Order(Act.RELEASE, number, Who.OLD))
+                seat.old = At.OFF
 
     def _back(self, orders: list[Order], number: int, seat: _Seat) -> None:
         if seat.heir is At.ABSENT:

@@ -5,6 +5,7 @@ asked      by SIGHUP, or by a caller who waits for the end. While one is under w
 surveyed   another process reads the configuration and asks the models what they are
 refused    the configuration is wrong, or a change needs a restart: nothing has happened
 carried    out, by pool/succession.py: done, or undone
+cancelled  by an operator, before every new worker serves: nothing was changed, or undone
 given up   the pool itself stops meanwhile
 """
 
@@ -15,13 +16,16 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from batchpool.core.errors import ConfigError, StartError
+from batchpool.core.errors import ConfigError, InvalidRequest, StartError
 from batchpool.core.places import socket_path
 from batchpool.pool.changes import differences, revised
 from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.clients import Attached
 from batchpool.pool.herald import Herald
 from batchpool.pool.holdings import Holdings
+from batchpool.pool.moving import Moving
 from batchpool.pool.plan import Plan
+from batchpool.pool.reload import Phase
 from batchpool.pool.staff import Staff
 from batchpool.pool.succession import Succession
 from batchpool.pool.survey import from_message, made_by
@@ -34,7 +38,7 @@ Told = Callable[[bool, str], None]  # whether it was done; what was done, or why
 class Reloading:
     """All reloads of one pool. words: what `batchpool` was started with, as "serve pool.toml".
 
-    watch: the supervisor's event loop. Nothing here waits.
+    watch: the supervisor's event loop. clients: all that are attached. Nothing here waits.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Reloading:
         herald: Herald,
         words: Sequence[str],
         watch: Callable[[Child], None],
+        clients: Callable[[], Sequence[Attached]],
         clock_ns: Callable[[], int],
     ) -> None:
         self._holdings = holdings
@@ -51,6 +56,7 @@ class Reloading:
         self._herald = herald
         self._words = words
         self._watch = watch
+        self._clients = clients
         self._clock_ns = clock_ns
         self._ours = made_by()
         self._wanted = False
@@ -60,18 +66,24 @@ class Reloading:
         self.survey: Child | None = None
         self._found: dict[str, Any] | None = None
         self._succession: Succession | None = None
+        self._moving: Moving | None = None
+        self._told = True  # how the one under way has ended
+        self._failure = ""  # why it goes back
         self._summary = ""
         self.last = ""  # how the last one ended
 
     @property
     def busy(self) -> bool:
         """Whether one is under way."""
-        return self.survey is not None or self._succession is not None
+        return not (self.survey is None and self._succession is None and self._moving is None)
 
     def state(self) -> str:
         """What it is doing, for people; "" for nothing."""
         if self.survey is not None:
             return "reading the configuration"
+        if self._moving is not None and self._told:
+            left = self._moving.leaving()
+            return f"waiting for {left}" if left else "ending what was replaced"
         if self._succession is None:
             return ""
         serving, of = self._succession.reload.progress()
@@ -87,12 +99,24 @@ class Reloading:
         if told is not None:
             self._next.append(told)
 
+    def cancel(self) -> str:
+        """Give up the one under way; its end is told as ever. Returns what comes of that;
+        InvalidRequest if there is none, or it is too late."""
+        if self.survey is not None:
+            self.survey.cause = "was cancelled"
+            self.survey.kill()
+            return "cancelled: nothing was changed"
+        if self._succession is None or self._told:
+            raise InvalidRequest("no reload is under way")
+        if self._succession.reload.phase is Phase.COMMITTED:
+            raise InvalidRequest("it is too late: the new workers serve, and the old ones end")
+        self._succession.reload.fail("it was cancelled")
+        return "cancelled: the old workers serve"
+
     def tick(self) -> None:
         """Do what is to be done now."""
-        if self._succession is not None:
-            self._succession.step()
-            if self._succession.over:
-                self._end(self._succession)
+        if self._moving is not None:
+            self._carry_on(self._moving)
         if self._wanted and not self.busy and self._staff.was_ready and not self._staff.stopping:
             self._begin()
 
@@ -141,7 +165,8 @@ class Reloading:
         found = from_message(message, self._ours)
         path = socket_path(found.config.server, os.environ, os.getuid())
         config = self._holdings.activated.configured(found.config, path)
-        return revised(self._holdings.plan, found.plan(config, config.server.socket))
+        plan, holdings = found.plan(config, config.server.socket), self._holdings
+        return revised(holdings.plan, plan, holdings.meters.model_names(), holdings.max_lanes)
 
     # -- carried out --------------------------------------------------------------------
 
@@ -158,21 +183,48 @@ class Reloading:
             ]
         )
         self._staff.plan_begins(old, new)
-        self._succession = Succession(old, new, self._staff.workers, lambda: self._commit(old, new))
-        self._succession.step()
+        staff, clock_ns = self._staff, self._clock_ns
+        moving = self._moving = Moving(old, new, self._holdings, staff, self._clients, clock_ns)
+        self._told, self._failure = False, ""
+        self._succession = Succession(
+            old, new, staff.workers, moving, lambda: self._commit(old, new, moving)
+        )
+        self._carry_on(moving)
         self._herald.look()
 
-    def _commit(self, old: Plan, new: Plan) -> None:
+    def _commit(self, old: Plan, new: Plan, moving: Moving) -> None:
         self._staff.plan_counts(old, new)
+        moving.commit()
         self._herald.go_by(new.server)
 
-    def _end(self, succession: Succession) -> None:
-        self._succession = None
-        self._staff.plan_settled()
-        failure = succession.reload.failure
+    def _carry_on(self, moving: Moving) -> None:
+        moving.step()
+        succession = self._succession
+        if succession is not None:
+            succession.step()
+            if moving.failure:
+                succession.reload.fail(moving.failure)
+                succession.step()
+            self._failure = succession.reload.failure
+            if self._failure:
+                moving.undo()
+            elif succession.reload.served and not self._told:
+                self._tell_end()
+            if not succession.over:
+                return
+            self._succession = None
+            self._staff.plan_settled()
+            moving.settle()
+        if moving.over:
+            self._moving = None
+            if not self._told:
+                self._tell_end()
+
+    def _tell_end(self) -> None:
         took_s = (self._clock_ns() - self._began_ns) / 1e9
-        if failure:
-            self._tell(False, f"undone after {took_s:.1f} s, the old workers serve: {failure}")
+        if self._failure:
+            why = f"undone after {took_s:.1f} s, the old workers serve: {self._failure}"
+            self._tell(False, why)
         else:
             self._tell(True, f"done in {took_s:.1f} s: {self._summary}")
 
@@ -183,6 +235,7 @@ class Reloading:
         else:
             self.last = f"failed: {text}"
             _LOG.error("reload failed: %s", text)
+        self._told = True
         self._holdings.ledger.reloaded(done, self._clock_ns())
         waiting, self._waiting = self._waiting, []
         self._herald.reloaded()
@@ -200,8 +253,9 @@ class Reloading:
             self.survey.kill()
         if self._succession is not None:
             self._succession.abandon()
-        if self.busy or self._waiting:
-            self._succession = None
+        unknown = self.survey is not None or not self._told or bool(self._waiting)
+        self._succession = self._moving = None
+        if unknown:
             self._tell(False, "the pool is stopping")
 
     def close(self) -> None:

@@ -16,9 +16,10 @@ from batchpool.shm.records import Records
 class Seat:
     """One worker's place: a model on a device. The rest is of the worker in it now.
 
-    of: what is served there; server: by which settings. part: "" for whoever has the seat, else
-    "heir" or "standby", the other two of a reload. on_duty: whether new batches go to it. turn:
-    which change of duty that was; a batcher's word on an earlier one is out of date.
+    model: its entry. of: what is served there; server: by which settings. part: "" for whoever has
+    the seat, else "heir" or "standby", the other two of a reload, or "predecessor", who serves what
+    is left of an entry. on_duty: whether new batches go to it. turn: which change of duty that was;
+    a batcher's word on an earlier one is out of date.
     """
 
     model: int

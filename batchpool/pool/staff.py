@@ -14,12 +14,13 @@ from dataclasses import asdict
 from typing import Any
 
 from batchpool.core.batching import Limits
-from batchpool.core.config import ServerConfig
+from batchpool.core.config import ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.clients import Attached
 from batchpool.pool.facts import facts_of
 from batchpool.pool.holdings import Holdings
-from batchpool.pool.lanes import LaneEntry
+from batchpool.pool.lanes import LaneEntry, lane_form
 from batchpool.pool.plan import ModelPlan, Plan
 from batchpool.pool.vigil import Vigil
 from batchpool.pool.workforce import Workforce
@@ -51,7 +52,8 @@ class Staff:
         self.workers = Workforce(holdings, watch, clock_ns, self.tell_batcher, self.flags)
         configs = [model.config for model in self._plan.models]
         self._vigil = Vigil(self._plan.server, configs, holdings.board, holdings.pulse, clock_ns())
-        self._other: tuple[ModelPlan, ...] | None = None  # in a reload: the models that may come
+        self._other: Plan | None = None  # in a reload, until its commit: the plan that may come
+        self.entries = dict(self._plan.entries)  # those that come and those that leave too
         self.was_ready = False
         self.stopping = False
         self.closed = False  # drained by an operator, to be opened again
@@ -101,7 +103,7 @@ class Staff:
             "op": "start",
             "models": self._limits(),
             "draining": self.drain_turn,
-            "max_lanes": self._plan.max_lanes,
+            "max_lanes": holdings.max_lanes,
             "posts": self._plan.posts,
             "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
         }
@@ -110,27 +112,23 @@ class Staff:
         for entry in holdings.lanes:
             self._tell_lane(child, entry)
         self.workers.introduce_all(child.tell)
-        child.tell({"op": "begin", "takeover": takeover})
+        evicted = [entry.number for entry in holdings.lanes if entry.evicted]
+        child.tell({"op": "begin", "takeover": takeover, "evicted": evicted})
         for entry in holdings.lanes:
-            if entry.closing:
+            if entry.closing and not entry.evicted:
                 child.tell({"op": "unlane", "lane": entry.number})
         self.workers.report_lost(child.tell)
         self._watch(child)
 
     def _limits(self) -> list[dict[str, Any]]:
-        """How each model's batches are formed. Where workers for batches of two sizes may serve,
-        by what is right for both: the plan with the smaller ones."""
+        """How the batches of each entry are formed. Where workers for batches of two sizes may
+        serve, by what is right for both: the plan with the smaller ones."""
+        other = {} if self._other is None else self._other.entries
         forms = []
-        for model, other in zip(self._plan.models, self._other or self._plan.models, strict=True):
-            config = min(model.config, other.config, key=lambda config: config.max_batch)
-            forms.append(
-                {
-                    "spec": model.spec.to_wire(),
-                    "limits": asdict(Limits.of(config)),
-                    "attempts": model.config.attempts,
-                    "idempotent": model.config.idempotent,
-                }
-            )
+        for entry, model in self.entries.items():
+            rival = other.get(entry, model)
+            config = min(model.config, rival.config, key=lambda config: config.max_batch)
+            forms.append(_entry_form(model, config))
         return forms
 
     def _tell_lane(self, batcher: Child, entry: LaneEntry) -> None:
@@ -142,6 +140,7 @@ class Staff:
                 "model": entry.model,
                 "slots": entry.layout.slots,
                 "local": entry.local,
+                "moved": entry.moved,
             },
             [entry.fd, entry.bell_fd],
         )
@@ -176,15 +175,16 @@ class Staff:
     def plan_begins(self, old: Plan, new: Plan) -> None:
         """Workers of both plans may serve from now on; the old one counts."""
         self._go_by(new, old, between=True)
-        if any(
-            was.config.max_batch > now.config.max_batch
-            for was, now in zip(old.models, new.models, strict=True)
-        ):
+        kept = [(old.entries[entry], model) for entry, model in new.entries.items()
+                if entry in old.entries]  # fmt: skip
+        if any(was.config.max_batch > now.config.max_batch for was, now in kept):
             self._tell_limits()
 
     def plan_counts(self, old: Plan, new: Plan) -> None:
         """The new plan counts, although workers of the old one may still be over a batch."""
         self._holdings.plan = new
+        self.entries |= new.entries
+        self._holdings.name_models(new)
         self._go_by(old, new, between=False)
         self._tell_limits()
         logging.getLogger().setLevel(new.server.log_level.upper())
@@ -200,7 +200,7 @@ class Staff:
             self._tell_limits()
 
     def _go_by(self, other: Plan, plan: Plan, *, between: bool) -> None:
-        self._other = other.models if between else None
+        self._other = other if between else None
         configs = [model.config for model in (*other.models, *plan.models)]
         self._vigil.judge_by([other.server, plan.server], configs, self._clock_ns())
 
@@ -211,24 +211,71 @@ class Staff:
         self.tell_batcher({**limits, "log_level": server.log_level})
 
     def tell_facts(self, frontend: Child) -> None:
-        """To a front end: what it is to know of server and models. Not before it serves: it would
-        take this for the answer to a question of its own."""
-        if frontend.state == "serving":
-            frontend.tell({"op": "facts", **facts_of(self._plan)})
+        """To a front end: what it is to know of server and models, with lanes that it does not
+        know. Not before it serves: it would take this for the answer to a question of its own."""
+        if frontend.state != "serving":
+            return
+        owner = self.owner_of(frontend)
+        plan, board = self._plan, self._holdings.board
+        lanes = [
+            lane
+            for lane in self._holdings.lanes.of_owner(owner)
+            if not lane.handed and lane.model in plan.entries
+        ]
+        for lane in lanes:
+            lane.handed = True
+        forms = [lane_form(lane) for lane in lanes]
+        facts = {"op": "facts", **facts_of(plan, board.edition.get()), "lanes": forms}
+        frontend.tell(facts, [lane.fd for lane in lanes])
+
+    def owner_of(self, frontend: Child) -> str:
+        """A front end's name in the book of lanes."""
+        return f"frontend {self.frontends.index(frontend)} (pid {frontend.pid})"
+
+    # -- entries --------------------------------------------------------------------------
+
+    def add_entry(self, model: ModelPlan) -> None:
+        """Another entry, whose lanes and workers come after it."""
+        self.entries[model.entry] = model
+        self.tell_batcher({"op": "model", **_entry_form(model, model.config)})
+
+    def retire_entry(self, model: ModelPlan) -> None:
+        """Nothing is left of it."""
+        del self.entries[model.entry]
+        self.tell_batcher({"op": "unmodel", "model": model.entry})
 
     # -- lanes --------------------------------------------------------------------------
 
-    def announce_lane(self, entry: LaneEntry) -> None:
-        """A new lane: the batcher and the model's workers map it."""
+    def open_lane(self, who: Attached, model: ModelPlan, *, handed: bool) -> LaneEntry:
+        """A new lane of a client, which the batcher and the model's workers map. Overloaded and
+        StartError as `LaneBook.add`. handed: the client is told of it now."""
+        local = who.frontend is None
+        layout = model.client_lane if local else model.lane
+        entry = self._holdings.lanes.add(
+            model.entry, who.owner, layout, who.bell_fd, local=local, pinned=who.pinned
+        )
+        entry.handed = handed
         if self.batcher is not None:
             self._tell_lane(self.batcher, entry)
         self.workers.announce_lane(entry)
+        return entry
+
+    def move_lanes(self, entries: Sequence[LaneEntry]) -> None:
+        """Their clients have other lanes, or none: they claim no more there."""
+        for entry in entries:
+            entry.moved = True
+        self.tell_batcher({"op": "move", "lanes": [entry.number for entry in entries]})
 
     def retire_lane(self, entry: LaneEntry) -> None:
-        """Its client is gone: the batcher lets it go first, since rows may be RUNNING."""
+        """Its client is gone, or has left it: the batcher lets it go first, since rows may be
+        RUNNING."""
         entry.closing = True
-        if self.batcher is not None:
-            self.batcher.tell({"op": "unlane", "lane": entry.number})
+        self.tell_batcher({"op": "unlane", "lane": entry.number})
+
+    def evict_lane(self, entry: LaneEntry) -> None:
+        """The same although its client has not left it."""
+        entry.closing = entry.evicted = True
+        self.tell_batcher({"op": "evict", "lane": entry.number})
 
     def lane_closed(self, number: int) -> None:
         """The batcher has let it go: so do the workers, and the number is free again."""
@@ -317,3 +364,14 @@ class Staff:
         for child in self.everybody():
             child.process.wait()
             child.close()
+
+
+def _entry_form(model: ModelPlan, config: ModelConfig) -> dict[str, Any]:
+    """An entry as the batcher is told of it. config: by which its batches are formed."""
+    return {
+        "model": model.entry,
+        "spec": model.spec.to_wire(),
+        "limits": asdict(Limits.of(config)),
+        "attempts": model.config.attempts,
+        "idempotent": model.config.idempotent,
+    }

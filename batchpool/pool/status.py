@@ -23,7 +23,7 @@ def compose(holdings: Holdings, staff: Staff, started_ns: int) -> dict[str, Any]
     board = holdings.board
     totals = holdings.meters.totals()
     models = {}
-    for index, model in enumerate(plan.models):
+    for index, model in plan.entries.items():
         lanes_of = [e for e in holdings.lanes if e.model == index and not e.closing]
         models[model.spec.name] = {
             "ready": board.serves(index),
@@ -36,7 +36,7 @@ def compose(holdings: Holdings, staff: Staff, started_ns: int) -> dict[str, Any]
     lanes = [
         {
             "lane": entry.number,
-            "model": plan.models[entry.model].spec.name,
+            "model": staff.entries[entry.model].spec.name,
             "owner": entry.owner,
             "slots": entry.layout.slots,
             "claimed": entry.claimed(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from batchpool.core.errors import StartError
 from batchpool.pool.changes import Pair, pairs_of
@@ -19,10 +20,11 @@ _LOG = logging.getLogger("batchpool.supervisor")
 
 @dataclass
 class _Two:
-    """The old worker and the heir of one seat; one may lack."""
+    """The old worker and the heir of one seat; one may lack. moves: as in `Change`."""
 
     old: Seat | None
     heir: Seat | None
+    moves: bool = False
 
     def who(self, who: Who) -> Seat:
         seat = self.heir if who is Who.HEIR else self.old
@@ -33,6 +35,16 @@ class _Two:
         return self.old if who is Who.HEIR else self.heir
 
 
+class Lanes(Protocol):
+    """What becomes of lanes meanwhile (pool/moving.py)."""
+
+    def ready(self) -> bool:
+        """Whether every lane stands that clients are sent at the commit."""
+
+    def has_any(self, entry: int) -> bool:
+        """Whether the entry has lanes still."""
+
+
 class Succession:
     """One reload from a plan to the next one, which is `revised`. It is the workers' witness.
 
@@ -40,9 +52,10 @@ class Succession:
     """
 
     def __init__(
-        self, old: Plan, new: Plan, workers: Workforce, commit: Callable[[], None]
+        self, old: Plan, new: Plan, workers: Workforce, lanes: Lanes, commit: Callable[[], None]
     ) -> None:
         self._workers = workers
+        self._lanes = lanes
         self._commit = commit
         self._seats = [self._two(pair, new) for pair in pairs_of(old, new)]
         self.reload = Reload([_change(two) for two in self._seats])
@@ -57,13 +70,12 @@ class Succession:
                 if seat.model == pair.model and seat.plan == pair.old
             )
         if pair.new is not None:
-            model = new.models[pair.model]
+            model = new.entries[pair.model]
             name = f"worker {pair.new.index} of {model.spec.name}"
-            # The place goes on, and with it its history.
-            post = old.post if old is not None and old.post.name == name else Post(name)
-            server = new.server
-            heir = Seat(pair.model, pair.new, post, model, server, part="heir", on_duty=False)
-        return _Two(old, heir)
+            # A post of its own: restarts and errors are those of its predecessor's code.
+            place = pair.model, pair.new, Post(name), model, new.server
+            heir = Seat(*place, part="heir", on_duty=False)
+        return _Two(old, heir, pair.moves)
 
     @property
     def over(self) -> bool:
@@ -71,6 +83,12 @@ class Succession:
 
     def step(self) -> None:
         """Do what is to be done now."""
+        if self.reload.phase is Phase.AHEAD:
+            self.reload.lanes_open = self._lanes.ready()
+        elif self.reload.phase is Phase.COMMITTED:
+            for number, two in enumerate(self._seats):
+                if two.moves and not self._lanes.has_any(two.who(Who.OLD).model):
+                    self.reload.emptied(number)
         while orders := self.reload.step():
             for order in orders:
                 self._carry_out(order)
@@ -130,19 +148,40 @@ class Succession:
 
     def _carry_out(self, order: Order) -> None:
         if order.act is Act.COMMIT:
+            self._change_names()
             self._commit()
         elif order.act is Act.START:
             self._start(order.seat, order.who)
         elif order.act is Act.TAKE_OVER:
             self._take_over(order.seat, order.who)
         elif order.act is Act.RELEASE:
-            seat = self._seats[order.seat].who(order.who)
-            self._stand_aside(seat, order.who)
-            self._workers.relieve(None, seat)
+            self._release(order.seat, order.who)
         elif order.act is Act.VACATE:
             self._vacate(order.seat)
         else:
             _end(self._seats[order.seat].who(order.who))
+
+    def _change_names(self) -> None:
+        """Workers of an entry that comes have been heirs until now, although nobody was in their
+        seats; those of one that leaves are not the model's any more."""
+        for two in self._seats:
+            if two.heir is not None:
+                two.heir.part = ""
+            if two.moves:
+                two.who(Who.OLD).part = "predecessor"
+
+    def _release(self, number: int, who: Who) -> None:
+        seat = self._seats[number].who(who)
+        is_there, part = seat.ready, seat.part
+        self._stand_aside(seat, who)
+        seat.part = part or seat.part
+        self._workers.relieve(None, seat)
+        if not is_there:  # it was about to start again
+            seat.start_at_ns = None
+            if seat.child is None:
+                self._lose(number, who, "was not there")
+            else:
+                seat.child.kill()
 
     def _start(self, number: int, who: Who) -> None:
         two = self._seats[number]
@@ -160,6 +199,8 @@ class Succession:
         taker, other = two.who(who), two.other(who)
         self._workers.beside.remove(taker)
         self._seat(taker, other)
+        if two.old is None:
+            taker.part = "heir"  # the seat is not the plan's yet
         if other is not None and other.child is not None:
             self._stand_aside(other, Who.OLD if who is Who.HEIR else Who.HEIR)
         self._workers.relieve(taker, other)
@@ -204,7 +245,7 @@ def _change(two: _Two) -> Change:
     seat = two.heir or two.old
     assert seat is not None
     place = seat.plan.cuda_visible or "cpu"
-    return Change(seat.post.name, place, two.old is not None, two.heir is not None)
+    return Change(seat.post.name, place, two.old is not None, two.heir is not None, two.moves)
 
 
 def _successor(seat: Seat) -> Seat:

@@ -91,8 +91,9 @@ class Supervisor:
         )
         self._edges: dict[int, Attached] = {}  # front end's pid -> it as a client
         self._reloading = Reloading(
-            self._holdings, self._staff, self._herald, words, self._watch, time.monotonic_ns
-        )
+            self._holdings, self._staff, self._herald, words,
+            self._watch, self._attached, time.monotonic_ns,
+        )  # fmt: skip
         self._drain = Drain(self._holdings.lanes)
         self._given_up = False  # a front end left with requests under way
         self._deadline_ns = 0
@@ -102,6 +103,10 @@ class Supervisor:
     def _register(self, fd: int, what: Any) -> None:
         self._fds[fd] = what
         self._poll.register(fd, select.POLLIN)
+
+    def _attached(self) -> list[Attached]:
+        """Every client that may have lanes."""
+        return [who for who in (*self._edges.values(), *self._desk.local) if who.bell_fd >= 0]
 
     def _forget(self, fd: int) -> None:
         if self._fds.pop(fd, None) is not None:
@@ -148,10 +153,15 @@ class Supervisor:
     def _keep_ledger(self) -> None:
         holdings, staff = self._holdings, self._staff
         posts = [staff.batcher_post, *staff.frontend_posts]
+        served = {
+            entry: model.spec.name
+            for entry, model in staff.entries.items()
+            if entry in holdings.plan.entries or holdings.meters.alive[entry]
+        }
         holdings.ledger.look(
             self._started_ns,
             holdings.board,
-            [model.spec.name for model in holdings.plan.models],
+            served,
             list(zip(posts, staff.watched(), strict=True)),
             staff.workers,
             holdings.lanes,
@@ -196,7 +206,7 @@ class Supervisor:
         self._register(child.channel.fileno(), child)
         if child.role == "frontend":
             index = self._staff.frontends.index(child)
-            owner = f"frontend {index} (pid {child.pid})"
+            owner = self._staff.owner_of(child)
             self._edges[child.pid] = attached_frontend(owner, child.channel, index)
 
     def _unwatch(self, child: Child) -> None:
@@ -291,6 +301,10 @@ class Supervisor:
     def reload(self, told: Told | None) -> None:
         """As soon as that can be; told at its end."""
         self._reloading.ask(told)
+
+    def cancel_reload(self) -> str:
+        """Give up the reload under way."""
+        return self._reloading.cancel()
 
     def drain(self, on: bool | None) -> tuple[bool, bool, int]:
         """Take no new requests, or take them again; None only looks. Returns whether it drains,

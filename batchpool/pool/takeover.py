@@ -32,7 +32,7 @@ def take_over(batcher: Batcher) -> None:
         published = _published(member)
         for record in range(RECORDS):
             _adopt_record(batcher, member, record, published)
-    for index, model in enumerate(batcher.models):
+    for index, model in batcher.models.items():
         queued = [
             _unfinished(model, lane) for lane in batcher.lanes.values() if lane.model == index
         ]

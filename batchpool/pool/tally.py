@@ -57,6 +57,7 @@ class End(IntEnum):
     CANCELLED = ENDS.index("cancelled")
     OVERLOADED = ENDS.index("overloaded")
     CLIENT_GONE = ENDS.index("client_gone")
+    NOT_READY = ENDS.index("not_ready")
 
 
 class Retry(IntEnum):

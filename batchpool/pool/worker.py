@@ -8,6 +8,7 @@ roads on the CPU and the CUDA streams look the same from here.
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,8 +99,8 @@ class Flight:
 class Worker:
     """One worker of one model, without the process around it.
 
-    padding: None if the model takes batches of any size. number: which of the pool's workers;
-    with a batch's token it says for good where a row failed.
+    padding: None if the model takes batches of any size. number: its place among the model's
+    workers; with the pid and a batch's token it says for good where a row failed.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Worker:
     ) -> None:
         self.spec = spec
         self._meter = WorkerMeter() if meter is None else meter
-        self._number = number
+        self._number, self._pid = number, os.getpid()
         self.lanes: dict[int, Lane] = {}
         self._records = records
         self._runner = runner
@@ -244,13 +245,13 @@ class Worker:
                 raise MustRestart(f"{self._failures} batches failed in a row: {text}")
 
     def _log(self, flight: Flight, exc: BaseException, text: str) -> None:
-        batch, worker = self._origin(flight)
-        said = {"rows": flight.rows, "error": text, "batch": batch, "worker": worker}
-        said["model"] = self.spec.name
+        batch, worker, pid = self._origin(flight)
+        said = {"rows": flight.rows, "error": text, "model": self.spec.name}
+        said |= {"batch": batch, "worker": worker, "worker_pid": pid}
         _LOG.warning("a batch of %(rows)d rows failed: %(error)s", said, exc_info=exc)
 
     def _origin(self, flight: Flight) -> Origin:
-        return flight.token, self._number
+        return flight.token, self._number, self._pid
 
     def _store(self, flight: Flight, answers: Answers) -> None:
         for name, rows in answers.outputs.items():

@@ -74,7 +74,7 @@ class WorkerProcess:
         warm_up(self.spec, runner, rows, runner.graph_sizes or sizes or (1, most))
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
-        number = facts["worker"]
+        number = facts["place"]
         return Worker(
             self.spec, self._records, runner, ring, clock_ns, padding, number, self._meter
         )
@@ -86,7 +86,7 @@ class WorkerProcess:
         self._records.ready.set(1)
         self._channel.send({"op": "ready"})
         self._batcher_bell.ring()
-        moves = 0
+        control, moves = self._channel.fileno(), 0
         while True:
             moves += 1
             if moves % _MOVES_BETWEEN_LOOKS == 0:
@@ -96,8 +96,8 @@ class WorkerProcess:
             self._bell.clear()
             if worker.step():
                 continue
-            self._waiter.wait_ms(_LOOK_MS)
-            self._hear(worker)
+            if control in self._waiter.wait_ms(_LOOK_MS):
+                self._hear(worker)
 
     def _hear(self, worker: Worker) -> None:
         """Take all control messages there are."""

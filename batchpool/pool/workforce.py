@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from batchpool.core.config import ServerConfig
 from batchpool.core.errors import StartError
-from batchpool.core.layout import worker_layout
+from batchpool.core.layout import MODELS_MOST, worker_layout
 from batchpool.pool.children import Child, Post, start_child
 from batchpool.pool.holdings import Holdings
 from batchpool.pool.lanes import LaneEntry
@@ -38,6 +38,8 @@ class _Lost:
     """A dead worker whose rows the batcher has not dealt with yet."""
 
     number: int
+    place: int
+    pid: int
     model: int
     max_batch: int
     row: int
@@ -83,9 +85,7 @@ class Workforce:
         self._lost: dict[int, _Lost] = {}
         plan = holdings.plan
         self.seats = [
-            new_seat(plan, index, worker)
-            for index, model in enumerate(plan.models)
-            for worker in model.workers
+            new_seat(plan, model.entry, worker) for model in plan.models for worker in model.workers
         ]
         self.beside: list[Seat] = []
         self.witness: Witness | None = None
@@ -102,7 +102,7 @@ class Workforce:
         """A worker into an empty seat. StartError when there is no memory for it or its segment;
         the seat stays empty then."""
         holdings, model = self._holdings, seat.of
-        layout = worker_layout(model.config.max_batch, holdings.plan.max_lanes)
+        layout = worker_layout(model.config.max_batch, holdings.max_lanes)
         seat.fd = create(layout, sealed=False)
         self._numbers += 1
         seat.number = self._numbers
@@ -129,13 +129,13 @@ class Workforce:
         seat.child = child
         start = {
             "op": "start",
-            "worker": seat.number,
+            "place": seat.plan.index,
             "import": model.config.import_name,
             "spec": model.spec.to_wire(),
             "device": seat.plan.device,
             "max_batch": model.config.max_batch,
             "batch_sizes": list(model.config.batch_sizes),
-            "max_lanes": holdings.plan.max_lanes,
+            "max_lanes": holdings.max_lanes,
             "frontends": holdings.plan.frontends,
             "row": seat.row,
         }
@@ -148,9 +148,12 @@ class Workforce:
 
     def _introduce(self, seat: Seat, tell: TellBatcher) -> None:
         assert seat.bell is not None
+        assert seat.child is not None
         message = {
             "op": "worker",
             "worker": seat.number,
+            "place": seat.plan.index,
+            "pid": seat.child.pid,
             "model": seat.model,
             "max_batch": seat.of.config.max_batch,
             "row": seat.row,
@@ -168,6 +171,8 @@ class Workforce:
             message = {
                 "op": "worker",
                 "worker": lost.number,
+                "place": lost.place,
+                "pid": lost.pid,
                 "model": lost.model,
                 "max_batch": lost.max_batch,
                 "row": lost.row,
@@ -180,6 +185,11 @@ class Workforce:
         """To a new batcher that has taken over: who is dead."""
         for number in self._lost:
             tell({"op": "worker_lost", "worker": number, "cause": "died"}, [])
+
+    def has_any(self, entry: int) -> bool:
+        """Whether there is a worker of this entry, or one whose rows nobody has dealt with."""
+        models = [*(seat.model for seat in self), *(lost.model for lost in self._lost.values())]
+        return entry in models
 
     # -- lanes --------------------------------------------------------------------------
 
@@ -211,8 +221,8 @@ class Workforce:
 
     def count_serving(self) -> None:
         board = self._holdings.board
-        for model in range(len(self._holdings.plan.models)):
-            board.serving[model] = sum(s.ready for s in self.seats if s.model == model)
+        for entry in range(MODELS_MOST):
+            board.serving[entry] = sum(s.ready for s in self.seats if s.model == entry)
 
     # -- what they say and how they end -------------------------------------------------
 
@@ -253,8 +263,9 @@ class Workforce:
         self.count_serving()
         why = child.why()
         self._lost[seat.number] = _Lost(
-            seat.number, seat.model, seat.of.config.max_batch, seat.row, seat.fd, seat.bell
-        )
+            seat.number, seat.plan.index, child.pid,
+            seat.model, seat.of.config.max_batch, seat.row, seat.fd, seat.bell,
+        )  # fmt: skip
         seat.records = None
         seat.bell = None
         self._tell_batcher({"op": "worker_lost", "worker": seat.number, "cause": why}, [])
@@ -297,11 +308,11 @@ class Workforce:
             _LOG.error("%s: %s; trying again in %.1f s", seat.post.name, exc, delay_s)
 
 
-def new_seat(plan: Plan, index: int, worker: WorkerPlan) -> Seat:
-    """An empty seat of the plan's model `index`."""
-    model: ModelPlan = plan.models[index]
+def new_seat(plan: Plan, entry: int, worker: WorkerPlan) -> Seat:
+    """An empty seat of the plan's model with this entry."""
+    model: ModelPlan = plan.entries[entry]
     post = Post(f"worker {worker.index} of {model.spec.name}")
-    return Seat(index, worker, post, model, plan.server)
+    return Seat(entry, worker, post, model, plan.server)
 
 
 def _tell_lane(child: Child, entry: LaneEntry) -> None:

@@ -20,8 +20,8 @@ from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
 
 # Where a row failed: the token of its batch, and the number of the worker that had it.
-Origin = tuple[int, int]
-_ORIGIN = re.compile(rb"\x1e(\d+) (\d+)\Z")  # behind the text of a message
+Origin = tuple[int, int, int]  # batch, worker by its place, the worker's pid
+_ORIGIN = re.compile(rb"\x1e(\d+) (\d+) (\d+)\Z")  # behind the text of a message
 
 
 class Word:
@@ -118,7 +118,7 @@ class Lane:
         self, slots: Array, status: Status, text: str = "", origin: Origin | None = None
     ) -> None:
         """How these rows ended, with a text that is cut so that all takes MESSAGE_BYTES bytes."""
-        tail = b"" if origin is None else b"\x1e%d %d" % origin
+        tail = b"" if origin is None else b"\x1e%d %d %d" % origin
         raw = text.encode(errors="replace")[: MESSAGE_BYTES - len(tail)] + tail
         if raw:
             self.message[slots, : len(raw)] = np.frombuffer(raw, np.uint8)
@@ -132,7 +132,7 @@ class Lane:
     def read_origin(self, slot: int) -> Origin | None:
         """Where a row that did not end well failed; None if nobody said so."""
         found = _ORIGIN.search(self._raw_message(slot))
-        return None if found is None else (int(found[1]), int(found[2]))
+        return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
     def _raw_message(self, slot: int) -> bytes:
         length = min(int(self.message_len[slot]), MESSAGE_BYTES)

@@ -304,7 +304,7 @@ LANE_MUTANTS = [
         "client",
         "nobody rang",
         PORT,
-        (("            self._after_takeover(finished)\n", "            pass\n"),),
+        (("            self._look_again(finished)\n", "            pass\n"),),
     ),
     Mutant(
         "the completion entry before DONE",

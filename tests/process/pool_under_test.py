@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -75,6 +76,13 @@ def process_state(pid: int) -> tuple[str, int, int]:
 
 def is_alive(pid: int) -> bool:
     return process_state(pid)[0] not in ("", "Z", "X")
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process does something of its own with this signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M)
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def cpu_ticks(pid: int) -> int:

@@ -290,7 +290,7 @@ def test_the_socket_is_its_owners_alone(everyday: Pool) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_another_user_is_told_why_it_may_not_connect(everyday: Pool) -> None:
     os.chmod(everyday.folder, 0o755)
-    body = PREAMBLE + "os.setgid(65534); os.setuid(65534); bp.Client(SOCKET)"
+    body = PREAMBLE + "bp.Client; os.setgid(65534); os.setuid(65534); bp.Client(SOCKET)"
     ended = subprocess.run(
         [sys.executable, "-c", body, everyday.socket],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,

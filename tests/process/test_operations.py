@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import ROOT, command, serving, started, until
+from tests.process.pool_under_test import ROOT, catches, command, serving, started, until
 from tests.process.service_double import Ear
 from tests.process.test_reload import (
     TWO,
@@ -124,8 +124,8 @@ def test_drain_and_undo() -> None:
 
 def test_reloads_that_wait_are_refused_or_cut_off(ear: Ear) -> None:
     with started(ONE, env={"NOTIFY_SOCKET": ear.name}) as pool:
-        # Asked for while the pool loads: it comes when that is done.
-        until(lambda: "loading version" in pool.log, "the beginning")
+        # Asked for before there is a pool to speak of: it comes as soon as it can be done.
+        until(lambda: catches(pool.pid, signal.SIGHUP), "the beginning")
         pool.signal(signal.SIGHUP)
         until(lambda: len(ear.said("READY")) == 2, "the end of the reload")
         words = [
@@ -143,7 +143,7 @@ def test_reloads_that_wait_are_refused_or_cut_off(ear: Ear) -> None:
         assert refused.returncode == 1
         assert refused.stderr == (
             "batchpool: error: reload failed: nothing was changed: max_clients and frontends"
-            " changed; model 'affine' is new: restart the service\n"
+            " changed: restart the service\n"
         )
         (pool.folder / "pool.toml").write_text("[server]\nprot = 1\n")
         wrong = subprocess.run(
@@ -192,8 +192,18 @@ def test_reloads_that_wait_are_refused_or_cut_off(ear: Ear) -> None:
         until(lambda: len(pool.pids("worker")) == 1, "one worker less")
         until(lambda: pool.status()["reload"] is None, "the end of the reload")
 
-        # The end of the pool ends a reload.
+        # One that loads for too long is given up.
+        assert "no reload is under way" in run(pool, "reload", "--cancel").stderr
         (pool.notes / "go").unlink()
+        write(pool, "load", "waits")
+        reload = begin(pool)
+        loading_heir(pool, 0)
+        cancelled = run(pool, "reload", "--cancel")
+        assert cancelled.stdout == "reload cancelled: the old workers serve\n", cancelled.stderr
+        status, line = end(reload)
+        assert (status, "the old workers serve: it was cancelled" in line) == (1, True)
+
+        # The end of the pool ends a reload.
         write(pool, "load", "waits")
         reload = begin(pool)
         heir = loading_heir(pool, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from batchpool.core.accounts import BATCHES_KEPT
 from batchpool.core.lifecycle import Outcome, State
 from batchpool.pool.tally import End, Tally
-from tests.sim.actors import ClientActor
+from tests.sim.callers import ClientActor
 from tests.sim.memory import SimMemory
 
 if TYPE_CHECKING:
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 def left_over(world: World) -> list[str]:
     """Rows, records, ring entries, lanes of dead clients that are left, once all is quiet."""
     clients = {a.lane.number: a for a in world.actors if isinstance(a, ClientActor)}
-    left = [f"lane {n} of a dead client" for n in world.lanes if n not in clients]
+    left = [f"lane {n} that no client has" for n in world.lanes if n not in clients]
+    left += ["a move that is not over"] * world.moving.busy
+    left += [f"{c.process} on an old lane" for c in clients.values() if c.left]
     for number, client in clients.items():
+        if client.lane.entry is not world.serving:
+            left.append(f"{client.process} was not sent its new lane")
         left += [f"{client.process}: no answer to {r}" for r in client.open]
         left += [f"{client.process}: {client.port.map.claimed} slots claimed"] * bool(
             client.port.map.claimed
@@ -37,6 +41,8 @@ def left_over(world: World) -> list[str]:
         left.append("the batcher holds rows")
     if set(batcher.lanes) != set(clients) or set(batcher.crew) != set(world.crew):
         left.append(f"the batcher has lanes {set(batcher.lanes)}, crew {set(batcher.crew)}")
+    if set(batcher.models) != set(world.entries) or len(world.entries) != 1:
+        left.append(f"the batcher has models {set(batcher.models)} of {set(world.entries)}")
     return left
 
 
@@ -54,17 +60,19 @@ def wrong_counts(world: World) -> list[str]:
     No batch is counted twice and none that was answered is missing, whenever batchers died; rows
     that came in and rows that ended are as many, unless one died in between.
     """
-    tally, batches = Tally(world.tally_words), world.recorder.last()
+    tallies, batches = [Tally(words) for words in world.tallies], world.recorder.last()
+    ended_by = {end: sum(tally.ended(end) for tally in tallies) for end in End}
+    admitted = sum(tally.admitted for tally in tallies)
     names = {(batch.process, batch.token) for batch in batches}
     ok = sum(batch.rows for batch in batches if batch.outcome == Outcome.OK)
-    ended = sum(tally.ended(end) for end in End)
+    ended = sum(ended_by.values())
     wrong = []
     if len(names) < len(batches):
         wrong.append("a batch is recorded twice")
-    if len(batches) < BATCHES_KEPT and ok != tally.ended(End.OK):
-        wrong.append(f"{tally.ended(End.OK)} rows ended well, and {ok} by the records")
-    if world.right_rows > tally.ended(End.OK):
-        wrong.append(f"{world.right_rows} rows were answered, {tally.ended(End.OK)} counted")
-    if not any(name.startswith("batcher") for name in world.buried) and ended != tally.admitted:
-        wrong.append(f"{tally.admitted} rows were admitted, {ended} ended")
+    if len(batches) < BATCHES_KEPT and ok != ended_by[End.OK]:
+        wrong.append(f"{ended_by[End.OK]} rows ended well, and {ok} by the records")
+    if world.right_rows > ended_by[End.OK]:
+        wrong.append(f"{world.right_rows} rows were answered, {ended_by[End.OK]} counted")
+    if not any(name.startswith("batcher") for name in world.buried) and ended != admitted:
+        wrong.append(f"{admitted} rows were admitted, {ended} ended")
     return wrong

@@ -236,11 +236,11 @@ def client_trusts_completion_entries(patch: Patch) -> None:
         complete(self, ((slot, self._uses[slot]) for slot in mine), finished)
 
     patch.setattr(Port, "_complete", trusting)
-    patch.setattr(Port, "_after_takeover", done_slots_only)
+    patch.setattr(Port, "_look_again", done_slots_only)
 
 
 def client_looks_for_no_done_slots(patch: Patch) -> None:
-    patch.setattr(Port, "_after_takeover", lambda self, finished: None)
+    patch.setattr(Port, "_look_again", lambda self, finished: None)
 
 
 # -- the worker -------------------------------------------------------------------------

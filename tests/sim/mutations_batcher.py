@@ -22,7 +22,7 @@ from batchpool.pool.batcher import Batcher
 from batchpool.pool.crew import CrewMember
 from batchpool.pool.endings import Endings
 from batchpool.shm.ring import pack, unpack
-from tests.sim import world
+from tests.sim import moving
 from tests.sim.memory import Process
 from tests.sim.mutations import Always, Deaf, Patch
 from tests.sim.world import World
@@ -354,11 +354,11 @@ def death_counted_before_queued(patch: Patch) -> None:
 
 
 def completion_ring_has_one_entry_a_slot(patch: Patch) -> None:
-    lane_layout = world.lane_layout
+    lane_layout = moving.lane_layout
 
     def tight(*args: Any) -> Any:
         layout = lane_layout(*args)
         cq = replace(layout.columns["cq"], shape=(layout.capacity,))
         return replace(layout, columns={**layout.columns, "cq": cq})
 
-    patch.setattr(world, "lane_layout", tight)
+    patch.setattr(moving, "lane_layout", tight)

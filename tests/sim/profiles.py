@@ -16,6 +16,7 @@ class Profile:
 
     turns: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
+    relieves, moves: how often, per step, a worker gives up its seat, or a move begins.
     enforce: whether tests/sim/rules.py judges every store, or only what comes of them counts.
     """
 
@@ -34,6 +35,7 @@ class Profile:
     raises: float = 0.01
     adaptive: float = 0.5
     relieves: float = 0.0
+    moves: float = 0.0
     enforce: bool = True
 
 
@@ -66,5 +68,11 @@ PROFILES = {
         workers=1, rows_max=2, preempt=(60,), kills={"batcher": 0.2}, raises=0.3, late=0, cancels=0
     ),
     "reload": Profile(kills={"batcher": 0.05, "worker": 0.02}, relieves=0.1, raises=0.1),
+    "moves": Profile(
+        max_lanes=10,
+        kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},
+        moves=0.05,
+        relieves=0.02,
+    ),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

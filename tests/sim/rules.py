@@ -7,6 +7,7 @@ A lane's words have the writers that the layout names. On top of it:
     - a client writes a slot's headers and inputs only while it is FILLING;
     - a worker writes outputs and status only of rows that its own records hold, RUNNING;
     - nobody dispatches past a deadline, nor what was cancelled before the step began;
+    - a gate that says MOVED or GONE is never opened again, and nobody claims behind it;
     - after the batcher reported a lane closed, only its client touches it.
 
 Of a worker's records: the batcher writes a record only while it is free, token last; the
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchpool.core.layout import LANE_WORDS, RECORDS, WORKER_WORDS
-from batchpool.core.lifecycle import MOVES, OWNER, Owner, State
+from batchpool.core.lifecycle import MOVES, OWNER, Gate, Owner, State
 from tests.sim.memory import Fault, Process, SimMemory
 
 Ticket = tuple[int, int, int]  # lane number, slot, sequence
@@ -44,7 +45,10 @@ def _entry(who: Process, memory: SimMemory, ring: str, at: int) -> None:
 
 
 class LaneRules:
-    """The rules of one lane. holder(ticket): the unreaped process whose records hold a row."""
+    """The rules of one lane. holder(ticket): the unreaped process whose records hold a row.
+
+    clock: how many events there were.
+    """
 
     def __init__(
         self,
@@ -52,8 +56,11 @@ class LaneRules:
         number: int,
         client: Process,
         holder: Callable[[Ticket], Process | None],
+        clock: Callable[[], int],
     ) -> None:
         self.closed = False
+        self._clock = clock
+        self._moved_at = -1  # the first event after the gate said so
         self._memory = memory
         self._number = number
         self._client = client
@@ -89,13 +96,25 @@ class LaneRules:
 
     def _store_word(self, who: Process, name: str, value: int) -> None:
         self._only(who, LANE_WORDS[name], name)
+        if name == "gate":
+            self._store_gate(who, Gate(value))
         if name.endswith(("_tail", "_head")):
             _counter(who, self._memory, name, value)
         elif name not in ("gate", "claimed") and value < self._memory.word(name):
             raise Fault(f"{who} lowers {name}")
 
+    def _store_gate(self, who: Process, gate: Gate) -> None:
+        now = Gate(self._memory.word("gate"))
+        if now >= Gate.MOVED and gate < now:
+            raise Fault(f"{who} opens the gate of lane {self._number} again: {gate.name}")
+        if gate >= Gate.MOVED and self._moved_at < 0:
+            self._moved_at = self._clock()
+
     def _store_column(self, who: Process, name: str, slot: int, value: int) -> None:
         state = self._state[slot]
+        if self._memory.word("gate") == Gate.GONE:
+            self._only(who, "client", f"{name}, behind GONE")
+            return
         if name == "state":
             self._move(who, slot, State(state), State(value))
         elif name == "cancel":
@@ -128,6 +147,8 @@ class LaneRules:
         self._only(who, OWNER[old].value, f"state {old.name} -> {new.name}")
         if new not in MOVES[old]:
             raise Fault(f"{who} moves slot {slot} from {old.name} to {new.name}")
+        if new is State.FILLING and 0 <= self._moved_at < who.since:
+            raise Fault(f"{who} claims slot {slot} of lane {self._number}, which has moved")
         if new is not State.RUNNING:
             return
         use = self._sequence[slot]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.machine import facts
-from tests.sim.actors import ClientActor
+from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES
 from tests.sim.world import simulate

@@ -19,6 +19,7 @@ from tests.sim import mutations as m
 from tests.sim import mutations_batcher as b
 from tests.sim import mutations_counts as c
 from tests.sim import mutations_duty as d
+from tests.sim import mutations_moves as v
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.world import World, simulate
@@ -93,6 +94,16 @@ CASES = [
     Case(d.takeover_forgets_who_is_off_duty, "reload", enforce=True),
     Case(d.idle_with_rows_in_flight, "reload"),
     Case(d.suspects_of_whom_has_left_do_not_count, "reload"),
+    Case(v.lane_closed_before_its_late_rows_are_served, "moves"),
+    Case(v.client_claims_behind_moved, "moves", enforce=True),
+    Case(v.one_client_is_not_sent_its_lane, "moves"),
+    Case(v.client_leaves_with_rows_under_way, "moves"),
+    Case(v.client_waits_for_a_batcher_that_has_left, "moves"),
+    Case(v.clients_are_not_told_of_the_gate, "moves"),
+    Case(v.takeover_opens_moved_gates, "moves", enforce=True),
+    Case(v.evicted_lane_is_unmapped_while_its_rows_run, "moves"),
+    Case(v.old_workers_end_at_the_commit, "moves"),
+    Case(v.old_gates_move_before_the_new_ones_are_open, "moves"),
     Case(c.takeover_counts_again, "batcher"),
     Case(c.counted_after_publication, "batcher", found_by=59),
     Case(c.rows_of_the_gone_are_forgotten, "client"),

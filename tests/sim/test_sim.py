@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchpool.core.lifecycle import State
-from tests.sim.actors import ClientActor
+from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.run import sweep
@@ -20,6 +20,7 @@ from tests.sim.world import World, simulate
 SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "25"))
 ROUNDS = 8
 SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
+MOVE = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, moves=1.0, max_lanes=10)
 SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)
 
 
@@ -46,7 +47,7 @@ def survive(seed: int, profile: Profile, plan: dict[str, int]) -> World:
     """A short run with planned deaths."""
     world = World(seed, profile, plan)
     try:
-        world.run_in_rounds(ROUNDS)
+        world.run_in_rounds(2 * ROUNDS if profile.moves else ROUNDS)
     except Fault as fault:
         steps = "\n".join(world.trace)
         pytest.fail(f"seed {seed}, deaths {plan}: {fault!r}\n{steps}")
@@ -66,6 +67,16 @@ def each_store(seed: int, profile: Profile, name: str, step: int = 1) -> Iterato
 def test_a_death_after_any_store(role: str, seed: int) -> None:
     stores = sum(1 for _ in each_store(seed, SHORT, f"{role} 1"))
     assert stores > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("client 1", 160), ("batcher 1", 260), ("worker 1", 90)]
+)
+def test_a_death_in_the_middle_of_a_move(name: str, most: int) -> None:
+    """After every few stores of who has the old lane, moves it, or serves it."""
+    assert survive(2, MOVE, {}).moving.done == 1
+    for store in range(1, most, 5):
+        survive(2, MOVE, {name: store})
 
 
 @pytest.mark.parametrize(("seed", "step"), [(0, 7), (1, 11)])

@@ -19,22 +19,21 @@ from random import Random
 
 from batchpool.core.batching import Limits
 from batchpool.core.buckets import Buckets
-from batchpool.core.layout import lane_layout, worker_layout
-from batchpool.core.metrics import BLOCKS
+from batchpool.core.layout import worker_layout
 from batchpool.shm.recorder import Recorder
 from tests.sim.account import left_over, wrong_counts
 from tests.sim.actors import (
     NEVER_NS,
     Actor,
     BatcherActor,
-    ClientActor,
-    Request,
     SimLane,
     SimRecords,
     WorkerActor,
 )
+from tests.sim.callers import ClientActor, Request
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import DYNAMIC, PLAIN, Trouble
+from tests.sim.moving import Moving, SimEntry
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.rules import LaneRules, RecordRules, Ticket
 
@@ -50,7 +49,7 @@ class World:
         self.random = random = Random(seed)
         self.profile = profile
         self.plan = plan or {}
-        self.spec = DYNAMIC if random.random() < 0.25 else PLAIN
+        spec = DYNAMIC if random.random() < 0.25 else PLAIN
         self.max_batch = random.choice((2, 4, 4, 8))
         self.max_wait_ns = random.choice((0, 0, 2 * MS))
         self.limits = Limits(
@@ -59,7 +58,7 @@ class World:
             adaptive=random.random() < profile.adaptive,
             max_wait_peak_ns=2 * self.max_wait_ns,
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
-            bucketed=Buckets(self.spec).many,
+            bucketed=Buckets(spec).many,
         )
         self.own_flows = random.random() < 0.5
         self.attempts = random.choice((1, 2, 3, 3))
@@ -69,7 +68,6 @@ class World:
         self.trouble = Trouble()
         self.trace: deque[str] = deque(maxlen=60)
         self.lost: dict[Ticket, set[int]] = defaultdict(set)
-        self.tally_words = memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q")
         self.recorder = Recorder()
         self.right_rows = 0  # in answers that clients found right
         self.lanes: dict[int, SimLane] = {}
@@ -78,7 +76,10 @@ class World:
         self.dead: deque[Actor] = deque()
         self.buried: set[str] = set()
         self.wanted_clients = 0
-        self.lane_layout = lane_layout(self.spec, random.choice(profile.slots))
+        self.serving = SimEntry.of(0, spec, random.choice(profile.slots), self.limits)
+        self.entries = {0: self.serving}
+        self.tallies = [self.serving.words]
+        self.moving = Moving(self)
         self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
         self.idle: deque[tuple[int, int]] = deque()
         self._turn_number = 0
@@ -88,12 +89,11 @@ class World:
         self._turns = 0
         self._preempt = random.choice(profile.preempt)
         self._countdown = NEVER_NS
-        self._clients: dict[int, ClientActor] = {}
         self.batcher = self._start_batcher()
         for _ in range(profile.clients):
             self._start_client()
         for _ in range(profile.workers):
-            self._start_worker()
+            self.start_worker(self.serving)
         self._wind()
 
     # -- the supervisor -----------------------------------------------------------------
@@ -108,24 +108,31 @@ class World:
         return self.batcher
 
     def _start_client(self) -> None:
-        free = [n for n in range(self.profile.max_lanes) if n not in self.lanes]
-        if not free:
+        coming = self.moving.coming
+        if len(self.lanes) + bool(coming) >= self.profile.max_lanes:
             self.wanted_clients += 1  # when a dead client's lane is closed
             return
         client = ClientActor(self, self._number("client"))
-        serial = self._number("lane")
-        memory = SimMemory(self.lane_layout, self.profile.enforce)
-        rules = LaneRules(memory, free[0], client.process, self.holder)
-        lane = SimLane(free[0], serial, memory, rules)
+        lane = self.new_lane(client, self.serving)
+        if coming:
+            self.new_lane(client, coming)
         with self._undisturbed():
-            client.attach(lane, self.lane_layout)
-        self.lanes[lane.number] = lane
-        self._clients[serial] = client
+            client.attach(lane)
         self.actors.append(client)
+
+    def new_lane(self, client: ClientActor, entry: SimEntry) -> SimLane:
+        """A lane that its client is handed now or later."""
+        number = min(set(range(self.profile.max_lanes)) - set(self.lanes))
+        memory = SimMemory(entry.layout, self.profile.enforce)
+        rules = LaneRules(memory, number, client.process, self.holder, lambda: self.events)
+        lane = SimLane(number, self._number("lane"), entry, client, memory, rules)
+        self.lanes[number] = lane
         batcher = self.batcher
         batcher.inbox.append(lambda: batcher.add_lane(lane))
         for records in self.crew.values():
-            self._tell_lane(records.worker, lane)
+            if records.entry is entry:
+                self._tell_lane(records.worker, lane)
+        return lane
 
     def _tell_lane(self, worker: WorkerActor, lane: SimLane) -> None:
         worker.inbox.append(lambda: worker.add_lane(lane))
@@ -133,51 +140,62 @@ class World:
     def _tell_drop(self, worker: WorkerActor, number: int) -> None:
         worker.inbox.append(lambda: worker.worker.drop_lane(number))
 
-    def _start_worker(self, *, on_duty: bool = True) -> SimRecords:
+    def start_worker(self, entry: SimEntry, *, on_duty: bool = True) -> SimRecords:
         number = self._number("worker")
         worker = WorkerActor(self, number)
         memory = SimMemory(self.records_layout, self.profile.enforce)
         rules = RecordRules(memory, worker.process)
-        records = SimRecords(number, memory, rules, worker, on_duty=on_duty)
+        records = SimRecords(number, entry, memory, rules, worker, on_duty=on_duty)
         with self._undisturbed():
             worker.attach(records, self.records_layout)
         self.crew[number] = records
         self.actors.append(worker)
         for lane in self.lanes.values():
-            self._tell_lane(worker, lane)
+            if lane.entry is entry:
+                self._tell_lane(worker, lane)
         batcher = self.batcher
         batcher.inbox.append(lambda: batcher.add_worker(records, on_duty, 0))
         return records
 
     def _relieve(self) -> None:
         """A worker gives its seat to another, which may stand by or be new; both live on."""
-        living = [r for r in self.crew.values() if not r.worker.process.dead]
+        crew = [r for r in self.crew.values() if r.entry is self.serving]
+        living = [r for r in crew if not r.worker.process.dead]
         off = self.random.choice([r for r in living if r.on_duty] or [None])
         if off is None:
             return
         others = [r for r in living if not r.on_duty]
-        on = self.random.choice(others) if others else self._start_worker(on_duty=False)
+        on = (
+            self.random.choice(others) if others else self.start_worker(self.serving, on_duty=False)
+        )
         self._turn_number += 1
         on.on_duty, off.on_duty = True, False
         on.turn = off.turn = turn = self._turn_number
         batcher = self.batcher
         batcher.inbox.append(lambda: batcher.relieve(on, off, turn))
 
+    def release(self, records: SimRecords) -> None:
+        """Nobody needs this worker any more: it ends once it is idle."""
+        self._turn_number += 1
+        records.on_duty, records.turn = False, self._turn_number
+        batcher, turn = self.batcher, self._turn_number
+        batcher.inbox.append(lambda: batcher.release(records, turn))
+
     def _dismiss(self) -> bool:
         """End a worker that the batcher calls idle and off duty; False if that is out of date."""
         number, turn = self.idle.popleft()
         records = self.crew.get(number)
-        if records is None or records.worker not in self.actors or records.worker.busy:
+        if records is None or records.worker not in self.actors:
             return False
         if (records.on_duty, records.turn) != (False, turn):
+            return False
+        if records.worker.busy:
+            self.idle.append((number, turn))
             return False
         if records.rules.held():
             raise Fault(f"worker {number} ends with rows in flight")
         self._bury(records.worker)
         return True
-
-    def client_of(self, lane: SimLane) -> ClientActor:
-        return self._clients[lane.serial]
 
     def holder(self, ticket: Ticket) -> Process | None:
         """The worker, not reaped yet, whose records hold this row."""
@@ -189,11 +207,13 @@ class World:
     def lane_closed(self, number: int) -> None:
         """The batcher says so: nobody needs that lane any more."""
         lane = self.lanes.pop(number)
-        if not lane.gone:
+        if not (lane.gone or lane.evicted):
             raise Fault(f"the batcher closed lane {number}, whose client is alive")
         lane.rules.closed = True
+        self.moving.gone(lane)
         for records in self.crew.values():
-            self._tell_drop(records.worker, number)
+            if records.entry is lane.entry:
+                self._tell_drop(records.worker, number)
         if self.wanted_clients:
             self.wanted_clients -= 1
             self._start_client()
@@ -225,16 +245,15 @@ class World:
         self.trace.append(f"{self.events} {actor.process} is reaped")
         batcher = self.batcher
         if isinstance(actor, ClientActor):
-            lane = actor.lane
-            lane.gone = True
-            batcher.inbox.append(lambda: batcher.batcher.close_lane(lane.number))
+            for lane in [lane for lane in self.lanes.values() if lane.client is actor]:
+                self.moving.close_lane(lane)
             self._start_client()
         elif isinstance(actor, WorkerActor):
             records = actor.records
             records.reaped = True
             batcher.inbox.append(lambda: batcher.lose_worker(records))
-            if records.on_duty:
-                self._start_worker()
+            if records.on_duty and records.entry is not self.moving.coming:
+                self.start_worker(records.entry)
         else:
             self._start_batcher()
 
@@ -274,6 +293,8 @@ class World:
             return
         if self.profile.relieves and self.random.random() < self.profile.relieves:
             self._relieve()
+        if self.profile.moves:
+            self.moving.turn(begins=self.random.random() < self.profile.moves)
         if self.idle and self.random.random() < 0.5 and self._dismiss():
             return
         actor = self.random.choice(free)
@@ -307,7 +328,8 @@ class World:
 
     def run_in_rounds(self, rounds: int) -> None:
         """A run without chance in the schedule: all take turns, until somebody dies."""
-        for _ in range(rounds):
+        for number in range(rounds):
+            self.moving.turn(begins=number == 1)
             for actor in list(self.actors):
                 self.turn(actor)
                 if self.dead:
@@ -326,8 +348,11 @@ class World:
             if isinstance(actor, ClientActor):
                 actor.ring()
         for _ in range(QUIET_ROUNDS):
+            for _ in range(len(self.idle)):
+                self._dismiss()
             while self.dead:
                 self.supervise()
+            self.moving.step()
             awake = [a for a in self.actors if a.rung or a.inbox or a.wake_at_ns <= self.now_ns]
             for actor in awake:
                 self.turn(actor)

@@ -14,16 +14,19 @@ from batchpool.core.errors import (
     InvalidRequest,
     MethodNotAllowed,
     ModelError,
+    Moved,
     NotFound,
     NotReady,
     Overloaded,
     PoolError,
     PoolStopped,
+    RequestTimeout,
     Retryable,
     Status,
     TooLarge,
     UnsupportedMediaType,
     WorkerLost,
+    all_errors,
     error_for,
 )
 
@@ -31,6 +34,7 @@ TABLE = [
     (InvalidRequest, 400, "invalid_request"),
     (NotFound, 404, "not_found"),
     (MethodNotAllowed, 405, "method_not_allowed"),
+    (RequestTimeout, 408, "request_timeout"),
     (TooLarge, 413, "too_large"),
     (UnsupportedMediaType, 415, "unsupported_media"),
     (ModelError, 500, "model_error"),
@@ -47,7 +51,7 @@ RETRYABLE = {Overloaded, Draining, NotReady, PoolStopped}
 
 
 def concrete(kind: type[PoolError]) -> set[type[PoolError]]:
-    below = kind.__subclasses__()
+    below = [below for below in kind.__subclasses__() if below is not Moved]
     return {kind} if not below else set().union(*map(concrete, below))
 
 
@@ -55,6 +59,13 @@ def test_the_table_names_every_class_once() -> None:
     assert concrete(PoolError) == {kind for kind, _, _ in TABLE}
     assert len({code for _, _, code in TABLE}) == len(TABLE)
     assert all(kind.__doc__ for kind, _, _ in TABLE), "the README shows them"
+
+
+def test_what_clients_keep_to_themselves_would_be_not_ready() -> None:
+    error = Moved("send it again")
+    assert isinstance(error, NotReady)
+    assert (error.status, error.code, error.retry_after_ms) == (503, "not_ready", 1000)
+    assert Moved not in all_errors()
 
 
 @pytest.mark.parametrize(("kind", "status", "code"), TABLE)
@@ -149,7 +160,7 @@ def test_every_status_but_ok_has_an_error() -> None:
     assert Status.OK == 0, "fresh, zeroed memory is no failure"
 
 
-@pytest.mark.parametrize("status", [8, 255, 2**32 - 1])
+@pytest.mark.parametrize("status", [9, 255, 2**32 - 1])
 def test_a_status_word_nobody_wrote_is_an_internal_error(status: int) -> None:
     error = error_for(status, "text that may be garbage")
     assert type(error) is InternalError

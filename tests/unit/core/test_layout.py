@@ -29,10 +29,10 @@ from batchpool.core.layout import (
 from batchpool.core.tensors import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 2
-GOLDEN_DIGEST = "c6351ea56abb507c3fe801f0b1c58263"
+GOLDEN_VERSION = 3
+GOLDEN_DIGEST = "243d0a58a93037380c9be2b1f3d53d15"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 2, digest c6351ea56abb507c3fe801f0b1c58263
+lane: 6 slots, 36864 bytes, version 3, digest 243d0a58a93037380c9be2b1f3d53d15
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher

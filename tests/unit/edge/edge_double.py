@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
-from batchpool.client.aio import Reactor
+from batchpool.client.reactor import Reactor
 from batchpool.edge.app import build_app
 from batchpool.edge.connection import Connection, ConnectionLimits
 from batchpool.edge.fastpath import fast_protocol

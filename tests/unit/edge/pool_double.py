@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +39,8 @@ SERVER: dict[str, Any] = {
     "host": "127.0.0.1",
     "port": 8000,
     "max_body_mib": 8,
+    "max_bodies_mib": 0,
+    "receive_timeout_s": 120.0,
     "stall_timeout_s": 4.0,
     "drain_s": 5.0,
     "socket": "",
@@ -90,12 +93,32 @@ class PoolDouble:
         self.workers: list[Worker] = []
         self._records: list[Records] = []
         for index, (model, spec) in enumerate(zip(models, specs, strict=True)):
-            self._serve(index, model(), spec, slots, max_batch)
+            self.session.ports[spec.name] = self._serve(index, model(), spec, slots, max_batch)
             self.session.models[spec.name] = ModelFacts(
                 index, spec, 0.9, request_timeout_s, max_batch
             )
 
-    def _serve(self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int) -> None:
+    def move(self, name: str, model: type[Model] | None) -> Callable[[], None]:
+        """A model gets another lane, served by this class, or is removed. The gate of its old
+        lane is moved when the batcher steps next; returns how the session hears of it."""
+        old, models = self.session.models[name], dict(self.session.models)
+        port, facts = None, None
+        if model is not None:
+            index, spec = len(self.workers), spec_of(model)
+            self.batcher.add_model(index, ModelQueue(name, Limits(old.max_batch, 0)))
+            port = self._serve(index, model(), spec, 32, old.max_batch)
+            facts = replace(old, index=index, spec=spec)
+        self.batcher.move_lanes([old.index])
+
+        def hear() -> None:
+            models.pop(name)
+            self.session.models = models if facts is None else {**models, name: facts}
+            if port is not None:
+                self.session.ports[name] = port
+
+        return hear
+
+    def _serve(self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int) -> Port:
         layout, records = lane_layout(spec, slots), worker_layout(rows, 8)
         lane_fd, records_fd = create(layout, sealed=True), create(records, sealed=False)
 
@@ -117,11 +140,16 @@ class PoolDouble:
         self.workers.append(worker)
         self._records.append(member.records)
         board = self.session.board
-        self.session.ports[spec.name] = Port(
-            lane(), watermark=0.9, serving=lambda: board.serves(index)
+        port = Port(
+            lane(),
+            watermark=0.9,
+            serving=lambda: board.serves(index),
+            serial=index + 1,
+            moved=self.session.ports.note_move,
         )
         os.close(lane_fd)
         os.close(records_fd)
+        return port
 
     def port(self, model: str) -> Port:
         return self.session.ports[model]

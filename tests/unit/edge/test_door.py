@@ -10,8 +10,8 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from batchpool.client.aio import Reply
 from batchpool.client.port import Pending
+from batchpool.client.reactor import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
 from batchpool.edge.door import Arrival, Door
 from batchpool.wire.request import InferRequest

@@ -62,7 +62,7 @@ def test_the_batcher_beats_with_nothing_to_do(beat_ns: int) -> None:
     ends: list[str] = []
     thread = threading.Thread(target=run, args=(process, ends))
     thread.start()
-    supervisor.send({"op": "begin", "takeover": False}, [])
+    supervisor.send({"op": "begin", "takeover": False, "evicted": []}, [])
     message, _ = supervisor.receive()
     assert message == {"op": "running"}
     stamps = []

@@ -9,6 +9,7 @@ import pytest
 
 from batchpool.core.config import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError
+from batchpool.core.layout import MODELS_MOST
 from batchpool.core.tensors import ModelSpec, Tensor
 from batchpool.pool.changes import differences, pairs_of, revised
 from batchpool.pool.described import Described
@@ -17,8 +18,8 @@ from batchpool.pool.plan import Plan, make_plan
 X, Y = Tensor("x", "float32", (4,)), Tensor("y", "float32")
 SPECS = {name: ModelSpec(name, "numpy", (X,), (Y,)) for name in ("a", "b", "c")}
 LIVE = (
-    "client_slots", "max_body_mib", "load_timeout_s", "stall_timeout_s", "drain_s", "log_level",
-    "access_log", "access_log_sample",
+    "client_slots", "max_body_mib", "max_bodies_mib", "receive_timeout_s", "load_timeout_s",
+    "stall_timeout_s", "drain_s", "log_level", "access_log", "access_log_sample",
 )  # fmt: skip
 FREE = {
     "devices": "cpu", "workers_per_device": 3, "max_batch": 32, "batch_sizes": (8, 64),
@@ -46,16 +47,26 @@ def plan(
     return make_plan(config, described, visible, 4, socket)
 
 
+def revise(old: Plan, new: Plan, *names: str) -> Plan:
+    """names: under which something was counted, by entry."""
+    counted = names or [model.spec.name for model in old.models]
+    return revised(old, new, counted, old.max_lanes)
+
+
+def entries(of: Plan) -> dict[str, int]:
+    return {model.spec.name: model.entry for model in of.models}
+
+
 def refusal(old: Plan, new: Plan) -> str:
     with pytest.raises(ConfigError) as caught:
-        revised(old, new)
+        revise(old, new)
     return str(caught.value)
 
 
 def another(field: str) -> Any:
     """A legal value of a key of the server that is not its default."""
     default = getattr(ServerConfig(), field)
-    for value in ("debug", "json", "all", "another", not default, 2, 3, 0.5):
+    for value in ("debug", "json", "all", "another", not default, 2, 3, 0.5, 64):
         try:
             if getattr(ServerConfig(**{field: value}), field) != default:
                 return value
@@ -69,63 +80,88 @@ def test_every_key_of_the_server_is_live_or_refused(field: str) -> None:
     socket = "/t" if field == "socket" else "/s"
     old, new = plan(), plan(server={field: another(field)}, socket=socket)
     if field in LIVE:
-        assert revised(old, new).server == new.server
+        assert revise(old, new).server == new.server
     else:
         assert refusal(old, new) == f"{field} changed: restart the service"
 
 
 @pytest.mark.parametrize("field", FREE)
-def test_a_model_may_change_in_all_but_its_tensors_and_slots(field: str) -> None:
+def test_a_model_keeps_its_lanes_whatever_changes_but_its_tensors_and_slots(field: str) -> None:
     new = plan(**{field: FREE[field]})
-    assert revised(plan(), new).models == new.models
+    assert revise(plan(), new).models == new.models
 
 
-def test_what_needs_other_lanes_is_refused_by_name_all_at_once() -> None:
-    changed = replace(SPECS["a"], inputs=(Tensor("x", "float32", (5,)),))
+def test_what_needs_other_sockets_or_tables_is_refused_all_at_once() -> None:
+    names = [f"m{i}" for i in range(9)]
+    specs = {name: replace(SPECS["a"], name=name) for name in names}
+    new = plan(*names, specs=specs, server={"port": 9, "host": "::"})
+    assert refusal(plan(), new) == (
+        "host and port changed; 9 models take up to 330 lanes, while they change, and the pool was"
+        " started with room for 264: restart the service"
+    )
+
+
+def test_there_are_so_many_entries_and_no_more() -> None:
+    names = [f"m{i}" for i in range(MODELS_MOST + 1)]
+    specs = {name: replace(SPECS["a"], name=name) for name in names}
+    old, new = plan("m0", specs=specs), plan(*names, specs=specs)
+    assert refusal(old, new) == f"there is no room for {len(names)} models: restart the service"
+
+
+OTHER_TENSORS = [
+    replace(SPECS["a"], outputs=(Tensor("y", "float32", (1,)),)),
+    replace(SPECS["a"], parameters=(Tensor("k", "int64", (), default=5),)),
+    replace(SPECS["a"], parameters=(Tensor("k", "int64", (), default=6),)),
+    replace(SPECS["a"], inputs=(Tensor("x", "int32", (4,)),)),
+]
+
+
+@pytest.mark.parametrize("spec", OTHER_TENSORS)
+def test_other_tensors_are_another_entry_although_their_bytes_may_be_the_same(
+    spec: ModelSpec,
+) -> None:
+    old, new = plan("a", "b"), plan("a", "b", specs={"a": spec})
+    revised_plan = revise(old, new)
+    assert entries(revised_plan) == {"a": 2, "b": 1}
+    assert differences(old, revised_plan) == ["other tensors of a"]
+    moved = [(p.model, p.old, p.new, p.moves) for p in pairs_of(old, revised_plan)]
+    (was,), (kept,) = (model.workers for model in old.models)
+    assert moved == [(2, None, was, False), (1, kept, kept, False), (0, was, None, True)]
+
+
+def test_other_slots_are_another_entry_and_back_again_the_first() -> None:
+    old, new = plan(), plan(slots=128)
+    second = revise(old, new)
+    assert entries(second) == {"a": 1}
+    assert differences(old, second) == ["slots of a: 0 -> 128"]
+    assert entries(revise(second, plan(), "a", "a")) == {"a": 0}, "its counts go on"
+    assert entries(revise(old, plan(max_batch=8192))) == {"a": 1}, "4096 slots are too few for it"
+
+
+def test_models_come_and_go_and_their_names_are_counted_on() -> None:
     old = plan("a", "b")
-    new = plan("a", "c", specs={"a": changed}, server={"port": 9, "host": "::"})
-    assert refusal(old, new) == (
-        "host and port changed; model 'c' is new; the tensors of model 'a' changed;"
-        " model 'b' is no longer there: restart the service"
-    )
-    assert refusal(plan(), plan(slots=128)) == (
-        "the slots of model 'a' changed from 4096 to 128: restart the service"
-    )
-    more = plan(max_batch=8192)
-    assert "the slots of model 'a' changed from 4096 to 8192" in refusal(plan(), more)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        replace(SPECS["a"], outputs=(Tensor("y", "float32", (1,)),)),
-        replace(SPECS["a"], parameters=(Tensor("k", "int64", (), default=5),)),
-        replace(SPECS["a"], inputs=(Tensor("x", "int32", (4,)),)),
-    ],
-)
-def test_other_tensors_are_refused_although_their_bytes_may_be_the_same(spec: ModelSpec) -> None:
-    assert "tensors" in refusal(plan(), plan(specs={"a": spec}))
-
-
-def test_another_default_of_a_parameter_is_another_tensor() -> None:
-    def with_default(value: int) -> Plan:
-        k = Tensor("k", "int64", (), default=value)
-        return plan(specs={"a": replace(SPECS["a"], parameters=(k,))})
-
-    assert "tensors" in refusal(with_default(1), with_default(2))
+    new = revise(old, plan("c", "b"))
+    assert entries(new) == {"b": 1, "c": 2}
+    assert differences(old, new) == ["model 'c' is new", "model 'a' is removed"]
+    again = revise(new, plan("b", "c", "a"), "a", "b", "c")
+    assert entries(again) == {"b": 1, "c": 2, "a": 0}
+    full = ["a", "b", "c", *(f"gone {i}" for i in range(3, MODELS_MOST))]
+    more = revise(again, plan("b", "c", "a", "d", specs={"d": SPECS["a"]}), *full)
+    assert entries(more)["d"] == 3, "of a name that nobody asks for any more"
 
 
 def test_another_framework_is_the_models_own_business() -> None:
     new = plan(specs={"a": replace(SPECS["a"], framework="torch")}, visible=("0", "1"))
-    assert revised(plan(), new).models[0].spec.framework == "torch"
+    assert revise(plan(), new).models[0].spec.framework == "torch"
     (was,) = plan().models[0].workers
     first, second, third = pairs_of(plan(), new)
     assert [(p.old, p.new) for p in (first, second)] == [(None, w) for w in new.models[0].workers]
     assert (third.old, third.new) == (was, None), "the CPU's worker has no successor"
+    assert not third.moves
 
 
 def test_models_keep_their_places_whatever_the_order_of_the_file() -> None:
-    new = revised(plan("a", "b"), plan("b", "a", max_wait_ms=9.0))
+    new = revise(plan("a", "b"), plan("b", "a", max_wait_ms=9.0))
     assert [model.spec.name for model in new.models] == ["a", "b"]
     assert new.models[1].config.max_wait_ms == 9
 

@@ -11,6 +11,7 @@ from batchpool.core.tensors import Tensor
 from batchpool.pool.admission import AdmittedLane
 from batchpool.pool.batcher import Batcher, ModelQueue
 from batchpool.pool.crew import CrewMember
+from batchpool.pool.tally import End
 from tests.unit.core.decisions import NOW, time_of
 from tests.unit.core.queued import MS, rows_of
 from tests.unit.lanes import new_lane, new_records
@@ -33,7 +34,7 @@ def batcher() -> Batcher:
 
 
 def refuse_one(batcher: Batcher) -> None:
-    (queued,) = batcher.models
+    (queued,) = batcher.models.values()
     queued.queue.append(rows_of(1, name=1, submit=NOW - 2000 * MS))
     batcher.step(NOW)
     assert len(queued.queue) == 0
@@ -49,7 +50,7 @@ def test_it_is_noted_once_for_each_target(batcher: Batcher) -> None:
     assert batcher.notes == [note]
     refuse_one(batcher)
     assert batcher.notes == [note]
-    (queued,) = batcher.models
+    (queued,) = batcher.models.values()
     queued.limits = replace(queued.limits, target_ns=1000 * MS)
     refuse_one(batcher)
     assert batcher.notes == [note], "this one is in reach"
@@ -76,3 +77,20 @@ def test_not_where_one_of_the_workers_can_keep_it(batcher: Batcher) -> None:
     second.time = time_of(2 * MS, 1 * MS)
     refuse_one(batcher)
     assert batcher.notes == []
+
+
+def test_behind_the_only_worker_that_is_overdue_nobody_new_is_let_wait(batcher: Batcher) -> None:
+    """After 300 ms it is expected to be free in 300 more: in time for who comes now, not for who
+    waits for 200 already. After 600 ms for nobody."""
+    (queued,) = batcher.models.values()
+    (member,) = batcher.crew.values()
+    queued.limits = replace(queued.limits, target_ns=500 * MS)
+    queued.queue.append(rows_of(1, name=1, submit=NOW))
+    batcher.step(NOW)
+    assert member.in_flight == 1
+    for late_ms, waits, refused in ((100, 1, 0), (300, 1, 1), (600, 0, 3)):
+        now_ns = NOW + late_ms * MS
+        queued.queue.append(rows_of(1, name=2, submit=now_ns))
+        batcher.step(now_ns)
+        assert (len(queued.queue), queued.tally.ended(End.OVERLOADED)) == (waits, refused)
+        assert member.in_flight == 1, "nothing is sent behind it"

@@ -38,13 +38,13 @@ def said(
         )
         for i, ready in enumerate(warm)
     ]  # fmt: skip
-    names = [SimpleNamespace(spec=SimpleNamespace(name=f"m{i}")) for i in range(models)]
+    names = {i: SimpleNamespace(spec=SimpleNamespace(name=f"m{i}")) for i in range(models)}
     serving = [any(s.ready for s in seats if s.model == i) for i in range(models)]
     board = SimpleNamespace(
         serves=lambda model: serving[model], stalled=SimpleNamespace(get=lambda: stalled)
     )
     lanes = [SimpleNamespace(claimed=lambda n=n: n) for n in claimed]
-    holdings = SimpleNamespace(plan=SimpleNamespace(models=names), board=board, lanes=lanes)
+    holdings = SimpleNamespace(plan=SimpleNamespace(entries=names), board=board, lanes=lanes)
     staff = SimpleNamespace(
         workers=SimpleNamespace(seats=seats),
         was_ready=was_ready,

@@ -57,7 +57,7 @@ class Books:
 
     def look(self) -> Totals:
         watched = list(zip(self.posts, self.children, strict=True))
-        self.ledger.look(7 * S, self.board, ["m"], watched, self.seats, self.lanes)
+        self.ledger.look(7 * S, self.board, {0: "m"}, watched, self.seats, self.lanes)
         return self.meters.totals()
 
     def start(self, seat: Seat, pid: int) -> None:

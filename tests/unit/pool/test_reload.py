@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -140,6 +141,37 @@ def test_seats_that_come_and_seats_that_go() -> None:
     assert (back.phase, back.at(2, OLD)) == (Phase.OVER, At.DUTY)
 
 
+def test_an_entry_that_leaves_is_served_until_it_is_empty() -> None:
+    """The heir is of another entry than the old worker: each has a seat of its own."""
+    comes = Change("heir of worker 0", "cpu", old=False)
+    leaves = Change("worker 0", "cpu", new=False, moves=True)
+    reload = Reload([comes, leaves])
+    reload.lanes_open = False
+    serve(reload, 0)
+    assert (reload.phase, acts(reload)) == (Phase.AHEAD, []), "the lanes are not open"
+    reload.lanes_open = True
+    assert acts(reload) == [(Act.COMMIT, -1, HEIR)]
+    assert reload.served, "nobody waits for what is left of the old one"
+    assert not reload.owns(1, OLD), "if it dies, another is loaded in its place"
+    reload.emptied(1)
+    assert acts(reload) == [(Act.RELEASE, 1, OLD)]
+    reload.idle(1, OLD)
+    assert acts(reload) == [(Act.END, 1, OLD)]
+    reload.lost(1, OLD, "was killed")
+    assert (reload.step(), reload.phase) == ([], Phase.OVER)
+
+    back = Reload([comes, leaves])
+    back.step()
+    back.lost(0, HEIR, "failed")
+    assert (back.step(), back.phase, back.at(1, OLD)) == ([], Phase.OVER, At.DUTY)
+
+
+def test_models_that_only_leave_are_committed_at_once() -> None:
+    reload = Reload([Change("worker 0", "cpu", new=False, moves=True)])
+    assert acts(reload) == [(Act.COMMIT, -1, HEIR)]
+    assert (reload.served, reload.phase) == (True, Phase.COMMITTED)
+
+
 def test_after_the_commit_heirs_are_as_any_worker() -> None:
     reload = Reload([Change("worker 0", "cpu")])
     serve(reload, 0)
@@ -161,6 +193,8 @@ class Floor:
 
     def __init__(self, changes: list[Change]) -> None:
         self.reload = Reload(changes)
+        self.reload.lanes_open = not any(change.moves for change in changes)
+        self.needed = {i for i, change in enumerate(changes) if change.moves}
         self.changes = changes
         self.duty: list[Who | None] = [OLD if change.old else None for change in changes]
         self.alive = {(i, OLD) for i, change in enumerate(changes) if change.old}
@@ -196,6 +230,7 @@ class Floor:
             self.rows.add(one)
         elif order.act is Act.RELEASE:
             assert self.duty[order.seat] is order.who
+            assert order.seat not in self.needed
             self.duty[order.seat] = None
         elif order.act is Act.VACATE:
             assert one not in self.alive
@@ -210,6 +245,7 @@ class Floor:
             self.ending.add(one)
         else:
             assert not self.committed
+            assert self.reload.lanes_open
             assert all(self.duty[i] is HEIR for i, c in enumerate(self.changes) if c.new)
             self.committed = True
         assert other in self.alive or order.act is not Act.END or self.committed or (
@@ -221,10 +257,19 @@ class Floor:
         found = [("gone", one) for one in self.ending]
         found += [("warm", one) for one in self.loading - self.ending]
         found += [("idle", one) for one in self.rows if self.duty[one[0]] is not one[1]]
+        if self.committed:
+            found += [("emptied", (i, OLD)) for i in self.needed]
+        elif not self.reload.lanes_open:
+            found.append(("opened", (0, OLD)))
         return sorted(found, key=str)
 
     def happens(self, what: str, one: tuple[int, Who]) -> None:
-        if what == "warm":
+        if what == "opened":
+            self.reload.lanes_open = True
+        elif what == "emptied":
+            self.needed.discard(one[0])
+            self.reload.emptied(one[0])
+        elif what == "warm":
             self.loading.discard(one)
             self.reload.warm(*one)
         elif what == "idle":
@@ -249,8 +294,10 @@ CHANGES = st.lists(
         Change,
         st.just("worker"),
         st.sampled_from(["cpu", "GPU 0"]),
-        *[st.booleans(), st.booleans()],
-    ).filter(lambda change: change.old or change.new),
+        *[st.booleans(), st.booleans(), st.booleans()],
+    )
+    .filter(lambda change: change.old or change.new)
+    .map(lambda change: replace(change, moves=change.moves and not change.new)),
     min_size=1,
     max_size=4,
 )

@@ -27,7 +27,7 @@ class House:
         self.started_ns = time.monotonic_ns() - 100 * S
         fds = create(board_layout(), sealed=False), create(pulse_layout(2), sealed=False)
         self.pulse = Pulse(fds[1], 2)
-        plan = SimpleNamespace(models=(), url="http://x", socket="/x")
+        plan = SimpleNamespace(entries={}, url="http://x", socket="/x")
         board = Board(fds[0], writable=True)
         for fd in fds:
             os.close(fd)

@@ -9,6 +9,7 @@ import pytest
 
 from batchpool.core.config import ServerConfig
 from batchpool.core.errors import StartError
+from batchpool.pool.changes import revised
 from batchpool.pool.children import Child, Post
 from batchpool.pool.plan import Plan
 from batchpool.pool.seat import Seat
@@ -35,7 +36,7 @@ class WorkersDouble:
     """What a succession asks of a workforce. duties: (on, off), by the names of their versions."""
 
     def __init__(self, old: Plan) -> None:
-        self.seats = [new_seat(old, 0, worker) for worker in old.models[0].workers]
+        self.seats = [new_seat(old, m.entry, worker) for m in old.models for worker in m.workers]
         self.beside: list[Seat] = []
         self.witness: Any = None
         self.duties: list[tuple[int, int]] = []
@@ -79,6 +80,20 @@ def _pid(seat: Seat | None) -> int:
     return 0 if seat is None or seat.child is None else seat.child.pid
 
 
+class LanesDouble:
+    """Entries that have lanes still, and whether those that come are open."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.entries = {0, 1}
+
+    def ready(self) -> bool:
+        return self.open
+
+    def has_any(self, entry: int) -> bool:
+        return entry in self.entries
+
+
 class Scene:
     """Two workers, pids 1 and 2, of a plan that goes over to another."""
 
@@ -86,11 +101,13 @@ class Scene:
         self, old: dict[str, Any] | None = None, new: dict[str, Any] | None = None
     ) -> None:
         self.old = plan(**{"workers_per_device": 2, **(old or {})})
-        self.new = plan(**{"workers_per_device": 2, "max_wait_ms": 1.0, **(new or {})})
+        changed = plan(**{"workers_per_device": 2, "max_wait_ms": 1.0, **(new or {})})
+        self.new = revised(self.old, changed, ["a"], self.old.max_lanes)
         self.workers = WorkersDouble(self.old)
+        self.lanes = LanesDouble()
         self.commits = 0
         workers = cast(Workforce, self.workers)
-        self.succession = Succession(self.old, self.new, workers, self._commit)
+        self.succession = Succession(self.old, self.new, workers, self.lanes, self._commit)
         self.step()
 
     def _commit(self) -> None:
@@ -112,14 +129,15 @@ class Scene:
         return next(seat for seat in self.workers.beside if seat.part == "standby")
 
 
-def test_all_new_with_their_history() -> None:
+def test_all_new_and_with_no_history() -> None:
     scene = Scene()
     workers = scene.workers
     posts = [seat.post for seat in workers.seats]
     posts[0].restarts = 3
     scene.serve()
     assert workers.pids() == [3, 2]
-    assert workers.seats[0].post is posts[0], "the place goes on"
+    heir = workers.seats[0].post
+    assert (heir.name, heir.restarts, heir.last_error) == (posts[0].name, 0, "")
     assert [seat.name for seat in workers.beside] == [
         "standby of worker 0 of a",
         "heir of worker 1 of a",
@@ -257,3 +275,66 @@ def test_others_are_none_of_its_business() -> None:
     witness.warm(stranger)
     witness.idle(stranger)
     assert not witness.lost(stranger, cast(Child, SimpleNamespace()))
+
+
+def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
+    scene = Scene(old={"workers_per_device": 1}, new={"slots": 64})
+    old = scene.workers.seats[0]
+    scene.serve()
+    scene.lanes.open = False
+    scene.serve()
+    assert (scene.commits, scene.workers.duties) == (0, [(2, 0), (3, 0)])
+    assert [seat.name for seat in scene.workers.seats] == [
+        "worker 0 of a", "heir of worker 0 of a", "heir of worker 1 of a",
+    ], "no client has a lane to them yet"  # fmt: skip
+    scene.lanes.open = True
+    scene.step()
+    assert scene.commits == 1
+    assert [(seat.model, seat.name) for seat in scene.workers.seats] == [
+        (0, "predecessor of worker 0 of a"), (1, "worker 0 of a"), (1, "worker 1 of a"),
+    ]  # fmt: skip
+    assert scene.succession.reload.served
+    assert not scene.succession.over
+    scene.lanes.entries.remove(0)
+    scene.step()
+    assert scene.workers.duties[2:] == [(0, 1)]
+    assert old.name == "predecessor of worker 0 of a"
+    scene.workers.witness.idle(old)
+    scene.step()
+    scene.workers.end(old)
+    scene.step()
+    assert scene.succession.over
+    assert scene.workers.pids() == [2, 3]
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_predecessor_that_is_not_there_is_not_waited_for(loads: bool) -> None:
+    scene = Scene(old={"workers_per_device": 1}, new={"workers_per_device": 1, "slots": 64})
+    old = scene.workers.seats[0]
+    scene.serve()
+    scene.workers.end(old, owned=False)
+    old.start_at_ns = 99
+    if loads:
+        scene.workers.start(old)
+    scene.lanes.entries.remove(0)
+    scene.step()
+    assert old.start_at_ns is None
+    if loads:
+        scene.workers.end(old)
+        scene.step()
+    assert scene.succession.over
+    assert scene.workers.pids() == [2]
+
+
+def test_a_failed_heir_of_another_entry_leaves_the_old_worker_where_it_is() -> None:
+    scene = Scene(old={"workers_per_device": 1}, new={"slots": 64})
+    scene.serve()
+    scene.workers.end(scene.heir())
+    scene.step()
+    (heir,) = scene.workers.beside
+    assert (heir.name, scene.workers.duties) == ("heir of worker 0 of a", [(2, 0), (0, 2)])
+    scene.workers.witness.idle(heir)
+    scene.step()
+    scene.workers.end(heir)
+    scene.step()
+    assert (scene.succession.over, scene.commits, scene.workers.pids()) == (True, 0, [1])

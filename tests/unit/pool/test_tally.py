@@ -111,16 +111,17 @@ def test_rows_end_once_for_one_reason() -> None:
     totals = totals_of(tally)
     assert totals.values("rows_ended_total", "reason") == {
         "ok": 1, "model_error": 2, "worker_lost": 3, "deadline_exceeded": 4, "cancelled": 5,
-        "overloaded": 6, "client_gone": 7,
+        "overloaded": 6, "client_gone": 7, "not_ready": 8,
     }  # fmt: skip
     assert totals.values("rows_retried_total", "reason") == {
         "model_error": 1, "worker_lost": 2, "no_memory": 3, "not_started": 4,
     }  # fmt: skip
-    assert (tally.admitted, tally.completed, tally.cancelled) == (100, 21, 5)
+    assert (tally.admitted, tally.completed, tally.cancelled) == (100, 29, 5)
 
 
 def test_every_status_that_the_batcher_gives_is_an_end() -> None:
-    given = {Status.WORKER_LOST, Status.DEADLINE, Status.CANCELLED, Status.OVERLOADED}
+    given = {Status.WORKER_LOST, Status.DEADLINE, Status.CANCELLED, Status.OVERLOADED,
+             Status.NOT_READY}  # fmt: skip
     assert given <= END_OF.keys()
     assert END_OF[Status.OK] is End.OK
 

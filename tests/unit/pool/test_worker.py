@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ class Speechless(Exception):
         return None  # type: ignore[return-value]  # noqa: PLE0307
 
 
-TEXT_BYTES = MESSAGE_BYTES - len("\x1e1 0")  # behind it stands where the row failed
+TEXT_BYTES = MESSAGE_BYTES - len(f"\x1e1 0 {os.getpid()}")  # behind it stands where the row failed
 CAUSES: list[tuple[BaseException, str]] = [
     (ValueError("row 3 is odd"), "ValueError: row 3 is odd"),
     (ValueError("two\nlines   and\ttabs"), "ValueError: two lines and tabs"),

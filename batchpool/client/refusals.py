@@ -1,0 +1,56 @@
+"""Why a lane takes no claim now, in words, and when to come back."""
+
+from __future__ import annotations
+
+from batchpool.client.pace import Outage, Pace
+from batchpool.core.errors import Draining, InternalError, Moved, NotReady, Overloaded, PoolError
+from batchpool.core.lifecycle import Gate
+from batchpool.core.slots import Cause, Refusal, SlotMap
+
+
+class Refusals:
+    """Of one lane to this model. pace: how fast it drains. outage: None while somebody serves."""
+
+    __slots__ = ("_map", "_model", "_pace", "outage")
+
+    def __init__(self, model: str, slots: SlotMap, pace: Pace) -> None:
+        self._model = model
+        self._map = slots
+        self._pace = pace
+        self.outage: Outage | None = None
+
+    def shut(self, gate: int, now_ns: int) -> PoolError:
+        """What a gate that is not open means."""
+        if gate in (Gate.MOVED, Gate.GONE):
+            return Moved(f"model {self._model!r} was replaced just now; send it again")
+        if gate == Gate.DRAINING:
+            return Draining("the pool takes no new requests")
+        if gate == Gate.BROKEN:
+            return InternalError(
+                f"this client's lane to model {self._model!r} was closed as broken"
+            )
+        return self._not_ready(f"model {self._model!r} is not open for requests yet", now_ns)
+
+    def unserved(self, now_ns: int) -> NotReady:
+        """There is no worker."""
+        return self._not_ready(f"no worker serves model {self._model!r} now", now_ns)
+
+    def _not_ready(self, text: str, now_ns: int) -> NotReady:
+        if self.outage is None:
+            self.outage = Outage(now_ns)
+        return NotReady(text, self.outage.wait_ms(now_ns))
+
+    def overloaded(self, refusal: Refusal) -> Overloaded:
+        """There is no room in the lane, or no more of it for this flow."""
+        head = f"model {self._model!r} is overloaded:"
+        if refusal.cause is Cause.LANE:
+            text = f"{head} {refusal.held} of {self._map.slots} slots are in use"
+            return Overloaded(text, self._pace.wait_ms(refusal.over))
+        text = (
+            f"{head} this flow holds {refusal.held} of {self._map.slots} slots, and half"
+            f" ({self._map.share}) is its share while others are active"
+        )
+        # While its own slots drain, those of the others drain too.
+        return Overloaded(
+            text, self._pace.wait_ms(refusal.over * self._map.claimed // refusal.held)
+        )

@@ -1,0 +1,218 @@
+"""The clients of the simulated pool: random requests, and a close look at every answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from batchpool.client.port import Pending, Port
+from batchpool.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ModelError,
+    Moved,
+    NotReady,
+    Overloaded,
+    PoolError,
+    WorkerLost,
+)
+from batchpool.shm.lane import Lane
+from tests.sim.actors import Actor, SimLane
+from tests.sim.memory import Fault
+from tests.sim.model import expected, rows_of
+from tests.sim.rules import Ticket
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+@dataclass
+class Request:
+    """What a client asked, and which uses of which slots it got."""
+
+    numbers: list[int]
+    deadline_ns: int
+    tickets: list[Ticket] = field(default_factory=list)
+    pending: Pending | None = None
+    lane: SimLane | None = None
+
+
+class ClientActor(Actor):
+    """A client with one lane to the model: random requests, and a close look at every answer.
+
+    left: lanes that have moved away, in which it may have rows.
+    """
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, "client", number)
+        self.lane: SimLane
+        self.port: Port
+        self.left: list[tuple[SimLane, Port]] = []
+        self.moves = 0
+        self.open: list[Request] = []
+        self.used: list[int] = []
+        self.answered = 0
+
+    def attach(self, lane: SimLane) -> None:
+        self.lane, entry = lane, lane.entry
+        lane.handed = True
+        memory = lane.memory.map(self.process)
+        self.port = Port(Lane(entry.spec, memory, entry.layout, fence=self.process.fence))
+
+    @property
+    def ports(self) -> list[tuple[SimLane, Port]]:
+        return [(self.lane, self.port), *self.left]
+
+    def follow(self) -> None:
+        """The lane has moved: the next one is asked for, if there is one yet."""
+        lane = self.world.moving.hand_out(self)
+        if lane is not None:
+            self.left.append((self.lane, self.port))
+            self.attach(lane)
+            self.moves += 1
+            self.ring()
+
+    def step(self) -> None:
+        random = self.world.random
+        if not self.world.quiet and random.random() < 0.6:
+            for _ in range(random.choice((1, 1, 2, 3))):
+                self.submit()
+            if random.random() < 0.1:
+                self.push_stale()
+        if self.world.quiet or random.random() < 0.8:
+            self.flush()
+        if not self.world.quiet and self.open and random.random() < self.world.profile.cancels:
+            request = random.choice(self.open)
+            self.open.remove(request)  # the caller has gone: nothing may come for it
+            assert request.pending is not None
+            self._port_of(request).abandon(request.pending)
+            self._cancelled(request)
+        if self.world.quiet or random.random() < self.world.profile.reaps:
+            self.reap()
+        self.wake_at_ns = min(port.next_deadline_ns() for _, port in self.ports)
+
+    def _port_of(self, request: Request) -> Port:
+        return next(port for lane, port in self.ports if lane is request.lane)
+
+    def submit(self) -> None:
+        world, port = self.world, self.port
+        n = world.random.randint(1, min(world.profile.rows_max, port.map.bound))
+        request = world.new_request(n)
+        before = port.map.claimed
+        try:
+            pending = port.submit(
+                rows_of(self.lane.entry.spec, request.numbers),
+                world.now_ns,
+                request.deadline_ns,
+                priority=world.random.choice((0, 0, 129, 200)),
+                flow=1,
+                tag=request,
+            )
+        except Moved:
+            self.follow()
+            return
+        except NotReady:
+            if self.moves:
+                raise Fault(f"{self.process} was refused on a lane that it was moved to") from None
+            return
+        except Overloaded:
+            reopened = before < port.map.reopen_below
+            if not port.map.shut or (before + n <= port.map.bound and reopened):
+                raise Fault(f"{self.process} was refused {n} rows with {before} claimed") from None
+            return
+        request.pending, request.lane = pending, self.lane
+        uses = [port._uses[slot] for slot in pending.slots]
+        number = self.lane.serial
+        request.tickets = [(number, s, use) for s, use in zip(pending.slots, uses, strict=True)]
+        self.open.append(request)
+
+    def push_stale(self) -> None:
+        """A ticket of an old use: the batcher must count it and go on."""
+        random, port = self.world.random, self.port
+        queued = len(port._queued)
+        if port._sq.room() - queued <= port.map.bound:
+            return
+        slot = random.randrange(port.map.slots)
+        use = port._uses[slot] + random.choice((-2, -1, 0))
+        owner = port._owner[slot]
+        unseen = use == port._uses[slot] and owner is not None
+        if use > 0 and not unseen:
+            port._sq.push_few([slot | use << 32])
+            self.world.ring_batcher()
+
+    def flush(self) -> None:
+        for _, port in self.ports:
+            if port.flush():
+                self.world.ring_batcher()
+
+    def reap(self) -> None:
+        for lane, port in self.ports:
+            self._reap(lane, port)
+        if self.port.has_moved:
+            self.follow()
+        for lane, port in list(self.left):
+            if port.has_moved and not port.map.claimed:
+                self.left.remove((lane, port))
+                self.world.moving.left(lane)
+
+    def _reap(self, lane: SimLane, port: Port) -> None:
+        now_ns = self.world.now_ns
+        for pending in port.reap(now_ns):
+            self.take(port, pending, pending.tag)
+        for pending in port.expire(now_ns):
+            self._answer(pending.tag)
+            if pending.tag.deadline_ns > now_ns:
+                raise Fault(f"{self.process} expires {pending.tag} early, at {now_ns}")
+            self._cancelled(pending.tag)
+
+    def take(self, port: Port, pending: Pending, request: Request) -> None:
+        """Compare one answer with what it must be."""
+        self._answer(request)
+        copy = self.world.random.random() < 0.8
+        try:
+            found = port.result(pending, copy=copy)
+        except PoolError as error:
+            self.judge(error, request)
+            return
+        if not copy:
+            port.release(pending)
+        for name, right in expected(port.spec, request.numbers).items():
+            if not np.array_equal(found[name], right):
+                raise Fault(f"{self.process} got {name} = {found[name]} for {request}: not {right}")
+        if set(request.numbers) & self.world.trouble.raises:
+            raise Fault(f"{request} was answered although its model raises")
+        self.world.right_rows += len(request.numbers)
+
+    def judge(self, error: PoolError, request: Request) -> None:
+        """An error is right only if what it says has happened."""
+        world = self.world
+        failed = [
+            len(world.lost[ticket]) + world.trouble.raised[number]
+            for number, ticket in zip(request.numbers, request.tickets, strict=True)
+        ]
+        spent = max(failed) >= world.attempts
+        right = {
+            # Nobody gets the error of another row, however often they rode together.
+            ModelError: spent and bool(set(request.numbers) & world.trouble.raises),
+            WorkerLost: spent,
+            DeadlineExceeded: request.deadline_ns <= world.now_ns,
+            Overloaded: world.limits.target_ns > 0,
+            NotReady: request.lane is not None and request.lane.evicted,
+            Cancelled: False,  # a cancelled request is abandoned and never comes back
+        }
+        if not right.get(type(error), False):
+            raise Fault(f"{self.process} got {error!r} for {request} at {world.now_ns}")
+
+    def _cancelled(self, request: Request) -> None:
+        self.world.ring_batcher()
+        assert request.lane is not None
+        for _, slot, use in request.tickets:
+            request.lane.rules.note_cancel(slot, use, self.world.events)
+
+    def _answer(self, request: Request) -> None:
+        if request not in self.open:
+            raise Fault(f"{self.process} got a second answer for {request}")
+        self.open.remove(request)
+        self.answered += 1

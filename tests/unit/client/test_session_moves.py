@@ -1,0 +1,195 @@
+"""What a session learns of a reload: facts when they have changed, lanes that are sent, and what it
+says of those that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchpool.client.aio import AsyncClient
+from batchpool.client.call import Call
+from batchpool.client.port import Port
+from batchpool.client.process import this_process
+from batchpool.client.reactor import Reactor
+from batchpool.client.reaping import Reaping
+from batchpool.client.sync import Client
+from batchpool.core.errors import InternalError, NotFound
+from batchpool.core.layout import lane_layout
+from batchpool.core.lifecycle import Gate
+from batchpool.core.tensors import ModelSpec, Tensor, check_rows
+from batchpool.pool.facts import model_facts
+from batchpool.shm.lane import Lane
+from batchpool.shm.segment import create, map_checked
+from tests.unit.edge.pool_double import SessionDouble
+from tests.unit.pool.test_changes import plan
+
+OTHER = ModelSpec("a", "numpy", (Tensor("x", "float32", (9,)),), (Tensor("y", "float32"),))
+
+
+class Talk:
+    """A session, and what the pool says to it."""
+
+    def __init__(self) -> None:
+        self.session = SessionDouble(1, lambda: None, {})
+        self.theirs = self.session.theirs
+        self.theirs.sock.setblocking(False)
+        self.old = plan("a", "b").models
+        self.new = plan("a", specs={"a": OTHER}).models
+        self.learn(0, self.old)
+
+    def facts(self, edition: int, models: Any) -> dict[str, Any]:
+        forms = [model_facts(model) for model in models]
+        return {"models": forms, "server": self.session.server, "edition": edition}
+
+    def learn(self, edition: int, models: Any) -> None:
+        self.session.learn(self.facts(edition, models))
+
+    def change(self, edition: int) -> None:
+        board = self.session.board
+        board.edition.set(edition)
+
+    def lane(self, spec: ModelSpec, serial: int = 5) -> tuple[dict[str, Any], int, Lane]:
+        """(its form, its segment, the batcher's view of it)."""
+        layout = lane_layout(spec, 4)
+        fd = create(layout, sealed=True)
+        view = Lane(spec, map_checked(fd, layout), layout)
+        view.gate.set(int(Gate.OPEN))
+        return {"serial": serial, "model": 0, "slots": 4, "digest": layout.digest}, fd, view
+
+    def asked(self) -> list[dict[str, Any]]:
+        """What the pool was asked, or told."""
+        found = []
+        while True:
+            try:
+                found.append(self.theirs.receive()[0])
+            except BlockingIOError:
+                return found
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    talk = Talk()
+    yield talk
+    talk.session.close()
+
+
+def test_facts_are_asked_for_when_the_board_says_that_they_have_changed(talk: Talk) -> None:
+    talk.session.refresh()
+    assert talk.asked() == []
+    talk.change(1)
+    talk.theirs.send({"op": "facts", **talk.facts(1, talk.new)})
+    talk.session.refresh()
+    talk.session.refresh()
+    assert talk.asked() == [{"op": "facts"}]
+    assert list(talk.session.models) == ["a"], "b is no more"
+    with pytest.raises(NotFound, match="there is no model 'b'; the pool has 'a'"):
+        talk.session.new_port("b")
+    assert talk.asked() == [], "nobody needs to be asked"
+
+
+def test_a_lane_is_mapped_as_the_facts_with_it_say(talk: Talk) -> None:
+    """The model changed between the two questions."""
+    form, fd, _ = talk.lane(OTHER)
+    talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
+    os.close(fd)
+    port = talk.session.open_port("a")
+    assert (port.spec, port.serial) == (OTHER, 5)
+    assert talk.session.facts("a").spec == OTHER
+    assert talk.session.open_port("a") is port
+
+
+def test_a_lane_that_is_sent_takes_the_place_of_the_one_before(talk: Talk) -> None:
+    form, fd, view = talk.lane(talk.old[0].spec, 3)
+    talk.session.take_lanes([form], [fd])
+    old = talk.session.ports["a"]
+    talk.learn(1, talk.new)
+    form, fd, _ = talk.lane(OTHER, 8)
+    talk.session.take_lanes([form], [fd])
+    new = talk.session.ports["a"]
+    assert (new.spec, talk.session.ports.driven) == (OTHER, [old, new])
+    talk.session.let_go()
+    assert talk.asked() == [], "it may still be needed"
+    view.gate.set(int(Gate.MOVED))
+    view.generation.set(1)
+    assert old.reap(0) == []
+    talk.session.let_go()
+    talk.session.let_go()
+    assert talk.asked() == [{"op": "left", "serial": 3}]
+    assert talk.session.ports.driven == [new]
+
+
+def test_a_lane_of_another_layout_is_not_mapped(talk: Talk) -> None:
+    form, fd, _ = talk.lane(OTHER)
+    with pytest.raises(InternalError, match="a lane of another layout"):
+        talk.session.take_lanes([form], [fd])
+    assert dict(talk.session.ports) == {}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_a_pool_that_has_gone_need_not_be_told(talk: Talk) -> None:
+    form, fd, view = talk.lane(talk.old[0].spec)
+    talk.session.take_lanes([form], [fd])
+    view.gate.set(int(Gate.MOVED))
+    view.generation.set(1)
+    talk.session.ports["a"].reap(0)
+    talk.theirs.close()
+    talk.session.let_go()
+    assert talk.session.ports.driven == []
+
+
+class Idle(Client):
+    """A client of this session that has had nothing to do since its lane was mapped."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._timeout_s, self._pid = 10.0, this_process()
+        self._reaping = Reaping()
+        self._turn = self._reaping.turn
+        self._reaping.begin(talk.session)
+
+
+async def _async_port(talk: Talk) -> Port:
+    client = AsyncClient("")
+    client._reactor = Reactor(talk.session)
+    _, port = await client._port("a")
+    await client.close()
+    return port
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_idle_client_finds_the_new_lane_before_it_checks_a_call(talk: Talk, kind: str) -> None:
+    """Else what is right for the new tensors would be wrong for the old ones, for ever."""
+    form, fd, view = talk.lane(talk.old[0].spec, 3)
+    talk.session.take_lanes([form], [fd])
+    view.gate.set(int(Gate.MOVED))
+    view.generation.set(1)
+    talk.change(1)
+    talk.learn(1, talk.new)
+    form, fd, _ = talk.lane(OTHER, 8)
+    talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
+    os.close(fd)
+    port = Idle(talk)._port_of("a") if kind == "sync" else asyncio.run(_async_port(talk))
+    assert (port.spec, port.serial) == (OTHER, 8)
+
+
+def test_who_waits_for_room_waits_no_longer_when_there_is_another_lane(talk: Talk) -> None:
+    """What is under way in the old one may take as long as its deadlines allow."""
+    form, fd, view = talk.lane(talk.old[0].spec, 3)
+    talk.session.take_lanes([form], [fd])
+    port, client = talk.session.ports["a"], Idle(talk)
+    rows = check_rows(port.spec, {"x": np.zeros((1, 4), np.float32)}, None)
+    now_ns = time.monotonic_ns()
+    call = Call(rows, now_ns, now_ns + 5 * 10**9, 5.0, None, 0)
+    while port.may_claim(1):
+        port.submit(rows, now_ns, call.deadline_ns)
+    view.gate.set(int(Gate.MOVED))
+    view.generation.set(1)
+    client._wait_for_room(port, 1, call)
+    assert port.has_moved
+    assert not port.may_claim(1)

@@ -269,8 +269,10 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)
-    adder.add("sq", "u8", (RECORDS,), "batcher")
-    adder.add("cq", "u8", (RECORDS,), "worker")
+    # Twice the records: the other side may be told that a record is free, and use it again, before
+    # its old entry was moved past.
+    adder.add("sq", "u8", (2 * RECORDS,), "batcher")
+    adder.add("cq", "u8", (2 * RECORDS,), "worker")
     for name, dtype, writer in (
         ("token", "u8", "batcher"),
         ("freed", "u8", "batcher"),

@@ -51,6 +51,7 @@ from batchpool.shm.recorder import Recorder
 _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
 _SAME_WISH_S = 1.0
+_SWEEP_S = 2.0
 _LAST_WORDS_S = 0.05  # for writing out what became of the requests under way
 
 
@@ -127,6 +128,14 @@ async def serve(
         protocol.limits = ConnectionLimits.of(session.server)
         heart.set_limit(session.server["stall_timeout_s"])
         logging.getLogger().setLevel(session.server["log_level"].upper())
+        loop.call_later(_SWEEP_S, sweep)
+
+    def sweep() -> None:
+        """Lanes that have moved are unmapped when nothing refers to them. A connection that has
+        ended is in cycles with its last request, which has its lane's door."""
+        if session.ports.moving:
+            loop.call_later(_SWEEP_S, sweep)
+        gc.collect()
 
     reactor = Reactor(session, lost, learn)
     front = Front(reactor, meters, recorder, number)

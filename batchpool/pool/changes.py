@@ -60,7 +60,10 @@ def revised(old: Plan, new: Plan, names: Sequence[str], max_lanes: int) -> Plan:
     models = _with_entries(old, new, names)
     needed = lanes_needed(len({*old.entries, *(model.entry for model in models)}), new)
     if len(models) < len(new.models):
-        problems.append(f"there is no room for {len(new.models)} models")
+        problems.append(
+            f"there is no room for {len(new.models)} models beside those that they replace: a pool"
+            f" has entries for {MODELS_MOST}"
+        )
     elif needed > max_lanes:
         problems.append(
             f"{len(new.models)} models take up to {needed} lanes, while they change, and the pool"

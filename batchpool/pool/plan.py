@@ -19,7 +19,14 @@ from dataclasses import dataclass, replace
 from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.config import MODEL_NAME, Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
-from batchpool.core.layout import Layout, board_layout, lane_layout, pulse_layout, worker_layout
+from batchpool.core.layout import (
+    MODELS_MOST,
+    Layout,
+    board_layout,
+    lane_layout,
+    pulse_layout,
+    worker_layout,
+)
 from batchpool.core.slots import bound_of
 from batchpool.core.tensors import ModelSpec
 from batchpool.pool.described import Described
@@ -190,9 +197,11 @@ def make_plan(
     """Decide. described: one for each model of the config, in its order; visible: the GPUs as
     CUDA_VISIBLE_DEVICES names them; cores: how many this pool may use.
 
-    Raises ConfigError for two models of one name, StartError for devices that are not there
-    and for rows that do not fit.
+    Raises ConfigError for two models of one name and for more than MODELS_MOST, StartError for
+    devices that are not there and for rows that do not fit.
     """
+    if len(config.models) > MODELS_MOST:
+        raise ConfigError(f"{len(config.models)} models; a pool serves at most {MODELS_MOST}")
     specs = _named(config.models, described)
     frontends = config.server.frontends or max(1, min(FRONTENDS_MOST, cores // 4))
     devices = [

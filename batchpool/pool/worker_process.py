@@ -22,8 +22,10 @@ from typing import Any
 
 from batchpool.core.layout import lane_layout, worker_layout
 from batchpool.core.tensors import ModelSpec
+from batchpool.model import spec_of
 from batchpool.pool import child
 from batchpool.pool.ailments import MustRestart
+from batchpool.pool.declaration import check_declaration
 from batchpool.pool.describe import load_class
 from batchpool.pool.padding import Padding
 from batchpool.pool.runner import make_runner
@@ -66,7 +68,9 @@ class WorkerProcess:
         facts = self._facts
         if self.spec.framework == "torch":
             _prepare_torch(facts["device"])
-        model = load_class(facts["import"])()
+        cls = load_class(facts["import"])
+        check_declaration(self.spec, spec_of(cls))
+        model = cls()
         model.load(facts["device"])
         sizes, most = tuple(facts["batch_sizes"]), facts["max_batch"]
         runner = make_runner(model, self.spec, facts["device"], most, sizes)

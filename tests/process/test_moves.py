@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,8 @@ def test_models_change_come_and_go_under_load() -> None:
 
         # Other slots, and another model.
         first = counted(pool)
+        (front,) = pool.pids("frontend")
+        segments_before = segments(front)
         write(pool, "version", 2)
         configure(pool, {**SHAPED, "slots": 256}, GUEST, **SERVER)
         line = done(pool)
@@ -198,4 +201,24 @@ def test_models_change_come_and_go_under_load() -> None:
         assert {lane["model"] for lane in status_now["lanes"]} == {"shaped"}
         assert {flight["model"] for flight in ask_batches(pool.socket, 500)} <= {"shaped", "guest"}
         assert len(pool.pids("worker")) == 1
+        until(lambda: segments(front) == segments_before, "the unmapping of what moved")
     assert steady.failures == []
+
+
+def segments(pid: int) -> int:
+    """How many of the pool's segments a process has mapped."""
+    return Path(f"/proc/{pid}/maps").read_text().count("/dev/shm/batchpool.")
+
+
+def test_a_worker_that_starts_again_does_not_run_other_code_than_is_served() -> None:
+    with serving(SHAPED, server=SERVER) as pool, pool.client() as own:
+        pool.tracebacks_expected = True
+        assert own.infer("shaped", x=np.ones((1, 3), np.int64))["y"][0] == 2
+        write(pool, "shape", 9)
+        (worker,) = pool.pids("worker")
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: "declares other tensors than model 'shaped'" in pool.log, "its refusal")
+        assert ask(pool, "/v2/health/ready").status == 503
+        write(pool, "shape", 4)
+        until(lambda: pool.status()["models"]["shaped"]["workers"] == "1/1", "the right code")
+        assert own.infer("shaped", x=np.ones((1, 3), np.int64))["y"][0] == 2

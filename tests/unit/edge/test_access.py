@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchpool.edge.door import Door
 from batchpool.edge.visit import surroundings
 from tests.unit.edge.calls import affine
 from tests.unit.edge.edge_double import RawAnswer, calling, edge, request, serving
@@ -361,9 +362,12 @@ async def test_other_lines_of_a_task_have_its_requests_id(monkeypatch: pytest.Mo
     found: list[Mapping[str, str]] = []
 
     async with edge(Affine) as it, serving(it, fast=False) as site, calling(site) as caller:
-        monkeypatch.setattr(
-            type(it.front.doors["affine"]), "admit", lambda *a: found.append(surroundings())
-        )
+
+        def admit(door: Door, _arrival: object) -> Door:
+            found.append(surroundings())
+            return door
+
+        monkeypatch.setattr(Door, "admit", admit)
         await caller.send(raw(X_Request_Id="mine"))
         assert (await caller.answer()).status == 200
     assert found == [{"request_id": "mine"}]

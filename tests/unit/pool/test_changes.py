@@ -104,8 +104,11 @@ def test_what_needs_other_sockets_or_tables_is_refused_all_at_once() -> None:
 def test_there_are_so_many_entries_and_no_more() -> None:
     names = [f"m{i}" for i in range(MODELS_MOST + 1)]
     specs = {name: replace(SPECS["a"], name=name) for name in names}
-    old, new = plan("m0", specs=specs), plan(*names, specs=specs)
-    assert refusal(old, new) == f"there is no room for {len(names)} models: restart the service"
+    old, new = plan(names[0], specs=specs), plan(*names[1:], specs=specs)
+    assert refusal(old, new) == (
+        f"there is no room for {MODELS_MOST} models beside those that they replace: a pool has"
+        f" entries for {MODELS_MOST}: restart the service"
+    )
 
 
 OTHER_TENSORS = [

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from batchpool.core.adaptive import BatchTime
+from batchpool.core.layout import RECORDS
 from batchpool.core.lifecycle import Outcome, Reason
 from batchpool.core.queue import FIELDS
-from batchpool.pool.crew import CrewMember
+from batchpool.pool.crew import Batch, CrewMember
 from tests.unit.lanes import new_records
 
 MS = 1_000_000
@@ -19,7 +20,7 @@ def member() -> CrewMember:
     return CrewMember(0, 0, new_records(8), lambda: None)
 
 
-def send(member: CrewMember, n: int, now_ns: int) -> object:
+def send(member: CrewMember, n: int, now_ns: int) -> Batch:
     return member.prepare(np.zeros((FIELDS, n), dtype=np.int64), Reason.FULL, now_ns)
 
 
@@ -39,11 +40,29 @@ def test_a_batch_behind_another_counts_from_that_ones_end(member: CrewMember) ->
     assert member.time.mean_ns(4) == 10 * MS
 
 
+def test_the_rings_have_room_for_a_worker_that_is_held_up(member: CrewMember) -> None:
+    records = member.records
+    worker_cq = records.cq_producer()
+    for _ in range(RECORDS):
+        member.publish(send(member, 1, MS))
+    for record in range(RECORDS):  # none of the entries is moved past, on either side
+        token = int(records.token[record])
+        worker_cq.push_few([record | (token & 0xFFFFFFFF) << 32])
+        member.free(member.batches[record])
+        member.publish(send(member, 1, MS))
+    for record in range(RECORDS):
+        token = int(records.token[record])
+        worker_cq.push_few([record | (token & 0xFFFFFFFF) << 32])
+    told = [(entry & 0xFFFFFFFF, entry >> 32) for entry in records.cq_consumer().peek().tolist()]
+    assert [record for record, _ in told] == 2 * list(range(RECORDS))
+    assert [token for _, token in told] == list(range(1, 2 * RECORDS + 1))
+
+
 def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(member: CrewMember) -> None:
     batch = send(member, 4, 1 * MS)
     member.records.outcome[0] = int(Outcome.FAILED)
-    member.measure(batch, 2 * MS)  # type: ignore[arg-type]
-    member.free(batch)  # type: ignore[arg-type]
+    member.measure(batch, 2 * MS)
+    member.free(batch)
     send(member, 4, 0)
     finish(member, 0, 3 * MS)
     assert not member.time.known

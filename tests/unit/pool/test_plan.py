@@ -9,7 +9,13 @@ import pytest
 from batchpool.core.accounts import meters_layout, recorder_layout
 from batchpool.core.config import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
-from batchpool.core.layout import board_layout, lane_layout, pulse_layout, worker_layout
+from batchpool.core.layout import (
+    MODELS_MOST,
+    board_layout,
+    lane_layout,
+    pulse_layout,
+    worker_layout,
+)
 from batchpool.core.tensors import ModelSpec, Tensor
 from batchpool.pool.described import Described
 from batchpool.pool.plan import (
@@ -311,6 +317,16 @@ def test_the_text_of_one_front_end_has_no_sums() -> None:
         "  watermark      0.9: 503 above 90 rows\n"
         f"  lane           {size_text(lane)}\n"
     ) in text
+
+
+def test_more_models_than_there_are_entries_are_refused() -> None:
+    names = [f"m{i}" for i in range(MODELS_MOST + 1)]
+    models = [ModelConfig(import_name=f"a:{name}", name=name) for name in names]
+    found = [Described(f"a:{name}", SMALL, cuda=False) for name in names]
+    most = Config(ServerConfig(), tuple(models[:-1]))
+    assert len(make_plan(most, found[:-1], (), 4, SOCKET).models) == MODELS_MOST
+    with pytest.raises(ConfigError, match=r"^65 models; a pool serves at most 64$"):
+        make_plan(Config(ServerConfig(), tuple(models)), found, (), 4, SOCKET)
 
 
 def test_the_text_shows_notes() -> None:

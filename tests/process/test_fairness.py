@@ -197,6 +197,7 @@ def test_a_local_client_with_a_raised_priority_goes_in_above_the_watermark() -> 
         return {"tag": [tag], "seconds": [0.0], "gate": [gate]}
 
     with gated() as pool, pool.client() as client, cf.ThreadPoolExecutor(2) as threads:
+        client.infer("gated", row(0))  # the worker has mapped its lane
         futures = [client.submit("gated", row(tag, 1)) for tag in range(BOUND)]
         for priority in (0, 128, 255):
             with pytest.raises(bp.Overloaded, match=FULL) as caught:
@@ -225,6 +226,7 @@ def test_an_async_client_with_a_raised_priority_goes_in_above_the_watermark() ->
                 inputs = {"tag": [tag], "seconds": [0.0], "gate": [gate]}
                 assert (await client.infer("gated", inputs, **more))["tag"].tolist() == [tag]
 
+            await infer(0)  # the worker has mapped its lane
             tasks = [asyncio.create_task(infer(tag, 1)) for tag in range(BOUND)]
             await soon(lambda: claimed(pool) == BOUND, "a lane full up to its watermark")
             with pytest.raises(bp.Overloaded, match=FULL):

@@ -75,7 +75,7 @@ def test_more_rows_than_a_lane_takes_at_once_are_too_large(client: bp.Client) ->
 def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> None:
     with everyday.client() as client:
         before = everyday.tally("probe")
-        blocker = submit_tag(client, -1, 0.3)
+        blocker = submit_tag(client, -1, 2.0)  # longer than all submissions take
         until(lambda: everyday.tally("probe")["batches"] > before["batches"], "the blocker's start")
         futures = [submit_tag(client, tag) for tag in range(100)]
         assert all(future.cancel() for future in futures[::2])

@@ -48,15 +48,14 @@ def test_a_future_carries_the_error_of_its_row(client: bp.Client) -> None:
 
 def test_a_full_lane_refuses_at_once_and_opens_again(everyday: Pool) -> None:
     with everyday.client() as client:
-        blocker = submit_tag(client, -1, 0.3)
+        blocker = submit_tag(client, -1, 3.0)  # longer than all submissions take
         until(lambda: everyday.tally("probe")["queued"] == 0, "the blocker's start")
         futures = []
-        start = time.monotonic()
         with pytest.raises(bp.Overloaded, match=r"92[01] of 1024") as caught:
             for tag in range(2000):
                 futures.append(submit_tag(client, tag))
         assert caught.value.retry_after_ms >= 1
-        assert time.monotonic() - start < 0.3, "it waited"
+        assert not blocker.done(), "it waited"
         assert len(futures) == 920  # with the blocker the 921 that 0.9 of 1,024 slots allow
         with pytest.raises(bp.Overloaded):
             submit_tag(client, -2)
@@ -98,7 +97,7 @@ def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> N
 def test_cancelling_a_running_row_gives_its_slot_back_later(everyday: Pool) -> None:
     with everyday.client() as client:
         before = everyday.tally("probe")["batches"]
-        running = submit_tag(client, 1, 0.2)
+        running = submit_tag(client, 1, 1.0)
         until(lambda: everyday.tally("probe")["batches"] > before, "the start of the row")
         assert running.cancel()
         assert running.cancel(), "cancelling twice is no error"
@@ -110,9 +109,9 @@ def test_a_future_ends_at_its_deadline(client: bp.Client) -> None:
     submit_tag(client, 0).result(20)  # the reaper is there and waits for nothing in particular
     for _ in range(3):
         start = time.monotonic()
-        future = client.submit("slow", tag=[1], seconds=[0.3], timeout_s=0.1)
+        future = client.submit("slow", tag=[1], seconds=[1.0], timeout_s=0.1)
         assert isinstance(future.exception(20), bp.DeadlineExceeded)
-        assert 0.1 <= time.monotonic() - start < 0.25
+        assert 0.1 <= time.monotonic() - start < 1.0, "it waited for the row's end"
 
 
 def test_a_future_ends_at_its_deadline_while_another_thread_waits(

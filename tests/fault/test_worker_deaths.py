@@ -101,7 +101,7 @@ def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
             client.infer("deadly", tag=[2], death=[DEATHS["hang"]], timeout_s=0.1)
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("deadly", tag=[3], death=[0], timeout_s=0.1)
-        assert time.monotonic() - start < 0.5
+        assert time.monotonic() - start < 1.0, "it waited for batch_timeout_s"
         until(lambda: restarts(pool) == 1, "the end of the hung worker")
         serves_again(pool, "deadly", 1)
         assert pool.log.count("is stuck in a batch") == 1

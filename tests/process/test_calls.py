@@ -204,8 +204,8 @@ def test_a_deadline_is_kept_and_the_slots_come_back(everyday: Pool) -> None:
         client.infer("probe", tag=[0], seconds=[0.0])
         start = time.monotonic()
         with pytest.raises(bp.DeadlineExceeded, match=r"'probe'.*0\.1 s"):
-            client.infer("probe", tag=[1], seconds=[0.4], timeout_s=0.1)
-        assert 0.1 <= time.monotonic() - start < 0.3
+            client.infer("probe", tag=[1], seconds=[1.0], timeout_s=0.1)
+        assert 0.1 <= time.monotonic() - start < 1.0
         # Not dispatched at all: the worker is still busy with the row above.
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("probe", tag=[2], seconds=[5.0], timeout_s=0.05)

@@ -125,7 +125,7 @@ def test_a_future_ends_at_its_deadline_while_another_thread_waits(
         start = time.monotonic()
         future = submit_tag(client, 1, 0.5, timeout_s=0.1)
         assert isinstance(future.exception(20), bp.DeadlineExceeded)
-        assert time.monotonic() - start < 0.3
+        assert time.monotonic() - start < 0.5, "it waited for the row's end"
         assert waiting.result()["tag"].tolist() == [5]
 
 

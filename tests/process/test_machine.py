@@ -35,7 +35,7 @@ def test_an_idle_pool_takes_next_to_nothing() -> None:
         assert own_used < MOST_OF_A_CORE, f"an idle client takes {own_used:.1%} of a core"
         start = time.monotonic()
         assert client.infer("affine", x=x)["y"].tolist() == [[3] * 4]
-        assert time.monotonic() - start < 0.2
+        assert time.monotonic() - start < 0.5, "it waited for a look at the counters"
 
 
 def test_workers_share_the_cores_between_them() -> None:

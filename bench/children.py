@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _LEAD_NS = 150_000_000  # from the word to the common start
@@ -87,6 +87,17 @@ def together(
         child.tell(do, start_ns=start_ns, seconds=seconds, **message)
     meanwhile(start_ns)
     return [child.hear() for child in children]
+
+
+@contextlib.contextmanager
+def on_cores(cores: frozenset[int]) -> Iterator[None]:
+    """What this thread starts meanwhile keeps to them."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def wait_until(start_ns: int) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.children import Child
+from bench.children import Child, on_cores
 from bench.http_load import Plan, offer
 from bench.peers.forms import ROW_BYTES
 from bench.peers.load import Wrk, ask
 from bench.peers.server import GaveUp
-from bench.peers.split import all_cores, on_cores
+from bench.peers.split import all_cores
 
 _CONNECTIONS = 256
 _SENDERS = 4

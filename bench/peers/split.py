@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,17 +43,6 @@ class Split:
 
 def usual() -> Split:
     return Split(max(1, len(all_cores()) // _CORES_A_THREAD))
-
-
-@contextmanager
-def on_cores(cores: frozenset[int]) -> Iterator[None]:
-    """What this thread starts meanwhile keeps to them."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def move(pids: Iterable[int], cores: frozenset[int]) -> None:

@@ -10,11 +10,12 @@ import os
 
 import numpy as np
 
+from bench.children import on_cores
 from bench.open_load import LATE_MS, REFUSED, RIGHT, Load, Phase, offer
 from bench.policy_loads import PROFILES
 from bench.policy_models import sleeping
 from bench.policy_pool.findings import Findings, Settings
-from bench.policy_pool.sites import SLEEPER, confined
+from bench.policy_pool.sites import SLEEPER
 from bench.policy_verdicts import Verdict
 from bench.scaling_pool import Pool
 
@@ -44,7 +45,7 @@ def run_local(findings: Findings, settings: Settings) -> None:
 
 
 def run_two_cores(findings: Findings, settings: Settings) -> None:
-    with confined(frozenset(sorted(os.sched_getaffinity(0))[:2])):
+    with on_cores(frozenset(sorted(os.sched_getaffinity(0))[:2])):
         _run(findings, settings, "local", ("adaptive",), 4)
 
 

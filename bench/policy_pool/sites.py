@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from bench.children import on_cores
 from bench.policy_loads import Profile
 from bench.policy_models import sleeping
 from bench.scaling_pool import Pool
@@ -32,17 +33,6 @@ class Site:
     name: str
     served: Served
     cores: frozenset[int]
-
-
-@contextmanager
-def confined(cores: frozenset[int]) -> Iterator[None]:
-    """What this thread starts meanwhile runs on these cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def shares_of_cores(n: int) -> list[frozenset[int]]:
@@ -65,7 +55,7 @@ def sites(
         pools = []
         for i, (name, own) in enumerate(flags_of.items()):
             cores = shares[i % len(shares)]
-            with confined(cores):
+            with on_cores(cores):
                 pools.append((name, stack.enter_context(Pool(SLEEPER, (*own, *flags), env)), cores))
         for _, pool, _ in pools:
             pool.await_ready()
@@ -79,7 +69,7 @@ def everywhere(places: Sequence[Site], do: Callable[[Site], T]) -> dict[str, T]:
     locks = {site.cores: threading.Lock() for site in places}
 
     def at(site: Site) -> T:
-        with locks[site.cores], confined(site.cores):
+        with locks[site.cores], on_cores(site.cores):
             return do(site)
 
     with ThreadPoolExecutor(len(places)) as threads:

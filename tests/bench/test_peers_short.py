@@ -9,13 +9,14 @@ import time
 
 import pytest
 
+from bench.children import on_cores
 from bench.peers.envs import Envs
 from bench.peers.load import questions
 from bench.peers.roster import OURSELVES
 from bench.peers.rounds import Found
 from bench.peers.settings import Setting
 from bench.peers.short import Short, Wanted, grid_of
-from bench.peers.split import Split, move, on_cores
+from bench.peers.split import Split, move
 from bench.peers.stage import Stage
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.children import on_cores
 from bench.open_load import LATE_MS, REFUSED, RIGHT, Load
 from bench.policy_loads import PROFILES
 from bench.policy_pool.engine import after_spike
 from bench.policy_pool.findings import Findings, Settings, print_verdicts
 from bench.policy_pool.parts import PARTS
-from bench.policy_pool.sites import confined, shares_of_cores
+from bench.policy_pool.sites import shares_of_cores
 from bench.policy_pool.waits import PROFILE, late, phases_of, start_of
 from bench.policy_verdicts import Verdict
 
@@ -42,7 +43,7 @@ def test_sites_have_cores_of_their_own_or_share_them_all() -> None:
     shares = shares_of_cores(5)
     assert shares == [here] or all(len(cores) == 3 for cores in shares)
     assert sum(map(len, shares)) == len(frozenset().union(*shares)) <= len(here)
-    with confined(frozenset(sorted(here)[:1])):
+    with on_cores(frozenset(sorted(here)[:1])):
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == here
 

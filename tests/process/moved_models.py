@@ -10,7 +10,6 @@ import asyncio
 import http.client
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import batchpool as bp
+from tests.process.callers import Callers
 from tests.process.models import NOTES, Numpy, note
 from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
@@ -56,49 +56,20 @@ class Guest(Shaped):
     inputs = [bp.Tensor("x", "int64", (_noted("guest", 4),))]
 
 
-class Steady:
+class Steady(Callers):
     """Callers over HTTP and local programs that send `shaped` three elements, in every way.
 
-    counts, last: of each caller its answers and the (version, most) of the last one. failures:
-    whatever was not a right answer.
+    last: of each caller the (version, most) of its last answer.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._stop = threading.Event()
         calls: list[Callable[[int], None]] = [
             self._over_http, self._over_http, self._locally, self._in_windows, self._with_futures,
             self._in_a_loop,
         ]  # fmt: skip
-        self.counts = [0] * len(calls)
+        super().__init__(calls)
         self.last: list[tuple[int, int]] = [(0, 0)] * len(calls)
-        self.failures: list[str] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(i, call)) for i, call in enumerate(calls)
-        ]
-
-    def __enter__(self) -> Steady:
-        for thread in self._threads:
-            thread.start()
-        self.await_more()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-
-    def await_more(self, more: int = 5) -> None:
-        """Until every caller has so many answers more, or something failed."""
-        enough = [count + more for count in self.counts]
-        until(
-            lambda: (
-                self.failures
-                or all(n >= least for n, least in zip(self.counts, enough, strict=True))
-            ),
-            "more answers",
-        )
-        assert self.failures == []
 
     def await_all(self, version: int, most: int) -> None:
         """Until every caller's last answer was of this version and shape."""
@@ -107,12 +78,6 @@ class Steady:
             f"answers of version {version}, {most} long; they were {self.last}",
         )
         assert self.failures == []
-
-    def _run(self, number: int, call: Callable[[int], None]) -> None:
-        try:
-            call(number)
-        except Exception as exc:
-            self.failures.append(f"caller {number}: {exc!r}")
 
     def _repeat(self, number: int, ask: Callable[[Any], tuple[int, int]]) -> None:
         tag = 1_000_000 * number

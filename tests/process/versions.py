@@ -13,7 +13,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,9 @@ from typing import Any
 import numpy as np
 
 import batchpool as bp
+from tests.process.callers import Callers
 from tests.process.models import Numpy, note
-from tests.process.pool_under_test import PATIENCE_S, Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool
 
 HEADERS = {"Inference-Header-Content-Length": "0"}
 
@@ -72,52 +72,20 @@ class Seen:
     pid: int
 
 
-class Steady:
+class Steady(Callers):
     """Callers over HTTP that keep their connections, and one local program; each asks at its own
     pace, all together `per_s` times a second, and looks at every answer.
 
-    seen: each caller's answers, in order. failures: whatever was not a right answer at once.
+    seen: each caller's answers, in order.
     """
+
+    enough = 20
 
     def __init__(self, pool: Pool, per_s: float = 500, callers: int = 8) -> None:
         self._pool = pool
         self._pause_s = (callers + 1) / per_s
-        self._stop = threading.Event()
-        self.seen: list[list[Seen]] = [[] for _ in range(callers + 1)]
-        self.failures: list[str] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(i, self._over_http if i else self._locally))
-            for i in range(callers + 1)
-        ]
-
-    def __enter__(self) -> Steady:
-        for thread in self._threads:
-            thread.start()
-        self.await_more()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-
-    def await_more(self, more: int = 20) -> None:
-        """Until every caller has so many answers more, or something failed."""
-        enough = [len(seen) + more for seen in self.seen]
-        until(
-            lambda: (
-                self.failures
-                or all(len(seen) >= n for seen, n in zip(self.seen, enough, strict=True))
-            ),
-            "more answers",
-        )
-        assert self.failures == []
-
-    def _run(self, number: int, call: Any) -> None:
-        try:
-            call(number)
-        except Exception as exc:
-            self.failures.append(f"caller {number}: {exc!r}")
+        super().__init__([self._locally, *[self._over_http] * callers])
+        self.seen: list[list[Seen]] = [[] for _ in self.counts]
 
     def _locally(self, number: int) -> None:
         with self._pool.client() as client:
@@ -149,6 +117,7 @@ class Steady:
             found, version, pid = ask(tag)
             assert found == tag, f"asked for {tag}, got {found}"
             self.seen[number].append(Seen(sent_s, version, pid))
+            self.counts[number] += 1
             due_s = max(due_s + self._pause_s, time.monotonic() - self._pause_s)
             time.sleep(max(0.0, due_s - time.monotonic()))
 

@@ -19,7 +19,8 @@ setting that `sweep` found for this model on a machine of this size (settings.js
 
 On a GPU machine: `--device cuda`. The MLP then runs on its first GPU in half precision; y = 2x + 1
 stays in numpy. Where nothing can be downloaded and time is short, carry there this checkout and
-what this collects on a machine with an index and wrk (22 MB for mosec and litserve):
+what this collects on a machine with an index and wrk (19 MB for mosec and litserve, 57 MB more for
+pytriton):
 
     python -m bench.peers wheels FOLDER mosec litserve
 
@@ -27,7 +28,7 @@ and there, in eight minutes, a sweep, rounds at 1 to 4,096 connections and an op
 
     python -m bench.peers short --sites FOLDER --device cuda --out FOLDER_OF_FIGURES
 
-Torch and numpy are those of the interpreter that runs this, which also needs our dependencies.
-The wheels of PyTriton take 107 MB; it needs that interpreter's libpython too (a Python built with
---enable-shared). TorchServe needs Java 11 or newer.
+Torch and numpy are those of the interpreter that runs this, which also needs our dependencies;
+PyTriton brings an older numpy, and needs the interpreter's libpython: of a Python built with
+--enable-shared, or a package of its own. TorchServe needs Java 11 or newer.
 """

@@ -56,13 +56,6 @@ class Envs:
         ours = os.environ.get("PYTHONPATH", "")
         return ours.split(os.pathsep) if ours and not peer.env else []
 
-    def surroundings(self, peer: Peer) -> dict[str, str]:
-        """Variables that its processes need."""
-        return {}
-
-    def programs(self, peer: Peer) -> Path:
-        return self.python(peer).parent
-
     def version(self, peer: Peer) -> str:
         """Or "-"."""
         if not peer.env:
@@ -78,7 +71,10 @@ class Envs:
         return done.stdout.strip() or "-"
 
     def library_folder(self) -> str:
-        return str(sysconfig.get_config_var("LIBDIR") or "")
+        """Of libpython; "" if it is the system's, where the loader looks by itself and where much
+        may lie that must not come before torch's own libraries."""
+        folder = str(sysconfig.get_config_var("LIBDIR") or "")
+        return "" if folder.startswith("/usr/lib") else folder
 
     def wrk(self) -> str:
         """SystemExit: there is none, and so no table."""

@@ -84,18 +84,19 @@ def is_free(port: int) -> bool:
 def environment(peer: Peer, envs: Envs, plan: dict[str, Any]) -> dict[str, str]:
     """Ours without what tells Python where to look; threads of a model: one."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MOSEC_"))}
-    kept |= _QUIET | envs.surroundings(peer) | {"PEER_PLAN": json.dumps(plan)}
+    kept |= _QUIET | {"PEER_PLAN": json.dumps(plan)}
     search = envs.search(peer)
     if peer.name != OURSELVES:
         search = [str(SERVERS), *search]
         kept |= {
             "TMPDIR": plan["folder"],
-            "PATH": f"{envs.programs(peer)}:{os.environ['PATH']}",
+            "PATH": f"{envs.python(peer).parent}:{os.environ['PATH']}",
         }
     if search:
         kept["PYTHONPATH"] = os.pathsep.join(search)
     if peer.name == "pytriton":  # Triton's Python backend must load this interpreter's libpython
-        kept["LD_LIBRARY_PATH"] = envs.library_folder()
+        folders = envs.library_folder(), os.environ.get("LD_LIBRARY_PATH", "")
+        kept["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, folders))
     return kept
 
 

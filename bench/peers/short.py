@@ -80,6 +80,9 @@ def grid_of(name: str, cores: int) -> tuple[Setting, Mapping[str, tuple[Any, ...
         many = max(1, cores * 6 // 8)
         keys = {"apis": (half, few, many), "variant": ("queue", "fast queue")}
         return start, keys | {"workers": (1, 2), "max_batch": (64, 256)}
+    if name == "pytriton":  # threads of one process run the model
+        counts = {"workers": (1, 2, 4), "max_batch": (256, 64), "apis": (half, few)}
+        return Setting(1, half, 256, 1), counts | {"wait_ms": (1, 5)}
     return PEERS[name].start, PEERS[name].grid
 
 

@@ -1,20 +1,23 @@
-"""Peers from folders of wheels, for a machine that reaches no index and makes no environments.
+"""Peers from folders of wheels, for a machine that reaches no index.
 
-    FOLDER/PEER/*.whl    all that the peer needs beyond torch and numpy
+    FOLDER/PEER/*.whl    all that the peer needs beyond what the interpreter there has
     FOLDER/bin/wrk       the program, and in FOLDER/lib the libraries it was linked with
 
-`collect` fills such a folder, for the Python of the other machine; there `Sites` unpacks each
-peer's wheels into a folder of its own, which its servers search before what that interpreter has.
-Torch, numpy and what torch itself needs are that interpreter's.
+`collect` fills such a folder, for the Python of the other machine; there `Sites` installs each
+peer's wheels into an environment of its own, which comes before what that interpreter has. Torch,
+what it needs and numpy, unless a peer needs an older one, are that interpreter's.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
+import venv
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,32 +35,25 @@ _PLATFORMS = (
     *(f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")),
     "any",
 )
+_OF_A_PYTHON = re.compile(  # in PyTriton's wheel, a quarter of it
+    r"/(?:python_backend_stubs/3|libpython3-\w+)\.(?P<minor>\d+)[./]"
+)
 
 
 @dataclass(frozen=True)
 class Sites(Envs):
-    """unpacked: a folder with one a peer, and bin and lib of wrk."""
+    """unpacked: a folder with an environment a peer, and bin and lib of wrk."""
 
     unpacked: Path = Path()
 
     def python(self, peer: Peer) -> Path:
-        return Path(sys.executable)
+        return python_of(self.unpacked / peer.env) if peer.env else super().python(peer)
 
     def missing(self, peer: Peer) -> str:
         if peer.env and not (self.unpacked / peer.env).is_dir():
             why = self.unpacked / f"{peer.env}.failed"
             return why.read_text().strip() if why.exists() else f"no wheels in {self.folder}"
         return self.lacks_program(peer)
-
-    def search(self, peer: Peer) -> list[str]:
-        return [str(self.unpacked / peer.env)] if peer.env else super().search(peer)
-
-    def surroundings(self, peer: Peer) -> dict[str, str]:
-        """Mosec looks for its binary where Python would put scripts, also those of a user."""
-        return {"PYTHONUSERBASE": str(self.unpacked / peer.env)} if peer.env else {}
-
-    def programs(self, peer: Peer) -> Path:
-        return self.unpacked / peer.env / "bin" if peer.env else Path(sys.executable).parent
 
     def wrk(self) -> str:
         carried = self.unpacked / "bin" / "wrk"
@@ -73,11 +69,9 @@ def unpacked(folder: Path) -> Iterator[Sites]:
     with tempfile.TemporaryDirectory(prefix="bp-sites-") as made:
         target = Path(made)
         for wheels in sorted(path for path in folder.iterdir() if any(path.glob("*.whl"))):
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-            pip += ["--no-cache-dir", "--target", str(target / wheels.name)]
             try:
-                commanded(*pip, *(str(wheel) for wheel in sorted(wheels.glob("*.whl"))))
-            except RuntimeError as error:
+                _environment(target / wheels.name, sorted(wheels.glob("*.whl")))
+            except (RuntimeError, OSError) as error:
                 shutil.rmtree(target / wheels.name, ignore_errors=True)
                 (target / f"{wheels.name}.failed").write_text(str(error))
         for name in ("bin", "lib"):
@@ -88,13 +82,35 @@ def unpacked(folder: Path) -> Iterator[Sites]:
         yield Sites(folder, target)
 
 
+def python_of(environment: Path) -> Path:
+    return environment / "bin" / "python"
+
+
+def _environment(folder: Path, wheels: Sequence[Path]) -> None:
+    """Without pip, whose wheel that machine may lack. No folder on PYTHONPATH would do: Triton's
+    Python processes find their interpreter by PATH and look at no other variable."""
+    venv.create(folder, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python_of(folder)), "install", "-q"]
+    pip += ["--no-index", "--no-deps", "--no-cache-dir", "--no-compile", "--ignore-installed"]
+    commanded(*pip, *(str(wheel) for wheel in wheels))
+    (own,) = folder.glob("lib/python*/site-packages")
+    lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
+    (own / "of_the_interpreter.pth").write_text("\n".join(lines) + "\n")
+
+
 # -- filling the folder -----------------------------------------------------------------------
 
 
 def carried(peer: Peer) -> list[str]:
-    """Its pinned packages but for what comes with torch."""
+    """Its pinned packages but for what comes with torch. Triton's Python processes read the arrays
+    of numpy 1 only and find no values in those of numpy 2."""
     lines = requirements(peer.env).read_text().splitlines()
-    return [line for line in lines if line.partition("==")[0].lower() not in _WITH_TORCH]
+    named = {line.partition("==")[0].lower(): line for line in lines}
+    return [
+        line
+        for name, line in named.items()
+        if name not in _WITH_TORCH or line.startswith("numpy==1.")
+    ]
 
 
 def collect(names: Sequence[str], folder: Path, python: str) -> None:
@@ -105,6 +121,8 @@ def collect(names: Sequence[str], folder: Path, python: str) -> None:
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
         pip += ["--python-version", python, "--implementation", "cp", *platforms]
         commanded(*pip, "-d", str(folder / peer.env), *carried(peer))
+        for wheel in (folder / peer.env).glob("*.whl"):
+            lighten(wheel, python)
         print(f"  {name}: {_mib(folder / peer.env):.1f} MiB", flush=True)
     wrk = Envs().wrk()
     for kind, paths in (("bin", [wrk]), ("lib", libraries(wrk))):
@@ -112,6 +130,19 @@ def collect(names: Sequence[str], folder: Path, python: str) -> None:
         for path in paths:
             shutil.copy(path, folder / kind)
         print(f"  {kind}: {_mib(folder / kind):.1f} MiB", flush=True)
+
+
+def lighten(wheel: Path, python: str) -> None:
+    """Without what is for other Pythons, and packed as closely as pip can unpack."""
+    light = wheel.with_suffix(".light")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(light, "w") as new:
+        for member in old.infolist():
+            found = _OF_A_PYTHON.search(member.filename)
+            if not found or found["minor"] == python.partition(".")[2]:
+                content = old.read(member)
+                member.compress_type = zipfile.ZIP_LZMA
+                new.writestr(member, content)
+    light.replace(wheel)
 
 
 def libraries(program: str) -> list[str]:

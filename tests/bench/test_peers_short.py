@@ -25,7 +25,8 @@ def test_a_short_sweep_asks_for_no_more_than_a_machine_has() -> None:
     assert (start.apis, grid["apis"]) == (4, (4, 6, 8))
     assert grid_of("mosec", 16)[1]["workers"] == (4, 2, 6, 8)
     assert grid_of("litserve", 16)[1]["apis"] == (8, 4, 12)
-    for name in (OURSELVES, "mosec", "litserve", "ray"):
+    assert grid_of("pytriton", 16)[1]["apis"] == (8, 4)
+    for name in (OURSELVES, "mosec", "litserve", "pytriton", "ray"):
         start, grid = grid_of(name, 2)
         for key, values in grid.items():
             assert getattr(start, key) in values, f"{name}: what it starts with is tried, {key}"

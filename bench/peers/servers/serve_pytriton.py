@@ -1,4 +1,4 @@
-"""PyTriton: Triton's own HTTP server, and Python processes that run the function."""
+"""PyTriton: Triton's own HTTP server, and threads of one Python process that run the function."""
 
 from __future__ import annotations
 

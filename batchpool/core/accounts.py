@@ -5,6 +5,7 @@ from __future__ import annotations
 from batchpool.core.layout import MODELS_MOST, Adder, Layout, finish, words_at
 from batchpool.core.metrics import BLOCKS
 
+OF_MODELS = ("batcher", "frontend", "supervisor")  # who counts for each model
 SEATS_MOST = 512  # rows of workers in the meters
 BATCHES_KEPT = 1024  # by the flight recorder
 BATCH_WORDS = 17  # what it tells of a batch: shm/recorder.py
@@ -18,6 +19,7 @@ def meters_layout(frontends: int) -> Layout:
     The supervisor says whose they are: the name of a model entry and whether it is served; for the
     row of a seat a text "model\\0worker\\0device" and whether a seat has it now. The last entry of
     a front end is of requests for no model. process: supervisor, batcher, front ends, seats.
+    kept: what was counted under the name of an entry in others that have another name by now.
     """
     words, at = words_at({})
     adder = Adder(at)
@@ -35,6 +37,8 @@ def meters_layout(frontends: int) -> Layout:
         ("process", (posts,), "supervisor"),
     ):
         adder.add(writer, "u8", (*rows, BLOCKS[writer].size), who)
+    for writer in OF_MODELS:
+        adder.add(f"kept.{writer}", "u8", (entries, BLOCKS[writer].size), "supervisor")
     return finish("meters", posts, 1, words, adder)
 
 

@@ -21,6 +21,8 @@ from batchpool.pool.seat import Seat
 from batchpool.shm.meters import BATCHER, SUPERVISOR, Meters
 
 _MOST_AT_ONCE = 2**32  # claims refused between two looks
+REMEMBERED_NS = 3600 * 10**9
+_FORGET_EACH_NS = 60 * 10**9
 _POOL, _LANES, _PROCESS = (BLOCKS[writer] for writer in ("pool", "supervisor", "process"))
 _WORKS = ("running", "serving")
 
@@ -32,6 +34,8 @@ class Ledger:
         self._meters = meters
         self._epoch_ns = epoch_ns
         self._refused: dict[int, list[int]] = {}  # a lane's serial -> its words at the last look
+        self._gone_ns: dict[tuple[str, int, str], int] = {}  # kind, number, name
+        self._forget_at_ns = 0
         self._restarts: dict[int, int] = {}  # the id of a post -> its restarts so far
         self._posts: list[Post] = []  # kept, so that no id is used again
 
@@ -46,14 +50,14 @@ class Ledger:
         meters = self._meters
         taken = {other.row for other in seats if other is not seat and other.child is not None}
         model, worker, device = seat.label
-        for row in range(SEATS_MOST):
-            label = meters.seat_label(row)
-            if not label[0]:
-                meters.label_seat(row, model, worker, device)
+        rows = meters.seat_rows()
+        for row in rows:
+            if meters.seat_label(row) == (model, str(worker), device) and row not in taken:
                 return row
-            if label == (model, str(worker), device) and row not in taken:
-                return row
-        return -1
+        row = next((row for row in range(SEATS_MOST) if row not in rows), -1)
+        if row >= 0:
+            meters.label_seat(row, model, worker, device)
+        return row
 
     def reloaded(self, done: bool, now_ns: int) -> None:
         """A reload has ended. now_ns: CLOCK_MONOTONIC."""
@@ -71,10 +75,11 @@ class Ledger:
         watched: Sequence[tuple[Post, Child | None]],
         seats: Iterable[Seat],
         lanes: Iterable[LaneEntry],
+        now_ns: int,
     ) -> None:
         """Write down how things are. started_ns: since when this process is. models: names by
         entry, of all that are served.
-        watched: the batcher and front ends."""
+        watched: the batcher and front ends. now_ns: CLOCK_MONOTONIC."""
         self._process(SUPERVISOR, os.getpid(), started_ns, up=True)
         cells, state = self._meters.cells, board.state.get()
         at = self._meters.place("pool")
@@ -92,12 +97,31 @@ class Ledger:
             self._post(row, post, child)
         self._look_at_seats(list(seats))
         self._look_at_lanes(list(lanes))
+        if now_ns >= self._forget_at_ns:
+            self._forget_at_ns = now_ns + _FORGET_EACH_NS
+            self._forget_the_gone(models, now_ns)
+
+    def _forget_the_gone(self, models: Mapping[int, str], now_ns: int) -> None:
+        """What nobody has been for an hour is told no more: everybody has read its last counts."""
+        meters, served = self._meters, set(models.values())
+        names = enumerate(meters.model_names())
+        empty = [row for row in meters.seat_rows() if not meters.held[row]]
+        gone = [
+            *(("model", n, name) for n, name in names if name and name not in served),
+            *(("seat", row, meters.seat_name(row)) for row in empty),
+        ]
+        self._gone_ns = {what: self._gone_ns.get(what, now_ns) for what in gone}
+        for (kind, number, _), since_ns in self._gone_ns.items():
+            if now_ns - since_ns < REMEMBERED_NS:
+                continue
+            if kind == "model":
+                meters.name_model(number, "")
+            else:
+                meters.forget_seat(number)
 
     def _look_at_seats(self, seats: Sequence[Seat]) -> None:
         held = {seat.row for seat in seats}
-        for row in range(SEATS_MOST):
-            if not self._meters.seat_label(row)[0]:
-                break
+        for row in self._meters.seat_rows():
             self._meters.held[row] = int(row in held)
         for seat in seats:
             if seat.row >= 0:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchpool.core.accounts import SEATS_MOST, meters_layout
+import numpy as np
+
+from batchpool.core.accounts import OF_MODELS, meters_layout
 from batchpool.core.layout import MODELS_MOST
 from batchpool.core.metrics import BLOCKS
 from batchpool.core.tensors import Array
@@ -57,28 +59,49 @@ class Meters:
     # -- whose they are: the supervisor writes it -----------------------------------------
 
     def name_model(self, entry: int, name: str) -> None:
-        """Whose the entry is from now on; what was counted for another name is forgotten.
+        """Whose the entry is from now on, "" for nobody's. What was counted for another name is
+        kept if that has another entry, so that no counter goes back, and else forgotten.
 
         Nobody may be counting for the other any more.
         """
         before = self.model_name(entry)
-        if before not in ("", name):
+        if before == name:
+            return
+        if before:
+            names = self.model_names()
+            names[entry] = ""
+            heir = names.index(before) if before in names else -1
             for place, writer in self._of_entry(entry):
-                size = BLOCKS[writer].size
-                for at in range(place, place + size):
-                    self.cells[at] = 0
-        if before != name:
-            _write_text(self._names, entry, name)
+                if heir >= 0:
+                    self._add(place, self.place(f"kept.{writer}", heir), BLOCKS[writer].size)
+                self._clear(place, BLOCKS[writer].size)
+        _write_text(self._names, entry, name)
 
     def _of_entry(self, entry: int) -> Iterator[tuple[int, str]]:
         yield self.place("batcher", entry), "batcher"
         yield self.place("supervisor", entry), "supervisor"
         for i in range(self.frontends):
             yield self.place("frontend", i, entry), "frontend"
+        for writer in OF_MODELS:
+            yield self.place(f"kept.{writer}", entry), writer
+
+    def _add(self, place: int, to: int, words: int) -> None:
+        for i in range(words):
+            self.cells[to + i] += self.cells[place + i]
+
+    def _clear(self, place: int, words: int) -> None:
+        for at in range(place, place + words):
+            self.cells[at] = 0
 
     def label_seat(self, seat: int, model: str, worker: int, device: str) -> None:
-        """Whose the row of a seat is, for as long as the pool lives."""
+        """Whose the row of a seat is, until it is forgotten."""
         _write_text(self._labels, seat, f"{model}\0{worker}\0{device}")
+
+    def forget_seat(self, seat: int) -> None:
+        """The row is nobody's any more: nobody counts there."""
+        _write_text(self._labels, seat, "")
+        self._clear(self.place("worker", seat), BLOCKS["worker"].size)
+        self._clear(self.place("process", self.seat_row(seat)), BLOCKS["process"].size)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -105,11 +128,17 @@ class Meters:
         return names
 
     def seat_names(self) -> list[str]:
-        """The names of the workers of all rows that have one, by row."""
-        names: list[str] = []
-        while len(names) < SEATS_MOST and (name := self.seat_name(len(names))):
-            names.append(name)
+        """The names of the workers by row; "" where there is none."""
+        rows = self.seat_rows()
+        names = [""] * (rows[-1] + 1 if rows else 0)
+        for row in rows:
+            names[row] = self.seat_name(row)
         return names
+
+    def seat_rows(self) -> list[int]:
+        """The rows that are somebody's."""
+        rows: list[int] = np.flatnonzero(self._labels[:, 0]).tolist()
+        return rows
 
     def totals(self) -> Totals:
         """What everybody has counted so far."""
@@ -128,11 +157,14 @@ class Meters:
                 totals.add("batcher", (name,), words, alive=alive and batching)
                 totals.add("supervisor", (name,), self._words("supervisor", entry), alive=alive)
                 self._add_frontends(totals, entry, name)
+                for writer in OF_MODELS:
+                    words = self._words(f"kept.{writer}", entry)
+                    totals.add(writer, (name,), words, gone=True)
         self._add_frontends(totals, NO_MODEL, "")
-        for seat in range(SEATS_MOST):
+        for seat in self.seat_rows():
             label = self.seat_label(seat)
             if not label[0]:
-                break  # rows are given out from the first on
+                continue  # it was forgotten meanwhile
             totals.add("worker", label, self._words("worker", seat))
             words, name = self._words("process", self.seat_row(seat)), self.seat_name(seat)
             gone = not self.held[seat]
@@ -145,7 +177,7 @@ class Meters:
 
     def _words(self, writer: str, row: int = 0, entry: int = 0) -> list[int]:
         at = self.place(writer, row, entry)
-        return self.cells[at : at + BLOCKS[writer].used].tolist()
+        return self.cells[at : at + BLOCKS[writer.removeprefix("kept.")].used].tolist()
 
 
 def _text(column: Array, row: int) -> str:

@@ -13,10 +13,11 @@ from batchpool.client.board import Board
 from batchpool.core.accounts import SEATS_MOST
 from batchpool.core.layout import board_layout, lane_layout
 from batchpool.core.lifecycle import PoolState
+from batchpool.core.metrics import BLOCKS, metric_of
 from batchpool.core.totals import Totals
 from batchpool.pool.children import Child, Post
 from batchpool.pool.lanes import LaneBook, LaneEntry
-from batchpool.pool.ledger import Ledger
+from batchpool.pool.ledger import REMEMBERED_NS, Ledger
 from batchpool.pool.plan import WorkerPlan
 from batchpool.pool.seat import Seat
 from batchpool.shm.segment import create
@@ -52,12 +53,15 @@ class Books:
             child_of(post, pid) for pid, post in enumerate(self.posts, 11)
         ]
         self.seats = [seat_of(0)]
+        self.models = {0: "m"}
+        self.now_ns = 8 * S
         self.lanes = LaneBook(8, self.ledger.forget)
         self.bell_fd = os.eventfd(0)
 
     def look(self) -> Totals:
         watched = list(zip(self.posts, self.children, strict=True))
-        self.ledger.look(7 * S, self.board, {0: "m"}, watched, self.seats, self.lanes)
+        models, now_ns = self.models, self.now_ns
+        self.ledger.look(7 * S, self.board, models, watched, self.seats, self.lanes, now_ns)
         return self.meters.totals()
 
     def start(self, seat: Seat, pid: int) -> None:
@@ -210,3 +214,53 @@ def test_nonsense_of_a_client_is_not_believed(books: Books, nonsense: int) -> No
     totals = books.look()
     assert totals.value("claims_refused_total") == 3
     assert 0 <= totals.value("lane_claimed_slots") <= 6
+
+
+def counted(books: Books, name: str) -> dict[str, int]:
+    return books.look().values(name, "model")
+
+
+def admit(books: Books, entry: int, rows: int) -> None:
+    at = books.meters.place("batcher", entry) + BLOCKS["batcher"].word("rows_admitted_total")
+    books.meters.cells[at] += rows
+
+
+def test_a_model_that_is_gone_is_told_for_an_hour_and_then_no_more(books: Books) -> None:
+    books.models = {0: "m", 1: "other", 2: "m"}  # a reload gave m another entry
+    books.look()
+    for entry in books.models:
+        admit(books, entry, 5)
+    books.models = {2: "m"}
+    assert counted(books, "rows_admitted_total") == {"m": 10, "other": 5}
+    books.now_ns += REMEMBERED_NS // 2
+    assert counted(books, "rows_admitted_total") == {"m": 10, "other": 5}
+    books.models[1] = "other"
+    assert counted(books, "rows_admitted_total") == {"m": 10, "other": 5}, "it is back"
+    del books.models[1]
+    for _ in range(2):
+        books.now_ns += REMEMBERED_NS - S
+        found = counted(books, "rows_admitted_total")
+    assert found == {"m": 10}, "what counts for a name that is served stays"
+    assert books.meters.model_names() == ["m", "", "m"]
+    assert "other" not in {labels[0] for labels, _ in books.look().series(metric_of("batch_rows"))}
+
+
+def test_rows_of_workers_that_are_gone_become_free(books: Books) -> None:
+    old, new, kept = seat_of(0, "old"), seat_of(0, "new"), seat_of(0, "m")
+    for seat in (old, kept):
+        seat.row = books.ledger.row_for(seat, [])
+    books.seats = [old, kept]
+    books.look()
+    at = books.meters.place("worker", old.row) + BLOCKS["worker"].word("worker_rows_total", "ok")
+    books.meters.cells[at] = 7
+    books.seats = [kept]
+    for later_ns in (60 * S, REMEMBERED_NS - S):
+        books.now_ns += later_ns
+        assert books.look().values("worker_rows_total", "model") == {"old": 7}
+    books.now_ns += 60 * S
+    books.look()
+    assert books.meters.seat_names() == ["", "worker 0 of m"]
+    assert books.look().values("worker_rows_total", "model") == {}
+    assert books.ledger.row_for(kept, []) == kept.row, "its own, and not the first that is free"
+    assert books.ledger.row_for(new, [kept]) == old.row
+    assert books.meters.seat_names() == ["worker 0 of new", "worker 0 of m"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from batchpool.core.accounts import SEATS_MOST, meters_layout
+from batchpool.core.accounts import OF_MODELS, SEATS_MOST, meters_layout
 from batchpool.core.layout import MODELS_MOST
 from batchpool.core.metrics import BLOCKS
 from batchpool.shm.meters import BATCHER, NO_MODEL, SUPERVISOR, Meters, frontend_row
@@ -20,13 +22,16 @@ def places(meters: Meters) -> list[tuple[int, int, str]]:
     blocks = [("pool", 0, 0)]
     blocks += [("batcher", entry, 0) for entry in range(MODELS_MOST)]
     blocks += [("supervisor", entry, 0) for entry in range(MODELS_MOST)]
+    blocks += [(f"kept.{w}", entry, 0) for w in OF_MODELS for entry in range(MODELS_MOST)]
     blocks += [("frontend", i, entry) for i in range(FRONTENDS) for entry in range(MODELS_MOST + 1)]
     blocks += [("worker", seat, 0) for seat in range(SEATS_MOST)]
     blocks += [("process", row, 0) for row in range(2 + FRONTENDS + SEATS_MOST)]
     found = []
     for writer, row, entry in blocks:
         at = meters.place(writer, row, entry)
-        found.append((at, at + BLOCKS[writer].size, f"{writer} {row} {entry}"))
+        found.append(
+            (at, at + BLOCKS[writer.removeprefix("kept.")].size, f"{writer} {row} {entry}")
+        )
     return sorted(found)
 
 
@@ -92,6 +97,40 @@ def test_a_name_that_stays_keeps_its_counts_and_another_begins_at_nothing() -> N
     for name in ("rows_admitted_total", "claims_refused_total", "http_requests_total"):
         assert totals.values(name, "model") == {}, name
     assert meters.model_names() == ["new"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=12))
+def test_no_counter_goes_back_while_its_name_has_an_entry(turns: list[tuple[int, str]]) -> None:
+    """Entries are given to other names again and again, and each time something is counted."""
+    meters = new_meters(2)
+    expected: dict[str, int] = {}
+    for entry, name in turns:
+        meters.name_model(entry, name)
+        for writer, what, case in (
+            ("batcher", "rows_admitted_total", ()),
+            ("supervisor", "claims_refused_total", ("http", "full")),
+            ("frontend", "http_requests_total", ("fast", "200", "ok")),
+        ):
+            rows = (0, 1) if writer == "frontend" else (entry,)
+            for row in rows:
+                count(meters, writer, what, *case, row=row, entry=entry)
+        expected[name] = expected.get(name, 0) + 1
+        expected = {name: n for name, n in expected.items() if name in meters.model_names()}
+        totals = meters.totals()
+        assert totals.values("rows_admitted_total", "model") == expected
+        assert totals.values("claims_refused_total", "model") == expected
+        assert totals.values("http_requests_total", "model") == {
+            n: 2 * expected[n] for n in expected
+        }
+
+
+def test_gauges_of_an_entry_that_got_another_name_are_nobodys() -> None:
+    meters = new_meters(1, "m", "m")
+    run(meters, BATCHER, 77)
+    for entry in (0, 1):
+        meters.cells[meters.place("batcher", entry) + BLOCKS["batcher"].word("queue_rows")] = 9
+    meters.name_model(0, "other")
+    assert meters.totals().values("queue_rows", "model") == {"m": 9}
 
 
 def test_names_are_read_back() -> None:

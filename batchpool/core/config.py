@@ -290,19 +290,21 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration. Names and imports of the models are unique."""
+    """A whole configuration. Models have names of their own; of those that are one class all but
+    one say theirs here."""
 
     server: ServerConfig = field(default_factory=ServerConfig)
     models: tuple[ModelConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        for what, of in (("name", "name"), ("import", "import_name")):
-            said = [v for v in (getattr(m, of) for m in self.models) if v]
+        names = [model.name for model in self.models if model.name]
+        imports = [model.import_name for model in self.models if not model.name]
+        for what, said, where in (("name", names, ""), ("import", imports, " without a name")):
             for value in said:
                 if said.count(value) > 1:
                     raise ConfigError(
-                        f"[[model]]: {what} = {shown(value)} stands {said.count(value)} times;"
-                        f" every model needs its own {what}"
+                        f"[[model]]: {what} = {shown(value)} stands {said.count(value)} times"
+                        f"{where}; every model needs its own name"
                     )
 
 

@@ -38,12 +38,14 @@ class Survey:
 
 
 def observe(config: Config, env: Mapping[str, str]) -> Survey:
-    """Look around; starts one child process for each model. Raises StartError as its parts do."""
+    """Look around; starts one child process for each class. Raises StartError as its parts do."""
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))
-    described = [
-        describe(model.import_name, env, config.server.load_timeout_s) for model in config.models
-    ]
-    return Survey(config, tuple(described), tuple(visible), available_cores())
+    names = [model.import_name for model in config.models]
+    found = {
+        name: describe(name, env, config.server.load_timeout_s) for name in dict.fromkeys(names)
+    }
+    described = tuple(found[name] for name in names)
+    return Survey(config, described, tuple(visible), available_cores())
 
 
 def survey(config: Config, env: Mapping[str, str]) -> Plan:

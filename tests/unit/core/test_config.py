@@ -191,7 +191,8 @@ def test_every_value_of_a_full_file_arrives() -> None:
         ),
         (
             "[[model]]\nimport = 'a:B'\n[[model]]\nimport = 'a:B'",
-            '[[model]]: import = "a:B" stands 2 times; every model needs its own import',
+            '[[model]]: import = "a:B" stands 2 times without a name; every model needs its own'
+            " name",
         ),
         (
             "[[model]]\nimport = 'a:B'\nname = 'x'\n[[model]]\nimport = 'a:C'\nname = 'x'",
@@ -239,6 +240,15 @@ def test_the_bound_of_all_bodies_lets_the_largest_in() -> None:
     )
     text = '[server]\nmax_body_mib = 9\nmax_bodies_mib = "auto"'
     assert load_toml(text, "pool.toml").server.max_bodies_mib == 0
+
+
+def test_one_class_may_be_several_models() -> None:
+    named = "[[model]]\nimport = 'a:B'\nname = '{}'\n"
+    text = "[[model]]\nimport = 'a:B'\n" + named.format("x") + named.format("y")
+    found = load_toml(text, "pool.toml").models
+    assert [(model.import_name, model.name) for model in found] == [
+        ("a:B", ""), ("a:B", "x"), ("a:B", "y"),
+    ]  # fmt: skip
 
 
 def test_a_config_made_in_python_passes_the_same_checks() -> None:

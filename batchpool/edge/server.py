@@ -24,7 +24,7 @@ from batchpool.edge.connection import Connection, sweep_all
 
 _LOG = logging.getLogger("batchpool.frontend")
 _BACKLOG = 4096
-_SWEEPS_PER_STALL = 10
+_CATCH_UP_S = 0.02
 _LAST_WORDS_S = 0.5  # for writing out the answers of those whose time is up
 
 
@@ -39,7 +39,6 @@ class Server(uvicorn.Server):
         give_up: Callable[[], None],
         protocol: type[Connection] = Connection,
     ) -> None:
-        limits = protocol.limits
         super().__init__(
             uvicorn.Config(
                 app,
@@ -52,12 +51,12 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 backlog=_BACKLOG,
-                timeout_keep_alive=math.ceil(limits.keep_alive_s),
+                timeout_keep_alive=math.ceil(protocol.limits.keep_alive_s),
             )
         )
         self.drain_s = drain_s
         self._give_up = give_up
-        self._sweep_s = limits.stall_s / _SWEEPS_PER_STALL
+        self._protocol = protocol
         self._ends: list[asyncio.TimerHandle] = []
         self.cut = 0  # connections that were cut when the time to drain was up
 
@@ -111,9 +110,10 @@ class Server(uvicorn.Server):
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            due_s = loop.time() + self._sweep_s
-            await asyncio.sleep(self._sweep_s)
-            now_s = loop.time()
+            sweep_s = self._protocol.limits.sweep_s  # a reload may have changed it
+            due_s = loop.time() + sweep_s
+            await asyncio.sleep(sweep_s)
             # A loop that was held up has yet to read what came meanwhile: no caller's fault.
-            if now_s - due_s < self._sweep_s:
-                sweep_all(self.server_state.connections, now_s)
+            if loop.time() - due_s > sweep_s:
+                await asyncio.sleep(_CATCH_UP_S)
+            sweep_all(self.server_state.connections, loop.time())

@@ -7,9 +7,12 @@ import json
 import logging
 import re
 import socket
+import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchpool.edge.connection import Connection, ConnectionLimits
 from batchpool.edge.fastpath import fast_protocol
@@ -103,6 +106,37 @@ async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
 async def test_how_long_a_request_may_take_to_arrive_is_configured() -> None:
     async with edge(Affine, server={"receive_timeout_s": 7.5}) as it:
         assert fast_protocol(it.front).limits == ConnectionLimits(arrival_s=7.5)
+
+
+@given(arrival_s=st.floats(0.1, 86400), stall_s=st.floats(0.1, 60))
+def test_no_wait_lasts_much_longer_than_its_limit(arrival_s: float, stall_s: float) -> None:
+    sweep_s = ConnectionLimits(stall_s=stall_s, arrival_s=arrival_s).sweep_s
+    assert arrival_s + sweep_s <= 1.25 * arrival_s or sweep_s <= 0.1
+    assert stall_s + sweep_s <= 1.25 * stall_s
+
+
+@pytest.mark.parametrize("held_up", [False, True])
+@on_loop
+async def test_a_trickle_is_looked_at_by_its_own_limit(held_up: bool) -> None:
+    """And not by that of a stall, which is ten thousand seconds here; also where the loop never
+    wakes in time."""
+    busy = [asyncio.get_running_loop()] * held_up
+
+    def hold_up() -> None:
+        for loop in busy:
+            time.sleep(0.25)
+            loop.call_soon(hold_up)
+
+    async with (
+        edge(Affine) as it,
+        serving(it, ConnectionLimits(stall_s=10_000, arrival_s=0.3)) as site,
+        calling(site) as caller,
+    ):
+        await caller.send(POST + b"Content-Length: 9000\r\n\r\n")
+        hold_up()
+        answer = await caller.answer()
+        assert answer.refused == (408, "request_timeout")
+        busy.clear()
 
 
 @on_loop

@@ -12,6 +12,7 @@ from contextlib import suppress
 from batchpool.cli.parser import EXIT_USAGE, WrongUsage, parse
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.pool import logs
+from batchpool.shm.shortage import is_shortage, text_of
 
 _EXIT_START = 1
 _EXIT_INTERRUPTED = 130
@@ -38,6 +39,9 @@ def run(words: Sequence[str]) -> int:
         _drop_output()  # whoever read it has had enough
         return 0
     except OSError as exc:
+        if is_shortage(exc):
+            _complain(text_of(exc))
+            return _EXIT_START
         if exc.errno not in _CANNOT_WRITE:
             raise
         _drop_output()

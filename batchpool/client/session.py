@@ -14,6 +14,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,7 +270,8 @@ class Session:
     ) -> tuple[dict[str, Any], list[int]]:
         waiter = Waiter(self.channel.fileno())
         try:
-            self.channel.send(message, fds or [])
+            with suppress(Closed):  # it may have said why before it went
+                self.channel.send(message, fds or [])
             if not waiter.wait_ms(timeout_s * 1000):
                 # Its answer may still come, and would be taken for the next question's.
                 self.channel.sock.shutdown(socket.SHUT_RDWR)
@@ -277,6 +279,10 @@ class Session:
             answer, received = self.channel.receive()
         except Closed as exc:
             raise self.stopped() from exc
+        except BlockingIOError as exc:
+            raise NotReady(f"the pool at {self.where} cannot be asked: {exc.strerror}") from exc
+        except ValueError as exc:
+            raise InternalError(f"the answer of the pool at {self.where}: {exc}") from exc
         if answer["op"] == "error":
             close_all(received)
             raise _REFUSALS.get(answer["code"], InternalError)(answer["error"])

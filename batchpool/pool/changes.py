@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from batchpool.core.config import ModelConfig, ServerConfig, keys_of, shown
+from batchpool.core.config import Key, ModelConfig, ServerConfig, keys_of, shown
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout import MODELS_MOST
 from batchpool.pool.plan import ModelPlan, Plan, WorkerPlan, lanes_needed
@@ -50,15 +51,17 @@ class Pair:
     moves: bool = False
 
 
-def revised(old: Plan, new: Plan, names: Sequence[str], max_lanes: int) -> Plan:
+def revised(
+    old: Plan, new: Plan, names: Sequence[str], max_lanes: int, taken: Collection[int] = ()
+) -> Plan:
     """The new plan with its entries; ConfigError if a reload cannot do that.
 
     names: of models, by entry, under which something was counted. max_lanes: the tables have room
-    for so many.
+    for so many. taken: entries that are not free, though the old plan may not have them any more.
     """
     problems = list(_server_problems(old, new))
-    models = _with_entries(old, new, names)
-    needed = lanes_needed(len({*old.entries, *(model.entry for model in models)}), new)
+    models = _with_entries(old, new, names, taken)
+    needed = lanes_needed(len({*old.entries, *taken, *(model.entry for model in models)}), new)
     if len(models) < len(new.models):
         problems.append(
             f"there is no room for {len(new.models)} models beside those that they replace: a pool"
@@ -74,13 +77,15 @@ def revised(old: Plan, new: Plan, names: Sequence[str], max_lanes: int) -> Plan:
     return replace(new, models=tuple(models))
 
 
-def _with_entries(old: Plan, new: Plan, names: Sequence[str]) -> list[ModelPlan]:
+def _with_entries(
+    old: Plan, new: Plan, names: Sequence[str], taken: Collection[int]
+) -> list[ModelPlan]:
     """Its models: first those of the old plan, in that order. Some lack if there are too many."""
     before = {model.spec.name: model for model in old.models}
     order = sorted(new.models, key=lambda model: list(before).index(model.spec.name)
                    if model.spec.name in before else len(before))  # fmt: skip
     keep = {model.spec.name for model in order}
-    free = [entry for entry in range(MODELS_MOST) if entry not in old.entries]
+    free = [entry for entry in range(MODELS_MOST) if entry not in {*old.entries, *taken}]
     found = []
     for model in order:
         was = before.get(model.spec.name)
@@ -164,7 +169,12 @@ def _differences(
     for key in keys_of(type(old)).values():
         was, now = getattr(old, key.field), getattr(new, key.field)
         if was != now:
-            yield f"{key.name}{of}: {shown(was)} -> {shown(now)}"
+            yield f"{key.name}{of}: {_shown(key, was)} -> {_shown(key, now)}"
+
+
+def _shown(key: Key, value: Any) -> str:
+    """As people write it: what the pool decides itself is auto, and no number or text."""
+    return "auto" if key.auto and not value else shown(value)
 
 
 def _listed(names: list[str]) -> str:

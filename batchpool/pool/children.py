@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +16,10 @@ from typing import Any
 from batchpool.core.errors import StartError
 from batchpool.pool.excuses import Excuse
 from batchpool.shm.channel import Channel, Closed, close_all, pair
+from batchpool.shm.shortage import named, text_of
 
+_LOG = logging.getLogger("batchpool.supervisor")
+STUCK_NS = 60_000_000_000  # a GPU's driver may take long to take its memory back
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_MOST_S = 30.0
 # Who multiplies no matrices needs no thread for it on each core.
@@ -39,13 +44,20 @@ class Post:
         self.failures += 1
         return float(min(_BACK_OFF_MOST_S, _BACK_OFF_FIRST_S * 2 ** (self.failures - 1)))
 
+    def put_off_s(self, why: StartError) -> float:
+        """Nobody could be started, while the others serve on: how long to wait now."""
+        self.last_error = str(why)
+        delay_s = self.next_start_s(useful=False)
+        _LOG.error("%s; trying again in %.1f s", why, delay_s)
+        return delay_s
+
 
 @dataclass
 class Child:
     """A running child. `pidfd` is -1 where the kernel has none; then `is_gone` is asked.
 
     started_ns: CLOCK_MONOTONIC, before its start. cause: why it will end, where that is known
-    before. condemned: killed for it; the end is on the way.
+    before. condemned: killed for it; the end is on the way. killed_ns: when SIGKILL was sent.
     """
 
     role: str
@@ -57,6 +69,7 @@ class Child:
     state: str = "starting"
     cause: str = ""
     condemned: bool = False
+    killed_ns: int = 0
     excuse: Excuse = field(default_factory=Excuse, repr=False)
     closed: bool = field(default=False, repr=False)
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque, repr=False)
@@ -86,23 +99,42 @@ class Child:
         return f"ended with exit status {code}"
 
     def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a control message, in order; kept until the child reads if it is busy."""
-        self.outbox.append((message, [os.dup(fd) for fd in fds]))
+        """Send a control message, in order; kept until the child reads if it is busy.
+
+        A child for which it cannot be kept would be out of date for ever: it is killed, and the
+        next one is told everything.
+        """
         self.flush()
+        if self.outbox or not self._send(message, fds):
+            kept: list[int] = []
+            try:
+                for fd in fds:
+                    kept.append(os.dup(fd))
+            except OSError as exc:
+                close_all(kept)
+                self.condemn(f"could not be told what it must know: {text_of(exc)}")
+            else:
+                self.outbox.append((message, kept))
 
     def flush(self) -> None:
         """Send what is kept; nothing to a child that is gone, whose end is noticed elsewhere."""
         while self.outbox:
             message, fds = self.outbox[0]
-            try:
-                self.channel.send(message, fds)
-            except BlockingIOError:
+            if not self._send(message, fds):
                 return
-            except Closed:
-                self._drop_outbox()
-                return
-            self.outbox.popleft()
-            close_all(fds)
+            if self.outbox:
+                self.outbox.popleft()
+                close_all(fds)
+
+    def _send(self, message: dict[str, Any], fds: Sequence[int]) -> bool:
+        """Whether that is done with: it was sent, or the child has gone."""
+        try:
+            self.channel.send(message, fds)
+        except BlockingIOError:
+            return False
+        except Closed:
+            self._drop_outbox()
+        return True
 
     def _drop_outbox(self) -> None:
         while self.outbox:
@@ -110,7 +142,21 @@ class Child:
 
     def kill(self, sig: signal.Signals = signal.SIGKILL) -> None:
         if not self.is_gone():
+            if sig == signal.SIGKILL and not self.killed_ns:
+                self.killed_ns = time.monotonic_ns()
             self.process.send_signal(sig)
+
+    def is_stuck(self, now_ns: int) -> bool:
+        """Whether it was killed long ago and is still there: in a call of the kernel's that does
+        not return, as to a driver or a file server that has died."""
+        return bool(self.killed_ns) and now_ns - self.killed_ns > STUCK_NS and not self.is_gone()
+
+    def reap(self, until_ns: int) -> None:
+        """Wait for the end of one that was killed; not longer than until then."""
+        try:
+            self.process.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
+        except subprocess.TimeoutExpired:
+            _LOG.error("%s (pid %d) does not end although it was killed", self.post.name, self.pid)
 
     def condemn(self, cause: str) -> None:
         """Kill it, also when it is stopped, and remember why."""
@@ -144,7 +190,8 @@ def start_child(
     that started it. started_ns: CLOCK_MONOTONIC, now. settings: what its environment has more
     than ours. Raises StartError when the machine has no room for another process.
     """
-    ours, theirs = pair()
+    with named(f"cannot start {post.name}"):
+        ours, theirs = pair()
     command = [
         sys.executable,
         "-m",
@@ -170,7 +217,7 @@ def start_child(
         )
     except OSError as exc:  # no memory, or no process to be had
         ours.close()
-        raise StartError(f"cannot start {post.name}: {exc.strerror}") from exc
+        raise StartError(f"cannot start {post.name}: {text_of(exc)}") from exc
     except BaseException:
         ours.close()
         raise

@@ -13,8 +13,8 @@ from batchpool.shm.lease import Peer
 class Attached:
     """A control connection. `bell_fd` is -1 until it has attached.
 
-    frontend: the front end's place, or None for a local client. pinned: GPUs are to read and
-    write its lanes by themselves; those of front ends always.
+    frontend: the front end's place, or None for a local client; its channel is that of the child.
+    pinned: GPUs are to read and write its lanes by themselves; those of front ends always.
     """
 
     owner: str
@@ -26,7 +26,8 @@ class Attached:
     pinned: bool = False
 
     def close(self) -> None:
-        self.channel.close()
+        if self.frontend is None:
+            self.channel.close()
         for fd in (self.pidfd, self.bell_fd):
             if fd >= 0:
                 os.close(fd)

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from batchpool.core.errors import StartError
 from batchpool.core.tensors import ModelSpec
+from batchpool.shm.shortage import text_of
 
 _COMMAND = (sys.executable, "-m", "batchpool.pool", "describe")
 
@@ -55,6 +56,8 @@ def describe(
             raise StartError(
                 f"model {import_name}: importing it took more than {timeout_s:g} s"
             ) from None
+        except OSError as exc:
+            raise StartError(f"model {import_name} cannot be imported: {text_of(exc)}") from exc
         form = _answer_in(_text_of(out))
         if form is None:
             raise StartError(f"model {import_name}: {_ending(code, _text_of(err))}")

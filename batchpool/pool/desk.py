@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -41,8 +40,10 @@ from batchpool.pool.lanes import lane_form
 from batchpool.pool.staff import Staff
 from batchpool.shm.channel import Channel, Closed, close_all
 from batchpool.shm.lease import peer_of, pidfd_of
+from batchpool.shm.shortage import check_descriptors, is_shortage
 
 _LOG = logging.getLogger("batchpool.desk")
+_MOST_AT_ONCE = 16
 
 
 class Operations(Protocol):
@@ -74,13 +75,19 @@ class Desk:
         self._status = status
         self._operations = operations
         self._count = 0
+        self._short_of = ""
         self.local: list[Attached] = []
 
     def accept(self) -> Attached | None:
-        """A new local connection; None when it went away again."""
+        """A new local connection; None when it went away again, or was told that there is no room.
+        OSError, as `is_shortage` has it, when it cannot even be told."""
         try:
             sock, _ = self._holdings.control.sock.accept()
-        except OSError:
+        except BlockingIOError:
+            return None
+        except OSError as exc:
+            if is_shortage(exc):
+                raise
             return None
         sock.setblocking(False)
         self._count += 1
@@ -90,13 +97,22 @@ class Desk:
             sock.close()
             return None
         owner = f"client {self._count} (pid {peer.pid})"
-        attached = Attached(owner, Channel(sock), peer, pidfd_of(sock))
+        channel = Channel(sock, trusted=False)
+        try:
+            # With a part of what is kept, so that those who look what is wrong are answered.
+            check_descriptors("the pool can take no more clients", 0.5)
+        except StartError as exc:
+            self._note_refusal(owner, exc)
+            _sent(channel, _error(exc), [])
+            channel.close()
+            return None
+        attached = Attached(owner, channel, peer, pidfd_of(sock))
         self.local.append(attached)
         return attached
 
     def hear(self, who: Attached) -> bool:
-        """Handle what a client sent; False when it is gone."""
-        while True:
+        """Handle what a client sent, so far as it holds up nobody; False when it is gone."""
+        for _ in range(_MOST_AT_ONCE):
             try:
                 message, fds = who.channel.receive()
             except BlockingIOError:
@@ -105,28 +121,36 @@ class Desk:
                 return False
             except ValueError as exc:
                 _LOG.warning("%s: %s", who.owner, exc)
+                self._send(who, _error(InvalidRequest(str(exc))), [])
                 return False
             if not self.handle(who, message, fds):
                 return False
+        return True  # the rest is still there at the next turn of the loop
 
     def handle(self, who: Attached, message: dict[str, Any], fds: list[int]) -> bool:
         """Answer one message; False when the client cannot be answered."""
         try:
             answer, out = self._answer(who, message, fds)
-        except PoolError as exc:
-            answer, out = {"op": "error", "code": exc.code, "error": exc.message}, []
         except StartError as exc:
-            answer, out = {"op": "error", "code": InternalError.code, "error": str(exc)}, []
+            self._note_refusal(who.owner, exc)
+            answer, out = _error(exc), []
+        except PoolError as exc:
+            answer, out = _error(exc), []
+        except Exception as exc:  # whatever one client says, the others are served on
+            _LOG.exception("%s: %r cannot be answered", who.owner, message["op"][:40])
+            answer, out = _error(exc), []
         finally:
             close_all(fds)
         return answer is None or self._send(who, answer, out)
 
+    def _note_refusal(self, owner: str, why: StartError) -> None:
+        """Once for the same shortage: whoever is refused may try again and again."""
+        if self._short_of != str(why):
+            self._short_of = str(why)
+            _LOG.error("%s is refused: %s", owner, why)
+
     def _send(self, who: Attached, answer: dict[str, Any], fds: list[int]) -> bool:
-        try:
-            who.channel.send(answer, fds)
-        except (Closed, BlockingIOError):
-            return False
-        return True
+        return _sent(who.channel, answer, fds)
 
     def _answer(
         self, who: Attached, message: dict[str, Any], fds: list[int]
@@ -187,6 +211,8 @@ class Desk:
             raise Overloaded(
                 f"{attached} local clients are attached, max_clients = {server.max_clients}"
             )
+        if who.frontend is None:
+            check_descriptors("the pool can take no more clients")
         who.bell_fd = fds.pop()
         who.pinned = who.frontend is not None or message.get("pinned") is True
         answer = {"op": "attached", **self._facts()}
@@ -197,18 +223,21 @@ class Desk:
 
     def _lane(self, who: Attached, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         models = {model.spec.name: model for model in self._holdings.plan.models}
-        model = models.get(message.get("model", ""))
+        model = models.get(str(message.get("model", "")))
         if model is None:
             known = ", ".join(map(repr, models)) or "none"
             raise NotFound(f"there is no model {message.get('model')!r}; the pool has {known}")
         if who.bell_fd < 0:
             raise InvalidRequest("attach before asking for a lane")
+        if who.frontend is None:
+            check_descriptors("cannot open another lane")
         own = [e for e in self._holdings.lanes.of_owner(who.owner) if e.model == model.entry]
         if own and own[0].handed:
             raise InvalidRequest(f"this client has a lane to model {model.spec.name!r} already")
         # One may stand already: of a model that has moved.
         entry = own[0] if own else self._staff.open_lane(who, model, handed=True)
         entry.handed = True
+        self._short_of = ""
         answer = {"op": "lane", **lane_form(entry), "facts": model_facts(model)}
         return answer, [entry.fd]
 
@@ -236,9 +265,26 @@ class Desk:
 
 def attached_frontend(owner: str, channel: Channel, index: int) -> Attached:
     """A front end as a client: it asks over the channel it was started with."""
-    duplicate = socket.socket(fileno=socket.dup(channel.fileno()))
-    duplicate.setblocking(False)
-    return Attached(owner, Channel(duplicate), None, -1, index)
+    return Attached(owner, channel, None, -1, index)
+
+
+def _error(exc: Exception) -> dict[str, Any]:
+    """A refusal in words; of a fault of ours no more than that there is one."""
+    if isinstance(exc, PoolError):
+        return {"op": "error", "code": exc.code, "error": exc.message}
+    text = str(exc) if isinstance(exc, StartError) else "internal error; the pool's log has more"
+    return {"op": "error", "code": InternalError.code, "error": text}
+
+
+def _sent(channel: Channel, answer: dict[str, Any], fds: list[int]) -> bool:
+    """Whether the client could be answered."""
+    try:
+        channel.send(answer, fds)
+    except (Closed, BlockingIOError):
+        return False
+    except ValueError as exc:  # too long, whatever it is
+        return _sent(channel, _error(StartError(f"the answer is too long: {exc}")), [])
+    return True
 
 
 def _check_operator(who: Attached, what: str, *, told: bool = True) -> None:

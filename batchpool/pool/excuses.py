@@ -7,6 +7,7 @@ nobody will release, or has the processor and runs in circles.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +27,13 @@ def waited_ns(pid: int) -> int:
     0 when there is no such process, or where the kernel does not count it.
     """
     total_ns = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    for thread in threads:
         try:
-            total_ns += int(path.read_text().split()[1])
+            total_ns += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
         except (OSError, IndexError):
             continue  # this thread has ended
     return total_ns

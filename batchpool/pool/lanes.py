@@ -15,6 +15,7 @@ from typing import Any
 from batchpool.core.errors import Overloaded, StartError
 from batchpool.core.layout import Layout
 from batchpool.shm.segment import create
+from batchpool.shm.shortage import named
 
 _WORD = struct.Struct("<Q")
 
@@ -95,10 +96,11 @@ class LaneBook:
             raise Overloaded("the pool has no room for another lane now; try again later")
         fd = create(layout, sealed=local)
         try:
-            bell_fd = os.dup(bell_fd)
-        except OSError as exc:
+            with named("cannot open another lane"):
+                bell_fd = os.dup(bell_fd)
+        except StartError:
             os.close(fd)
-            raise StartError(f"cannot open another lane: {exc.strerror}") from exc
+            raise
         self._serial += 1
         number = self._free.pop()
         entry = LaneEntry(number, self._serial, model, owner, layout, fd, bell_fd, local, pinned)

@@ -86,8 +86,10 @@ class Moving:
     # -- what is left ---------------------------------------------------------------------
 
     def has_any(self, entry: int) -> bool:
-        """Whether the entry has lanes still."""
-        return bool(self._holdings.lanes.of_entry(entry))
+        """Whether the entry has lanes still; where a worker does not end, lanes that workers serve:
+        those that are being closed may have to wait for it."""
+        served = not self._staff.workers.has_remains(entry)
+        return any(served or not lane.closing for lane in self._holdings.lanes.of_entry(entry))
 
     def leaving(self) -> str:
         """What is still there of entries that leave, for people."""
@@ -106,18 +108,23 @@ class Moving:
         for entry, model in list(self._ending.items()):
             if not self.has_any(entry) and not self._staff.workers.has_any(entry):
                 del self._ending[entry]
+                self._departures.pop(entry, None)
                 self._staff.retire_entry(model)
 
     def settle(self) -> None:
         """All workers are of the plan that counts: what has left is to be retired."""
         self._ending |= self._leaving if self._departures else {}
-        self._departures = {}
         self.step()
 
     @property
     def over(self) -> bool:
         """Whether everything is retired that is to be."""
         return not self._ending
+
+    @property
+    def waits_for_remains(self) -> bool:
+        """Whether it is only not over since workers do not end."""
+        return all(map(self._staff.workers.has_remains, self._ending))
 
     def _see_off(self, entry: int, departure: Departure) -> None:
         for lane in self._holdings.lanes.of_entry(entry):

@@ -12,9 +12,10 @@ import logging
 import socket
 from collections.abc import MutableMapping
 
+from batchpool.shm.shortage import is_shortage
+
 _LOG = logging.getLogger("batchpool.supervisor")
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-_FULL = (errno.EAGAIN, errno.ENOBUFS)
 
 
 class Notifier:
@@ -56,7 +57,7 @@ class Notifier:
         try:
             self._sock.sendto(message.encode("utf-8", "surrogateescape"), to)
         except OSError as exc:
-            if exc.errno not in _FULL:
+            if exc.errno != errno.EAGAIN and not is_shortage(exc):
                 self._give_up(exc.strerror or str(exc))
         else:
             self._unsent.clear()

@@ -129,6 +129,13 @@ class Plan:
         """Shared memory of one local client that uses every model."""
         return sum(model.client_lane.total_bytes for model in self.models)
 
+    @property
+    def descriptors(self) -> int:
+        """The most that the supervisor holds, about: of every process, client and lane."""
+        clients, workers = self.server.max_clients, sum(len(m.workers) for m in self.models)
+        lanes = len(self.models) * (self.frontends + clients)
+        return 32 + 4 * self.frontends + 8 * workers + 3 * clients + 2 * lanes
+
     def text(self) -> str:
         """The plan for people, a few lines for each model."""
         lines: list[str] = []

@@ -7,6 +7,9 @@ refused    the configuration is wrong, or a change needs a restart: nothing has 
 carried    out, by pool/succession.py: done, or undone
 cancelled  by an operator, before every new worker serves: nothing was changed, or undone
 given up   the pool itself stops meanwhile
+
+A worker that does not end although it was killed, as one whose driver hangs, is left behind: it is
+told of, keeps its entry and its lanes as long as it is there, and no later reload waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 from batchpool.core.errors import ConfigError, InvalidRequest, StartError
 from batchpool.core.places import socket_path
 from batchpool.pool.changes import differences, revised
-from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.children import STUCK_NS, Child, Post, start_child
 from batchpool.pool.clients import Attached
 from batchpool.pool.herald import Herald
 from batchpool.pool.holdings import Holdings
@@ -67,8 +70,10 @@ class Reloading:
         self._found: dict[str, Any] | None = None
         self._succession: Succession | None = None
         self._moving: Moving | None = None
+        self._left: list[Moving] = []  # of earlier ones, with entries that still have something
         self._told = True  # how the one under way has ended
         self._failure = ""  # why it goes back
+        self._left_behind: list[str] = []  # who does not end
         self._summary = ""
         self.last = ""  # how the last one ended
 
@@ -115,6 +120,12 @@ class Reloading:
 
     def tick(self) -> None:
         """Do what is to be done now."""
+        if self.survey is not None and self.survey.is_stuck(self._clock_ns()):
+            self.survey.cause += " and does not end although it was killed"
+            self.survey_gone(self.survey)
+        for moving in self._left:
+            moving.step()
+        self._left = [moving for moving in self._left if not moving.over]
         if self._moving is not None:
             self._carry_on(self._moving)
         if self._wanted and not self.busy and self._staff.was_ready and not self._staff.stopping:
@@ -147,6 +158,8 @@ class Reloading:
 
     def survey_gone(self, child: Child) -> None:
         """It has said what it found, or ended without a word."""
+        if child is not self.survey:
+            return  # it was waited for no longer
         self.survey = None
         if self._staff.stopping:
             return
@@ -166,7 +179,8 @@ class Reloading:
         path = socket_path(found.config.server, os.environ, os.getuid())
         config = self._holdings.activated.configured(found.config, path)
         plan, holdings = found.plan(config, config.server.socket), self._holdings
-        return revised(holdings.plan, plan, holdings.meters.model_names(), holdings.max_lanes)
+        names = holdings.meters.model_names()
+        return revised(holdings.plan, plan, names, holdings.max_lanes, self._staff.entries)
 
     # -- carried out --------------------------------------------------------------------
 
@@ -206,6 +220,7 @@ class Reloading:
                 succession.reload.fail(moving.failure)
                 succession.step()
             self._failure = succession.reload.failure
+            self._left_behind = succession.left_behind
             if self._failure:
                 moving.undo()
             elif succession.reload.served and not self._told:
@@ -215,18 +230,20 @@ class Reloading:
             self._succession = None
             self._staff.plan_settled()
             moving.settle()
-        if moving.over:
+        if moving.over or moving.waits_for_remains:
             self._moving = None
+            self._left += [] if moving.over else [moving]
             if not self._told:
                 self._tell_end()
 
     def _tell_end(self) -> None:
         took_s = (self._clock_ns() - self._began_ns) / 1e9
+        left = self._left_behind
         if self._failure:
             why = f"undone after {took_s:.1f} s, the old workers serve: {self._failure}"
             self._tell(False, why)
         else:
-            self._tell(True, f"done in {took_s:.1f} s: {self._summary}")
+            self._tell(True, "; but ".join([f"done in {took_s:.1f} s: {self._summary}", *left]))
 
     def _tell(self, done: bool, text: str) -> None:
         if done:
@@ -255,6 +272,7 @@ class Reloading:
             self._succession.abandon()
         unknown = self.survey is not None or not self._told or bool(self._waiting)
         self._succession = self._moving = None
+        self._left.clear()
         if unknown:
             self._tell(False, "the pool is stopping")
 
@@ -262,5 +280,5 @@ class Reloading:
         """End the survey's process, if there is one, and reap it."""
         if self.survey is not None:
             self.survey.kill()
-            self.survey.process.wait()
+            self.survey.reap(self._clock_ns() + STUCK_NS)
             self.survey.close()

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from batchpool.shm.shortage import is_shortage
+
 _LOOKS, _BETWEEN_LOOKS_S = 10, 0.01
 
 
@@ -111,10 +113,10 @@ def _is_a_wish(had_terminal: bool) -> bool:
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a terminal that is not hung up."""
+    """Whether this process has a terminal that is not hung up, as far as can be seen."""
     try:
         fd = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return False
+    except OSError as exc:
+        return is_shortage(exc)  # a signal is not taken for the end only since no file is to be had
     os.close(fd)
     return True

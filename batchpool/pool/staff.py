@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from batchpool.core.batching import Limits
 from batchpool.core.config import ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
-from batchpool.pool.children import Child, Post, start_child
+from batchpool.pool.children import STUCK_NS, Child, Post, start_child
 from batchpool.pool.clients import Attached
 from batchpool.pool.facts import facts_of
 from batchpool.pool.holdings import Holdings
@@ -330,14 +331,25 @@ class Staff:
             child.flush()
         if self._batcher_at_ns is not None and not self.batcher:
             if self._batcher_at_ns <= now_ns:
-                self.start_batcher(takeover=True)
-            else:
-                due_ns = min(due_ns, self._batcher_at_ns)
+                self._batcher_again(now_ns)
+            due_ns = min(due_ns, self._batcher_at_ns or due_ns)
         for i, at_ns in list(self._frontend_at_ns.items()):
             if at_ns <= now_ns and not self.stopping:
-                self.start_frontend(i)
-            due_ns = min(due_ns, max(at_ns, now_ns))
+                self._frontend_again(i, now_ns)
+            due_ns = min(due_ns, self._frontend_at_ns.get(i, due_ns))
         return min(due_ns, self.workers.tick(now_ns))
+
+    def _batcher_again(self, now_ns: int) -> None:
+        try:
+            self.start_batcher(takeover=True)
+        except StartError as exc:
+            self._batcher_at_ns = now_ns + int(self.batcher_post.put_off_s(exc) * 1e9)
+
+    def _frontend_again(self, i: int, now_ns: int) -> None:
+        try:
+            self.start_frontend(i)
+        except StartError as exc:
+            self._frontend_at_ns[i] = now_ns + int(self.frontend_posts[i].put_off_s(exc) * 1e9)
 
     def watched(self) -> list[Child | None]:
         """Who stamps the pulse, by its posts."""
@@ -361,8 +373,9 @@ class Staff:
         """End every child now and reap it."""
         for child in self.everybody():
             child.kill()
+        until_ns = time.monotonic_ns() + STUCK_NS
         for child in self.everybody():
-            child.process.wait()
+            child.reap(until_ns)
             child.close()
 
 

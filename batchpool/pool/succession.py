@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,15 +49,24 @@ class Lanes(Protocol):
 class Succession:
     """One reload from a plan to the next one, which is `revised`. It is the workers' witness.
 
-    commit: called when there is no way back; the new plan counts from then on.
+    commit: called when there is no way back; the new plan counts from then on. left_behind: who
+    does not end, for people.
     """
 
     def __init__(
-        self, old: Plan, new: Plan, workers: Workforce, lanes: Lanes, commit: Callable[[], None]
+        self,
+        old: Plan,
+        new: Plan,
+        workers: Workforce,
+        lanes: Lanes,
+        commit: Callable[[], None],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._workers = workers
         self._lanes = lanes
         self._commit = commit
+        self._clock_ns = clock_ns
+        self.left_behind: list[str] = []
         self._seats = [self._two(pair, new) for pair in pairs_of(old, new)]
         self.reload = Reload([_change(two) for two in self._seats])
         workers.witness = self
@@ -83,6 +93,7 @@ class Succession:
 
     def step(self) -> None:
         """Do what is to be done now."""
+        self._leave_behind()
         if self.reload.phase is Phase.AHEAD:
             self.reload.lanes_open = self._lanes.ready()
         elif self.reload.phase is Phase.COMMITTED:
@@ -94,6 +105,25 @@ class Succession:
                 self._carry_out(order)
         if self.over and self._workers.witness is self:
             self._workers.witness = None
+
+    def _leave_behind(self) -> None:
+        """Whoever was killed and does not end is waited for no longer."""
+        now_ns = self._clock_ns()
+        for number, two in enumerate(self._seats):
+            for who, seat in ((Who.HEIR, two.heir), (Who.OLD, two.old)):
+                child = None if seat is None else seat.child
+                if child is None or not child.is_stuck(now_ns):
+                    continue
+                assert seat is not None
+                at = self.reload.at(number, who)
+                moves = two.moves and self.reload.phase is Phase.COMMITTED
+                if at is At.GONE or (at is At.DUTY and not moves):
+                    continue  # it has its seat: its successor, if there is one, takes over first
+                text = f"{seat.name} (pid {child.pid}) does not end although it was killed"
+                _LOG.error("%s: it is waited for no longer", text)
+                self.left_behind.append(text)
+                self._workers.leave_behind(seat)
+                self.reload.lost(number, who, "does not end although it was killed")
 
     def abandon(self) -> None:
         """The pool stops: whoever loads ends now, the others go on until it has stopped."""

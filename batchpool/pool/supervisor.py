@@ -9,7 +9,6 @@ One thread, one loop: signals only enqueue, the loop acts. It returns the exit s
 from __future__ import annotations
 
 import logging
-import resource
 import select
 import time
 from collections.abc import Sequence
@@ -34,8 +33,10 @@ from batchpool.pool.staff import Staff
 from batchpool.pool.status import compose
 from batchpool.shm.channel import Closed
 from batchpool.shm.ring import require_memory_order
+from batchpool.shm.shortage import raise_descriptor_limit, text_of
 
 _LOG = logging.getLogger("batchpool.supervisor")
+_DEAF_NS = 1_000_000_000
 
 
 def run(plan: Plan, notifier: Notifier, activated: Activated, words: Sequence[str]) -> int:
@@ -45,7 +46,7 @@ def run(plan: Plan, notifier: Notifier, activated: Activated, words: Sequence[st
     command line, as "serve pool.toml", which a reload reads again.
     """
     require_memory_order()
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     signals = Signals()
     try:
         supervisor = Supervisor(plan, notifier, activated, words, signals)
@@ -55,13 +56,6 @@ def run(plan: Plan, notifier: Notifier, activated: Activated, words: Sequence[st
             supervisor.close()
     finally:
         signals.close()
-
-
-def _raise_descriptor_limit() -> None:
-    """Every lane, bell and client takes descriptors here: use all that we may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Supervisor:
@@ -97,6 +91,7 @@ class Supervisor:
         self._drain = Drain(self._holdings.lanes)
         self._given_up = False  # a front end left with requests under way
         self._deadline_ns = 0
+        self._deaf_until_ns = 0  # to new clients
         self._register(self._signals.fileno(), "signals")
         self._register(self._holdings.control.sock.fileno(), "control")
 
@@ -165,10 +160,15 @@ class Supervisor:
             list(zip(posts, staff.watched(), strict=True)),
             staff.workers,
             holdings.lanes,
+            time.monotonic_ns(),
         )
 
     def _wait(self, due_ns: int) -> None:
-        timeout_ms = max(0.0, (due_ns - time.monotonic_ns()) / 1e6)
+        now_ns = time.monotonic_ns()
+        if 0 < self._deaf_until_ns <= now_ns:
+            self._deaf_until_ns = 0
+            self._register(self._holdings.control.sock.fileno(), "control")
+        timeout_ms = max(0.0, (due_ns - now_ns) / 1e6)
         ready = self._poll.poll(timeout_ms)
         # Before any death is judged: one signal may have gone to the whole group.
         self._act_on_signals()
@@ -228,11 +228,12 @@ class Supervisor:
                 message, fds = child.channel.receive()
             except BlockingIOError:
                 return
-            except (Closed, ValueError):
-                # The end itself is told by the pidfd; a closed channel alone would spin here.
+            except Closed:
+                # The end itself is noticed elsewhere; a closed channel alone would spin here.
                 self._forget(child.channel.fileno())
-                if child.pidfd < 0:
-                    child.process.wait()
+                return
+            except ValueError as exc:
+                child.condemn(f"could not be understood: {exc}")
                 return
             if child.role == "worker":
                 self._staff.workers.says(child, message)
@@ -281,7 +282,13 @@ class Supervisor:
     # -- local clients ------------------------------------------------------------------
 
     def _accept(self) -> None:
-        who = self._desk.accept()
+        try:
+            who = self._desk.accept()
+        except OSError as exc:  # they wait, and are looked at again later, not in circles
+            _LOG.error("no client can be taken: %s", text_of(exc))
+            self._forget(self._holdings.control.sock.fileno())
+            self._deaf_until_ns = time.monotonic_ns() + _DEAF_NS
+            return
         if who is not None:
             self._register(who.channel.fileno(), who)
             if who.pidfd >= 0:

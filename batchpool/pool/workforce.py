@@ -27,6 +27,7 @@ from batchpool.pool.seat import Seat
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.records import Records
 from batchpool.shm.segment import create, map_checked
+from batchpool.shm.shortage import named
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
@@ -61,7 +62,9 @@ class Witness(Protocol):
 
 
 class Workforce:
-    """All workers. seats: one for each place of the plan. beside: heirs and standbys.
+    """All workers. seats: one for each place of the plan. beside: heirs and standbys. remains:
+    those that a reload does not wait for any more, since they do not end although they were killed;
+    they have no seat, get no rows, and what they had comes back at their end.
 
     watch: the supervisor's event loop. tell_batcher: a message to the batcher, if there is one.
     flags: what every child is started with, by the settings that count for it.
@@ -88,10 +91,11 @@ class Workforce:
             new_seat(plan, model.entry, worker) for model in plan.models for worker in model.workers
         ]
         self.beside: list[Seat] = []
+        self.remains: list[Seat] = []
         self.witness: Witness | None = None
 
     def __iter__(self) -> Iterator[Seat]:
-        return iter([*self.seats, *self.beside])
+        return iter([*self.seats, *self.beside, *self.remains])
 
     def of_child(self, child: Child) -> Seat:
         return next(seat for seat in self if seat.child is child)
@@ -99,20 +103,21 @@ class Workforce:
     # -- starting -----------------------------------------------------------------------
 
     def start(self, seat: Seat) -> None:
-        """A worker into an empty seat. StartError when there is no memory for it or its segment;
-        the seat stays empty then."""
+        """A worker into an empty seat. StartError when there is no memory, descriptor or process
+        to be had for it; the seat stays empty then."""
         holdings, model = self._holdings, seat.of
         layout = worker_layout(model.config.max_batch, holdings.max_lanes)
-        seat.fd = create(layout, sealed=False)
+        seat.fd = create(layout, sealed=False, whose=seat.post.name)
         self._numbers += 1
         seat.number = self._numbers
         seat.row = holdings.ledger.row_for(seat, self)
-        seat.bell = Doorbell()
-        seat.records = Records(map_checked(seat.fd, layout), layout)
         seat.ready = False
         seat.start_at_ns = None
         seat.waiting_since_ns = None
         try:
+            with named(f"cannot start {seat.post.name}"):
+                seat.bell = Doorbell()
+                seat.records = Records(map_checked(seat.fd, layout), layout)
             child = start_child(
                 "worker",
                 ["batchpool.pool", "worker"],
@@ -123,7 +128,8 @@ class Workforce:
             )
         except StartError:
             os.close(seat.fd)
-            seat.bell.close()
+            if seat.bell is not None:
+                seat.bell.close()
             seat.bell = seat.records = None
             raise
         seat.child = child
@@ -193,13 +199,29 @@ class Workforce:
 
     # -- lanes --------------------------------------------------------------------------
 
+    def has_remains(self, entry: int) -> bool:
+        """Whether there is a worker of this entry that does not end."""
+        return any(seat.model == entry for seat in self.remains)
+
+    def leave_behind(self, seat: Seat) -> None:
+        """Nobody waits for the end of this one any more."""
+        for seats in (self.seats, self.beside):
+            if seat in seats:
+                seats.remove(seat)
+        self.remains.append(seat)
+        seat.part = "remains"
+        if seat.child is not None:
+            seat.child.condemned = True
+        if seat.on_duty:
+            self.relieve(None, seat)
+
     def announce_lane(self, entry: LaneEntry) -> None:
-        for seat in self:
+        for seat in (*self.seats, *self.beside):
             if seat.model == entry.model and seat.child is not None:
                 _tell_lane(seat.child, entry)
 
     def drop_lane(self, entry: LaneEntry) -> None:
-        for seat in self:
+        for seat in (*self.seats, *self.beside):
             if seat.model == entry.model and seat.child is not None:
                 seat.child.tell({"op": "unlane", "lane": entry.number})
 
@@ -275,6 +297,10 @@ class Workforce:
                 f"model {seat.of.spec.name!r} cannot be served: {seat.post.name} on"
                 f" {seat.plan.device} {_while_loading(child, why)}"
             )
+        if seat in self.remains:
+            self.remains.remove(seat)
+            _LOG.info("the %s (pid %d) have left at last", seat.name, child.pid)
+            return
         if self.witness is not None and self.witness.lost(seat, child):
             return
         seat.post.last_error = why
@@ -301,11 +327,8 @@ class Workforce:
     def _start_again(self, seat: Seat, now_ns: int) -> None:
         try:
             self.start(seat)
-        except StartError as exc:  # no memory for its segment: the others serve on meanwhile
-            seat.post.last_error = str(exc)
-            delay_s = seat.post.next_start_s(useful=False)
-            seat.start_at_ns = now_ns + int(delay_s * 1e9)
-            _LOG.error("%s: %s; trying again in %.1f s", seat.post.name, exc, delay_s)
+        except StartError as exc:
+            seat.start_at_ns = now_ns + int(seat.post.put_off_s(exc) * 1e9)
 
 
 def new_seat(plan: Plan, entry: int, worker: WorkerPlan) -> Seat:

@@ -29,6 +29,7 @@ import posix_ipc
 from batchpool.core.errors import StartError
 from batchpool.core.layout import HEAD_FIELDS, LANE_MAGIC, VERSION, Column, Layout
 from batchpool.core.tensors import Array
+from batchpool.shm.shortage import text_of
 
 PREFIX = "batchpool"
 _POPULATE_BELOW = 64 * 2**20
@@ -88,13 +89,16 @@ class Segment:
         return flat.reshape(column.shape)
 
 
-def create(layout: Layout, *, sealed: bool) -> int:
-    """Make and reserve a segment for a layout, write its head; return its descriptor."""
-    purpose = f"{layout.kind} of {layout.total_bytes} bytes"
+def create(layout: Layout, *, sealed: bool, whose: str = "") -> int:
+    """Make and reserve a segment for a layout, write its head; return its descriptor.
+
+    whose: for the StartError where it cannot be had.
+    """
+    purpose = f"{layout.kind} of {layout.total_bytes} bytes{f', of {whose}' if whose else ''}"
     try:
         fd = _sealable(layout) if sealed else _nameless(layout.total_bytes)
     except (OSError, posix_ipc.Error) as exc:
-        raise StartError(f"cannot create shared memory for a {purpose}: {exc}") from exc
+        raise StartError(f"cannot create shared memory for a {purpose}: {text_of(exc)}") from exc
     try:
         os.ftruncate(fd, layout.total_bytes)
         os.posix_fallocate(fd, 0, layout.total_bytes)
@@ -106,9 +110,9 @@ def create(layout: Layout, *, sealed: bool) -> int:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except OSError as exc:
         os.close(fd)
-        if exc.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise StartError(f"cannot reserve shared memory for a {purpose}: no room") from exc
-        raise
+        full = exc.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG)
+        why = "no room" if full else text_of(exc)
+        raise StartError(f"cannot reserve shared memory for a {purpose}: {why}") from exc
     return fd
 
 

@@ -353,3 +353,13 @@ class Environment(Numpy):
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         return {"value": [os.environ.get(n.decode(), "(unset)") for n in batch["name"]]}
+
+
+class Broad(Numpy):
+    """So many tensors that what is to be known of it fills no packet; y is their sum."""
+
+    inputs = [bp.Tensor("input" * 25 + str(i), "float32") for i in range(900)]
+    outputs = [bp.Tensor("y", "float32")]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        return {"y": sum(batch.values())}

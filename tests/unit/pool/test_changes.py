@@ -13,7 +13,7 @@ from batchpool.core.layout import MODELS_MOST
 from batchpool.core.tensors import ModelSpec, Tensor
 from batchpool.pool.changes import differences, pairs_of, revised
 from batchpool.pool.described import Described
-from batchpool.pool.plan import Plan, make_plan
+from batchpool.pool.plan import Plan, lanes_needed, make_plan
 
 X, Y = Tensor("x", "float32", (4,)), Tensor("y", "float32")
 SPECS = {name: ModelSpec(name, "numpy", (X,), (Y,)) for name in ("a", "b", "c")}
@@ -136,7 +136,7 @@ def test_other_slots_are_another_entry_and_back_again_the_first() -> None:
     old, new = plan(), plan(slots=128)
     second = revise(old, new)
     assert entries(second) == {"a": 1}
-    assert differences(old, second) == ["slots of a: 0 -> 128"]
+    assert differences(old, second) == ["slots of a: auto -> 128"]
     assert entries(revise(second, plan(), "a", "a")) == {"a": 0}, "its counts go on"
     assert entries(revise(old, plan(max_batch=8192))) == {"a": 1}, "4096 slots are too few for it"
 
@@ -187,3 +187,21 @@ def test_differences_are_told_key_by_key() -> None:
         "max_wait_ms of a: 10.0 -> 9.0",
     ]
     assert differences(plan(), plan()) == []
+
+
+def test_what_the_pool_decides_itself_is_called_auto() -> None:
+    by_itself, told = plan(), plan(server={"frontends": 1, "max_bodies_mib": 128}, slots=4096)
+    assert differences(by_itself, told) == [
+        "frontends: auto -> 1", "max_bodies_mib: auto -> 128", "slots of a: auto -> 4096",
+    ]  # fmt: skip
+    assert differences(told, by_itself)[2] == "slots of a: 4096 -> auto"
+
+
+def test_an_entry_that_is_not_free_yet_is_nobodys_and_its_lanes_count() -> None:
+    old, new = plan(slots=64), plan(slots=128)
+    assert entries(revised(old, new, ["a"], old.max_lanes)) == {"a": 1}
+    assert entries(revised(old, new, ["a"], old.max_lanes, {0, 1})) == {"a": 2}
+    needed = lanes_needed(3, new)
+    revised(old, new, ["a"], needed, {0, 1})
+    with pytest.raises(ConfigError, match="room for"):
+        revised(old, new, ["a"], needed - 1, {0, 1})

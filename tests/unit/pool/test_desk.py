@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import resource
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from batchpool.client.session import Session
 from batchpool.core.accounts import recorder_layout
-from batchpool.core.tensors import ModelSpec
+from batchpool.core.errors import InternalError
+from batchpool.core.tensors import ModelSpec, Tensor
 from batchpool.pool.clients import Attached
 from batchpool.pool.desk import Desk
 from batchpool.pool.lanes import LaneBook, LaneEntry
 from batchpool.pool.plan import ModelPlan
-from batchpool.shm.channel import close_all, pair
+from batchpool.shm.channel import MAX_MESSAGE_BYTES, Channel, close_all, pair
 from batchpool.shm.recorder import Recorder
 from batchpool.shm.segment import create
 from tests.unit.meters import new_meters
 from tests.unit.pool.test_changes import plan
+from tests.unit.shm.scarcity import no_descriptors
 
 
 class Office:
@@ -32,7 +39,7 @@ class Office:
         self.meters = new_meters(1, "affine")
         self.plan = plan("a", "b", server={"client_slots": 8})
         self.book = LaneBook(8)
-        holdings = SimpleNamespace(
+        holdings = self.holdings = SimpleNamespace(
             plan=self.plan,
             board=SimpleNamespace(edition=SimpleNamespace(get=lambda: 7)),
             lanes=self.book,
@@ -40,10 +47,11 @@ class Office:
             recorder_read_fd=self._read_fd,
         )
         self.statuses = 0
+        self.more: dict[str, Any] = {}
         staff = SimpleNamespace(open_lane=self.open_lane)
         self.desk = Desk(cast(Any, holdings), cast(Any, staff), self._status, cast(Any, None))
-        self._theirs, ours = pair()
-        self._theirs.sock.setblocking(False)
+        self.theirs, ours = pair()
+        self.theirs.sock.setblocking(False)
         self.attached = Attached("client", ours, None, -1, bell_fd=os.eventfd(0))
 
     def open_lane(self, who: Attached, model: ModelPlan, *, handed: bool) -> LaneEntry:
@@ -55,18 +63,18 @@ class Office:
 
     def _status(self) -> dict[str, Any]:
         self.statuses += 1
-        return {"number": self.statuses}
+        return {"number": self.statuses, **self.more}
 
     def ask(self, op: str, **facts: Any) -> tuple[dict[str, Any], list[int]]:
         self.tell(op, **facts)
-        return self._theirs.receive()
+        return self.theirs.receive()
 
     def tell(self, op: str, **facts: Any) -> None:
         assert self.desk.handle(self.attached, {"op": op, **facts}, [])
 
     def hears_nothing(self) -> bool:
         try:
-            self._theirs.receive()
+            self.theirs.receive()
         except BlockingIOError:
             return True
         return False
@@ -74,7 +82,7 @@ class Office:
     def close(self) -> None:
         for entry in self.book:
             self.book.remove(entry.number)
-        self._theirs.close()
+        self.theirs.close()
         self.attached.close()
         os.close(self._read_fd)
         os.close(self.recorder_fd)
@@ -139,10 +147,108 @@ def test_a_lane_for_which_there_is_no_descriptor_costs_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", full)
         answer, _ = office.ask("lane", model="b")
-    assert answer["error"] == "cannot open another lane: Too many open files"
+    assert re.fullmatch(
+        r"cannot open another lane: too many open files: this process may have \d+"
+        r" \(RLIMIT_NOFILE\); raise LimitNOFILE= of its service, or ulimit -n",
+        answer["error"],
+    )
     assert (len(os.listdir("/proc/self/fd")), list(office.book)) == (before, [])
     for _ in range(8):  # every number is free still
         office.open_lane(office.attached, office.plan.models[0], handed=True)
+
+
+def test_front_ends_get_their_lanes_although_clients_have_taken_all_they_may(
+    office: Office,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Two are free, and clients may not take an eighth of them all.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
+    try:
+        refused, _ = office.ask("lane", model="b")
+        assert refused["error"].startswith("cannot open another lane: too many open files: ")
+        office.attached.frontend = 0
+        answer, fds = office.ask("lane", model="b")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        office.attached.frontend = None
+    close_all(fds)
+    assert (answer["op"], len(fds)) == ("lane", 1)
+
+
+def test_a_client_for_which_there_is_no_descriptor_is_told_so_or_waits(
+    office: Office, tmp_path: Path
+) -> None:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    listening.bind(str(tmp_path / "s"))
+    listening.listen()
+    office.holdings.control = SimpleNamespace(sock=listening)
+    assert office.desk.accept() is None, "nobody is there"
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(str(tmp_path / "s"))
+    session = Session(Channel(sock), "here")
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        office.desk.accept()
+    with no_descriptors(but=2):
+        assert office.desk.accept() is None
+    with pytest.raises(InternalError, match="can take no more clients: too many open files: this"):
+        session.ask({"op": "status"})
+    assert office.desk.local == []
+    session.close()
+    listening.close()
+
+
+@pytest.mark.parametrize("model", [["a"], {"a": 1}, None, 7])
+def test_nothing_that_a_client_says_ends_the_desk(office: Office, model: Any) -> None:
+    assert office.ask("lane", model=model)[0]["code"] == "not_found"
+    assert office.ask("attach", version=[])[0]["code"] == "invalid_request"
+    assert office.ask("drain", on=[1])[0]["code"] == "invalid_request"
+
+
+def test_a_fault_of_ours_is_told_in_the_log_and_the_others_are_served_on(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(office.meters, "model_names", lambda: 1 / 0)
+        answer, _ = office.ask("batches")
+    assert (answer["code"], "ZeroDivisionError" in caplog.text) == ("internal", True)
+    assert "Zero" not in answer["error"]
+    assert office.ask("status")[0]["op"] == "status"
+
+
+def test_an_answer_may_be_long_but_not_endless(office: Office) -> None:
+    office.more = {"fill": bytes(3 * 2**20)}
+    assert office.ask("status")[0]["status"]["fill"] == bytes(3 * 2**20)
+    office.more = {"fill": bytes(MAX_MESSAGE_BYTES)}
+    assert office.ask("status")[0]["error"].startswith("the answer is too long: control message")
+
+
+def test_the_facts_of_a_model_of_very_many_tensors(office: Office) -> None:
+    inputs = tuple(Tensor(f"input_number_{i}", "float32", (4,)) for i in range(3000))
+    many = ModelSpec("a", "numpy", inputs, (Tensor("y", "float32"),))
+    office.holdings.plan = plan("a", specs={"a": many})
+    answer, _ = office.ask("facts")
+    assert ModelSpec.from_wire(answer["models"][0]["spec"]) == many
+
+
+def test_who_asks_without_end_gets_his_turn_and_no_more(office: Office) -> None:
+    office.attached.channel.sock.setblocking(False)
+    for _ in range(40):
+        office.theirs.send({"op": "status"})
+    answers = []
+    while office.statuses < 40:
+        before = office.statuses
+        assert office.desk.hear(office.attached)
+        answers.append(office.statuses - before)
+    assert max(answers) < 20
+    assert office.desk.hear(office.attached)
+    assert office.statuses == 40
+
+
+def test_who_sends_nonsense_is_told_so(office: Office) -> None:
+    office.theirs.sock.send(b"nonsense")
+    assert not office.desk.hear(office.attached)
+    answer, _ = office.theirs.receive()
+    assert (answer["op"], answer["code"]) == ("error", "invalid_request")
 
 
 def test_a_lane_that_stands_already_is_handed_out_once(office: Office) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from batchpool.pool.excuses import Excuse, is_traced, waited_ns
+from tests.unit.shm.scarcity import no_descriptors
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 PATIENCE_S = 60.0
@@ -57,6 +58,13 @@ def test_a_wait_for_a_processor_is_seen() -> None:
         finally:
             one.kill()
             other.kill()
+
+
+def test_without_a_descriptor_to_look_with_nothing_is_known() -> None:
+    with no_descriptors():
+        assert (is_traced(os.getpid()), waited_ns(os.getpid())) == (False, 0)
+    with no_descriptors(but=1):
+        assert waited_ns(os.getpid()) >= 0
 
 
 def test_only_the_wait_between_two_readings_after_the_last_progress_counts() -> None:

@@ -28,7 +28,11 @@ class StaffDouble:
         self.notes: list[tuple[str, int]] = []
         self.no_room = False
         self.has_workers: set[int] = set()
-        self.workers = SimpleNamespace(has_any=lambda entry: entry in self.has_workers)
+        self.remains: set[int] = set()  # entries of workers that do not end
+        self.workers = SimpleNamespace(
+            has_any=lambda entry: entry in self.has_workers,
+            has_remains=lambda entry: entry in self.remains,
+        )
 
     def add_entry(self, model: ModelPlan) -> None:
         self.notes.append(("add", model.entry))
@@ -204,3 +208,36 @@ def test_a_plan_that_keeps_its_lanes_moves_none() -> None:
     scene.moving.settle()
     assert (scene.take(), scene.moving.over) == ([], True)
     scene.close()
+
+
+def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Scene) -> None:
+    moving = committed(scene).moving
+    scene.staff.has_workers.add(0)
+    assert moving.has_any(0), "clients have lanes there"
+    scene.staff.remains.add(0)
+    moving.settle()
+    assert (moving.over, moving.waits_for_remains, scene.take()) == (False, True, [])
+    scene.lanes[0].left = True
+    moving.step()
+    assert scene.take() == [("close", 0)], "its clients are seen off as ever"
+    assert moving.has_any(0)
+    scene.now_ns = 5 * S
+    moving.step()
+    assert scene.take() == [("evict", 1)]
+    assert not moving.has_any(0), "nobody else need serve there any more"
+    scene.book.remove(0)
+    moving.step()
+    assert (moving.over, scene.take()) == (False, [])
+
+    scene.staff.remains.clear()  # it has ended at last, and the batcher has let its rows go
+    scene.staff.has_workers.clear()
+    assert moving.has_any(0)
+    scene.book.remove(1)
+    moving.step()
+    assert (moving.over, scene.take()) == (True, [("retire", 0)])
+
+
+def test_others_are_waited_for_although_one_does_not_end(scene: Scene) -> None:
+    moving = committed(scene).moving
+    moving.settle()
+    assert not moving.waits_for_remains, "its lanes are there, and every worker ends"

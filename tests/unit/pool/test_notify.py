@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,3 +117,20 @@ def test_the_variables_are_read_and_taken_out(
     notifier.close()
     assert env == {"PATH": "/bin"}
     assert notifier.watchdog_ns == watchdog_ns
+
+
+@pytest.mark.parametrize("name", ["EAGAIN", "ENOBUFS", "ENOMEM"])
+def test_what_the_machine_has_no_room_for_now_is_sent_later(
+    ear: socket.socket, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier = Notifier(ear.getsockname())
+
+    def full(*_: object) -> None:
+        raise OSError(getattr(errno, name), name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notifier, "_sock", SimpleNamespace(sendto=full))
+        notifier.tell(READY=1)
+    notifier.tell(STATUS="serving")
+    assert heard(ear) == ["READY=1\nSTATUS=serving"]
+    notifier.close()

@@ -45,6 +45,23 @@ with hangups_kept():
     while True:
         time.sleep(60)
 """
+UNDER_A_TERMINAL = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+WITHOUT_DESCRIPTORS = """
+import os, signal, time
+from batchpool.pool.signals import Signals
+from tests.unit.shm.scarcity import no_descriptors
+signals = Signals()
+with no_descriptors():
+    os.kill(os.getpid(), signal.SIGHUP)
+    while not (came := signals.take()):
+        time.sleep(0.001)
+os._exit(0 if came == [("SIGHUP", True)] else 7)
+"""
 
 
 def test_they_are_taken_in_order_and_given_back() -> None:
@@ -103,6 +120,14 @@ def test_the_end_of_the_terminal_before_ends_the_process() -> None:
         [sys.executable, "-c", CLOSED_EARLY], capture_output=True, timeout=60, check=False
     )
     assert run.returncode == -signal.SIGHUP & 0xFF, run.stderr
+
+
+def test_no_descriptor_to_look_with_is_not_the_end_of_the_terminal() -> None:
+    early = f"{UNDER_A_TERMINAL}\n{WITHOUT_DESCRIPTORS}"
+    run = subprocess.run(
+        [sys.executable, "-c", early], capture_output=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_the_end_of_the_terminal_is_no_wish_to_reload() -> None:

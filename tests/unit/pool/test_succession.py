@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,17 +20,19 @@ from tests.unit.pool.test_changes import plan
 
 
 class ProcessDouble:
-    """A process that ends when it is killed."""
+    """A process that ends when it is killed, unless it is stuck."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.stuck = False
 
     def poll(self) -> int | None:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        self.returncode = -number
+        if not self.stuck:
+            self.returncode = -number
 
 
 class WorkersDouble:
@@ -40,6 +43,7 @@ class WorkersDouble:
         self.beside: list[Seat] = []
         self.witness: Any = None
         self.duties: list[tuple[int, int]] = []
+        self.left: list[int] = []
         self.no_room = False
         self._pid = 0
         for seat in self.seats:
@@ -71,6 +75,12 @@ class WorkersDouble:
         child.process.returncode = child.process.returncode or 1
         seat.child, seat.ready = None, False
         assert self.witness.lost(seat, child) is owned
+
+    def leave_behind(self, seat: Seat) -> None:
+        for seats in (self.seats, self.beside):
+            if seat in seats:
+                seats.remove(seat)
+        self.left.append(_pid(seat))
 
     def pids(self) -> list[int]:
         return [_pid(seat) for seat in self.seats]
@@ -107,11 +117,23 @@ class Scene:
         self.lanes = LanesDouble()
         self.commits = 0
         workers = cast(Workforce, self.workers)
-        self.succession = Succession(self.old, self.new, workers, self.lanes, self._commit)
+        self.later_ns = 0
+        self.succession = Succession(
+            self.old, self.new, workers, self.lanes, self._commit, self._clock_ns
+        )
         self.step()
 
     def _commit(self) -> None:
         self.commits += 1
+
+    def _clock_ns(self) -> int:
+        return time.monotonic_ns() + self.later_ns
+
+    def stick(self, seat: Seat) -> Child:
+        """Its process will not end."""
+        assert seat.child is not None
+        cast(Any, seat.child.process).stuck = True
+        return seat.child
 
     def step(self) -> None:
         self.succession.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import gc
 import os
 import pickle
@@ -17,11 +18,13 @@ import pytest
 from batchpool.shm.channel import (
     MAX_FDS,
     MAX_MESSAGE_BYTES,
+    MAX_PACKET_BYTES,
     Channel,
     Closed,
     close_all,
     pair,
 )
+from tests.unit.shm.scarcity import no_descriptors
 
 
 @pytest.fixture
@@ -84,15 +87,112 @@ def filled(size: int) -> dict[str, Any]:
     return message
 
 
-def test_a_message_of_the_most_bytes_passes_and_a_larger_one_is_refused(ends: Ends) -> None:
-    most = filled(MAX_MESSAGE_BYTES)
-    while len(msgpack.packb(most)) > MAX_MESSAGE_BYTES:
+def fitting() -> dict[str, Any]:
+    """The longest message that is one packet."""
+    most = filled(MAX_PACKET_BYTES)
+    while len(msgpack.packb(most)) > MAX_PACKET_BYTES:
         most["fill"] = most["fill"][1:]
-    ends[0].send(most)
-    assert ends[1].receive()[0] == most
-    size = MAX_MESSAGE_BYTES + 100
-    with pytest.raises(ValueError, match=rf"of 13\d+ bytes; at most {MAX_MESSAGE_BYTES}"):
-        ends[0].send(filled(size))
+    return most
+
+
+@pytest.mark.parametrize("over", [0, 1, 100, 3_000_000])
+def test_a_message_longer_than_a_packet_comes_as_any_other(ends: Ends, over: int) -> None:
+    message = fitting()
+    message["fill"] += bytes(over)
+    read, write = os.pipe()
+    before = open_fds()
+    ends[0].send(message, [write, read])
+    assert open_fds() == before
+    ends[0].send({"op": "next"})
+    found, fds = ends[1].receive()
+    assert found == message
+    os.write(fds[0], b"through")
+    assert os.read(fds[1], 7) == b"through"
+    assert ends[1].receive() == ({"op": "next"}, [])
+    close_all([*fds, read, write])
+
+
+def test_a_long_message_has_as_many_descriptors_as_any_other(ends: Ends) -> None:
+    null = os.open("/dev/null", os.O_RDONLY)
+    ends[0].send(filled(MAX_PACKET_BYTES + 100), [null] * MAX_FDS)
+    _, fds = ends[1].receive()
+    assert len(fds) == MAX_FDS
+    close_all([*fds, null])
+
+
+def test_there_is_an_end_to_long_messages(ends: Ends) -> None:
+    with pytest.raises(ValueError, match=rf"of \d+ bytes; at most {MAX_MESSAGE_BYTES}"):
+        ends[0].send({"op": "x", "fill": bytes(MAX_MESSAGE_BYTES)})
+    fd = os.memfd_create("test")
+    os.truncate(fd, MAX_MESSAGE_BYTES + 1)
+    raw_send(ends[0], msgpack.packb({"op": "aside"}), [fd])
+    os.close(fd)
+    before = open_fds()
+    with pytest.raises(ValueError, match=f"at most {MAX_MESSAGE_BYTES} are taken"):
+        ends[1].receive()
+    assert open_fds() == before
+
+
+@pytest.mark.parametrize("descriptors", [0, 1])
+def test_who_is_not_trusted_can_say_nothing_long(ends: Ends, descriptors: int) -> None:
+    """A descriptor of his may be anything, and reading it may take for ever."""
+    read, write = os.pipe()
+    before = open_fds()
+    raw_send(ends[0], msgpack.packb({"op": "aside"}), [read][:descriptors])
+    with pytest.raises(ValueError, match="bytes are taken here"):
+        Channel(ends[1].sock, trusted=False).receive()
+    assert open_fds() == before
+    close_all([read, write])
+
+
+def test_small_buffers_of_the_machine_cost_no_message(ends: Ends) -> None:
+    ends[0].sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    message = {"op": "x", "fill": bytes(100_000)}
+    ends[0].send(message)
+    assert ends[1].receive() == (message, [])
+
+
+@pytest.mark.parametrize("name", ["ENOBUFS", "ENOMEM", "ETOOMANYREFS"])
+def test_what_the_kernel_is_short_of_is_not_the_end_of_the_connection(
+    ends: Ends, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> int:
+        raise OSError(getattr(errno, name), name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "send_fds", short)
+        with pytest.raises(BlockingIOError, match="not now"):
+            ends[0].send({"op": "x"})
+    ends[0].send({"op": "x"})
+    assert ends[1].receive() == ({"op": "x"}, [])
+
+
+def test_a_long_message_for_which_there_is_no_descriptor_can_be_sent_later(ends: Ends) -> None:
+    message = filled(MAX_PACKET_BYTES + 100)
+    with no_descriptors(), pytest.raises(BlockingIOError, match="too many open files: this pro"):
+        ends[0].send(message)
+    ends[0].send(message)
+    assert ends[1].receive() == (message, [])
+
+
+def test_descriptors_that_have_no_room_here_are_told_of(ends: Ends) -> None:
+    read, write = os.pipe()
+    ends[0].send({"op": "x"}, [read, write])
+    before = open_fds()
+    with no_descriptors(but=1), pytest.raises(ValueError, match="too many open files: this pro"):
+        ends[1].receive()
+    assert open_fds() == before
+    close_all([read, write])
+
+
+def test_last_words_are_heard_although_our_own_are_not(ends: Ends) -> None:
+    """The peer refuses and goes, and leaves unread what we said meanwhile."""
+    ends[1].send({"op": "unread"})
+    ends[0].send({"op": "no"})
+    ends[0].close()
+    assert ends[1].receive() == ({"op": "no"}, [])
+    with pytest.raises(Closed):
+        ends[1].receive()
 
 
 def raw_send(channel: Channel, raw: bytes, fds: list[int] | None = None) -> None:
@@ -117,7 +217,7 @@ def raw_send(channel: Channel, raw: bytes, fds: list[int] | None = None) -> None
         b"\x82\xa2op\xa1x\xa1k\xc6\xff\xff\xff\xff",  # claims 4 GB
         pickle.dumps({"op": "attach"}),
         b"{}",
-        b"\xff" * MAX_MESSAGE_BYTES,
+        b"\xff" * MAX_PACKET_BYTES,
     ],
 )
 def test_what_is_no_message_is_refused_and_its_descriptors_are_closed(
@@ -136,11 +236,11 @@ def test_what_is_no_message_is_refused_and_its_descriptors_are_closed(
 
 def test_a_message_larger_than_the_buffer_is_refused_whole(ends: Ends) -> None:
     """Its first part alone would read as a good message."""
-    good = msgpack.packb({"op": "attach", "fill": bytes(MAX_MESSAGE_BYTES)})
-    start = msgpack.packb({"op": "x", "f": bytes(MAX_MESSAGE_BYTES - 15)})
-    assert len(start) <= MAX_MESSAGE_BYTES < len(good)
-    padded = start.ljust(MAX_MESSAGE_BYTES, b"\0") + b"rest"
-    for raw in (good, padded, start[:MAX_MESSAGE_BYTES] + bytes(64)):
+    good = msgpack.packb({"op": "attach", "fill": bytes(MAX_PACKET_BYTES)})
+    start = msgpack.packb({"op": "x", "f": bytes(MAX_PACKET_BYTES - 15)})
+    assert len(start) <= MAX_PACKET_BYTES < len(good)
+    padded = start.ljust(MAX_PACKET_BYTES, b"\0") + b"rest"
+    for raw in (good, padded, start[:MAX_PACKET_BYTES] + bytes(64)):
         raw_send(ends[0], raw)
         with pytest.raises(ValueError, match="bad control message: "):
             ends[1].receive()

@@ -14,7 +14,8 @@ from typing import Any
 from batchpool.client.call import Call, default_socket
 from batchpool.client.port import Pending, Port
 from batchpool.client.process import this_process
-from batchpool.client.reactor import Reactor, Reply
+from batchpool.client.reactor import Reactor
+from batchpool.client.reply import Reply
 from batchpool.client.session import Session
 from batchpool.client.windows import cut, join, window_rows
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped

@@ -7,6 +7,7 @@ to the supervisor.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from batchpool.core.errors import DeadlineExceeded, PoolError
 from batchpool.core.tensors import Rows
 from batchpool.shm.doorbell import Waiter
 
+_LOG = logging.getLogger("batchpool.client")
 _LOOK_S = 0.5  # every wait has an end: look at the counters at least this often
 _SAID_SOON_MS = 100.0
 _TICK_S = 0.02  # how late an expired request may be noticed
@@ -31,20 +33,6 @@ class Taker(Protocol):
 
     def failed(self, error: PoolError) -> None:
         """It has no rows to come: its time is up, or the pool has gone."""
-
-
-class Reply(asyncio.Future[Pending]):
-    """A taker to wait for."""
-
-    def finished(self, pending: Pending) -> bool:
-        if self.done():
-            return False
-        self.set_result(pending)
-        return True
-
-    def failed(self, error: PoolError) -> None:
-        if not self.done():
-            self.set_exception(error)
 
 
 class Reactor:
@@ -177,7 +165,17 @@ class Reactor:
             self.close()
             self._lost()
         elif self._heard is not None and self.session.has_word():  # or `listen` was here first
-            self._heard(*self.session.hear())
+            self._hear(self._heard)
+
+    def _hear(self, heard: Callable[[dict[str, Any], list[int]], None]) -> None:
+        try:
+            told, fds = self.session.hear()
+        except (BlockingIOError, ValueError) as exc:  # descriptors or memory were short
+            _LOG.error("what the pool said could not be taken: %s", exc)
+            self.close()  # out of date for ever; who comes next is told everything
+            self._lost()
+        else:
+            heard(told, fds)
 
     def listen(self) -> None:
         """Take now what the pool has said, or is about to say: it may still have to hear that this

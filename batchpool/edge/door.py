@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from batchpool.client.port import Pending, Port
-from batchpool.client.reactor import Reactor, Reply, Taker
+from batchpool.client.reactor import Reactor, Taker
+from batchpool.client.reply import Reply
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded, Moved, TooLarge
 from batchpool.core.tensors import Array, Rows

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from batchpool.client.port import Pending
-from batchpool.client.reactor import Reply
+from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, Moved
 from batchpool.edge.answers import Answer
 from batchpool.edge.bodies import Bodies, Held

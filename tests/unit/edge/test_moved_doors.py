@@ -170,3 +170,16 @@ async def test_what_a_request_heard_first_is_not_waited_for_again() -> None:
         it.reactor._on_control()
         assert not it.reactor.over
         assert it.front.doors["affine"].facts.spec.parameters[0].name == "k"
+
+
+@on_loop
+async def test_a_word_that_cannot_be_taken_ends_the_front_end() -> None:
+    """Its next life is told everything; this one would go on with lanes that have moved."""
+    lost = []
+    async with edge(Affine) as it:
+        it.reactor._heard = lambda message, fds: None
+        it.reactor._lost = lambda: lost.append(1)
+        it.pool.session.theirs.sock.send(b"no message")
+        it.reactor._on_control()
+        assert it.reactor.over
+        assert lost == [1]

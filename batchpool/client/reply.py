@@ -1,0 +1,22 @@
+"""Reply: a taker of rows that a coroutine waits for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from batchpool.client.port import Pending
+from batchpool.core.errors import PoolError
+
+
+class Reply(asyncio.Future[Pending]):
+    """A taker to wait for."""
+
+    def finished(self, pending: Pending) -> bool:
+        if self.done():
+            return False
+        self.set_result(pending)
+        return True
+
+    def failed(self, error: PoolError) -> None:
+        if not self.done():
+            self.set_exception(error)

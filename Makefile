@@ -1,5 +1,6 @@
 # make serve   installs what the MiniLM example needs and serves it on the CPU
 # make test    installs what the tests need and runs the checks and the tests
+# make wheel   builds a wheel whose hot modules are compiled, for a server
 #
 # Everything goes into .venv, or into the virtual environment that is active. Packages are
 # installed again only after pyproject.toml or constraints.txt changed.
@@ -14,13 +15,14 @@ SERVE_ARGS ?=
 PIP_ARGS ?=
 
 bin := $(VENV)/bin
+compiling = HATCH_BUILD_HOOK_ENABLE_MYPYC=1
 # A stamp holds the directory of the checkout that it was installed from: an environment
 # shared by two checkouts is installed again when the other one takes its turn.
 stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format readme clean always
+.PHONY: help serve test lint format readme wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
@@ -28,6 +30,9 @@ help:
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make readme   make the generated sections of README.md anew'
+	@echo 'make wheel    build dist/*.whl with compiled hot modules; needs a C compiler'
+	@echo 'make compile  compile them in this checkout, for measuring: edits count no more'
+	@echo 'make interpret  remove what make compile left: the checkout is as it reads again'
 	@echo 'make clean    remove .venv, caches and build output'
 	@echo
 	@echo 'Variables: PYTHON (to make the environment with), VENV (default: the active one, or'
@@ -53,7 +58,20 @@ readme: $(stamp)dev
 	$(bin)/python -c 'from pathlib import Path; from batchpool.core.manual import refreshed; \
 		p = Path("README.md"); p.write_text(refreshed(p.read_text()))'
 
-clean:
+# From the sdist, so that nothing compiled is left in the checkout.
+wheel: $(stamp)dev
+	rm -rf dist
+	$(bin)/python -m hatchling build -t sdist -d dist
+	$(compiling) $(bin)/python -m pip wheel $(PIP_ARGS) --no-deps -w dist dist/*.tar.gz
+
+compile: $(stamp)dev
+	$(compiling) $(bin)/python -m pip install $(PIP_ARGS) --no-build-isolation --no-deps -e .
+
+interpret:
+	find . -maxdepth 1 -name '*__mypyc.*.so' -delete
+	find batchpool -name '*.so' -delete
+
+clean: interpret
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

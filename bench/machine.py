@@ -15,12 +15,26 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from batchpool.core.compiled import COMPILED
+
 _PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 _PACKAGES = ("batchpool", "numpy", "torch", "uvicorn", "starlette", "uvloop", "httptools")
 
 
+def stale() -> list[str]:
+    """The modules of this checkout that were compiled before they were edited."""
+    found = []
+    for library in (_PROJECT.parent / "batchpool").rglob("*.so"):
+        source = library.with_name(library.name.partition(".")[0] + ".py")
+        if not source.exists() or source.stat().st_mtime > library.stat().st_mtime:
+            found.append(str(source.relative_to(_PROJECT.parent)))
+    return sorted(found)
+
+
 def facts() -> dict[str, Any]:
     """The machine and the versions, as one flat object."""
+    if old := stale():
+        raise SystemExit(f"compiled before it was edited: {', '.join(old)}; run make compile again")
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -30,6 +44,7 @@ def facts() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),  # of the minute before
         "python": platform.python_version(),
         **{name: version_of(name) for name in _PACKAGES},
+        "compiled": COMPILED,
         "command": shlex.join(["python", "-m", *_command()]),
     }
 
@@ -90,7 +105,8 @@ def report(title: str, rows: dict[str, Any], path: str | None) -> None:
     told = facts()
     print(f"\n{title}")
     print(f"  {told['cpu']}, {told['cores']} cores, {told['gpus'] or 'no GPU'}, {told['kernel']}")
-    print(f"  python {told['python']}, numpy {told['numpy']}, torch {told['torch']}")
+    kind = "compiled" if told["compiled"] else "interpreted"
+    print(f"  python {told['python']}, numpy {told['numpy']}, torch {told['torch']}; {kind}")
     print(f"  {told['command']}\n")
     for name, value in rows.items():
         if isinstance(value, dict) and "median" in value:

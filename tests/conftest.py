@@ -14,6 +14,9 @@ from collections.abc import Generator
 
 import pytest
 
+from batchpool.core.compiled import COMPILED
+from bench.machine import stale
+
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _MOST = 4  # more would wait for one another's pools
@@ -30,6 +33,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure() -> None:
+    if old := stale():
+        pytest.exit(f"compiled before it was edited: {', '.join(old)}; run make interpret", 4)
     if "PYTEST_XDIST_WORKER" in os.environ:
         _have_own_dev_shm()
 
@@ -42,6 +47,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if COMPILED:
+        skip = pytest.mark.skip(reason="the modules are compiled")
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(skip)
 
 
 def _have_own_dev_shm() -> None:

@@ -9,7 +9,7 @@ and appending is a copy to the end.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +26,17 @@ class Field:
     and SINCE_NS, from when the waiting counts that makes a row rise.
     """
 
-    LANE = 0
-    SLOT = 1
-    SEQUENCE = 2
-    SUBMIT_NS = 3
-    DEADLINE_NS = 4
-    PRIORITY = 5
-    FLOW = 6
-    ATTEMPT = 7
-    BUCKET = 8
-    KEY = 9
-    SINCE_NS = 10
+    LANE: Final = 0
+    SLOT: Final = 1
+    SEQUENCE: Final = 2
+    SUBMIT_NS: Final = 3
+    DEADLINE_NS: Final = 4
+    PRIORITY: Final = 5
+    FLOW: Final = 6
+    ATTEMPT: Final = 7
+    BUCKET: Final = 8
+    KEY: Final = 9
+    SINCE_NS: Final = 10
 
 
 FIELDS = 11

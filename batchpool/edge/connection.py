@@ -1,7 +1,7 @@
 """Connection: uvicorn's HTTP/1.1 protocol with an end to every wait, and errors in JSON.
 
 uvicorn waits for ever for a first request, for the rest of one, and for a caller to read its
-answer, and takes headers of any size. `sweep`, called every second or so, ends:
+answer, and takes headers of any size. `sweep`, called every `sweep_s`, ends:
 
     stall_s       no byte came of a request that has begun; none was taken of an answer
     arrival_s     one request took this long to arrive, however it trickled
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import httptools
+from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -37,6 +38,7 @@ from batchpool.wire.identity import REQUEST_ID, made_id, request_id
 # Bytes of chunk sizes and extensions a chunked body may have for each of its own: one-byte chunks
 # have five.
 _FRAMING_SHARE = 16
+_SWEEP_LEAST_S = 0.1  # a look at ten thousand connections takes milliseconds
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
 
 
@@ -55,7 +57,14 @@ class ConnectionLimits:
         """As these keys of [server] have them."""
         return cls(arrival_s=server["receive_timeout_s"])
 
+    @property
+    def sweep_s(self) -> float:
+        """How often to look, so that no wait lasts much longer than its limit: by a tenth of a
+        stall, by a fifth of an arrival, or by a tenth of a second."""
+        return min(self.stall_s / 10, max(self.arrival_s / 5, _SWEEP_LEAST_S))
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connection(HttpToolsProtocol):
     """One connection. A subclass may set other limits, and says whose access log and meter these
     are."""

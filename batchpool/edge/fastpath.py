@@ -24,6 +24,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, ClassVar
 
+from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.client.port import Pending
@@ -49,6 +50,7 @@ _LONG_HEAD_BYTES = 4096  # not worth keeping
 _LONG_BODY_BYTES = 64 * 1024  # of an answer; copying it behind its head would take long
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FastConnection(Connection):
     """One connection with a fast road. A subclass says whose: see `fast_protocol`."""
 

@@ -83,6 +83,7 @@ def test_a_lane_with_an_impossible_entry_is_closed(pool: Pool, spoil: Any) -> No
     no_lanes(pool)
 
 
+@pytest.mark.interpreted
 def test_a_length_beyond_the_slot_leads_nobody_out_of_it(pool: Pool) -> None:
     """C50: of a text that claims to be longer than its cell, its own cell is what comes back."""
     with pool.client() as client, pool.client() as neighbour:
@@ -107,6 +108,7 @@ def test_a_length_beyond_the_slot_leads_nobody_out_of_it(pool: Pool) -> None:
     no_lanes(pool)
 
 
+@pytest.mark.interpreted
 def test_sizes_beyond_the_maximum_are_cut_to_it(pool: Pool) -> None:
     with pool.client() as client:
         client.infer("ragged", ids=np.zeros((1, 64), np.int64))

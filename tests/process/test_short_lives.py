@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.process.pool_under_test import Pool, serving, shm_names, until
 from tests.process.short_lives import KINDS, MODELS, ROWS, live
 from tests.process.web import ask, outputs
@@ -29,6 +31,7 @@ def no_more(now: dict[int, tuple[int, int]], before: dict[int, tuple[int, int]])
     )
 
 
+@pytest.mark.interpreted
 def test_fifty_short_lives_leave_nothing_behind() -> None:
     """C43, C47: whatever way its clients end, also with a child that lives on, the pool keeps its
     segments and gets back every slot; what was written and never published is never run."""

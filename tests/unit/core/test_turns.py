@@ -336,6 +336,7 @@ def held(turns: Turns) -> int:
     return sum(len(table) for table in vars(turns).values() if isinstance(table, dict))
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("each", [1, 100])
 def test_memory_stays_bounded_over_many_flows(each: int) -> None:
     """A hundred thousand flows with a row each, in a queue that never empties."""
@@ -349,6 +350,7 @@ def test_memory_stays_bounded_over_many_flows(each: int) -> None:
     assert len(queue) == 50
 
 
+@pytest.mark.interpreted
 def test_memory_stays_bounded_where_every_row_is_cancelled() -> None:
     queue = queue_of(rows_of(50, flow=-1, priority=LOWEST))
     for start in range(0, 15_000, 100):
@@ -357,6 +359,7 @@ def test_memory_stays_bounded_where_every_row_is_cancelled() -> None:
     assert held(queue._turns) < 6000
 
 
+@pytest.mark.interpreted
 def test_memory_stays_bounded_where_every_row_ages() -> None:
     """Their own priority is never served: they leave it upwards."""
     now = 10**15

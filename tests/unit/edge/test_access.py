@@ -341,6 +341,7 @@ async def test_a_model_error_is_logged_with_its_request_and_where_it_failed(
     assert said["batch"] == batches[-1]
 
 
+@pytest.mark.interpreted
 @both_roads
 @on_loop
 async def test_a_fault_of_ours_is_logged_with_the_id_that_its_caller_gets(

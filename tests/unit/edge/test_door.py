@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchpool.client.port import Pending
-from batchpool.client.reactor import Reply
+from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
 from batchpool.edge.door import Arrival, Door
 from batchpool.wire.request import InferRequest
@@ -186,6 +186,7 @@ async def test_a_cancelled_task_leaves_nothing_behind() -> None:
         await until(lambda: it.pool.port("affine").map.claimed == 0, "the slot is free")
 
 
+@pytest.mark.interpreted
 @on_loop
 async def test_a_task_cancelled_in_the_moment_of_its_answer() -> None:
     async with edge(Affine, slots=8) as it:

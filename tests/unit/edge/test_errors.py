@@ -338,6 +338,7 @@ async def test_the_worker_is_lost() -> None:
         assert it.pool.port("affine").map.claimed == 0
 
 
+@pytest.mark.interpreted
 @on_loop
 async def test_a_fault_of_ours_is_logged_and_tells_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

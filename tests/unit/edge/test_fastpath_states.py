@@ -118,6 +118,7 @@ async def test_a_raised_priority_comes_in_above_the_watermark() -> None:
     await same(by_header, Affine)
 
 
+@pytest.mark.interpreted
 @on_loop
 async def test_rows_that_are_refused_in_the_queue() -> None:
     async def scenario(it: Visit) -> None:
@@ -157,6 +158,7 @@ async def test_deadlines() -> None:
     assert (await same(scenario, Affine)).fast == 2
 
 
+@pytest.mark.interpreted
 @on_loop
 async def test_what_nobody_expected_is_an_internal_error(
     monkeypatch: pytest.MonkeyPatch,

@@ -142,6 +142,7 @@ async def test_a_caller_that_goes_takes_its_row_back() -> None:
     assert (await same(scenario, Affine)).known == 1
 
 
+@pytest.mark.interpreted
 @on_loop
 async def test_a_known_head_arrives_anew_each_time() -> None:
     """A request's own timeout counts from its own arrival."""

@@ -84,6 +84,7 @@ def uses_of(owner: type, name: str) -> set[str]:
     }
 
 
+@pytest.mark.interpreted
 def test_a_fast_cycle_has_all_that_the_protocol_asks_of_its_cycle() -> None:
     asked = uses_of(HttpToolsProtocol, "cycle") | uses_of(Connection, "cycle")
     # The body of a request on the fast road never reaches uvicorn's own methods.

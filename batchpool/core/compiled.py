@@ -1,0 +1,7 @@
+"""Whether the hot modules run compiled; pyproject.toml lists them, and this one with them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMPILED: Final = not __file__.endswith(".py")

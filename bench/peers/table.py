@@ -88,10 +88,11 @@ def loads(found: Found, model: str) -> list[int]:
 
 def _machine(found: Found) -> str:
     told = found.machine
-    versions = [
-        f"{told_of['title'].partition(',')[0]} {told_of['version']}"
-        for told_of in found.peers.values()
-    ]
+    kind = " (compiled)" if told.get("compiled") else ""
+    versions = []
+    for peer, told_of in found.peers.items():
+        title = told_of["title"].partition(",")[0]
+        versions.append(f"{title} {told_of['version']}{kind if peer == 'batchpool' else ''}")
     return (
         f"{told['cpu']}, {told['cores']} cores, {', '.join(told['gpus']) or 'no GPU'}, "
         f"Python {told['python']}; {', '.join(versions)}; wrk {told.get('wrk', '1 thread')}.\n"

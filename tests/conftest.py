@@ -13,12 +13,19 @@ import subprocess
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from batchpool.core.compiled import COMPILED
 from bench.machine import stale
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+# No property depends on how fast the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
 _MOST = 4  # more would wait for one another's pools
 
 

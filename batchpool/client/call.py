@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,10 @@ class Call:
             timeout_s = facts.request_timeout_s
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s!r}; a positive number was expected")
+        try:
+            priority = operator.index(priority)  # of numpy too
+        except TypeError:
+            raise InvalidRequest(f"priority is {priority!r}; 0 to 255 was expected") from None
         if not 0 <= priority <= 255:
             raise InvalidRequest(f"priority is {priority!r}; 0 to 255 was expected")
         names = None if outputs is None else tuple(outputs)

@@ -57,7 +57,7 @@ class InferenceBatcher:
             at_least_one("max_batch_size", max_batch_size), wait_ns(max_wait_ms), depth=1
         )
         self._model_fn = model_fn
-        self._clock_ns = clock_ns
+        self._clock_ns: ClockNs = lambda: int(clock_ns())  # of whatever kind it is
         self._is_async = is_async(model_fn)
         self._lock = threading.Lock()  # never held while model_fn runs
         self._line: Line[Any] = Line(self._limits)  # by hand; the owner is the request id

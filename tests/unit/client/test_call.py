@@ -54,6 +54,7 @@ def test_a_timeout_beyond_all_time_still_fits_the_deadline_word(timeout_s: float
         ({"timeout_s": math.nan}, "timeout_s is nan; a positive number was expected"),
         ({"priority": -1}, "priority is -1; 0 to 255 was expected"),
         ({"priority": 256}, "priority is 256; 0 to 255 was expected"),
+        ({"priority": 3.0}, "priority is 3.0; 0 to 255 was expected"),
         ({"outputs": ["y", "z"]}, "model 'm' has no output 'z'; it has 'y'"),
     ],
 )
@@ -67,3 +68,9 @@ def test_the_outputs_asked_for() -> None:
     assert call(outputs=["y"]).outputs == ("y",)
     assert call(outputs=iter(["y"])).outputs == ("y",)
     assert call(priority=255).priority == 255
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
+def test_a_priority_may_be_any_whole_number(kind: type) -> None:
+    priority = call(priority=kind(1)).priority
+    assert (type(priority), priority) == (int, 1)

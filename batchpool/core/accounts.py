@@ -19,6 +19,7 @@ def meters_layout(frontends: int) -> Layout:
     The supervisor says whose they are: the name of a model entry and whether it is served; for the
     row of a seat a text "model\\0worker\\0device" and whether a seat has it now. The last entry of
     a front end is of requests for no model. process: supervisor, batcher, front ends, seats.
+    turn: odd while the supervisor moves counts from one block to another.
     kept: what was counted under the name of an entry in others that have another name by now.
     """
     words, at = words_at({})
@@ -37,6 +38,7 @@ def meters_layout(frontends: int) -> Layout:
         ("process", (posts,), "supervisor"),
     ):
         adder.add(writer, "u8", (*rows, BLOCKS[writer].size), who)
+    adder.add("turn", "u8", (1,), "supervisor")
     for writer in OF_MODELS:
         adder.add(f"kept.{writer}", "u8", (entries, BLOCKS[writer].size), "supervisor")
     return finish("meters", posts, 1, words, adder)

@@ -7,6 +7,7 @@ words that go on moving, each of which never goes back.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +20,7 @@ from batchpool.core.totals import Totals
 from batchpool.shm.segment import Segment, map_checked
 
 SUPERVISOR, BATCHER = 0, 1  # rows of processes
+_LOOKS, _BETWEEN_LOOKS_S = 100, 0.001
 NO_MODEL = MODELS_MOST  # a front end's entry of requests for no model
 _PID = BLOCKS["process"].word("process_pid")
 _UP = BLOCKS["process"].word("process_up")
@@ -40,6 +42,7 @@ class Meters:
         self.alive = self._column("model.alive")
         self.held = self._column("seat.held")
         self._names = self._column("model.name")
+        self._turn = self._column("turn")
         self._labels = self._column("seat.label")
 
     def _column(self, name: str) -> Array:
@@ -67,6 +70,7 @@ class Meters:
         before = self.model_name(entry)
         if before == name:
             return
+        self._turn[0] += 1
         if before:
             names = self.model_names()
             names[entry] = ""
@@ -76,6 +80,7 @@ class Meters:
                     self._add(place, self.place(f"kept.{writer}", heir), BLOCKS[writer].size)
                 self._clear(place, BLOCKS[writer].size)
         _write_text(self._names, entry, name)
+        self._turn[0] += 1
 
     def _of_entry(self, entry: int) -> Iterator[tuple[int, str]]:
         yield self.place("batcher", entry), "batcher"
@@ -141,7 +146,22 @@ class Meters:
         return rows
 
     def totals(self) -> Totals:
-        """What everybody has counted so far."""
+        """What everybody has counted so far.
+
+        `turn` is odd while counts go from one block to another, and rises with each time: what
+        was read meanwhile has them twice or not at all, and is read again (a sequence lock, as in
+        the Linux kernel's Documentation/locking/seqlock.rst). A supervisor that died in between
+        ends the pool; it is not waited for.
+        """
+        for _ in range(_LOOKS):
+            before = int(self._turn[0])
+            totals = self._all()
+            if before % 2 == 0 and before == self._turn[0]:
+                return totals
+            time.sleep(_BETWEEN_LOOKS_S)
+        return totals
+
+    def _all(self) -> Totals:
         totals = Totals()
         totals.add("pool", (), self._words("pool"))
         processes = [self._words("process", row) for row in range(2 + self.frontends)]

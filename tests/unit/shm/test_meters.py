@@ -99,6 +99,25 @@ def test_a_name_that_stays_keeps_its_counts_and_another_begins_at_nothing() -> N
     assert meters.model_names() == ["new"]
 
 
+def test_counts_that_are_on_their_way_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader finds them in both places, or in none."""
+    meters = new_meters(1, "a")
+    count(meters, "batcher", "rows_admitted_total")
+    block, kept = meters.place("batcher", 0), meters.place("kept.batcher", 0)
+    words = meters.cells[block : block + BLOCKS["batcher"].size].tolist()
+    meters._turn[0] = 1
+    for i, word in enumerate(words):
+        meters.cells[kept + i] = word
+
+    def arrive(seconds: float) -> None:
+        for i in range(len(words)):
+            meters.cells[block + i] = 0
+        meters._turn[0] = 2
+
+    monkeypatch.setattr("batchpool.shm.meters.time.sleep", arrive)
+    assert meters.totals().value("rows_admitted_total", model="a") == 1
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=12))
 def test_no_counter_goes_back_while_its_name_has_an_entry(turns: list[tuple[int, str]]) -> None:
     """Entries are given to other names again and again, and each time something is counted."""

@@ -169,13 +169,11 @@ class Reactor:
 
     def _hear(self, heard: Callable[[dict[str, Any], list[int]], None]) -> None:
         try:
-            told, fds = self.session.hear()
-        except (BlockingIOError, ValueError) as exc:  # descriptors or memory were short
-            _LOG.error("what the pool said could not be taken: %s", exc)
+            heard(*self.session.hear())
+        except (OSError, ValueError):  # descriptors or memory were short
+            _LOG.exception("what the pool said could not be taken")
             self.close()  # out of date for ever; who comes next is told everything
             self._lost()
-        else:
-            heard(told, fds)
 
     def listen(self) -> None:
         """Take now what the pool has said, or is about to say: it may still have to hear that this

@@ -13,6 +13,7 @@ import pwd
 import socket
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
+from batchpool.shm.shortage import text_of
 
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
@@ -176,17 +178,28 @@ class Session:
         until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         answer, fds = self._ask({"op": "lane", "model": model}, timeout_s)
         facts = ModelFacts.of(answer["facts"])  # it may have changed between the two questions
-        port = self._map_lane(facts, answer, fds)
-        self.models = {**self.models, model: facts}
-        self._await_gate(port.lane, until_ns)
+        try:
+            port = self._map_lane(facts, answer, fds)
+            self.models = {**self.models, model: facts}
+            self._await_gate(port.lane, until_ns)
+        except PoolError:
+            self._leave()
+            raise
+        except OSError as exc:
+            self._leave()
+            raise NotReady(f"the lane cannot be mapped here: {text_of(exc)}") from exc
         return port
 
     def take_lanes(self, forms: Sequence[dict[str, Any]], fds: list[int]) -> None:
         """Ports to lanes that the pool sends unasked, open already, for models that are learnt."""
         models = {facts.index: facts for facts in self.models.values()}
-        for form, fd in zip(forms, fds, strict=True):
-            facts = models[form["model"]]
-            self.ports[facts.spec.name] = self._map_lane(facts, form, [fd])
+        left = deque(fds)
+        try:
+            for form in forms:
+                facts = models[form["model"]]
+                self.ports[facts.spec.name] = self._map_lane(facts, form, [left.popleft()])
+        finally:
+            close_all(left)
 
     def _map_lane(self, facts: ModelFacts, form: dict[str, Any], fds: list[int]) -> Port:
         layout = lane_layout(facts.spec, form["slots"])
@@ -274,9 +287,9 @@ class Session:
                 self.channel.send(message, fds or [])
             if not waiter.wait_ms(timeout_s * 1000):
                 # Its answer may still come, and would be taken for the next question's.
-                self.channel.sock.shutdown(socket.SHUT_RDWR)
+                self._leave()
                 raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
-            answer, received = self.channel.receive()
+            answer, received = self._take_answer()
         except Closed as exc:
             raise self.stopped() from exc
         except BlockingIOError as exc:
@@ -287,6 +300,19 @@ class Session:
             close_all(received)
             raise _REFUSALS.get(answer["code"], InternalError)(answer["error"])
         return answer, received
+
+    def _take_answer(self) -> tuple[dict[str, Any], list[int]]:
+        try:
+            return self.channel.receive()
+        except (BlockingIOError, ValueError):
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """What the pool has given cannot be taken, and it counts on that it was: the next call
+        connects anew."""
+        with suppress(OSError):
+            self.channel.sock.shutdown(socket.SHUT_RDWR)
 
     def __del__(self) -> None:
         # A client that was forgotten instead of closed.

@@ -4,6 +4,7 @@ says of those that it leaves."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from batchpool.client.process import this_process
 from batchpool.client.reactor import Reactor
 from batchpool.client.reaping import Reaping
 from batchpool.client.sync import Client
-from batchpool.core.errors import InternalError, NotFound
+from batchpool.core.errors import InternalError, NotFound, NotReady
 from batchpool.core.layout import lane_layout
 from batchpool.core.lifecycle import Gate
 from batchpool.core.tensors import ModelSpec, Tensor, check_rows
@@ -70,6 +71,24 @@ class Talk:
                 found.append(self.theirs.receive()[0])
             except BlockingIOError:
                 return found
+
+
+def test_a_lane_that_cannot_be_mapped_ends_the_session(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool counts on it that we have it, and would give us no other."""
+
+    def full(fd: int, layout: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    form, fd, _ = talk.lane(talk.old[0].spec)
+    facts = model_facts(talk.old[0])
+    talk.theirs.send({"op": "lane", "facts": facts, **form}, [fd])
+    os.close(fd)
+    monkeypatch.setattr("batchpool.client.session.map_checked", full)
+    with pytest.raises(NotReady, match="the lane cannot be mapped here: too many open files: this"):
+        talk.session.new_port("a")
+    assert talk.session.is_over()
 
 
 @pytest.fixture

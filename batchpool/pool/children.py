@@ -20,6 +20,7 @@ from batchpool.shm.shortage import named, text_of
 
 _LOG = logging.getLogger("batchpool.supervisor")
 STUCK_NS = 60_000_000_000  # a GPU's driver may take long to take its memory back
+LAST_WAIT_NS = 10_000_000_000  # at the pool's own end, which somebody waits for
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_MOST_S = 30.0
 # Who multiplies no matrices needs no thread for it on each core.
@@ -102,9 +103,12 @@ class Child:
         """Send a control message, in order; kept until the child reads if it is busy.
 
         A child for which it cannot be kept would be out of date for ever: it is killed, and the
-        next one is told everything.
+        next one is told everything. Nothing is kept for one that was killed, however long it takes
+        to end: what is kept holds descriptors, and those memory.
         """
         self.flush()
+        if self.killed_ns:
+            return
         if self.outbox or not self._send(message, fds):
             kept: list[int] = []
             try:
@@ -118,6 +122,8 @@ class Child:
 
     def flush(self) -> None:
         """Send what is kept; nothing to a child that is gone, whose end is noticed elsewhere."""
+        if self.killed_ns:
+            self._drop_outbox()
         while self.outbox:
             message, fds = self.outbox[0]
             if not self._send(message, fds):

@@ -43,6 +43,7 @@ from batchpool.shm.lease import peer_of, pidfd_of
 from batchpool.shm.shortage import check_descriptors, is_shortage
 
 _LOG = logging.getLogger("batchpool.desk")
+_STRANGERS_MOST = 64  # connections that have not attached, an operator's among them
 _MOST_AT_ONCE = 16
 
 
@@ -99,6 +100,11 @@ class Desk:
         owner = f"client {self._count} (pid {peer.pid})"
         channel = Channel(sock, trusted=False)
         try:
+            if sum(a.bell_fd < 0 for a in self.local) >= _STRANGERS_MOST:
+                raise StartError(
+                    f"{_STRANGERS_MOST} connections are open that have not attached; the pool takes"
+                    " no more of them"
+                )
             # With a part of what is kept, so that those who look what is wrong are answered.
             check_descriptors("the pool can take no more clients", 0.5)
         except StartError as exc:

@@ -22,7 +22,7 @@ from typing import Any
 from batchpool.core.errors import ConfigError, InvalidRequest, StartError
 from batchpool.core.places import socket_path
 from batchpool.pool.changes import differences, revised
-from batchpool.pool.children import STUCK_NS, Child, Post, start_child
+from batchpool.pool.children import LAST_WAIT_NS, Child, Post, start_child
 from batchpool.pool.clients import Attached
 from batchpool.pool.herald import Herald
 from batchpool.pool.holdings import Holdings
@@ -164,7 +164,7 @@ class Reloading:
         if self._staff.stopping:
             return
         try:
-            if self._found is None:
+            if self._found is None or child.cause:  # cancelled, though it had said what it found
                 raise StartError(f"the process that reads the configuration {child.why()}")
             new = self._next_plan(self._found)
         except (ConfigError, StartError) as exc:
@@ -280,5 +280,5 @@ class Reloading:
         """End the survey's process, if there is one, and reap it."""
         if self.survey is not None:
             self.survey.kill()
-            self.survey.reap(self._clock_ns() + STUCK_NS)
+            self.survey.reap(self._clock_ns() + LAST_WAIT_NS)
             self.survey.close()

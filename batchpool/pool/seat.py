@@ -52,6 +52,11 @@ class Seat:
         """Who sits here, for people: "worker 0 of minilm", "heir of worker 0 of minilm"."""
         return f"{self.part} of {self.post.name}" if self.part else self.post.name
 
+    @property
+    def serves(self) -> bool:
+        """Whether it is warm, and not about to end."""
+        return self.ready and self.child is not None and not self.child.condemned
+
     def was_useful(self) -> bool:
         """Whether it finished a good batch, or had suspects aboard, whose fault its end may be."""
         records = self.records

@@ -17,7 +17,7 @@ from typing import Any
 from batchpool.core.batching import Limits
 from batchpool.core.config import ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
-from batchpool.pool.children import STUCK_NS, Child, Post, start_child
+from batchpool.pool.children import LAST_WAIT_NS, Child, Post, start_child
 from batchpool.pool.clients import Attached
 from batchpool.pool.facts import facts_of
 from batchpool.pool.holdings import Holdings
@@ -373,7 +373,7 @@ class Staff:
         """End every child now and reap it."""
         for child in self.everybody():
             child.kill()
-        until_ns = time.monotonic_ns() + STUCK_NS
+        until_ns = time.monotonic_ns() + LAST_WAIT_NS
         for child in self.everybody():
             child.reap(until_ns)
             child.close()

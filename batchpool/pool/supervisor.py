@@ -245,8 +245,8 @@ class Supervisor:
                     self._staff.tell_facts(child)  # as they are now; it asked a while ago
                     if child.post.restarts:
                         _LOG.info("%s (pid %d) serves again", child.post.name, child.pid)
-                else:
-                    self._desk.handle(self._edges[child.pid], message, fds)
+                elif not self._desk.handle(self._edges[child.pid], message, fds):
+                    child.condemn("could not be answered")
             else:
                 self._batcher_says(child, message)
 

@@ -244,7 +244,7 @@ class Workforce:
     def count_serving(self) -> None:
         board = self._holdings.board
         for entry in range(MODELS_MOST):
-            board.serving[entry] = sum(s.ready for s in self.seats if s.model == entry)
+            board.serving[entry] = sum(s.serves for s in self.seats if s.model == entry)
 
     # -- what they say and how they end -------------------------------------------------
 
@@ -316,6 +316,7 @@ class Workforce:
 
     def tick(self, now_ns: int) -> int:
         """Start whoever is due; returns when somebody is next due (CLOCK_MONOTONIC ns)."""
+        self.count_serving()  # one may have been condemned since
         due_ns = 1 << 62
         for seat in self.seats:
             if seat.start_at_ns is not None:

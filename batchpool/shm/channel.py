@@ -15,7 +15,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -167,7 +167,7 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(a), Channel(b)
 
 
-def close_all(fds: Sequence[int]) -> None:
+def close_all(fds: Iterable[int]) -> None:
     """Close descriptors, whatever becomes of each."""
     for fd in fds:
         with contextlib.suppress(OSError):

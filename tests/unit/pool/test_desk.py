@@ -161,6 +161,7 @@ def test_front_ends_get_their_lanes_although_clients_have_taken_all_they_may(
     office: Office,
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(40)]
     # Two are free, and clients may not take an eighth of them all.
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
     try:
@@ -171,6 +172,7 @@ def test_front_ends_get_their_lanes_although_clients_have_taken_all_they_may(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         office.attached.frontend = None
+        close_all(held)
     close_all(fds)
     assert (answer["op"], len(fds)) == ("lane", 1)
 
@@ -195,6 +197,24 @@ def test_a_client_for_which_there_is_no_descriptor_is_told_so_or_waits(
     assert office.desk.local == []
     session.close()
     listening.close()
+
+
+def test_who_does_not_attach_is_one_of_few(office: Office, tmp_path: Path) -> None:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    listening.bind(str(tmp_path / "s"))
+    listening.listen(100)
+    office.holdings.control = SimpleNamespace(sock=listening)
+    callers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(65)]
+    for sock in callers:
+        sock.connect(str(tmp_path / "s"))
+    taken = [office.desk.accept() for _ in callers]
+    assert [who is not None for who in taken] == [True] * 64 + [False]
+    assert b"64 connections are open that have not attached" in callers[-1].recv(4096)
+    for who in taken:
+        if who is not None:
+            who.close()
+    for sock in (*callers, listening):
+        sock.close()
 
 
 @pytest.mark.parametrize("model", [["a"], {"a": 1}, None, 7])

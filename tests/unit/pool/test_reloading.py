@@ -80,6 +80,16 @@ def test_a_survey_that_does_not_end_is_given_up_and_the_next_reload_begins(offic
     assert (office.reloading.survey, len(office.told)) == (second, 1)
 
 
+def test_what_is_cancelled_when_the_survey_has_spoken_is_not_carried_out(office: Office) -> None:
+    office.ask()
+    office.reloading.survey_says({"op": "found"})
+    assert office.reloading.cancel() == "cancelled: nothing was changed"
+    office.reloading.survey_gone(office.surveys[0])
+    assert office.told == [
+        (False, "nothing was changed: the process that reads the configuration was cancelled")
+    ]
+
+
 class Done:
     """A succession that is over, and left somebody behind."""
 

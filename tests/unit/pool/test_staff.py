@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from batchpool.core.errors import StartError
+from batchpool.core.layout import MODELS_MOST
 from batchpool.pool import staff as module
 from batchpool.pool.children import Child, Post
 from batchpool.pool.staff import Staff
@@ -30,7 +31,9 @@ class Office:
         fds = SimpleNamespace(fd=0, fileno=lambda: 0)
         holdings = SimpleNamespace(
             plan=plan("a", server={"frontends": 1, "stall_timeout_s": 0.0}),
-            board=SimpleNamespace(edition=SimpleNamespace(get=lambda: 1)),
+            board=SimpleNamespace(
+                edition=SimpleNamespace(get=lambda: 1), serving=[0] * MODELS_MOST
+            ),
             pulse=None, lanes=[], batcher_bell=fds, listeners=[fds], max_lanes=8,
             pulse_fd=0, meters_fd=0, recorder_fd=0, recorder_read_fd=0,
         )  # fmt: skip

@@ -73,6 +73,18 @@ def end(office: Office, seat: Seat) -> None:
     office.workers.handled(seat.number)
 
 
+def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office: Office) -> None:
+    """Readiness would lie, and requests wait for it until their time is up."""
+    assert office.board.serving[0] == 0, "nobody has counted yet"
+    office.workers.tick(0)
+    assert office.board.serving[0] == 2
+    child = office.workers.seats[0].child
+    assert child is not None
+    child.condemn("did not finish a batch")
+    office.workers.tick(0)
+    assert office.board.serving[0] == 1
+
+
 def test_the_remains_of_a_worker(office: Office) -> None:
     workers = office.workers
     stuck, other = workers.seats

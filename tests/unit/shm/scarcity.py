@@ -13,7 +13,7 @@ def no_descriptors(but: int = 0) -> Iterator[None]:
     """No descriptor can be had meanwhile, or only so many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
-    limit = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + 1 + but
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         while True:

@@ -34,7 +34,9 @@ def stale() -> list[str]:
 def facts() -> dict[str, Any]:
     """The machine and the versions, as one flat object."""
     if old := stale():
-        raise SystemExit(f"compiled before it was edited: {', '.join(old)}; run make compile again")
+        raise SystemExit(
+            f"compiled before it was edited: {', '.join(old)}; run make compile or make interpret"
+        )
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -41,7 +41,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_configure() -> None:
     if old := stale():
-        pytest.exit(f"compiled before it was edited: {', '.join(old)}; run make interpret", 4)
+        pytest.exit(
+            f"compiled before it was edited: {', '.join(old)}; run make compile or make interpret",
+            4,
+        )
     if "PYTEST_XDIST_WORKER" in os.environ:
         _have_own_dev_shm()
 

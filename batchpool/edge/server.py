@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import socket
@@ -21,6 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from batchpool.edge.connection import Connection, sweep_all
+from batchpool.shm.shortage import descriptor_limit, open_descriptors, text_of
 
 _LOG = logging.getLogger("batchpool.frontend")
 _BACKLOG = 4096
@@ -58,6 +60,7 @@ class Server(uvicorn.Server):
         self._give_up = give_up
         self._protocol = protocol
         self._ends: list[asyncio.TimerHandle] = []
+        self._other_files = -1  # that are open here besides connections
         self.cut = 0  # connections that were cut when the time to drain was up
 
     @contextlib.contextmanager
@@ -117,3 +120,14 @@ class Server(uvicorn.Server):
             if loop.time() - due_s > sweep_s:
                 await asyncio.sleep(_CATCH_UP_S)
             sweep_all(self.server_state.connections, loop.time())
+            self.tell_if_full()
+
+    def tell_if_full(self) -> None:
+        """Say so while no connection more can be taken: the kernel's refusal is met, and the caller
+        turned away, below anything that is asked here."""
+        connections = len(self.server_state.connections)
+        if self._other_files < 0:
+            self._other_files = open_descriptors() - connections
+        if connections + self._other_files >= descriptor_limit() - 1:
+            why = text_of(OSError(errno.EMFILE, ""))
+            _LOG.error("connections are turned away, %d are open: %s", connections, why)

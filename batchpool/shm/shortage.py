@@ -34,8 +34,8 @@ def text_of(exc: Exception) -> str:
     number = number or _probe()
     if number == errno.EMFILE:
         return (
-            f"too many open files: this process may have {_limit()} (RLIMIT_NOFILE); raise"
-            " LimitNOFILE= of its service, or ulimit -n"
+            f"too many open files: this process may have {descriptor_limit()} (RLIMIT_NOFILE);"
+            " raise LimitNOFILE= of its service, or ulimit -n"
         )
     if number == errno.ENFILE:
         return "too many open files on this machine (sysctl fs.file-max)"
@@ -83,21 +83,23 @@ def check_descriptors(what: str, share: float = 1.0) -> None:
 
     share: how much of that must be free.
     """
-    limit = _limit()
+    limit = descriptor_limit()
     kept = int(share * min(_KEPT_MOST, limit // _KEPT_SHARE))
-    if _open_descriptors() + kept >= limit:
+    if open_descriptors() + kept >= limit:
         raise StartError(f"{what}: {text_of(OSError(errno.EMFILE, ''))}")
 
 
-def _limit() -> int:
+def descriptor_limit() -> int:
+    """How many this process may have."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _open_descriptors() -> int:
+def open_descriptors() -> int:
+    """How many it has."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them
     except OSError as exc:
-        return _limit() if is_shortage(exc) else 0
+        return descriptor_limit() if is_shortage(exc) else 0
 
 
 def _probe() -> int | None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from batchpool.edge.connection import Connection, ConnectionLimits
 from batchpool.edge.fastpath import fast_protocol
+from batchpool.shm.shortage import open_descriptors
 from tests.unit.edge.calls import affine, affine_answer, binary, numbers
 from tests.unit.edge.edge_double import Site, calling, edge, request, serving
 from tests.unit.edge.loops import on_loop, until
@@ -269,3 +270,18 @@ async def test_a_caller_that_goes_while_it_sends() -> None:
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
         assert it.pool.port("affine").map.claimed == 0
+
+
+@on_loop
+async def test_that_connections_are_turned_away_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below anything that is asked here: without a word nobody would know."""
+    async with edge(Affine) as it, serving(it) as site:
+        site.server.tell_if_full()
+        assert caplog.messages == []
+        full = open_descriptors() + 1
+        monkeypatch.setattr("batchpool.edge.server.descriptor_limit", lambda: full)
+        site.server.tell_if_full()
+    (message,) = caplog.messages
+    assert message.startswith("connections are turned away, 0 are open: too many open files: this")

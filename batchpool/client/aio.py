@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -29,9 +30,13 @@ class AsyncClient:
     """
 
     def __init__(
-        self, socket: str | None = None, *, timeout_s: float = 10.0, pinned: bool = False
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        timeout_s: float = 10.0,
+        pinned: bool = False,
     ) -> None:
-        self.socket = default_socket() if socket is None else socket
+        self.socket = default_socket() if socket is None else os.fspath(socket)
         self._timeout_s = timeout_s
         self._pinned = pinned
         self._closed = False

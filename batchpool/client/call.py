@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from batchpool.client.port import Port
@@ -51,13 +52,17 @@ class Call:
 
         began: the same call as it was checked for a lane that has moved; its time runs on.
         """
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise InvalidRequest(f"parameters is {parameters!r}; a dict was expected")
         rows = check_rows(port.spec, tensors, parameters)
         if began is not None:
             outputs = began.outputs
-        if timeout_s is None:
-            timeout_s = facts.request_timeout_s
-        if not timeout_s > 0:
-            raise InvalidRequest(f"timeout_s is {timeout_s!r}; a positive number was expected")
+        if outputs is not None and not isinstance(outputs, Iterable):
+            raise InvalidRequest(f"outputs is {outputs!r}; a list of names was expected")
+        given: Any = facts.request_timeout_s if timeout_s is None else timeout_s
+        if not isinstance(given, Real) or not float(given) > 0:  # of numpy too
+            raise InvalidRequest(f"timeout_s is {given!r}; a positive number was expected")
+        timeout_s = float(given)
         try:
             priority = operator.index(priority)  # of numpy too
         except TypeError:

@@ -15,7 +15,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
-from batchpool.shm.shortage import text_of
+from batchpool.shm.shortage import is_shortage, text_of
 
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
@@ -103,19 +103,21 @@ class Session:
 
         Without `attach` it can only `ask`, and takes no place among max_clients.
         """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        try:
-            sock.connect(path)
-        except OSError as exc:
-            sock.close()
-            raise PoolStopped(_cannot_connect(path, exc)) from exc
-        session = cls(Channel(sock), path)
-        try:
-            if attach:
-                session.attach(timeout_s, pinned=pinned)
-        except BaseException:
-            session.close()
-            raise
+        with ExitStack() as undo:
+            try:
+                sock = undo.enter_context(
+                    socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+                )
+                sock.connect(path)
+                session = cls(Channel(sock), path)
+                undo.callback(session.close)
+                if attach:
+                    session.attach(timeout_s, pinned=pinned)
+            except OSError as exc:
+                if is_shortage(exc):
+                    raise NotReady(f"no room here for the pool at {path}: {text_of(exc)}") from exc
+                raise PoolStopped(_cannot_connect(path, exc)) from exc
+            undo.pop_all()
         return session
 
     @property
@@ -140,9 +142,11 @@ class Session:
             raise InternalError(f"the pool at {self.where} sent {len(fds)} descriptors, not 2")
         self.learn(answer)
         board_fd, bell_fd = fds
-        self._board = Board(board_fd)
-        os.close(board_fd)
         self._batcher_bell = Doorbell(bell_fd)
+        try:
+            self._board = Board(board_fd)
+        finally:
+            os.close(board_fd)
 
     def learn(self, facts: dict[str, Any]) -> None:
         """Take what the pool tells of itself, as it is from now on; see pool/facts.py."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -30,8 +31,14 @@ class Client:
     When the pool stops, all under way fails with PoolStopped; the next call connects anew.
     """
 
-    def __init__(self, socket: str | None = None, *, timeout_s: float = 10.0, pinned: bool = False):
-        self.socket = default_socket() if socket is None else socket
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        timeout_s: float = 10.0,
+        pinned: bool = False,
+    ):
+        self.socket = default_socket() if socket is None else os.fspath(socket)
         self._timeout_s, self._pinned = timeout_s, pinned
         self._reaping = Reaping()
         self._turn = self._reaping.turn

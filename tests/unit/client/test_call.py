@@ -23,8 +23,9 @@ def call(**changed: Any) -> Call:
     given: dict[str, Any] = {"timeout_s": None, "outputs": None, "priority": 0, **changed}
     port = new_port()
     return Call.of(
-        port, FACTS, {"x": X}, None, given["outputs"], given["timeout_s"], given["priority"]
-    )
+        port, FACTS, {"x": X}, given.get("parameters"), given["outputs"], given["timeout_s"],
+        given["priority"],
+    )  # fmt: skip
 
 
 def test_without_a_timeout_the_models_own_counts() -> None:
@@ -54,6 +55,9 @@ def test_a_timeout_beyond_all_time_still_fits_the_deadline_word(timeout_s: float
         ({"timeout_s": math.nan}, "timeout_s is nan; a positive number was expected"),
         ({"priority": -1}, "priority is -1; 0 to 255 was expected"),
         ({"priority": 256}, "priority is 256; 0 to 255 was expected"),
+        ({"timeout_s": "3"}, "timeout_s is '3'; a positive number was expected"),
+        ({"parameters": ["k"]}, "parameters is ['k']; a dict was expected"),
+        ({"outputs": 1}, "outputs is 1; a list of names was expected"),
         ({"priority": 3.0}, "priority is 3.0; 0 to 255 was expected"),
         ({"outputs": ["y", "z"]}, "model 'm' has no output 'z'; it has 'y'"),
     ],

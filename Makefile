@@ -43,7 +43,7 @@ serve: $(stamp)serve
 
 # One more than there are cores: many tests wait for something now and then.
 test: lint
-	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope $(PYTEST_ARGS)
+	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(stamp)dev
 	$(bin)/ruff check .

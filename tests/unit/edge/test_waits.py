@@ -63,7 +63,7 @@ async def test_a_stalled_sender_is_told_and_holds_no_slot(sent: bytes, statuses:
                 assert b"connection: close\r\n" in answers
                 assert answers.endswith(b'for 0.1 s","code":"request_timeout"}')
         await no_connections(site)
-        assert site.server.server_state.tasks == set()
+        await until(lambda: not site.server.server_state.tasks, "its task has ended")
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
@@ -93,7 +93,7 @@ async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
         assert answer.headers["connection"] == "close"
         assert answer.headers["x-request-id"] == "slow"
         await no_connections(site)
-        assert site.server.server_state.tasks == set()
+        await until(lambda: not site.server.server_state.tasks, "its task has ended")
         assert it.front.bodies.held_bytes == 0
         counts = it.front.meters.totals().values("http_requests_total", "code", model="affine")
         assert counts == {"408": 1}, "once, on either road"
@@ -252,7 +252,7 @@ async def test_after_a_hundred_disconnects_all_is_as_before() -> None:
         in_batches = tally.rows
         await until(lambda: port.map.claimed == in_batches, "what was queued is taken back")
         assert tally.cancelled == 100 - in_batches
-        assert site.server.server_state.tasks == set()
+        await until(lambda: not site.server.server_state.tasks, "its task has ended")
         it.pool.release()
         await until(lambda: port.map.claimed == 0, "all slots are free")
         assert sum(Two.batches) == in_batches < 100

@@ -99,7 +99,7 @@ def test_closing_in_another_thread_ends_every_call(everyday: Pool) -> None:
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    future = client.submit("slow", tag=[2], seconds=[0.0])
+    future = client.submit("slow", tag=[2], seconds=[2.0])  # it may be the first to run
     until(lambda: everyday.tally("slow")["batches"] > before, "the start of a call")
     client.close()
     assert isinstance(future.exception(1), bp.PoolStopped)

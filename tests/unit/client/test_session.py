@@ -15,7 +15,7 @@ import pytest
 
 from batchpool.client.session import Session
 from batchpool.core.errors import NotReady, PoolStopped
-from tests.unit.shm.scarcity import no_descriptors
+from tests.unit.shm.scarcity import no_descriptors, open_files
 
 NOBODY = 65534
 NO_NAME = 54321  # neither a user's nor a group's
@@ -100,9 +100,9 @@ def test_no_socket_and_nobody_behind_it_are_two_things(place: Path) -> None:
 
 @pytest.mark.parametrize("but", range(3))
 def test_a_client_without_descriptors_is_told_so_and_loses_none(place: Path, but: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     text = f"no room here for the pool at {place}: too many open files: this process may have"
     with no_descriptors(but=but), pytest.raises(NotReady) as caught:
         Session.connect(str(place), timeout_s=0.01)
     assert str(caught.value).startswith((text, f"the pool at {place} did not answer"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before

@@ -13,7 +13,7 @@ from batchpool.core.errors import StartError
 from batchpool.pool.children import Child, Post, start_child
 from batchpool.shm.channel import close_all, pair
 from tests.unit.pool.watch import ProcessDouble
-from tests.unit.shm.scarcity import no_descriptors
+from tests.unit.shm.scarcity import no_descriptors, open_files
 
 
 class Nursery:
@@ -96,7 +96,7 @@ def test_a_child_that_has_gone_is_told_nothing(nursery: Nursery) -> None:
 
 
 def test_no_descriptor_for_a_child_is_told_and_costs_nothing() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     refused = []
     for but in range(12):
         try:
@@ -107,7 +107,7 @@ def test_no_descriptor_for_a_child_is_told_and_costs_nothing() -> None:
         else:
             child.process.wait()
             child.close()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_files() == before
     text = "cannot start batcher: too many open"
     assert refused == [(but, text) for but in range(len(refused))], "with more it goes too"
     assert 2 <= len(refused) < 12, "two ends of a channel are the least"
@@ -117,9 +117,9 @@ def test_nothing_is_kept_for_a_child_that_was_killed(nursery: Nursery) -> None:
     """It may be long in ending, and what is kept for it holds descriptors of lanes."""
     nursery.fill()
     nursery.child.kill()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     nursery.child.tell({"op": "lane"}, [0, 1])
-    assert (list(nursery.child.outbox), len(os.listdir("/proc/self/fd"))) == ([], before)
+    assert (list(nursery.child.outbox), open_files()) == ([], before)
 
 
 def test_a_post_that_nobody_can_be_had_for_waits_longer_each_time() -> None:

@@ -27,7 +27,7 @@ from batchpool.shm.recorder import Recorder
 from batchpool.shm.segment import create
 from tests.unit.meters import new_meters
 from tests.unit.pool.test_changes import plan
-from tests.unit.shm.scarcity import no_descriptors
+from tests.unit.shm.scarcity import no_descriptors, open_files
 
 
 class Office:
@@ -143,7 +143,7 @@ def test_a_lane_for_which_there_is_no_descriptor_costs_nothing(
     def full(fd: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", full)
         answer, _ = office.ask("lane", model="b")
@@ -152,7 +152,7 @@ def test_a_lane_for_which_there_is_no_descriptor_costs_nothing(
         r" \(RLIMIT_NOFILE\); raise LimitNOFILE= of its service, or ulimit -n",
         answer["error"],
     )
-    assert (len(os.listdir("/proc/self/fd")), list(office.book)) == (before, [])
+    assert (open_files(), list(office.book)) == (before, [])
     for _ in range(8):  # every number is free still
         office.open_lane(office.attached, office.plan.models[0], handed=True)
 
@@ -163,7 +163,7 @@ def test_front_ends_get_their_lanes_although_clients_have_taken_all_they_may(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(40)]
     # Two are free, and clients may not take an eighth of them all.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 2, hard))
     try:
         refused, _ = office.ask("lane", model="b")
         assert refused["error"].startswith("cannot open another lane: too many open files: ")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def open_files() -> int:
+    """How many this process has, without those of what other tests have left to the collector."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
 @contextmanager
 def no_descriptors(but: int = 0) -> Iterator[None]:
     """No descriptor can be had meanwhile, or only so many."""
+    gc.collect()  # what it gives back meanwhile could be had
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
     limit = max(map(int, os.listdir("/proc/self/fd"))) + 1 + but

@@ -11,28 +11,17 @@ checkout after `make compile` and in one without, in turns, to see what that gai
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import shutil
-import subprocess
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from bench.http import post
+from bench.http import post, run_wrk
 from bench.machine import report, spread
 from bench.models import WIDTH
 from bench.serving import serving
-
-_SCRIPT = """
-local file = io.open(%s, "rb")
-wrk.method, wrk.body = "POST", file:read("*a")
-wrk.headers["Content-Type"] = "application/octet-stream"
-wrk.headers["Inference-Header-Content-Length"] = "0"
-"""
 
 
 def _ran_ns(pid: int) -> int:
@@ -46,43 +35,26 @@ def _ran_ns(pid: int) -> int:
     return ran
 
 
-def _load(connections: int, seconds: int, script: Path, url: str) -> tuple[int, float]:
-    """How many requests were answered, and how many a second. All must be answered 200."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if "Non-2xx" in said or "Socket errors" in said:
-        raise SystemExit(f"not every request was answered:\n{said}")
-    answered = re.search(r"(\d+) requests in", said)
-    rate = re.search(r"Requests/sec:\s+([\d.]+)", said)
-    assert answered is not None
-    assert rate is not None
-    return int(answered[1]), float(rate[1])
-
-
 def costs(connections: Iterable[int], rounds: int, seconds: int) -> dict[str, list[float]]:
     """Figures of each round by what they are of; the first round of each load warms up."""
     found: dict[str, list[float]] = defaultdict(list)
     x = np.random.default_rng(7).standard_normal(WIDTH, dtype=np.float32)
     flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "0")
-    with tempfile.TemporaryDirectory() as folder, serving(["bench.models:Affine"], *flags) as pool:
-        body, script = Path(folder, "body"), Path(folder, "raw.lua")
-        body.write_bytes(x.tobytes())
-        script.write_text(_SCRIPT % json.dumps(str(body)))
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
+    with serving(["bench.models:Affine"], *flags) as pool:
         url = f"http://127.0.0.1:{pool.port}/v2/models/affine/infer"
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": "0",
-        }
-        if not post(url, x.tobytes(), headers).endswith((x * 2 + 1).tobytes()):
+        expected = post(url, x.tobytes(), headers)
+        if not expected.endswith((x * 2 + 1).tobytes()):
             raise SystemExit("the first answer is wrong")
         pids = {name: pid for name, pid in pool.pids().items() if name != "supervisor"}
         for n in connections:
             for turn in range(rounds + 1):
                 before = {name: _ran_ns(pid) for name, pid in pids.items()}
-                answered, rate = _load(n, seconds, script, url)
-                us = {k: (_ran_ns(pid) - before[k]) / answered / 1e3 for k, pid in pids.items()}
+                load = run_wrk(url, x.tobytes(), expected, headers, n, seconds)
+                ran_ns = {name: _ran_ns(pid) - before[name] for name, pid in pids.items()}
+                us = {name: ns / load["right"] / 1e3 for name, ns in ran_ns.items()}
                 if turn:
-                    found[f"{n} connections: requests/s"].append(rate)
+                    found[f"{n} connections: requests/s"].append(load["rate"])
                     found[f"{n} connections: us a request"].append(sum(us.values()))
                     for name, spent_us in us.items():
                         found[f"{n} connections: us a request, {name}"].append(spent_us)

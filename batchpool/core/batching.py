@@ -6,7 +6,8 @@ The queue is in the order of service (core/queue.py); a batch is the first rows 
 that may share one: of one bucket, whose lanes the worker has mapped. A partial batch goes to
 an idle worker only: while a worker is busy, more rows may still join without starting later.
 A full batch may also queue behind the one a worker runs (up to `depth` in flight, and AHEAD more
-where batches are short), so that the worker never idles between two batches.
+where batches are short), so that the worker never idles between two batches; but not behind
+the first one, of which nobody knows how long it takes.
 
 When a partial batch leaves an idle worker no longer waiting:
 
@@ -25,7 +26,7 @@ Invariants, which are the property tests too:
 
     - never more than max_batch rows in a batch, never two buckets, and never a row twice;
     - nothing for a worker that is closed;
-    - a full batch never waits while a worker is free;
+    - a full batch never waits while a worker is free: idle, or with room behind what it runs;
     - nobody waits longer than the policy's limit, counted from submission, while a worker is
       idle;
     - in the order of service among the rows of a bucket that a worker may run;
@@ -238,7 +239,9 @@ class _Shift:
         if reason is not _FULL:
             return 1
         depth, time = self.limits.depth, self.workers[number].time
-        if self.load[number] < depth or time is None or not time.known:
+        if time is not None and not time.known:
+            return 1  # what it has may take for ever
+        if self.load[number] < depth or time is None:
             return depth
         return depth + (AHEAD if time.mean_ns(self.limits.max_batch) < _SHORT_NS else 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from batchpool.core.queue import I64, Field, least
 
 _WORTH = 0.25  # what the rows of a batch should take at least, of its fixed cost
 _SURE_AFTER = 16  # batches
+_SOON_NS = 1_000_000  # what is farther off need not be known to the moment
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -132,7 +134,8 @@ def too_late(
     Nothing changes until the worker of a batch should be free. From then on, as long as it is not
     (or its rows wait for company), the answer is later by as much as the time that goes by; with a
     worker that is overdue, by twice as much from now on, since it is expected to take as long
-    again as it has taken.
+    again as it has taken. With several workers that holds while every batch keeps its worker; a
+    moment soon at which that may not be so any more is looked for with the queue as it is then.
     """
     lines = _Lines(now_ns, workers, limits)
     rows = np.arange(queue.shape[1]) if live is None else np.flatnonzero(live)
@@ -140,7 +143,27 @@ def too_late(
         return _NONE, NEVER_NS
     allowed_ns = int(lines.allowed_ns)
     due_ns = np.minimum(queue[Field.SUBMIT_NS, rows] + allowed_ns, queue[Field.DEADLINE_NS, rows])
-    refused, again_ns = [], NEVER_NS
+    late, again_ns, shuffled_ns = _run(lines, due_ns)
+    if shuffled_ns < again_ns:
+        kept_ns = np.delete(due_ns, late)
+
+        def any_late(at_ns: int) -> bool:
+            return len(_run(_Lines(at_ns, workers, limits), kept_ns)[0]) > 0
+
+        if shuffled_ns - now_ns >= _SOON_NS:  # something else will happen before that
+            again_ns = shuffled_ns
+        elif any_late(again_ns - 1):
+            again_ns = now_ns + bisect_left(range(now_ns, again_ns), True, key=any_late)
+    return rows[late], again_ns
+
+
+def _run(lines: _Lines, due_ns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int, int]:
+    """The queue, by when each row is due, run in thought: positions of the late; when one of the
+    others would be too if every batch kept its worker; and when one of them may be at the
+    earliest, since a worker that is not free in time has batches of its own taken by others."""
+    rows, late = np.arange(len(due_ns)), []
+    again_ns = shuffled_ns = NEVER_NS
+    first_ns, fastest = lines.soonest()
     while len(rows):
         answered_ns, size, from_ns, pace = lines.next_batch(len(rows))
         in_time = np.flatnonzero(due_ns >= answered_ns)[:size]
@@ -149,11 +172,12 @@ def too_late(
             last = int(in_time[-1]) + 1
             left_ns = least(due_ns[in_time]) - answered_ns
             again_ns = min(again_ns, int(from_ns + left_ns / pace) + 1)
+            shuffled_ns = min(shuffled_ns, int(first_ns + left_ns / fastest) + 1)
         left_out = np.ones(last, dtype=bool)
         left_out[in_time] = False
-        refused.append(rows[:last][left_out])
+        late.append(rows[:last][left_out])
         rows, due_ns = rows[last:], due_ns[last:]
-    return (np.concatenate(refused) if refused else _NONE), again_ns
+    return (np.concatenate(late) if late else _NONE), again_ns, shuffled_ns
 
 
 class _Lines:
@@ -176,6 +200,11 @@ class _Lines:
                 from_ns, pace = now_ns, 2
             self.free.append((float(begins_ns), worker.number, time, from_ns, pace))
         heapq.heapify(self.free)
+
+    def soonest(self) -> tuple[int, int]:
+        """From when on a batch may be later than now foreseen, and by how many times the time that
+        goes by at most."""
+        return min(line[3] for line in self.free), max(line[4] for line in self.free)
 
     def next_batch(self, waiting: int) -> tuple[float, int, int, int]:
         """When the next batch of so many waiting rows is answered at the latest, how many it

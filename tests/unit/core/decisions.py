@@ -230,6 +230,10 @@ class Outcome:
     def known(self, worker: Worker) -> BatchTime | None:
         return worker.time if worker.time is not None and worker.time.known else None
 
+    def room(self, worker: Worker) -> int:
+        """How many full batches it may have in flight at least."""
+        return 1 if worker.time is not None and not worker.time.known else self.limits.depth
+
     def told(self) -> tuple[Any, ...]:
         """The whole decision in plain values."""
         batches = [(d.worker, d.reason, rows) for d, rows in self.batches]

@@ -7,11 +7,22 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
+from batchpool.core.adaptive import BatchTime
 from batchpool.core.batching import NEVER_NS, Limits, Worker
 from batchpool.core.lifecycle import Reason
 from batchpool.core.queue import Field
-from tests.unit.core.decisions import LANES, Case, Outcome, cases, mask, outcomes
-from tests.unit.core.queued import rows_of
+from tests.unit.core.decisions import (
+    LANES,
+    NOW,
+    Case,
+    Outcome,
+    cases,
+    mask,
+    outcomes,
+    time_of,
+    waiting,
+)
+from tests.unit.core.queued import MS, rows_of
 
 often = settings(max_examples=100, deadline=None)
 
@@ -54,7 +65,7 @@ def test_only_the_late_expire_all_of_them_and_at_once(o: Outcome) -> None:
 def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
     """Of no bucket, whichever is first in the order."""
     for worker in o.open:
-        if o.load[worker.number] < o.limits.depth:
+        if o.load[worker.number] < o.room(worker):
             for rows in o.groups(worker, o.left):
                 assert len(rows) < o.cap(worker)
 
@@ -96,7 +107,7 @@ def test_no_partial_batch_goes_to_a_busy_worker_and_none_past_the_depth(o: Outco
     for dispatch, rows in o.batches:
         if len(rows) < o.cap(o.workers[dispatch.worker]) and not o.limits.bucketed:
             assert load[dispatch.worker] == 0
-        assert load[dispatch.worker] < o.limits.depth
+        assert load[dispatch.worker] < o.room(o.workers[dispatch.worker])
         load[dispatch.worker] += 1
 
 
@@ -227,9 +238,23 @@ def test_the_two_roads_agree_where_workers_are_not_equally_fast(case: Case) -> N
 @given(outcomes(alike=False))
 def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: Outcome) -> None:
     for worker in o.open:
-        if o.load[worker.number] < o.limits.depth:
+        if o.load[worker.number] < o.room(worker):
             for rows in o.groups(worker, o.left):
                 assert len(rows) < o.cap(worker)
+
+
+def test_nothing_stands_behind_a_batch_of_which_nobody_knows_how_long_it_takes() -> None:
+    """The first one of a worker may hang, and another worker is free sooner, whoever that is."""
+    queue, limits = waiting([NOW] * 8), Limits(4, 0)
+    times = (BatchTime(), time_of(MS, 0))
+    for mine, others in zip(times, reversed(times), strict=True):
+        crew = [Worker(0, 1, None, mine, NOW), Worker(1, 1, None, others, NOW + 30 * MS)]
+        known = 0 if mine.known else 1
+        o = Outcome(Case(queue, crew, limits))
+        assert [(d.worker, rows) for d, rows in o.batches][:1] == [(known, [0, 1, 2, 3])]
+        assert o.load[1 - known] == 1
+    idle = Outcome(Case(queue, [Worker(0, 0, None, BatchTime(), NOW)], limits))
+    assert [rows for _, rows in idle.batches] == [[0, 1, 2, 3]]
 
 
 def test_an_empty_queue_wakes_nobody() -> None:

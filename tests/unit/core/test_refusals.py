@@ -334,3 +334,18 @@ def test_of_batches_that_take_twice_as_long_only_the_first_makes_anybody_late(nt
     assert max(pool.waited_ms(later)) <= 25
     assert len(pool.done_ns) + len(pool.refused) == 8 * 4000
     assert len(pool.done_ns) >= 0.95 * 2000 / (8.2 * (1 + 1 / nth)) * 64, "nearly all it can do"
+
+
+def test_a_batch_that_the_other_worker_takes_instead_is_refused_in_time_too() -> None:
+    """Rows of 1 ms in batches of 4. The third batch is foreseen on the worker that should be free
+    in 7 ms; when neither is free by then, it stands behind a batch of either. Of it, the oldest
+    row is due first: alone on the other worker, 4 + 1.02 ms later."""
+    time = time_of(0, MS, 1.02)
+    crew = [Worker(0, 1, None, time, NOW + 7 * MS), Worker(1, 1, None, time, NOW)]
+    limits = replace(TARGET, max_batch=4, depth=1, target_ns=40 * MS)
+    case = Case(waiting([*[NOW] * 10, NOW - 4 * MS]), crew, limits)
+    assert refusals(case) == [
+        (2498 * MS // 100 + 1, [10]),
+        (2796 * MS // 100 + 1, [8, 9]),
+        (2992 * MS // 100 + 1, [*range(8)]),
+    ]

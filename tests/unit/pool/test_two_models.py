@@ -29,6 +29,7 @@ def two_models() -> Batcher:
         member.records.lanes[:] = 1
         member.records.outcome[:] = int(Outcome.OK)
         batcher.add_worker(member)
+        member.time.took(8, 2 * MS)
     return batcher
 
 

@@ -15,7 +15,8 @@ SERVE_ARGS ?=
 PIP_ARGS ?=
 
 bin := $(VENV)/bin
-compiling = HATCH_BUILD_HOOK_ENABLE_MYPYC=1
+# Without warnings, which nobody can act on in generated C: looking for them takes long.
+compiling = HATCH_BUILD_HOOK_ENABLE_MYPYC=1 CFLAGS="$$CFLAGS -w"
 # A stamp holds the directory of the checkout that it was installed from: an environment
 # shared by two checkouts is installed again when the other one takes its turn.
 stamp := $(VENV)/.batchpool-

@@ -30,7 +30,9 @@ AGAIN = [
     "tests/unit/pool/test_two_models.py",
     "tests/unit/pool/test_worker.py",
     "tests/unit/edge/test_fastpath_states.py",
-    "tests/process/test_http_road.py",
+    "tests/process/test_http_road.py::test_requests_of_many_shapes_over_both_roads_at_once",
+    "tests/process/test_http_road.py::test_the_msgpack_form_and_a_local_client_give_the_same",
+    "tests/process/test_http_road.py::test_a_dead_worker_costs_http_callers_only_time",
 ]
 pytestmark = pytest.mark.skipif(
     COMPILED or shutil.which("cc") is None, reason="compiled already, or no C compiler"
@@ -51,7 +53,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(source / "dist")],
         cwd=source,
-        env={**os.environ, "HATCH_BUILD_HOOK_ENABLE_MYPYC": "1"},
+        # Looking for what to warn of in the generated code takes longer than compiling it.
+        env={**os.environ, "HATCH_BUILD_HOOK_ENABLE_MYPYC": "1", "CFLAGS": "-w"},
         check=False,
         capture_output=True,
         text=True,

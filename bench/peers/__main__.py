@@ -65,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     brief.add_argument("--seconds", type=int, default=2, help="of a run of wrk in a round")
     brief.add_argument("--offered", type=float, default=10_000, help="requests/s of the open loop")
     brief.add_argument("--limit-s", type=float, default=490.0)
+    share = short.SWEEP_SHARE
+    brief.add_argument("--sweep-share", type=float, default=share, help="of that, for the sweep")
     brief.add_argument("--out", type=Path, required=True, help="folder")
 
     for measuring in (sweep, rounds, brief):
@@ -133,6 +135,7 @@ def _measure(args: argparse.Namespace, envs: Envs) -> None:
             offered_per_s=args.offered,
             pin=args.pin,
             limit_s=args.limit_s,
+            sweep_share=args.sweep_share,
         )
         print("\n" + markdown(short.short(wanted, stage, args.out)))
         return

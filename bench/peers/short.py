@@ -30,7 +30,7 @@ from bench.peers.settings import Setting
 from bench.peers.stage import Stage
 from bench.peers.sweep import attempt, best, values_of
 
-_SWEEP_SHARE = 0.36  # of the time, for all peers together
+SWEEP_SHARE = 0.36  # of the time, for all peers together
 _START_S = 90.0  # that a server may take; the first one reads torch from the disk
 _BARE_S = 25.0  # with the import of torch
 _HANGS_S = 45.0  # beyond its time all is given up
@@ -46,7 +46,7 @@ class TooLate(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `short` was asked for. pin: "yes", "no" or "auto"."""
+    """What `short` was asked for. pin: "yes", "no" or "auto". sweep_share: of limit_s."""
 
     peers: Sequence[str]
     model: str
@@ -58,6 +58,7 @@ class Wanted:
     offered_per_s: float
     pin: str
     limit_s: float
+    sweep_share: float = SWEEP_SHARE
 
     @property
     def plan(self) -> list[tuple[int, int]]:
@@ -70,8 +71,8 @@ def grid_of(name: str, cores: int) -> tuple[Setting, Mapping[str, tuple[Any, ...
     """Where a sweep starts, and what it tries."""
     few, some, half = (max(1, cores * n // 8) for n in (2, 3, 4))
     if name == OURSELVES:
-        counts = {"apis": (few, some, half), "workers": (1, 2)}
-        return Setting(1, few, 256, 1), counts | {"max_batch": (256, 128, 512), "wait_ms": (1, 4)}
+        keys = {"apis": (few, some, half, max(1, few // 2)), "wait_ms": (1, 0, 4)}
+        return Setting(1, few, 256, 1), keys | {"workers": (1, 2), "max_batch": (256, 128, 512)}
     if name == "mosec":
         counts = {"workers": (few, max(1, few // 2), some, half)}
         return Setting(few, 1, 64, 1), counts | {"max_batch": (64, 128, 256), "wait_ms": (1, 2)}
@@ -115,8 +116,8 @@ class Short:
         names = list(usable(self.found, self.stage.envs, self.wanted.peers, [self.wanted.model]))
         for number, name in enumerate(names):
             spent_s = self.passed_s()
-            share_s = (_SWEEP_SHARE * self.wanted.limit_s - spent_s) / (len(names) - number)
-            self._sweep(name, spent_s + share_s)
+            until_s = self.wanted.sweep_share * self.wanted.limit_s
+            self._sweep(name, spent_s + (until_s - spent_s) / (len(names) - number))
             self.told(self.found)
 
     def _sweep(self, name: str, until_s: float) -> None:

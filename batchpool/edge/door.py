@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from zlib import crc32
 
 from batchpool.client.port import Pending, Port
@@ -51,19 +50,23 @@ _LONG_TO_COMPRESS_BYTES = 128 * 1024
 _WORTH_COMPRESSING_BYTES = 1024
 
 
-@dataclass(slots=True)
 class Arrival:
     """What is known of a request when its headers are complete.
 
     headers: lower-case names.  flow: who must be fair to whom, 32 bits, not 0.
     at_ns: CLOCK_MONOTONIC; the request's own timeout counts from here.  priority: of its
     header, once it was admitted.
+
+    There is one for each request: a dataclass, once compiled, takes several times as long to make.
     """
 
-    headers: Headers
-    flow: int
-    at_ns: int
-    priority: int = 0
+    __slots__ = ("at_ns", "flow", "headers", "priority")
+
+    def __init__(self, headers: Headers, flow: int, at_ns: int, priority: int = 0) -> None:
+        self.headers = headers
+        self.flow = flow
+        self.at_ns = at_ns
+        self.priority = priority
 
     def again(self) -> Arrival:
         """An arrival now, of a request with the same headers from the same peer."""

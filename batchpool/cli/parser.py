@@ -27,7 +27,7 @@ from batchpool.cli.operate import (
 )
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
-from batchpool.core.compiled import COMPILED
+from batchpool.core.compiled import CODE
 from batchpool.core.flags import add_flags
 from batchpool.core.manual import EXAMPLE_IMPORT
 
@@ -135,8 +135,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    kind = "compiled" if COMPILED else "interpreted"
-    version = f"batchpool {_version()} ({kind})"
+    version = f"batchpool {_version()} ({CODE})"
     parser.add_argument("--version", action="version", version=version)
     commands: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True

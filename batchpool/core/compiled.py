@@ -5,3 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 COMPILED: Final = not __file__.endswith(".py")
+CODE: Final = "compiled" if COMPILED else "interpreted"

@@ -238,7 +238,10 @@ METRICS: tuple[Metric, ...] = (
         f"{PREFIX}last_reload_timestamp_seconds", GAUGE, "pool",
         "when the last reload ended, Unix time; 0 before the first", per_unit=_NS_PER_S,
     ),
-    _gauge("build_info", "reader", "1; the versions", ("version", "python")),
+    _gauge(
+        "build_info", "reader", "1; the versions, and `code`: compiled or interpreted",
+        ("version", "python", "code"),
+    ),
     _gauge("gpu_memory_used_bytes", "reader", "memory in use, by anybody", ("device", "name")),
     _gauge("gpu_memory_total_bytes", "reader", "memory of the device", ("device", "name")),
     _gauge(

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from batchpool.core import metrics as table
+from batchpool.core.compiled import CODE
 from batchpool.core.metrics import COUNTER, HISTOGRAM, METRICS, metric_of
 from batchpool.core.totals import Totals
 from batchpool.edge.answers import Answer, found
@@ -34,7 +35,7 @@ class Scrape:
     def __init__(self, meters: Meters, gpus: Gpus, version: str) -> None:
         self._meters = meters
         self._gpus = gpus
-        self._build = (version, platform.python_version())
+        self._build = (version, platform.python_version(), CODE)
 
     def __call__(self, accept: bytes = b"") -> Answer:
         """The answer now. accept: the caller's Accept; it may ask for OpenMetrics."""

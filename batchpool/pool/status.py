@@ -125,7 +125,7 @@ def _processes(staff: Staff, pulse: Pulse, now_ns: int) -> list[dict[str, Any]]:
     for number, (row, child) in enumerate(zip(watched, staff.watched(), strict=True)):
         last_ns = None if child is None else pulse.last_ns(number, child.started_ns)
         age_s = row["progress_age_s"] = (
-            None if last_ns is None else round((now_ns - last_ns) / 1e9, 2)
+            None if last_ns is None else round(max(0, now_ns - last_ns) / 1e9, 2)
         )
         if row["state"] in ("running", "serving") and (age_s or 0) > _SILENT_S:
             row["state"] = "not answering"

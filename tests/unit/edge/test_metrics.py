@@ -16,6 +16,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.core import metrics as table
+from batchpool.core.compiled import CODE
 from batchpool.core.lifecycle import Outcome, Reason
 from batchpool.core.metrics import COUNTER, HISTOGRAM, METRICS, metric_of
 from batchpool.edge.front import Front
@@ -142,7 +143,8 @@ def test_what_is_not_known_is_absent() -> None:
     found = parsed(body_of(new_meters(1)))
     names = {name for name, _ in found}
     assert not any("gpu" in name or "queue" in name for name in names)
-    assert ("batchpool_build_info", (("python", _python()), ("version", "1.2.3"))) in found
+    build = (("code", CODE), ("python", _python()), ("version", "1.2.3"))
+    assert ("batchpool_build_info", build) in found
     labelled = {key for key in found if ("model", "") in key[1]}
     assert labelled == set(), "no request was for no model"
 

@@ -82,6 +82,8 @@ def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
     rows = house.rows()
     assert 3 <= rows["batcher"]["progress_age_s"] < 40
     assert 50 <= rows["frontend"]["progress_age_s"] < 90
+    house.pulse.beat(BATCHER, time.monotonic_ns() + 60 * S)  # between two looks at the clock
+    assert str(house.rows()["batcher"]["progress_age_s"]) == "0.0"
     house.frontend.started_ns += 60 * S
     assert house.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"
     house.staff.batcher = None

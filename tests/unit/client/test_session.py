@@ -8,6 +8,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,16 +36,18 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become s
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A socket that listens, in a folder that everybody may search."""
-    folder = tmp_path
-    while folder.stat().st_uid == os.getuid() and folder != Path("/tmp"):
-        folder.chmod(0o755)
-        folder = folder.parent
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.bind(str(tmp_path / "clients"))
+def place() -> Iterator[Path]:
+    """A socket that listens, in a folder that everybody may search: not in one of pytest's, which
+    every run of pytest shuts to others."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock,
+    ):
+        Path(folder).chmod(0o755)
+        path = Path(folder, "clients")
+        sock.bind(str(path))
         sock.listen()
-        yield tmp_path / "clients"
+        yield path
 
 
 def refused(path: Path, uid: int = NOBODY) -> str:

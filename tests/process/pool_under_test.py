@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ import pytest
 import batchpool as bp
 from batchpool.client.control import ask_status
 from batchpool.client.session import Session
+from tests.ports import free_port
 from tests.process.models import NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +52,6 @@ def until(
         if time.monotonic() > give_up:
             raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
         time.sleep(POLL_S)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def command(*arguments: str) -> list[str]:

@@ -13,8 +13,9 @@ import msgpack
 import numpy as np
 
 from batchpool.core.repeats import FIRST
+from tests.ports import free_port
 from tests.process.models import FAULTS
-from tests.process.pool_under_test import ROOT, command, free_port, serving, until
+from tests.process.pool_under_test import ROOT, command, serving, until
 from tests.process.web import Answer, ask
 
 INFER = "/v2/models/faulty/infer"

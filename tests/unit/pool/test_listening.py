@@ -10,12 +10,7 @@ import pytest
 
 from batchpool.core.errors import StartError
 from batchpool.pool.listening import listen_http
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 class Caller:

@@ -110,6 +110,16 @@ class Sides:
         for side in self.sides:
             side.close()
 
+    def first_end(self) -> Side:
+        """The side that ends first."""
+        poll = select.poll()
+        for side in self.sides:
+            poll.register(side.pidfd, select.POLLIN)
+        ready = poll.poll(LONGEST_S * 1000)
+        if not ready:
+            raise SideFailed(f"still running: {', '.join(side.role for side in self.sides)}")
+        return next(side for side in self.sides if side.pidfd == ready[0][0])
+
     def finish(self) -> list[dict[str, Any]]:
         """What each counted. The first that fails ends them all."""
         poll = select.poll()

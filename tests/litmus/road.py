@@ -188,7 +188,7 @@ class Server:
             if self.told.enough:
                 return
             if time.monotonic() > until:
-                raise Broken(f"nobody rang for {stall_s:g} s")
+                raise Broken(f"nobody rang for {stall_s:g} s; {self.echoed} rows are echoed")
 
     def admitted(self, rows: I64, *, again: bool = False) -> None:
         """Check each row against its checksum and against what was seen before."""

@@ -10,7 +10,7 @@ from batchpool.core.layout import lane_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.segment import map_checked, word
 from tests.litmus import places
-from tests.litmus.processes import LONGEST_S, Side, Sides, await_
+from tests.litmus.processes import Side, SideFailed, Sides, await_
 
 
 class Road:
@@ -78,6 +78,8 @@ def die_and_restart(road: Road, rule: str) -> dict[str, Any]:
     """A server that kills itself at a place the rule says; a sound one takes over."""
     server = road.server(rule=rule)
     with Sides(road.client(), server) as sides:
-        assert server.process.wait(LONGEST_S) == -signal.SIGKILL
+        ended = sides.first_end()
+        if ended is not server or server.process.wait() != -signal.SIGKILL:
+            raise SideFailed(f"{ended.role} ended before the death: {ended.counted()}")
         sides.sides.append(road.server())
         return sides.sides[0].enough()

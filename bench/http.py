@@ -99,6 +99,23 @@ def start_echo(port: int) -> subprocess.Popen[bytes]:
     raise SystemExit("the echo server did not start")
 
 
+def need_wrk() -> None:
+    """SystemExit where there is none."""
+    if shutil.which("wrk") is None:
+        raise SystemExit("wrk is missing: apt-get install wrk")
+
+
+def raw_question(port: int) -> tuple[str, bytes, bytes, dict[str, str]]:
+    """A raw row for a pool that serves `Affine`: url, body, the right answer, headers."""
+    x = np.random.default_rng(7).standard_normal(WIDTH, dtype=np.float32)
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
+    url = f"http://127.0.0.1:{port}/v2/models/affine/infer"
+    expected = post(url, x.tobytes(), headers)
+    if not expected.endswith((x * 2 + 1).tobytes()):
+        raise SystemExit("the first answer is wrong")
+    return url, x.tobytes(), expected, headers
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 64, 256])
@@ -107,31 +124,22 @@ def main() -> None:
     parser.add_argument("--frontends", type=int, default=1)
     parser.add_argument("--save")
     args = parser.parse_args()
-    if shutil.which("wrk") is None:
-        raise SystemExit("wrk is missing: apt-get install wrk")
-    x = np.random.default_rng(7).standard_normal(WIDTH, dtype=np.float32)
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Inference-Header-Content-Length": "0",
-    }
+    need_wrk()
     rates: dict[str, list[float]] = {}
     flags = ("--max-wait-ms", "0", "--frontends", str(args.frontends))
     with serving(["bench.models:Affine"], *flags) as served:
-        url = f"http://127.0.0.1:{served.port}/v2/models/affine/infer"
-        expected = post(url, x.tobytes(), headers)
-        if expected[-x.nbytes :] != (x * 2 + 1).tobytes():
-            raise SystemExit("the first answer is wrong")
+        url, body, expected, headers = raw_question(served.port)
         port = free_port()
         echoing = start_echo(port)
         try:
             sides = {
                 "batchpool": (url, expected, headers),
-                "bare echo": (f"http://127.0.0.1:{port}/", x.tobytes(), {}),
+                "bare echo": (f"http://127.0.0.1:{port}/", body, {}),
             }
             for _ in range(args.rounds):
                 for connections in args.connections:
                     for name, (at, right, head) in sides.items():
-                        found = run_wrk(at, x.tobytes(), right, head, connections, args.seconds)
+                        found = run_wrk(at, body, right, head, connections, args.seconds)
                         for what in ("rate", "p50_us", "p99_us"):
                             key = f"{connections} connections, {name}: {what}"
                             rates.setdefault(key, []).append(found[what])

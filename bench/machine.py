@@ -31,12 +31,16 @@ def stale() -> list[str]:
     return sorted(found)
 
 
+def complaint() -> str:
+    """What to do about them, for people; empty if there are none."""
+    old = ", ".join(stale())
+    return old and f"compiled before it was edited: {old}; run make compile or make interpret"
+
+
 def facts() -> dict[str, Any]:
     """The machine and the versions, as one flat object."""
-    if old := stale():
-        raise SystemExit(
-            f"compiled before it was edited: {', '.join(old)}; run make compile or make interpret"
-        )
+    if why := complaint():
+        raise SystemExit(why)
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -11,16 +11,12 @@ checkout after `make compile` and in one without, in turns, to see what that gai
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
-from bench.http import post, run_wrk
+from bench.http import need_wrk, raw_question, run_wrk
 from bench.machine import report, spread
-from bench.models import WIDTH
 from bench.serving import serving
 
 
@@ -38,19 +34,14 @@ def _ran_ns(pid: int) -> int:
 def costs(connections: Iterable[int], rounds: int, seconds: int) -> dict[str, list[float]]:
     """Figures of each round by what they are of; the first round of each load warms up."""
     found: dict[str, list[float]] = defaultdict(list)
-    x = np.random.default_rng(7).standard_normal(WIDTH, dtype=np.float32)
     flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "0")
-    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
     with serving(["bench.models:Affine"], *flags) as pool:
-        url = f"http://127.0.0.1:{pool.port}/v2/models/affine/infer"
-        expected = post(url, x.tobytes(), headers)
-        if not expected.endswith((x * 2 + 1).tobytes()):
-            raise SystemExit("the first answer is wrong")
+        question = raw_question(pool.port)
         pids = {name: pid for name, pid in pool.pids().items() if name != "supervisor"}
         for n in connections:
             for turn in range(rounds + 1):
                 before = {name: _ran_ns(pid) for name, pid in pids.items()}
-                load = run_wrk(url, x.tobytes(), expected, headers, n, seconds)
+                load = run_wrk(*question, n, seconds)
                 ran_ns = {name: _ran_ns(pid) - before[name] for name, pid in pids.items()}
                 us = {name: ns / load["right"] / 1e3 for name, ns in ran_ns.items()}
                 if turn:
@@ -68,8 +59,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--save")
     args = parser.parse_args()
-    if shutil.which("wrk") is None:
-        raise SystemExit("wrk is missing: apt-get install wrk")
+    need_wrk()
     found = costs(args.connections, args.rounds, args.seconds)
     rows = {what: spread(figures, 1) for what, figures in found.items()}
     report("one raw request of 2 KB over HTTP", rows, args.save)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from batchpool.core.compiled import COMPILED
-from bench.machine import stale
+from bench.machine import complaint
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
@@ -40,11 +40,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure() -> None:
-    if old := stale():
-        pytest.exit(
-            f"compiled before it was edited: {', '.join(old)}; run make compile or make interpret",
-            4,
-        )
+    if why := complaint():
+        pytest.exit(why, 4)
     if "PYTEST_XDIST_WORKER" in os.environ:
         _have_own_dev_shm()
 

@@ -112,29 +112,27 @@ class Sides:
 
     def first_end(self) -> Side:
         """The side that ends first."""
-        poll = select.poll()
-        for side in self.sides:
-            poll.register(side.pidfd, select.POLLIN)
-        ready = poll.poll(LONGEST_S * 1000)
-        if not ready:
-            raise SideFailed(f"still running: {', '.join(side.role for side in self.sides)}")
-        return next(side for side in self.sides if side.pidfd == ready[0][0])
+        return _first_of(self.sides, time.monotonic() + LONGEST_S)
 
     def finish(self) -> list[dict[str, Any]]:
         """What each counted. The first that fails ends them all."""
-        poll = select.poll()
-        left = {side.pidfd: side for side in self.sides}
-        for fd in left:
-            poll.register(fd, select.POLLIN)
-        until = time.monotonic() + LONGEST_S
+        left, until = list(self.sides), time.monotonic() + LONGEST_S
         while left:
-            ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
-            if not ready:
-                raise SideFailed(f"still running: {', '.join(s.role for s in left.values())}")
-            for fd, _ in ready:
-                poll.unregister(fd)
-                left.pop(fd).counted()
+            side = _first_of(left, until)
+            side.counted()
+            left.remove(side)
         return [side.counted() for side in self.sides]
+
+
+def _first_of(sides: list[Side], until: float) -> Side:
+    """The one of them that ends first."""
+    poll = select.poll()
+    for side in sides:
+        poll.register(side.pidfd, select.POLLIN)
+    ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
+    if not ready:
+        raise SideFailed(f"still running: {', '.join(side.role for side in sides)}")
+    return next(side for side in sides if side.pidfd == ready[0][0])
 
 
 def await_(ready: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

@@ -56,7 +56,7 @@ format: $(stamp)dev
 	$(bin)/ruff format .
 
 readme: $(stamp)dev
-	$(bin)/python -c 'from pathlib import Path; from batchpool.core.manual import refreshed; \
+	$(bin)/python -c 'from pathlib import Path; from batchpool.core.config.describe import refreshed; \
 		p = Path("README.md"); p.write_text(refreshed(p.read_text()))'
 
 # From the sdist, so that nothing compiled is left in the checkout.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         UnsupportedMediaType,
         WorkerLost,
     )
-    from batchpool.core.tensors import Dim, Tensor
+    from batchpool.core.tensors.spec import Dim, Tensor
     from batchpool.inprocess import InferenceBatcher, batch_inference
     from batchpool.model import Batch, Model
 
@@ -63,8 +63,8 @@ _HOMES = {
     "Client": "client.sync",
     "Batch": "model",
     "Model": "model",
-    "Dim": "core.tensors",
-    "Tensor": "core.tensors",
+    "Dim": "core.tensors.spec",
+    "Tensor": "core.tensors.spec",
     "InferenceBatcher": "inprocess",
     "batch_inference": "inprocess",
 }  # of all others: core.errors

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchpool.core.errors import ConfigError
-from batchpool.core.tensors import ModelSpec, Tensor
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 
 class Batch(Mapping[str, Any]):

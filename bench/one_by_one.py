@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from bench.machine import report, spread
-from bench.open_load import RIGHT, offer
-from bench.policy_models import sleeping
-from bench.serving import serving
+from bench.load.open_load import RIGHT, offer
+from bench.policy_pool.models import sleeping
+from bench.support.machine import report, spread
+from bench.support.serving import serving
 
 GOOD_MS = 100.0
 BASE_MS, ROW_MS = 2.0, 0.02
@@ -32,7 +32,7 @@ def measure(
         running = {
             f"max_batch {n}": stack.enter_context(
                 serving(
-                    ["bench.policy_models:Sleeper"],
+                    ["bench.policy_pool.models:Sleeper"],
                     *("--max-batch", str(n), "--frontends", "1"),
                     env=sleeping(BASE_MS, ROW_MS),
                 )

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from batchpool.examples.mlp import MLP
-from bench.http_load import Plan, run_wrk
-from bench.machine import report, spread
-from bench.scaling_http import head_of
-from bench.serving import serving
-from bench.workloads import FLOOR, WORKLOADS
+from bench.load.http_load import Plan, run_wrk
+from bench.scaling.http import head_of
+from bench.scaling.workloads import FLOOR, WORKLOADS
+from bench.support.machine import report, spread
+from bench.support.serving import serving
 
 _WAYS = ("free", "pinned", "load apart")
 _PCI = Path("/sys/bus/pci/devices")

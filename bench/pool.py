@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 import batchpool as bp
-from bench.machine import percentile, report, spread
-from bench.models import WIDTH
-from bench.serving import Served, cpu_seconds, serving
+from bench.support.machine import percentile, report, spread
+from bench.support.models import WIDTH
+from bench.support.serving import Served, cpu_seconds, serving
 
 MODEL = "affine"
 OUTSTANDING = 256
@@ -124,12 +124,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--save")
     args = parser.parse_args()
-    from bench.queues import run_queues
+    from bench.support.queues import run_queues
 
     rates: dict[str, list[float]] = {"submit": [], "infer64": [], "queues": []}
     lone: dict[str, list[float]] = {"p50": [], "p99": []}
     idle: list[float] = []
-    with serving(["bench.models:Affine"], "--max-wait-ms", "0", "--frontends", "1") as served:
+    with serving(
+        ["bench.support.models:Affine"], "--max-wait-ms", "0", "--frontends", "1"
+    ) as served:
         for _ in range(args.rounds):
             for mode in ("submit", "infer64"):
                 done = run_clients(mode, served, args.clients, args.seconds)

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.http import need_wrk, raw_question, run_wrk
-from bench.machine import report, spread
-from bench.serving import serving
+from bench.support.machine import report, spread
+from bench.support.serving import serving
 
 
 def _ran_ns(pid: int) -> int:
@@ -35,7 +35,7 @@ def costs(connections: Iterable[int], rounds: int, seconds: int) -> dict[str, li
     """Figures of each round by what they are of; the first round of each load warms up."""
     found: dict[str, list[float]] = defaultdict(list)
     flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "0")
-    with serving(["bench.models:Affine"], *flags) as pool:
+    with serving(["bench.support.models:Affine"], *flags) as pool:
         question = raw_question(pool.port)
         pids = {name: pid for name, pid in pool.pids().items() if name != "supervisor"}
         for n in connections:

@@ -26,11 +26,11 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.client.session import Session
-from bench.machine import percentile, report, spread
-from bench.models import WIDTH, Affine
-from bench.serving import Served, serving
+from bench.support.machine import percentile, report, spread
+from bench.support.models import WIDTH, Affine
+from bench.support.serving import Served, serving
 
-MODEL = "bench.models:Affine"
+MODEL = "bench.support.models:Affine"
 WORKER = "worker 0 of affine"
 PATH = "/v2/models/affine/infer"
 RAW = {"Inference-Header-Content-Length": "0"}
@@ -40,7 +40,7 @@ X = np.arange(WIDTH, dtype=np.float32)[None]
 STARTS = {
     "python": "pass",
     "python, numpy": "import numpy",
-    "python and all a worker imports": "import batchpool.pool.worker_process",
+    "python and all a worker imports": "import batchpool.worker.process",
 }
 
 Ask = Callable[[float | None], bool]  # timeout, s -> whether it was served; raises bp.PoolError
@@ -142,7 +142,7 @@ def start_s(code: str, count: int) -> list[float]:
 def load_and_warm_up_s(count: int) -> list[float]:
     """What a worker does of its own between its imports and ready, in this process."""
     from batchpool.model import spec_of
-    from batchpool.pool.runner import NumpyRunner
+    from batchpool.worker.backends.cpu import NumpyRunner
 
     took = []
     for _ in range(count):

@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import percentile, report
-from bench.serving import Served, await_ready, serving
-from bench.versions import FILE
+from bench.support.machine import percentile, report
+from bench.support.serving import Served, await_ready, serving
+from bench.support.versions import FILE
 
-MODEL = "bench.versions:Version"
+MODEL = "bench.support.versions:Version"
 CONNECTIONS = 32
 _HEAD = b"inference-header-content-length: "
 

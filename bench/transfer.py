@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchpool.core.layout import lane_layout
-from batchpool.core.tensors import ModelSpec, Tensor
-from batchpool.pool import transfer as rules
-from batchpool.pool.gather import Part, load_input, parts_of
-from batchpool.pool.transfer import Transfer
+from batchpool.core.layout.segments import lane_layout
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
-from bench.machine import report
+from batchpool.worker.backends import cuda_transfer as rules
+from batchpool.worker.backends.cuda_transfer import Transfer
+from batchpool.worker.gather import Part, load_input, parts_of
+from bench.support.machine import report
 
 ROWS = 64
 KIB = 1024

@@ -6,7 +6,7 @@
 
 A real worker with real lanes and records in one process; the batcher's side fills its ring before
 each step, outside the timing. Each batch has its rows from `--parts` lanes, in so many extents
-of each. Beside it stands the bare loop of bench.scaling, in turns. The parts of a step are timed
+of each. Beside it stands the bare loop of bench.scaling.__main__, in turns. The parts of a step are timed
 by wrapping the functions that do them, which costs about 0.3 us a call.
 """
 
@@ -22,21 +22,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchpool.core.layout import lane_layout, worker_layout
-from batchpool.core.lifecycle import Outcome, Reason
-from batchpool.core.queue import FIELDS, Field
+from batchpool.batcher.worker import CrewMember
+from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.scheduler.queue import FIELDS, Field
 from batchpool.model import spec_of
-from batchpool.pool import child, worker
-from batchpool.pool.crew import CrewMember
-from batchpool.pool.describe import load_class
-from batchpool.pool.runner import make_runner
-from batchpool.pool.warm_up import warm_up, warm_up_rows
+from batchpool.process import bootstrap
 from batchpool.shm.lane import Lane
-from batchpool.shm.records import Records
 from batchpool.shm.segment import create, map_checked
-from bench.machine import report, spread
-from bench.scaling_bare import Bare
-from bench.workloads import WORKLOADS
+from batchpool.shm.worker_segment import Records
+from batchpool.worker import worker
+from batchpool.worker.backends.cpu import make_runner
+from batchpool.worker.describe import load_class
+from batchpool.worker.warm_up import warm_up, warm_up_rows
+from bench.scaling.bare import Bare
+from bench.scaling.workloads import WORKLOADS
+from bench.support.machine import report, spread
 
 _WARM_BATCHES = 30
 _IN_RING = 3
@@ -154,7 +155,7 @@ def main() -> None:
     of = WORKLOADS[args.model]
     bare = Bare(of, args.device, of.make_rows())
     bare.right, _ = bare.all_answers([args.rows])
-    child.settle()
+    bootstrap.settle()
     scene.run(_WARM_BATCHES)
     walls, cpus, bares = [], [], []
     for _ in range(args.rounds):

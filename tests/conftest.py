@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from batchpool.core.compiled import COMPILED
-from bench.machine import complaint
+from bench.support.machine import complaint
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from batchpool.pool.signals import hangups_kept
+from batchpool.supervisor.host.signals import hangups_kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     with hangups_kept() if words[:1] == ["serve"] else nullcontext():
         # Only now: it takes longer than all that is needed before.
-        from batchpool.cli.outcome import run
+        from batchpool.cli.exit_status import run
 
         return run(words)
 

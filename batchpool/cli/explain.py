@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from batchpool.core.flags import model_of
-from batchpool.core.manual import example_toml
+from batchpool.core.config.describe import example_toml
+from batchpool.core.config.flags import model_of
 
 
 def layout(args: argparse.Namespace) -> int:
-    from batchpool.core.layout import lane_layout
-    from batchpool.pool.described import describe
-    from batchpool.pool.plan import auto_slots
+    from batchpool.core.layout.segments import lane_layout
+    from batchpool.supervisor.plan.plan import auto_slots
+    from batchpool.supervisor.plan.probe_model import describe
 
     model = replace(
         model_of(args.model, "model"), **({} if args.slots is None else {"slots": args.slots})

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from batchpool.cli.configured import pool_socket
+from batchpool.cli.config_source import pool_socket
 from batchpool.core.errors import PoolError, StartError
 
 _Answer = TypeVar("_Answer")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from batchpool.cli.configured import add_config_argument, add_pool_arguments
+from batchpool.cli.config_source import add_config_argument, add_pool_arguments
 from batchpool.cli.explain import config, layout
 from batchpool.cli.operate import (
     DRAIN_EPILOG,
@@ -28,8 +28,8 @@ from batchpool.cli.operate import (
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
 from batchpool.core.compiled import CODE
-from batchpool.core.flags import add_flags
-from batchpool.core.manual import EXAMPLE_IMPORT
+from batchpool.core.config.describe import EXAMPLE_IMPORT
+from batchpool.core.config.flags import add_flags
 
 EXIT_USAGE = 2
 

@@ -6,19 +6,19 @@ import argparse
 import logging
 import os
 
-from batchpool.cli.configured import config_of
+from batchpool.cli.config_source import config_of
+from batchpool.core.config.paths import socket_path
 from batchpool.core.errors import ConfigError, StartError
-from batchpool.core.places import socket_path
 
 
 def serve(args: argparse.Namespace) -> int:
-    from batchpool.pool import logs
-    from batchpool.pool.activation import take_sockets
-    from batchpool.pool.herald import tell_of_survey
-    from batchpool.pool.notify import take_notifier
-    from batchpool.pool.survey import survey
-    from batchpool.shm.limits import check_room, read_limits
-    from batchpool.shm.shortage import descriptors_lack, named
+    from batchpool.log import setup
+    from batchpool.shm.memory_limits import check_room, read_limits
+    from batchpool.shm.resource_errors import descriptors_lack, named
+    from batchpool.supervisor.host.sd_notify import take_notifier
+    from batchpool.supervisor.host.service_status import tell_of_survey
+    from batchpool.supervisor.host.socket_activation import take_sockets
+    from batchpool.supervisor.plan.discover import survey
 
     # What systemd passes is for this process: taken before another is started.
     notifier = take_notifier(os.environ, os.getpid())
@@ -27,7 +27,7 @@ def serve(args: argparse.Namespace) -> int:
             activated = take_sockets(os.environ, os.getpid())
             config = config_of(args)
             server = config.server
-            logs.set_up("supervisor", "supervisor", server.log_level, server.log_format)
+            setup.set_up("supervisor", "supervisor", server.log_level, server.log_format)
             path = socket_path(config.server, os.environ, os.getuid())
             config = activated.configured(config, path)
             tell_of_survey(notifier, config)
@@ -35,7 +35,7 @@ def serve(args: argparse.Namespace) -> int:
             check_room(plan.reserved_bytes, read_limits())
             if lack := descriptors_lack(plan.descriptors):
                 logging.getLogger("batchpool.supervisor").warning("%s", lack)
-            from batchpool.pool import supervisor
+            from batchpool.supervisor import supervisor
 
             return supervisor.run(plan, notifier, activated, args.words)
     except (ConfigError, StartError) as exc:
@@ -46,10 +46,10 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    from batchpool.cli.vacancy import port_state
-    from batchpool.pool.survey import survey
-    from batchpool.shm.limits import check_room, read_limits
-    from batchpool.shm.shortage import descriptors_lack
+    from batchpool.cli.port_check import port_state
+    from batchpool.shm.memory_limits import check_room, read_limits
+    from batchpool.shm.resource_errors import descriptors_lack
+    from batchpool.supervisor.plan.discover import survey
 
     plan = survey(config_of(args), os.environ)
     print(plan.text(), flush=True)

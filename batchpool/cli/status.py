@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from batchpool.cli.configured import pool_socket
-from batchpool.cli.table import status_text
+from batchpool.cli.config_source import pool_socket
+from batchpool.cli.tables import status_text
 from batchpool.core.errors import PoolError, StartError
 
 SOME_BATCHES = 20

@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import Any
 
 from batchpool.client.call import Call, default_socket
-from batchpool.client.port import Pending, Port
-from batchpool.client.process import this_process
-from batchpool.client.reactor import Reactor
+from batchpool.client.chunks import cut, join, window_rows
+from batchpool.client.lane_client import Pending, Port
+from batchpool.client.loop import Reactor
+from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
 from batchpool.client.session import Session
-from batchpool.client.windows import cut, join, window_rows
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
-from batchpool.core.tensors import Array, Rows
+from batchpool.core.tensors.spec import Array, Rows
 
 
 class AsyncClient:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-from batchpool.client.port import Port
+from batchpool.client.chunks import can_join, part
+from batchpool.client.lane_client import Port
 from batchpool.client.session import ModelFacts
-from batchpool.client.windows import can_join, part
-from batchpool.core.config import ServerConfig
+from batchpool.core.config.paths import socket_path
+from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import InvalidRequest, Moved, WorkerLost
-from batchpool.core.places import socket_path
-from batchpool.core.tensors import ModelSpec, Rows, check_rows
+from batchpool.core.tensors.spec import ModelSpec, Rows, check_rows
 
 _LONGEST_S = 1e9  # over thirty years; infinity has no whole number of ns
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from batchpool.client.flights import flight_of
 from batchpool.client.session import Session
-from batchpool.shm.channel import close_all
-from batchpool.shm.recorder import Recorder
+from batchpool.control.channel import close_all
+from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.flights import flight_of
 
 _LONGEST_S = 1e6  # eleven days
 
@@ -25,7 +25,7 @@ def ask_status(path: str, timeout_s: float = 5.0) -> dict[str, Any]:
 
 
 def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any]]:
-    """The last n batches, newest last, from the flight recorder; see client/flights.py."""
+    """The last n batches, newest last, from the flight recorder; see shm/stats/flights.py."""
     session = Session.connect(path, timeout_s, attach=False)
     try:
         answer, fds = session.ask_for_fds({"op": "batches"}, timeout_s)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import TypeAlias
 
-from batchpool.client.port import Pending, Port
+from batchpool.client.lane_client import Pending, Port
 from batchpool.core.errors import PoolError
-from batchpool.core.tensors import Array
+from batchpool.core.tensors.spec import Array
 
 
 class RowsFuture(Future[dict[str, Array]]):

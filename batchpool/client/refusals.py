@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from batchpool.client.pace import Outage, Pace
+from batchpool.client.backpressure import Outage, Pace
 from batchpool.core.errors import Draining, InternalError, Moved, NotReady, Overloaded, PoolError
-from batchpool.core.lifecycle import Gate
-from batchpool.core.slots import Cause, Refusal, SlotMap
+from batchpool.core.layout.slots import Cause, Refusal, SlotMap
+from batchpool.core.layout.states import Gate
 
 
 class Refusals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from batchpool.client.port import Pending
+from batchpool.client.lane_client import Pending
 from batchpool.core.errors import PoolError
 
 

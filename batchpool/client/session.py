@@ -19,10 +19,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from batchpool.client.board import Board
-from batchpool.client.port import Port
-from batchpool.client.ports import Ports
-from batchpool.client.process import this_process
+from batchpool.client.lane_client import Port
+from batchpool.client.lane_set import Ports
+from batchpool.client.process_id import this_process
+from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.core.errors import (
     InternalError,
     InvalidRequest,
@@ -32,15 +32,15 @@ from batchpool.core.errors import (
     PoolError,
     PoolStopped,
 )
-from batchpool.core.layout import VERSION, lane_layout
-from batchpool.core.lifecycle import Gate
-from batchpool.core.tensors import ModelSpec
-from batchpool.shm.channel import Channel, Closed, close_all
+from batchpool.core.layout.segments import VERSION, lane_layout
+from batchpool.core.layout.states import Gate
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
+from batchpool.shm.pool_state import Board
+from batchpool.shm.resource_errors import is_shortage, text_of
 from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
-from batchpool.shm.shortage import is_shortage, text_of
 
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
@@ -63,7 +63,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, form: dict[str, Any]) -> ModelFacts:
-        """As the pool tells them; see pool/facts.py."""
+        """As the pool tells them; see supervisor/resources/catalog.py."""
         return cls(
             form["entry"],
             ModelSpec.from_wire(form["spec"]),
@@ -149,7 +149,7 @@ class Session:
             os.close(board_fd)
 
     def learn(self, facts: dict[str, Any]) -> None:
-        """Take what the pool tells of itself, as it is from now on; see pool/facts.py."""
+        """Take what the pool tells of itself, as it is from now on; see supervisor/resources/catalog.py."""
         models = map(ModelFacts.of, facts["models"])
         self.models = {model.spec.name: model for model in models}
         self.edition = facts["edition"]

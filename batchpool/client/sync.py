@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from batchpool.client.call import Call, default_socket
+from batchpool.client.chunks import cut, join, window_rows
 from batchpool.client.futures import RowsFuture, failures
-from batchpool.client.port import Pending, Port
-from batchpool.client.process import this_process
-from batchpool.client.reaping import Reaping
+from batchpool.client.lane_client import Pending, Port
+from batchpool.client.process_id import this_process
+from batchpool.client.reaper import Reaping
 from batchpool.client.session import Session
-from batchpool.client.windows import cut, join, window_rows
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolStopped
-from batchpool.core.tensors import Array, Rows
+from batchpool.core.tensors.spec import Array, Rows
 
 
 class Client:

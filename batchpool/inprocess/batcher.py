@@ -9,12 +9,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from batchpool.client.process import this_process
-from batchpool.core.batching import Limits
+from batchpool.client.process_id import this_process
+from batchpool.core.scheduler.decide import Limits
 from batchpool.inprocess.arguments import at_least_one, check_callable, wait_ns
 from batchpool.inprocess.driver import ClockNs, Driver
 from batchpool.inprocess.function import ModelFn, is_async, outputs_of, run
-from batchpool.inprocess.line import Line
+from batchpool.inprocess.queue import Line
 
 
 class InferenceBatcher:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from batchpool.core.batching import NEVER_NS, Limits
 from batchpool.core.errors import ModelError
-from batchpool.inprocess.line import Line
+from batchpool.core.scheduler.decide import NEVER_NS, Limits
+from batchpool.inprocess.queue import Line
 
 ClockNs: TypeAlias = Callable[[], int]
 Request: TypeAlias = "tuple[Any, asyncio.Future[Any]]"  # an input, and the reply to its caller

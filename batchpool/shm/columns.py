@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.layout import Layout, size_columns
-from batchpool.core.tensors import Array, Tensor
+from batchpool.core.layout.segments import Layout, size_columns
+from batchpool.core.tensors.spec import Array, Tensor
 from batchpool.shm.segment import Memory
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"

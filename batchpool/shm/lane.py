@@ -1,7 +1,7 @@
 """A lane: one client's private road to one model, as every side of it sees it.
 
 `Lane` binds a layout to memory and names what stands there. The client's moves are in
-client/port.py, the batcher's in pool/batcher.py, the worker's in pool/worker.py.
+client/lane_client.py, the batcher's in batcher/batcher.py, the worker's in worker/worker.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from batchpool.core.errors import Status
-from batchpool.core.layout import MESSAGE_BYTES, Layout, lane_layout
-from batchpool.core.lifecycle import Gate
-from batchpool.core.tensors import Array, ModelSpec
+from batchpool.core.layout.segments import MESSAGE_BYTES, Layout, lane_layout
+from batchpool.core.layout.states import Gate
+from batchpool.core.tensors.spec import Array, ModelSpec
 from batchpool.shm.columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word

@@ -27,9 +27,9 @@ import numpy as np
 import posix_ipc
 
 from batchpool.core.errors import StartError
-from batchpool.core.layout import HEAD_FIELDS, LANE_MAGIC, VERSION, Column, Layout
-from batchpool.core.tensors import Array
-from batchpool.shm.shortage import text_of
+from batchpool.core.layout.segments import HEAD_FIELDS, LANE_MAGIC, VERSION, Column, Layout
+from batchpool.core.tensors.spec import Array
+from batchpool.shm.resource_errors import text_of
 
 PREFIX = "batchpool"
 _POPULATE_BELOW = 64 * 2**20

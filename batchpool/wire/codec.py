@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchpool.core.tensors import Array, ModelSpec
+from batchpool.core.tensors.spec import Array, ModelSpec
 from batchpool.wire import msgpack_form, oip
+from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.raw import RawAgain, RawForm
 from batchpool.wire.request import (
     MSGPACK,
@@ -18,7 +19,6 @@ from batchpool.wire.request import (
     InferRequest,
     form_of,
 )
-from batchpool.wire.tables import Frame, ModelTables
 
 
 class Codec:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest, TooLarge
-from batchpool.core.tensors import Array, Tensor
+from batchpool.core.tensors.spec import Array, Tensor
 
 _LENGTH = struct.Struct("<I")
 _Element = TypeVar("_Element", bytes, memoryview)

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest, TooLarge
-from batchpool.core.numbers import from_numbers
-from batchpool.core.tensors import Array, Tensor, check_shape
+from batchpool.core.tensors.numbers import from_numbers
+from batchpool.core.tensors.spec import Array, Tensor, check_shape
 from batchpool.wire import elements
 from batchpool.wire.request import Body, brief
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batchpool.core.tensors import ModelSpec, Tensor
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 # Only what works: schedule_policy is the parameters `priority` and `timeout`.
 EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")

@@ -19,9 +19,10 @@ import msgspec
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors import Array
+from batchpool.core.tensors.spec import Array
 from batchpool.wire import elements, parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
+from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.request import (
     MSGPACK,
     Body,
@@ -33,7 +34,6 @@ from batchpool.wire.request import (
     header_timeout_ns,
     sooner,
 )
-from batchpool.wire.tables import ModelTables
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):

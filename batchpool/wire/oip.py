@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors import Array
+from batchpool.core.tensors.spec import Array
 from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
+from batchpool.wire.model_tables import ModelTables, binary_fields
 from batchpool.wire.request import (
     OIP,
     Body,
@@ -35,7 +36,6 @@ from batchpool.wire.request import (
     header_timeout_ns,
     sooner,
 )
-from batchpool.wire.tables import ModelTables, binary_fields
 
 _ABSENT = msgspec.Raw()
 

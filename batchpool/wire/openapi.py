@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from batchpool.core.errors import Cancelled, PoolError, Retryable, all_errors
-from batchpool.core.tensors import ModelSpec
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.wire.curl_samples import curl, sample_request
 from batchpool.wire.request import HEADER_LENGTH, MOST_PRIORITY, PRIORITY, TIMEOUT_MS
-from batchpool.wire.samples import curl, sample_request
 from batchpool.wire.schemas import Json, model_schemas
 
 _ANY_OBJECT: Json = {"type": "object"}

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from batchpool.core.errors import InternalError, InvalidRequest
-from batchpool.core.tensors import Array, Tensor
+from batchpool.core.tensors.spec import Array, Tensor
 from batchpool.wire import elements
 
 _KNOWN_SHAPES = 512

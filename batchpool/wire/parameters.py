@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.wire.model_tables import RESERVED_PREFIX, ModelTables
 from batchpool.wire.request import LONGEST_NS, MOST_PRIORITY, brief
-from batchpool.wire.tables import RESERVED_PREFIX, ModelTables
 
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors import Array, Dim, Rows, check_shape
+from batchpool.core.tensors.spec import Array, Dim, Rows, check_shape
 from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader
+from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.request import (
     RAW,
     Body,
@@ -26,7 +27,6 @@ from batchpool.wire.request import (
     header_priority,
     header_timeout_ns,
 )
-from batchpool.wire.tables import ModelTables
 
 
 class RawAgain:

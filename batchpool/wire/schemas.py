@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.wire.curl_samples import BINARY_ONLY
 from batchpool.wire.request import MOST_PRIORITY
-from batchpool.wire.samples import BINARY_ONLY
 
 Json = dict[str, Any]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import bench.peers
-from bench.machine import report
 from bench.peers import family, short
 from bench.peers.envs import DEFAULT, Envs
 from bench.peers.roster import IN_TURNS, INSTALLED, MODELS, PEERS
@@ -22,6 +21,7 @@ from bench.peers.split import Split, usual
 from bench.peers.stage import Stage
 from bench.peers.sweep import sweep_all
 from bench.peers.table import markdown
+from bench.support.machine import report
 
 _FILES = 1 << 16
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine import version_of
 from bench.peers.roster import INSTALLED, PEERS, Peer
+from bench.support.machine import version_of
 
 DEFAULT = Path("~/.cache/batchpool-peers").expanduser()
 _REQUIREMENTS = Path(__file__).with_name("requirements")

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.children import on_cores
 from bench.peers import family
 from bench.peers.forms import ROW_BYTES, WIDTH, Row
 from bench.peers.quiet import NOISE_CORES, Use, await_quiet, between, look
 from bench.peers.server import GaveUp, Running
 from bench.peers.split import Split, all_cores, move
+from bench.support.children import on_cores
 
 _LUA = Path(__file__).with_name("wrk_peers.lua")
-_TALLY = Path(__file__).parents[1] / "wrk_tally.lua"
+_TALLY = Path(__file__).parents[1] / "load" / "wrk_tally.lua"
 _ROWS = 96
 _AT_ONCE = 16
 _FIRST_VALUES = 8

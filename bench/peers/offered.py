@@ -1,6 +1,6 @@
 """An open loop on one server: so many requests a second, whatever becomes of the answers.
 
-By bench/http_load.py: Poisson times, several processes, a latency counts from the intended time.
+By bench/load/http_load.py: Poisson times, several processes, a latency counts from the intended time.
 Every byte of every answer is judged. Only for servers that take raw bodies.
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.children import Child, on_cores
-from bench.http_load import Plan, offer
+from bench.load.http_load import Plan, offer
 from bench.peers.forms import ROW_BYTES
 from bench.peers.load import Wrk, ask
 from bench.peers.server import GaveUp
 from bench.peers.split import all_cores
+from bench.support.children import Child, on_cores
 
 _CONNECTIONS = 256
 _SENDERS = 4
@@ -35,7 +35,7 @@ def senders(wrk: Wrk) -> Iterator[list[Child]]:
     with ExitStack() as stack:
         with on_cores(cores):
             n = min(_SENDERS, max(1, len(cores) // 2))
-            children = [stack.enter_context(Child("bench.http_load")) for _ in range(n)]
+            children = [stack.enter_context(Child("bench.load.http_load")) for _ in range(n)]
         yield children
 
 

@@ -14,7 +14,7 @@ from bench.peers.settings import Setting
 SERVERS = Path(__file__).with_name("servers")
 MODELS = ("affine", "mlp")
 OURSELVES = "batchpool"
-_OUR_MODELS = {"affine": "bench.models:Affine", "mlp": "batchpool.examples.mlp:MLP"}
+_OUR_MODELS = {"affine": "bench.support.models:Affine", "mlp": "batchpool.examples.mlp:MLP"}
 
 
 @dataclass(frozen=True)

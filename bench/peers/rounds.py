@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.machine import facts
 from bench.peers import settings
 from bench.peers.envs import Envs
 from bench.peers.load import Cell, Questions, measure, questions
@@ -19,6 +18,7 @@ from bench.peers.roster import MODELS, OURSELVES, PEERS, SERVERS, Peer
 from bench.peers.server import GaveUp, environment
 from bench.peers.settings import Setting
 from bench.peers.stage import Stage
+from bench.support.machine import facts
 
 TRIES = 2  # a server that failed so often is not started again
 

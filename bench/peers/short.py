@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.machine import facts
 from bench.peers import settings
 from bench.peers.load import Cell, Questions, measure, questions
 from bench.peers.offered import offered, senders
@@ -29,6 +28,7 @@ from bench.peers.server import GaveUp
 from bench.peers.settings import Setting
 from bench.peers.stage import Stage
 from bench.peers.sweep import attempt, best, values_of
+from bench.support.machine import facts
 
 SWEEP_SHARE = 0.36  # of the time, for all peers together
 _START_S = 90.0  # that a server may take; the first one reads torch from the disk

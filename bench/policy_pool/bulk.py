@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import batchpool as bp
-from bench.children import obey
-from bench.models import WIDTH
-from bench.open_sender import MODEL
+from bench.load.open_sender import MODEL
+from bench.support.children import obey
+from bench.support.models import WIDTH
 
 ROWS = 500  # of a request
 REQUESTS = 21  # under way: 10,500 rows

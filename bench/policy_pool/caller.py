@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 import batchpool as bp
-from bench.children import obey, wait_until
-from bench.models import WIDTH
-from bench.open_sender import MODEL
+from bench.load.open_sender import MODEL
 from bench.policy_pool.bulk import PATH, RAW
+from bench.support.children import obey, wait_until
+from bench.support.models import WIDTH
 
 _LEAST_S, _MOST_S = 0.025, 0.045  # from one row to the next
 

@@ -10,14 +10,14 @@ import os
 
 import numpy as np
 
-from bench.children import on_cores
-from bench.open_load import LATE_MS, REFUSED, RIGHT, Load, Phase, offer
-from bench.policy_loads import PROFILES
-from bench.policy_models import sleeping
+from bench.load.open_load import LATE_MS, REFUSED, RIGHT, Load, Phase, offer
+from bench.policy.loads import PROFILES
+from bench.policy.verdicts import Verdict
 from bench.policy_pool.findings import Findings, Settings
+from bench.policy_pool.models import sleeping
 from bench.policy_pool.sites import SLEEPER
-from bench.policy_verdicts import Verdict
-from bench.scaling_pool import Pool
+from bench.scaling.pool import Pool
+from bench.support.children import on_cores
 
 _STEADY, _SPIKE = 10_000, 30_000
 _STEADY_S, _SPIKE_S, _AFTER_S = 8.0, 2.0, 5.0

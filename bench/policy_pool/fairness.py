@@ -11,16 +11,16 @@ import time
 from contextlib import ExitStack
 
 from batchpool.client.control import ask_status
-from batchpool.core.limits import Limits
-from bench.children import Child
-from bench.policy_fairness import BULK_ROWS
-from bench.policy_loads import PROFILES
-from bench.policy_models import sleeping
+from batchpool.core.scheduler.limits import Limits
+from bench.policy.fairness import BULK_ROWS
+from bench.policy.loads import PROFILES
+from bench.policy.verdicts import Verdict
 from bench.policy_pool.findings import Findings, Settings
+from bench.policy_pool.models import sleeping
 from bench.policy_pool.sites import SLEEPER
-from bench.policy_verdicts import Verdict
-from bench.scaling_pool import Pool
-from bench.serving import Served
+from bench.scaling.pool import Pool
+from bench.support.children import Child
+from bench.support.serving import Served
 
 _PROFILE = "per-call"
 _SECONDS = 12.0

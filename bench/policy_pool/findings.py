@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.machine import facts
-from bench.policy_verdicts import Verdict
+from bench.policy.verdicts import Verdict
+from bench.support.machine import facts
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import batch_gain, one_by_one
+from bench.policy.verdicts import Verdict
 from bench.policy_pool import engine, fairness, target, waits
 from bench.policy_pool.findings import Findings, Settings
-from bench.policy_verdicts import Verdict
 
 _RATE, _ONE_BY_ONE_S = 1000.0, 7.0
 _GAIN_S = 1.0

@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bench.children import on_cores
-from bench.policy_loads import Profile
-from bench.policy_models import sleeping
-from bench.scaling_pool import Pool
-from bench.serving import Served
+from bench.policy.loads import Profile
+from bench.policy_pool.models import sleeping
+from bench.scaling.pool import Pool
+from bench.support.children import on_cores
+from bench.support.serving import Served
 
-SLEEPER = "bench.policy_models:Sleeper"
+SLEEPER = "bench.policy_pool.models:Sleeper"
 _CORES = 3  # of a site: batcher, worker and front end seldom work at once; two senders
 
 T = TypeVar("T")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from bench.open_load import RIGHT, Load, Phase, offer
-from bench.policy_loads import PROFILES
+from bench.load.open_load import RIGHT, Load, Phase, offer
+from bench.policy.loads import PROFILES
+from bench.policy.sweep import MS, TARGET, Point
+from bench.policy.target import Task, target_ns
+from bench.policy.verdicts import of_targets
 from bench.policy_pool.findings import Findings, Settings
 from bench.policy_pool.sites import Site, everywhere, sites
 from bench.policy_pool.waits import (
@@ -17,9 +20,6 @@ from bench.policy_pool.waits import (
     point,
     start_of,
 )
-from bench.policy_sweep import MS, TARGET, Point
-from bench.policy_target import Task, target_ns
-from bench.policy_verdicts import of_targets
 
 _LOADS = (0.05, 0.5, 0.95, 1.1, 2.0)
 _SECONDS = 10.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.open_load import LATE_MS, Load, Phase, offer
-from bench.policy_loads import PROFILES, Profile
+from bench.load.open_load import LATE_MS, Load, Phase, offer
+from bench.policy.loads import PROFILES, Profile
+from bench.policy.sweep import ADAPTIVE, FIXED_MS, fixed
+from bench.policy.verdicts import Verdict, of_sweep
 from bench.policy_pool.findings import Findings, Settings
 from bench.policy_pool.sites import Site, everywhere, sites
-from bench.policy_sweep import ADAPTIVE, FIXED_MS, fixed
-from bench.policy_verdicts import Verdict, of_sweep
 
 PROFILE = "slow-call"
 LOADS = (0.05, 0.5, 0.95, 1.1)
@@ -61,7 +61,7 @@ def late(loads: dict[str, float]) -> Verdict:
 def point(
     load: Load, phases: list[Phase], start_s: float, shape: str, share: float, policy: str
 ) -> dict[str, Any]:
-    """As one of bench/policy_sweep.py."""
+    """As one of bench/policy/sweep.py."""
     figures = load.figures(start_s)
     named = {"profile": PROFILE, "workers": 1, "shape": shape, "load": share, "policy": policy}
     rate = figures["right"] / (sum(seconds for _, seconds in phases) - start_s)

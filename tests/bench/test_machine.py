@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchpool.core.compiled import COMPILED
-from bench import machine
+from bench.support import machine
 
 
 def test_modules_that_were_edited_after_they_were_compiled_are_named(

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.open_load import LATE_MS, RIGHT, Lateness, Load, Plan, lateness
-from bench.open_sender import Account, content_length
+from bench.load.open_load import LATE_MS, RIGHT, Lateness, Load, Plan, lateness
+from bench.load.open_sender import Account, content_length
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from bench.children import on_cores
 from bench.peers.envs import Envs
 from bench.peers.load import questions
 from bench.peers.roster import OURSELVES
@@ -18,6 +17,7 @@ from bench.peers.settings import Setting
 from bench.peers.short import Short, Wanted, grid_of
 from bench.peers.split import Split, move
 from bench.peers.stage import Stage
+from bench.support.children import on_cores
 
 
 def test_a_short_sweep_asks_for_no_more_than_a_machine_has() -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.children import on_cores
-from bench.open_load import LATE_MS, REFUSED, RIGHT, Load
-from bench.policy_loads import PROFILES
+from bench.load.open_load import LATE_MS, REFUSED, RIGHT, Load
+from bench.policy.loads import PROFILES
+from bench.policy.verdicts import Verdict
 from bench.policy_pool.engine import after_spike
 from bench.policy_pool.findings import Findings, Settings, print_verdicts
 from bench.policy_pool.parts import PARTS
 from bench.policy_pool.sites import shares_of_cores
 from bench.policy_pool.waits import PROFILE, late, phases_of, start_of
-from bench.policy_verdicts import Verdict
+from bench.support.children import on_cores
 
 
 @pytest.mark.parametrize("shape", ["poisson", "on-off"])

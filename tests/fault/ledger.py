@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import batchpool as bp
-from batchpool.core.layout import RECORDS
+from batchpool.core.layout.segments import RECORDS
 from tests.process.pool_under_test import Pool, Settings, until
 
 GATE = 1

@@ -13,7 +13,7 @@ import batchpool as bp
 from tests.fault.ledger import ledger_table, open_gate, runs, tags_of
 from tests.fault.test_worker_deaths import restarts, serves_again
 from tests.process.pool_under_test import Pool, serving, until
-from tests.process.test_http_road import connections, infer_url, outputs, probe
+from tests.process.test_http import connections, infer_url, outputs, probe
 
 CALLERS = 16
 KILLS = 3
@@ -51,7 +51,7 @@ class Callers:
 def test_the_only_worker_killed_under_http_load() -> None:
     """C31: a request is delayed, or refused with a time to come back, and served again afterwards.
 
-    With another worker beside it every request is answered: tests/process/test_http_road.py.
+    With another worker beside it every request is answered: tests/process/test_http.py.
     """
 
     async def work() -> Callers:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.core.tensors import Dim, ModelSpec
+from batchpool.core.tensors.spec import Dim, ModelSpec
 from batchpool.model import spec_of
-from batchpool.pool.cuda import CudaRunner
-from batchpool.pool.warm_up import warm_up, warm_up_rows
-from tests.unit.pool.worker_bench import Bench
+from batchpool.worker.backends.cuda import CudaRunner
+from batchpool.worker.warm_up import warm_up, warm_up_rows
+from tests.unit.worker.worker_bench import Bench
 
 SIDE = 256  # of a uint8 image with 3 channels: 192 KiB
 

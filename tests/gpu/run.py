@@ -30,8 +30,8 @@ import torch
 import batchpool as bp
 from batchpool.client.control import ask_status
 from batchpool.examples.mlp import MLP
-from bench.machine import facts, report
-from bench.serving import serving
+from bench.support.machine import facts, report
+from bench.support.serving import serving
 from tests.gpu.copies import check_copies
 
 

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 PAUSE = "__import__('time').sleep(1e-4)"
 DEATH = "__import__('tests.litmus.promises', fromlist=['die_at']).die_at(20)"
 RING = "batchpool.shm.ring"
-PORT = "batchpool.client.port"
-ADMISSION = "batchpool.pool.admission"
+PORT = "batchpool.client.lane_client"
+ADMISSION = "batchpool.batcher.lane"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.layout import Layout, lane_layout
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.layout.segments import Layout, lane_layout
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.segment import Segment, create, map_checked, ring_parts, word
 from tests.litmus.promises import PATIENT_S, Progress
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.client.port import Pending, Port
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.client.lane_client import Pending, Port
 from batchpool.core.errors import Status, TooLarge
-from batchpool.core.layout import lane_layout
-from batchpool.core.lifecycle import Gate, State
-from batchpool.core.queue import I64, Field
-from batchpool.core.slots import bound_of
-from batchpool.core.tensors import Array, Rows, check_rows
-from batchpool.pool.admission import AdmittedLane
+from batchpool.core.layout.segments import lane_layout
+from batchpool.core.layout.slots import bound_of
+from batchpool.core.layout.states import Gate, State
+from batchpool.core.scheduler.queue import I64, Field
+from batchpool.core.tensors.spec import Array, Rows, check_rows
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import Consumer

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from batchpool.core.layout import lane_layout
+from batchpool.core.layout.segments import lane_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.segment import map_checked, word
 from tests.litmus import places

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchpool.core.layout import lane_layout
+from batchpool.core.layout.segments import lane_layout
 from batchpool.shm.segment import map_checked, word
 from tests.litmus import places
 from tests.litmus.processes import Side, Sides, await_, scaled

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchpool.core.slots import bound_of
+from batchpool.core.layout.slots import bound_of
 from tests.litmus.processes import await_, scaled
 from tests.litmus.roads import Road, kill_and_restart
 

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.port import Port
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.worker import CrewMember
+from batchpool.client.lane_client import Port
 from batchpool.core.errors import Status
-from batchpool.core.layout import Column, Layout, lane_layout, worker_layout
-from batchpool.core.lifecycle import Gate, Reason
-from batchpool.core.queue import FIELDS, I64, Field
-from batchpool.core.tensors import ModelSpec, Tensor, check_rows
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.crew import CrewMember
-from batchpool.pool.runner import HostRunner
-from batchpool.pool.worker import Worker
+from batchpool.core.layout.segments import Column, Layout, lane_layout, worker_layout
+from batchpool.core.layout.states import Gate, Reason
+from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.tensors.spec import ModelSpec, Tensor, check_rows
 from batchpool.shm import ring
 from batchpool.shm.lane import Lane
-from batchpool.shm.records import Records
 from batchpool.shm.segment import Segment, create, map_checked
+from batchpool.shm.worker_segment import Records
+from batchpool.worker.backends.cpu import HostRunner
+from batchpool.worker.worker import Worker
 from tests.litmus.mutants import FENCE_MUTANTS, RING_MUTANTS, Mutant
 
 SPEC = ModelSpec(

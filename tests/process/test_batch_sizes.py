@@ -11,7 +11,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.pool_under_test import Pool, Settings, serving
-from tests.process.test_http_road import ask, connections, infer_url, outputs, tensor
+from tests.process.test_http import ask, connections, infer_url, outputs, tensor
 
 SIZED = "tests.process.sized_models"
 TORCH = "tests.process.torch_models"

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.core.layout import VERSION
-from batchpool.shm.channel import Channel, pair
+from batchpool.control.channel import Channel, pair
+from batchpool.core.layout.segments import VERSION
 from tests.process.pool_under_test import ROOT, Pool, serving, until
 
 ONES = np.ones((1, 4), np.float32)

@@ -24,15 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 HOOK = ("tool", "hatch", "build", "targets", "wheel", "hooks", "mypyc")
 AGAIN = [
     "tests/unit/client",
-    "tests/unit/pool/test_admission.py",
-    "tests/unit/pool/test_crew.py",
-    "tests/unit/pool/test_endings.py",
-    "tests/unit/pool/test_two_models.py",
-    "tests/unit/pool/test_worker.py",
-    "tests/unit/edge/test_fastpath_states.py",
-    "tests/process/test_http_road.py::test_requests_of_many_shapes_over_both_roads_at_once",
-    "tests/process/test_http_road.py::test_the_msgpack_form_and_a_local_client_give_the_same",
-    "tests/process/test_http_road.py::test_a_dead_worker_costs_http_callers_only_time",
+    "tests/unit/batcher/test_lane.py",
+    "tests/unit/batcher/test_worker.py",
+    "tests/unit/batcher/test_completion.py",
+    "tests/unit/batcher/test_two_models.py",
+    "tests/unit/worker/test_worker.py",
+    "tests/unit/frontend/fast/test_protocol_states.py",
+    "tests/process/test_http.py::test_requests_of_many_shapes_over_both_roads_at_once",
+    "tests/process/test_http.py::test_the_msgpack_form_and_a_local_client_give_the_same",
+    "tests/process/test_http.py::test_a_dead_worker_costs_http_callers_only_time",
 ]
 pytestmark = pytest.mark.skipif(
     COMPILED or shutil.which("cc") is None, reason="compiled already, or no C compiler"

@@ -17,7 +17,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.pool_under_test import Pool, serving, until
-from tests.process.test_http_road import connections, infer_url, outputs, tensor
+from tests.process.test_http import connections, infer_url, outputs, tensor
 
 SLOTS, BOUND, SHARE = 20, 18, 9
 AT_SHARE = (

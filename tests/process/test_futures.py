@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.core.layout import RECORDS
+from batchpool.core.layout.segments import RECORDS
 from tests.process.models import FAULTS
 from tests.process.pool_under_test import Pool, until
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.client.port import Port
-from batchpool.core.layout import HEAD_FIELDS
-from batchpool.core.lifecycle import Gate, State
+from batchpool.client.lane_client import Port
+from batchpool.core.layout.segments import HEAD_FIELDS
+from batchpool.core.layout.states import Gate, State
 from batchpool.shm.segment import word
 from tests.process.load import Load
 from tests.process.pool_under_test import Pool, serving, until

@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from batchpool.core.repeats import FIRST
+from batchpool.core.text.log_limits import FIRST
 from tests.ports import free_port
 from tests.process.models import FAULTS
 from tests.process.pool_under_test import ROOT, command, serving, until

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchpool.pool.devices import available_cores
+from batchpool.supervisor.plan.devices import available_cores
 from tests.process.pool_under_test import Pool, cpu_ticks, serving
 
 TORCH = {"import": "tests.process.torch_models:Threads"}
@@ -81,6 +81,6 @@ def test_nobody_but_a_worker_imports_the_users_model() -> None:
         assert not others & imported
         for pid in workers:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            assert words[1:4] == [b"-m", b"batchpool.pool", b"worker"], "started by exec"
+            assert words[1:3] == [b"-m", b"batchpool.worker"], "started by exec"
         for pid in others:
             assert "torch" not in Path(f"/proc/{pid}/maps").read_text()

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.core.layout import RECORDS
+from batchpool.core.layout.segments import RECORDS
 from tests.process.pool_under_test import Pool, serving, until
 from tests.process.test_fairness import GATED, claimed, open_gate, soon
-from tests.process.test_http_road import connections, infer_url, outputs, tensor
+from tests.process.test_http import connections, infer_url, outputs, tensor
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import subprocess
 import threading
 from typing import Any
 
-from batchpool.edge.page.broadcast import MOST_VIEWERS
+from batchpool.frontend.dashboard.broadcaster import MOST_VIEWERS
 from tests.process.browser import Browser, Page, browsing
 from tests.process.page_models import HTML
 from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until

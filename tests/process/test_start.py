@@ -205,7 +205,7 @@ def test_too_little_memory_is_refused_in_numbers() -> None:
 
 MAKER = """
 import os, signal, sys
-from batchpool.core.layout import board_layout
+from batchpool.core.layout.segments import board_layout
 from batchpool.shm import segment
 import posix_ipc
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.core.layout import board_layout
+from batchpool.core.layout.segments import board_layout
 from batchpool.shm import segment
 from tests.process.pool_under_test import Pool, shm_names, started, until
 from tests.process.test_client_life import in_child
-from tests.process.test_http_road import probe
+from tests.process.test_http import probe
 from tests.process.test_start import MAKER
 from tests.process.web import ask, outputs
 

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchpool.core.layout import Layout
-from batchpool.pool import batcher as pool_batcher
-from batchpool.pool import takeover
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.ailments import MustRestart
-from batchpool.pool.crew import CrewMember
-from batchpool.pool.tally import Tally
-from batchpool.pool.worker import Worker
+from batchpool.batcher import batcher as pool_batcher
+from batchpool.batcher import recovery
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.metrics import Tally
+from batchpool.batcher.worker import CrewMember
+from batchpool.core.layout.segments import Layout
 from batchpool.shm.lane import Lane
-from batchpool.shm.records import Records
+from batchpool.shm.worker_segment import Records
+from batchpool.worker.device_errors import MustRestart
+from batchpool.worker.worker import Worker
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import SimRunner
 from tests.sim.rules import LaneRules, RecordRules
 
 if TYPE_CHECKING:
     from tests.sim.callers import ClientActor
-    from tests.sim.moving import SimEntry
+    from tests.sim.lane_migration import SimEntry
     from tests.sim.world import World
 
 NEVER_NS = pool_batcher.NEVER_NS
@@ -167,7 +167,7 @@ class BatcherActor(Actor):
             self.add_lane(lane, moved=moved)
         for records in self._crew:
             self.add_worker(records, *self._duties[records.number])
-        takeover.take_over(self.batcher)
+        recovery.take_over(self.batcher)
         for number in self._evicted:
             self.batcher.evict_lane(number)
         for number in self._gone:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchpool.client.port import Pending, Port
+from batchpool.client.lane_client import Pending, Port
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,

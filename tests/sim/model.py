@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors import Array, Dim, ModelSpec, Rows, Tensor, check_rows
-from batchpool.pool.runner import HostRunner
+from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Rows, Tensor, check_rows
+from batchpool.worker.backends.cpu import HostRunner
 from tests.sim.memory import Fault, Killed, Process
 
 X = Tensor("x", "int64", (2,))

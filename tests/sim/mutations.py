@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from batchpool.client.port import Pending, Port
-from batchpool.core.lifecycle import State
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.worker import Worker
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.client.lane_client import Pending, Port
+from batchpool.core.layout.states import State
 from batchpool.shm.ring import Consumer, Producer
+from batchpool.worker.worker import Worker
 from tests.sim.memory import Process
 
 Patch = pytest.MonkeyPatch

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.buckets import Buckets
+from batchpool.batcher import recovery
+from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.completion import Endings
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.worker import CrewMember
 from batchpool.core.errors import Status
-from batchpool.core.layout import RECORDS
-from batchpool.core.lifecycle import State
-from batchpool.core.queue import Field
-from batchpool.core.suspects import Suspects
-from batchpool.pool import takeover
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.batcher import Batcher
-from batchpool.pool.crew import CrewMember
-from batchpool.pool.endings import Endings
+from batchpool.core.layout.segments import RECORDS
+from batchpool.core.layout.states import State
+from batchpool.core.scheduler.bisection import Suspects
+from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.size_buckets import Buckets
 from batchpool.shm.ring import pack, unpack
-from tests.sim import moving
+from tests.sim import lane_migration
 from tests.sim.memory import Process
 from tests.sim.mutations import Always, Deaf, Patch
 from tests.sim.world import World
@@ -278,14 +278,14 @@ def lane_closed_while_its_rows_run(patch: Patch) -> None:
 
 
 def generation_is_not_raised(patch: Patch) -> None:
-    take_over = takeover.take_over
+    take_over = recovery.take_over
 
     def quietly(batcher: Batcher) -> None:
         for lane in batcher.lanes.values():
             lane.lane.generation = Deaf(lane.lane.generation)  # type: ignore[assignment]
         take_over(batcher)
 
-    patch.setattr(takeover, "take_over", quietly)
+    patch.setattr(recovery, "take_over", quietly)
 
 
 def takeover_forgets_queued_rows(patch: Patch) -> None:
@@ -293,22 +293,22 @@ def takeover_forgets_queued_rows(patch: Patch) -> None:
 
 
 def takeover_runs_published_records_again(patch: Patch) -> None:
-    patch.setattr(takeover, "_published", lambda member: set())
+    patch.setattr(recovery, "_published", lambda member: set())
 
 
 def takeover_adopts_rows_in_any_state(patch: Patch) -> None:
-    still = takeover._still
+    still = recovery._still
 
     def all_of(batcher: Batcher, rows: Any, state: State) -> Any:
         parts = [still(batcher, rows[:, i : i + 1].copy(), s) for i in range(rows.shape[1])
                  for s in (State.RUNNING, State.QUEUED, State.DONE)]  # fmt: skip
         return np.concatenate([rows[:, :0], *parts], axis=1)
 
-    patch.setattr(takeover, "_still", all_of)
+    patch.setattr(recovery, "_still", all_of)
 
 
 def takeover_rings_no_worker(patch: Patch) -> None:
-    take_over = takeover.take_over
+    take_over = recovery.take_over
 
     def quietly(batcher: Batcher) -> None:
         rings = {member: member.ring for member in batcher.crew.values()}
@@ -318,7 +318,7 @@ def takeover_rings_no_worker(patch: Patch) -> None:
         for member, ring in rings.items():
             member.ring = ring
 
-    patch.setattr(takeover, "take_over", quietly)
+    patch.setattr(recovery, "take_over", quietly)
 
 
 def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
@@ -354,11 +354,11 @@ def death_counted_before_queued(patch: Patch) -> None:
 
 
 def completion_ring_has_one_entry_a_slot(patch: Patch) -> None:
-    lane_layout = moving.lane_layout
+    lane_layout = lane_migration.lane_layout
 
     def tight(*args: Any) -> Any:
         layout = lane_layout(*args)
         cq = replace(layout.columns["cq"], shape=(layout.capacity,))
         return replace(layout, columns={**layout.columns, "cq": cq})
 
-    patch.setattr(moving, "lane_layout", tight)
+    patch.setattr(lane_migration, "lane_layout", tight)

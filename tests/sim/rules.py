@@ -1,4 +1,4 @@
-"""Who may store what, and when: core/layout.py and core/lifecycle.py as checks on every store.
+"""Who may store what, and when: core/layout/segments.py and core/layout/states.py as checks on every store.
 
 A lane's words have the writers that the layout names. On top of it:
 
@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchpool.core.layout import LANE_WORDS, RECORDS, WORKER_WORDS
-from batchpool.core.lifecycle import MOVES, OWNER, Gate, Owner, State
+from batchpool.core.layout.segments import LANE_WORDS, RECORDS, WORKER_WORDS
+from batchpool.core.layout.states import MOVES, OWNER, Gate, Owner, State
 from tests.sim.memory import Fault, Process, SimMemory
 
 Ticket = tuple[int, int, int]  # lane number, slot, sequence

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine import facts
+from bench.support.machine import facts
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES

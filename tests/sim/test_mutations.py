@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from batchpool.pool.admission import AdmittedLane
-from batchpool.pool.crew import CrewMember
-from batchpool.pool.worker import Worker
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.worker import CrewMember
+from batchpool.worker.worker import Worker
 from tests.sim import mutations as m
 from tests.sim import mutations_batcher as b
-from tests.sim import mutations_counts as c
-from tests.sim import mutations_duty as d
-from tests.sim import mutations_moves as v
+from tests.sim import mutations_lane_migration as v
+from tests.sim import mutations_metrics as c
+from tests.sim import mutations_worker_swap as d
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.world import World, simulate

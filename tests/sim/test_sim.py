@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchpool.core.lifecycle import State
+from batchpool.core.layout.states import State
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile

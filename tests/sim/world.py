@@ -17,11 +17,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 
-from batchpool.core.batching import Limits
-from batchpool.core.buckets import Buckets
-from batchpool.core.layout import worker_layout
-from batchpool.shm.recorder import Recorder
-from tests.sim.account import left_over, wrong_counts
+from batchpool.core.layout.segments import worker_layout
+from batchpool.core.scheduler.decide import Limits
+from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.shm.stats.flight_recorder import Recorder
 from tests.sim.actors import (
     NEVER_NS,
     Actor,
@@ -31,9 +30,10 @@ from tests.sim.actors import (
     WorkerActor,
 )
 from tests.sim.callers import ClientActor, Request
+from tests.sim.final_checks import left_over, wrong_counts
+from tests.sim.lane_migration import Moving, SimEntry
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import DYNAMIC, PLAIN, Trouble
-from tests.sim.moving import Moving, SimEntry
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.rules import LaneRules, RecordRules, Ticket
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from batchpool.core.layout import Layout, lane_layout, worker_layout
-from batchpool.core.lifecycle import Gate
-from batchpool.core.tensors import ModelSpec
+from batchpool.core.layout.segments import Layout, lane_layout, worker_layout
+from batchpool.core.layout.states import Gate
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.lane import Lane
-from batchpool.shm.records import Records
 from batchpool.shm.segment import Segment, create, map_checked
+from batchpool.shm.worker_segment import Records
 
 
 def segment_of(layout: Layout) -> Segment:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from batchpool.core.accounts import meters_layout, recorder_layout
-from batchpool.shm.meters import Meters
-from batchpool.shm.recorder import Recorder
+from batchpool.core.metrics.segments import meters_layout, recorder_layout
 from batchpool.shm.segment import create
+from batchpool.shm.stats.counters import Meters
+from batchpool.shm.stats.flight_recorder import Recorder
 
 
 def new_meters(frontends: int = 1, *models: str) -> Meters:

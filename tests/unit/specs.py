@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from batchpool.core.tensors import Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
 
 NUMBERS = (
     "bool",

@@ -2,8 +2,9 @@
 
 Floors, lowest first; a file imports only from lower floors and from its own:
 
-    core < wire < shm < model < client < inprocess < batchpool (the root, what `import
-    batchpool` gives) < pool < tasks < edge < cli < examples
+    core < wire < shm < model < control < log < process < client < inprocess < batchpool (the
+    root, what `import batchpool` gives) < worker < batcher < supervisor < tasks < frontend < cli
+    < examples
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ FLOORS = [
     "wire",
     "shm",
     "model",
+    "control",
+    "log",
+    "process",
     "client",
     "inprocess",
     "__init__",
-    "pool",
+    "worker",
+    "batcher",
+    "supervisor",
     "tasks",
-    "edge",
+    "frontend",
     "cli",
     "examples",
 ]
@@ -44,7 +50,7 @@ CLOCKS_AND_SYSTEM = {
 }  # fmt: skip
 HTTP = {"aiohttp", "h11", "http", "httptools", "httpx", "starlette", "urllib", "uvicorn"}
 PICKLES = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
-NO_TORCH = {"core", "wire", "shm", "tasks", "edge", "cli", "__main__", "__init__"}
+NO_TORCH = set(RANK) - {"examples", "inprocess", "model", "worker"}
 
 FORBIDDEN_WORDS = {"manager", "handler", "util", "helper", "base", "common", "data", "info"}
 # Names that another library looks for.
@@ -173,8 +179,8 @@ def test_core_is_pure() -> None:
     assert impure == []
 
 
-def test_nothing_below_the_edge_speaks_http() -> None:
-    below = {floor for floor in RANK if RANK[floor] < RANK["edge"]}
+def test_nothing_below_the_front_end_speaks_http() -> None:
+    below = {floor for floor in RANK if RANK[floor] < RANK["frontend"]}
     assert offences(HTTP, below) == []
 
 

@@ -11,13 +11,14 @@ import pytest
 import batchpool as bp
 from batchpool import inprocess, model
 from batchpool.client import aio, sync
-from batchpool.core import errors, tensors
+from batchpool.core import errors
+from batchpool.core.tensors import spec
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_name_is_the_one_of_its_module() -> None:
-    homes = (aio, sync, errors, tensors, inprocess, model)
+    homes = (aio, sync, errors, spec, inprocess, model)
     for name in bp.__all__:
         found = getattr(bp, name)
         assert found in [vars(home).get(name) for home in homes], name

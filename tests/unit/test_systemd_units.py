@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config import ServerConfig
-from batchpool.core.manual import example_toml
-from batchpool.core.places import socket_path, state_dir
+from batchpool.core.config.describe import example_toml
+from batchpool.core.config.paths import socket_path, state_dir
+from batchpool.core.config.schema import ServerConfig
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 UNITS = ("batchpool.service", "batchpool.socket", "batchpool-clients.socket")

@@ -12,7 +12,7 @@ import pytest
 from batchpool.client.call import Call
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import InvalidRequest
-from tests.unit.client.ports import new_port
+from tests.unit.client.lane_clients import new_port
 from tests.unit.specs import AFFINE
 
 FACTS = ModelFacts(0, AFFINE, 0.9, 30.0, 8)

@@ -13,12 +13,12 @@ import pytest
 
 from batchpool.client.aio import AsyncClient
 from batchpool.client.call import Call
-from batchpool.client.port import Port
+from batchpool.client.lane_client import Port
 from batchpool.client.session import ModelFacts
 from batchpool.client.sync import Client
 from batchpool.core.errors import Moved, PoolError, WorkerLost
-from batchpool.core.tensors import Array, ModelSpec, Tensor
-from tests.unit.client.ports import new_port
+from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from tests.unit.client.lane_clients import new_port
 from tests.unit.lanes import new_lane
 from tests.unit.specs import AFFINE
 

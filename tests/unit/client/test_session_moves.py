@@ -15,20 +15,20 @@ import pytest
 
 from batchpool.client.aio import AsyncClient
 from batchpool.client.call import Call
-from batchpool.client.port import Port
-from batchpool.client.process import this_process
-from batchpool.client.reactor import Reactor
-from batchpool.client.reaping import Reaping
+from batchpool.client.lane_client import Port
+from batchpool.client.loop import Reactor
+from batchpool.client.process_id import this_process
+from batchpool.client.reaper import Reaping
 from batchpool.client.sync import Client
 from batchpool.core.errors import InternalError, NotFound, NotReady
-from batchpool.core.layout import lane_layout
-from batchpool.core.lifecycle import Gate
-from batchpool.core.tensors import ModelSpec, Tensor, check_rows
-from batchpool.pool.facts import model_facts
+from batchpool.core.layout.segments import lane_layout
+from batchpool.core.layout.states import Gate
+from batchpool.core.tensors.spec import ModelSpec, Tensor, check_rows
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
-from tests.unit.edge.pool_double import SessionDouble
-from tests.unit.pool.test_changes import plan
+from batchpool.supervisor.resources.catalog import model_facts
+from tests.unit.frontend.pool_double import SessionDouble
+from tests.unit.supervisor.plan.test_diff import plan
 
 OTHER = ModelSpec("a", "numpy", (Tensor("x", "float32", (9,)),), (Tensor("y", "float32"),))
 

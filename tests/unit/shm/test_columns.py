@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.layout import lane_layout
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.layout.segments import lane_layout
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.columns import TensorColumn, Where, pad_rows, tensor_columns, where_of
 from tests.unit.lanes import segment_of
 from tests.unit.specs import MIXED, model, rows_of, same, tensors

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import Status
-from batchpool.core.layout import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
-from batchpool.core.lifecycle import Gate, State
+from batchpool.core.layout.segments import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
+from batchpool.core.layout.states import Gate, State
 from batchpool.shm.lane import Lane, Origin, lane_of
 from tests.unit.lanes import new_lane, new_records, other_side
 from tests.unit.specs import AFFINE, MIXED

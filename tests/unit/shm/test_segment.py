@@ -20,7 +20,7 @@ import posix_ipc
 import pytest
 
 from batchpool.core.errors import StartError
-from batchpool.core.layout import PAGE, lane_layout, pulse_layout, worker_layout
+from batchpool.core.layout.segments import PAGE, lane_layout, pulse_layout, worker_layout
 from batchpool.shm import segment
 from batchpool.shm.segment import Segment, create, map_checked, remove_leftovers, start_time
 from tests.unit.specs import AFFINE, MIXED
@@ -273,7 +273,7 @@ def test_a_segment_left_between_its_two_calls_is_removed_and_no_other(tmp_path: 
 def test_a_creator_killed_before_the_unlink_leaves_what_the_next_start_removes() -> None:
     code = (
         "import os, posix_ipc, signal\n"
-        "from batchpool.core.layout import board_layout\n"
+        "from batchpool.core.layout.segments import board_layout\n"
         "from batchpool.shm import segment\n"
         "class Killed(posix_ipc.SharedMemory):\n"
         "    def unlink(self): os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import InvalidRequest, PoolError
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import InferRequest
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.errors import PoolError
-from batchpool.core.tensors import Dim
+from batchpool.core.tensors.spec import Dim
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
 from batchpool.wire.request import InferRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire import metadata
 from tests.unit.wire.calls import AFFINE, MIXED
 

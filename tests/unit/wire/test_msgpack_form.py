@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import Form, InferRequest, OutputChoice
 from tests.unit.wire.calls import AFFINE, MIXED, X, echo, floats

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import ConfigError, InvalidRequest
-from batchpool.core.tensors import ModelSpec, Tensor
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import Form, OutputChoice
 from tests.unit.wire.calls import (

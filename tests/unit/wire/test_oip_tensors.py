@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import TooLarge
-from batchpool.core.tensors import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.wire.calls import (
     AFFINE,
     MIXED,

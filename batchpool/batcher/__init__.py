@@ -1,0 +1,1 @@
+"""The batcher process: admits rows from lanes, forms batches, completes rows."""

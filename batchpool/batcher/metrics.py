@@ -1,0 +1,197 @@
+"""What the batcher counts for one model, in words that outlive it; see core/metrics/table.py.
+
+It pays for each batch, not for each row: what rows differ in is counted by a few array steps, or
+by plain ones where there are few rows. Counts come before what they count is published, so that
+whoever has an answer finds it counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from enum import IntEnum
+
+import numpy as np
+
+from batchpool.core.errors import Status
+from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.metrics.table import BLOCKS, ENDS, OUTCOMES, REASONS, RETRIES, metric_of
+from batchpool.core.scheduler.queue import I64
+from batchpool.shm.segment import Cells
+
+_BLOCK = BLOCKS["batcher"]
+_ROW_BOUNDS = metric_of("batch_rows").bounds
+_TIMES = metric_of("queue_seconds").bounds
+_TIMES_ARRAY: I64 = np.array(_TIMES, dtype=np.int64)
+_BUCKETS = len(_TIMES) + 1
+_FEW = 4  # rows: below it plain steps are cheaper
+_LONGEST_NS = 86_400 * 10**9  # a client that says it submitted before that is not believed
+_LOST = OUTCOMES.index("lost")
+
+_ADMITTED = _BLOCK.word("rows_admitted_total")
+_REASONS = _BLOCK.word("batches_total", REASONS[0]) - 1  # Reason begins with 1
+_ROWS = _BLOCK.word("batch_rows")
+_ROWS_SUM = _ROWS + len(_ROW_BOUNDS) + 1
+_QUEUE = _BLOCK.word("queue_seconds")
+_QUEUE_SUM = _QUEUE + _BUCKETS
+_FINISHED = _BLOCK.word("batches_finished_total", OUTCOMES[0])
+_EXTENTS = _BLOCK.word("batch_extents_total")
+_BATCH = _BLOCK.word("batch_seconds")
+_BATCH_SUM = _BATCH + _BUCKETS
+_ENDED = _BLOCK.word("rows_ended_total", ENDS[0])
+_RETRIED = _BLOCK.word("rows_retried_total", RETRIES[0])
+_QUEUED = _BLOCK.word("queue_rows")
+_LIMIT = _BLOCK.word("batch_rows_limit")
+
+assert [reason.name.lower() for reason in Reason] == list(REASONS)
+assert list(map(int, Reason)) == list(range(1, len(REASONS) + 1))
+assert [Outcome(i + 1).name.lower() for i in range(_LOST)] == list(OUTCOMES[:_LOST])
+
+
+class End(IntEnum):
+    """How rows ended: places in ENDS."""
+
+    OK = ENDS.index("ok")
+    MODEL_ERROR = ENDS.index("model_error")
+    WORKER_LOST = ENDS.index("worker_lost")
+    DEADLINE = ENDS.index("deadline_exceeded")
+    CANCELLED = ENDS.index("cancelled")
+    OVERLOADED = ENDS.index("overloaded")
+    CLIENT_GONE = ENDS.index("client_gone")
+    NOT_READY = ENDS.index("not_ready")
+
+
+class Retry(IntEnum):
+    """Why rows run again: places in RETRIES."""
+
+    MODEL_ERROR = RETRIES.index("model_error")
+    WORKER_LOST = RETRIES.index("worker_lost")
+    NO_MEMORY = RETRIES.index("no_memory")
+    NOT_STARTED = RETRIES.index("not_started")
+
+
+END_OF = {status: End[status.name] for status in Status if status.name in End.__members__}
+
+
+class Tally:
+    """One model's block of words, beginning at `at` of cells; by itself, in no pool's meters."""
+
+    def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
+        if cells is None:
+            cells = memoryview(bytearray(8 * _BLOCK.size)).cast("Q")
+        block = cells[at : at + _BLOCK.size]
+        self._cells: Cells = block
+        self._array: I64 = np.frombuffer(block, dtype=np.int64)
+        first = _BLOCK.word("queue_seconds")
+        self._waits = self._array[first : first + _BUCKETS]
+        self._now = np.zeros((), dtype=np.int64)
+        self.queued = 0
+        self.show(0)
+
+    # -- counting ---------------------------------------------------------------------------
+
+    def admit(self, n: int) -> None:
+        """n rows came in."""
+        self._cells[_ADMITTED] += n
+
+    def dispatch(self, submits_ns: I64, reason: Reason, now_ns: int) -> int:
+        """A batch of rows leaves that were submitted then; for how long the oldest has waited."""
+        cells, n = self._cells, len(submits_ns)
+        cells[_REASONS + reason] += 1
+        cells[_ROWS + bisect_left(_ROW_BOUNDS, n)] += 1
+        cells[_ROWS_SUM] += n
+        if n == 1:
+            wait_ns = now_ns - submits_ns.item()
+            if 0 <= wait_ns <= _LONGEST_NS:
+                cells[_QUEUE + bisect_left(_TIMES, wait_ns)] += 1
+                cells[_QUEUE_SUM] += wait_ns
+                return wait_ns
+        if n <= _FEW:
+            return self._wait_few(submits_ns, now_ns)
+        self._now[()] = now_ns
+        waits = self._now - submits_ns
+        longest_ns, least_ns = waits.item(waits.argmax()), waits.item(waits.argmin())
+        if longest_ns > _LONGEST_NS or least_ns < 0:
+            waits = waits.clip(0, _LONGEST_NS)
+            longest_ns, least_ns = waits.item(waits.argmax()), waits.item(waits.argmin())
+        first, last = bisect_left(_TIMES, least_ns), bisect_left(_TIMES, longest_ns)
+        if last - first <= 1:  # rows of a batch have mostly waited for about as long
+            above = int(np.count_nonzero(waits > _TIMES[first])) if last > first else 0
+            cells[_QUEUE + first] += n - above
+            cells[_QUEUE + last] += above
+        else:
+            counts = np.bincount(_TIMES_ARRAY.searchsorted(waits), minlength=_BUCKETS)
+            np.add(self._waits, counts, out=self._waits)
+        cells[_QUEUE_SUM] += int(np.add.reduce(waits))
+        return longest_ns
+
+    def _wait_few(self, submits_ns: I64, now_ns: int) -> int:
+        cells = self._cells
+        longest_ns = total_ns = 0
+        for submit_ns in submits_ns.tolist():
+            wait_ns = now_ns - submit_ns
+            if not 0 <= wait_ns <= _LONGEST_NS:
+                wait_ns = min(max(wait_ns, 0), _LONGEST_NS)
+            cells[_QUEUE + bisect_left(_TIMES, wait_ns)] += 1
+            total_ns += wait_ns
+            if wait_ns > longest_ns:
+                longest_ns = wait_ns
+        cells[_QUEUE_SUM] += total_ns
+        return longest_ns
+
+    def finish(self, outcome: int, extents: int, took_ns: int) -> None:
+        """A batch came back from its worker, took_ns after it left; 0: nobody knows."""
+        cells = self._cells
+        cells[_FINISHED + outcome - 1] += 1
+        cells[_EXTENTS] += extents
+        if took_ns:
+            cells[_BATCH + bisect_left(_TIMES, took_ns)] += 1
+            cells[_BATCH_SUM] += took_ns
+
+    def lose(self) -> None:
+        """A batch died with its worker."""
+        self._cells[_FINISHED + _LOST] += 1
+
+    def end(self, end: int, n: int) -> None:
+        """n rows are done for good."""
+        self._cells[_ENDED + end] += n
+
+    def retry(self, retry: int, n: int) -> None:
+        """n rows are to run again."""
+        self._cells[_RETRIED + retry] += n
+
+    def show(self, queued: int) -> None:
+        """How many rows wait now."""
+        self.queued = self._cells[_QUEUED] = queued
+
+    def limit(self, rows: int) -> None:
+        """How large a batch may be from now on."""
+        self._cells[_LIMIT] = rows
+
+    # -- reading ----------------------------------------------------------------------------
+
+    @property
+    def admitted(self) -> int:
+        return self._cells[_ADMITTED]
+
+    @property
+    def completed(self) -> int:
+        """Rows that were handed back to their clients, however they ended."""
+        return sum(self.ended(end) for end in End if end is not End.CLIENT_GONE)
+
+    @property
+    def cancelled(self) -> int:
+        return self.ended(End.CANCELLED)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all batches that left."""
+        return self._cells[_ROWS_SUM]
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Batches that left, by why."""
+        found = {reason.name: self._cells[_REASONS + reason] for reason in Reason}
+        return {name: n for name, n in found.items() if n}
+
+    def ended(self, end: End) -> int:
+        return self._cells[_ENDED + end]

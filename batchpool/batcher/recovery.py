@@ -1,0 +1,104 @@
+"""A new batcher takes over: what the lanes and records say is all it has, and enough.
+
+The old batcher may have died after any single store. Its order of stores makes each case
+decidable:
+
+    record not published   token stands, no ring entry  -> its rows are queued again
+    record running         token stands, in the ring    -> wait for the worker
+    record finished        worker stored `finished`     -> complete the rows still RUNNING
+    row QUEUED             in no record                 -> into the queue; a suspect, which
+                           was in a failed batch, runs apart, alone
+    row SUBMITTED          its ring entry is still pending, admit finds it
+    row DONE               perhaps without a completion entry: raising the lane's generation
+                           makes the client look at its own slots
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.completion import ModelQueue
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.core.layout.segments import RECORDS
+from batchpool.core.layout.states import Reason, State
+from batchpool.core.scheduler.queue import FIELDS, I64, Field
+
+
+def take_over(batcher: Batcher) -> None:
+    """Adopt what stands in the lanes and workers that were added; then step as usual."""
+    for member in batcher.crew.values():
+        published = _published(member)
+        for record in range(RECORDS):
+            _adopt_record(batcher, member, record, published)
+    for index, model in batcher.models.items():
+        queued = [
+            _unfinished(model, lane) for lane in batcher.lanes.values() if lane.model == index
+        ]
+        if queued:
+            rows = np.concatenate(queued, axis=1)
+            model.queue.append(rows[:, np.argsort(rows[Field.SUBMIT_NS], kind="stable")])
+    for lane in batcher.lanes.values():
+        lane.lane.generation.set(lane.lane.generation.get() + 1)
+        lane.ring_client()
+    for member in batcher.crew.values():
+        member.ring()  # the old batcher may have died between publishing a record and its bell
+
+
+def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
+    """The QUEUED rows of a lane; those that were in a failed batch become suspects, alone, since
+    their groups are not known."""
+    rows = lane.unfinished()
+    suspect = rows[Field.ATTEMPT] > 0
+    known = model.suspects.of_lane(lane.number)[Field.SLOT]  # of a record that failed just now
+    for i in np.flatnonzero(suspect & ~np.isin(rows[Field.SLOT], known)):
+        model.suspects.add_group(rows[:, i : i + 1])
+    return rows[:, ~suspect]
+
+
+def _published(member: CrewMember) -> set[int]:
+    """The ring entries the worker may still act on, or has acted on and not yet passed."""
+    pending = member.records.sq_consumer().peek().tolist()
+    return {int(entry) for entry in pending}
+
+
+def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: set[int]) -> None:
+    records = member.records
+    token = int(records.token[record])
+    if token == int(records.freed[record]):
+        return
+    n = min(int(records.n[record]), records.row_slot.shape[1])
+    rows = np.zeros((FIELDS, n), dtype=np.int64)
+    rows[Field.LANE] = records.row_lane[record, :n]
+    rows[Field.SLOT] = records.row_slot[record, :n]
+    rows[Field.SEQUENCE] = records.row_sequence[record, :n]
+    rows = _still(batcher, rows, State.RUNNING)
+    finished = int(records.finished[record]) == token
+    if finished or record | (token & 0xFFFFFFFF) << 32 in published:
+        reason, attempt = int(records.reason[record]), int(records.attempt[record])
+        batch = Batch(record, token, rows, 0, n, reason == Reason.APART, reason, attempt)
+        batch.counted = batcher.recorder.has(member.number, token)
+        member.batches[record] = batch
+        for lane, part in batcher.by_lane(rows):
+            lane.running += part.shape[1]
+        if finished:
+            batcher.complete(member, batch)
+    else:
+        for lane, part in batcher.by_lane(rows):
+            lane.lane.state[part[Field.SLOT]] = State.QUEUED
+        records.freed[record] = token
+
+
+def _still(batcher: Batcher, rows: I64, state: State) -> I64:
+    """Those of the rows whose slot is in this state and still in the same use, with headers."""
+    kept = [rows[:, :0]]
+    for number in np.unique(rows[Field.LANE]).tolist():
+        lane = batcher.lanes.get(number)
+        if lane is None:
+            continue
+        theirs = rows[:, rows[Field.LANE] == number]
+        slots, sequences = theirs[Field.SLOT], theirs[Field.SEQUENCE]
+        same = (lane.lane.sequence[slots] == sequences) & (lane.lane.state[slots] == int(state))
+        kept.append(lane.rows_in(slots[same], sequences[same]))
+    return np.concatenate(kept, axis=1)

@@ -1,0 +1,70 @@
+"""Which configuration, and which running pool, a command line names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from batchpool.core.config.describe import EXAMPLE_IMPORT
+from batchpool.core.config.flags import model_of, with_flags
+from batchpool.core.config.paths import socket_path
+from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.toml_file import load_toml
+from batchpool.core.errors import ConfigError
+
+
+def read(path: str) -> Config:
+    """The configuration in a file. ConfigError for what is none: a pipe would be waited for."""
+    file = Path(path)
+    try:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise ConfigError(f"{path} is not a regular file")
+        text = file.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"cannot read {path}: {exc.strerror}") from None
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8 text: {exc.reason} at byte {exc.start}") from None
+    return load_toml(text, path)
+
+
+def config_of(args: argparse.Namespace) -> Config:
+    """The configuration of `serve` and `check`: file, then --model, then flags."""
+    config = read(args.config) if args.config else Config()
+    models = config.models + tuple(model_of(name) for name in args.model)
+    if not models and args.config:
+        raise ConfigError(f"{args.config}: no [[model]] in it, and no --model given")
+    example = not models
+    if example:
+        models = (ModelConfig(import_name=EXAMPLE_IMPORT, devices="cpu"),)
+    config = with_flags(Config(config.server, models), args)
+    if example and config.server.log_format != "json":
+        with suppress(OSError):  # nobody reads it
+            print(f"no model given: the example {EXAMPLE_IMPORT} on the CPU", file=sys.stderr)
+    return config
+
+
+def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
+    """What names a running pool: its configuration, its socket or its port."""
+    add_config_argument(parser)
+    parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
+    parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG.toml", help="configuration file (default: none)"
+    )
+
+
+def pool_socket(args: argparse.Namespace) -> str:
+    """The control socket of the pool that `add_pool_arguments` names."""
+    server = read(args.config).server if args.config else ServerConfig()
+    if args.port is not None:
+        server = replace(server, port=args.port)
+    if args.socket is not None:
+        server = replace(server, socket=args.socket)
+    return socket_path(server, os.environ, os.getuid())

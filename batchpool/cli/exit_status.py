@@ -1,0 +1,72 @@
+"""What a command ends in: its exit status, and one line about what went wrong."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from batchpool.cli.parser import EXIT_USAGE, WrongUsage, parse
+from batchpool.core.errors import ConfigError, StartError
+from batchpool.log import setup
+from batchpool.shm.resource_errors import is_shortage, text_of
+
+_EXIT_START = 1
+_EXIT_INTERRUPTED = 130
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command line `words`; returns its exit status."""
+    try:
+        code = _run(words)
+        if sys.stdout is not None:  # it was started without one
+            sys.stdout.flush()
+        return code
+    except (ConfigError, WrongUsage) as exc:
+        _complain(exc)
+        return EXIT_USAGE
+    except StartError as exc:
+        _complain(exc)
+        return _EXIT_START
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()  # whoever read it has had enough
+        return 0
+    except OSError as exc:
+        if is_shortage(exc):
+            _complain(text_of(exc))
+            return _EXIT_START
+        if exc.errno not in _CANNOT_WRITE:
+            raise
+        _drop_output()
+        _complain(f"cannot write the output: {exc.strerror}")
+        return _EXIT_START
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        args = parse(words)
+    except SystemExit:  # --help and --version have said it
+        return 0
+    command: Callable[..., int] = args.command
+    return command(args)
+
+
+def _complain(message: object) -> None:
+    text = " ".join(str(message).split())
+    if setup.are_for_programs():
+        logging.getLogger("batchpool.supervisor").error("%s", text)
+    else:
+        with suppress(OSError):  # nobody reads it
+            print("batchpool: error:", text, file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Python must not try to flush it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

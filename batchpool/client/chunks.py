@@ -1,0 +1,62 @@
+"""Requests of any number of rows: cut into windows that fit a lane, and joined again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from batchpool.core.tensors.spec import Array, ModelSpec, Rows
+
+
+def window_rows(bound: int, max_batch: int) -> int:
+    """Rows of one window: whole batches, so that they run full, and about four in the lane.
+
+    bound: the most rows the lane lets one client have.
+    """
+    if bound <= max_batch:
+        return bound
+    return max(1, bound // 4 // max_batch) * max_batch if bound >= 4 * max_batch else max_batch
+
+
+def cut(rows: Rows, size: int) -> Iterator[Rows]:
+    """The rows in windows of at most `size`, as views."""
+    if rows.n <= size:
+        yield rows
+        return
+    for start in range(0, rows.n, size):
+        yield part(rows, start, min(start + size, rows.n))
+
+
+def part(rows: Rows, start: int, stop: int) -> Rows:
+    """Some of the rows, as views."""
+    tensors = {name: array[start:stop] for name, array in rows.tensors.items()}
+    return Rows(stop - start, tensors, rows.parameters)
+
+
+def can_join(old: ModelSpec, new: ModelSpec) -> bool:
+    """Whether answers of both go together: as one call was sent to the lanes of either."""
+    return (old.inputs, old.outputs, old.parameters) == (new.inputs, new.outputs, new.parameters)
+
+
+def join(spec: ModelSpec, results: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The outputs of all windows as one; dynamic ones grow to the largest and are padded."""
+    if len(results) == 1:
+        return dict(results[0])
+    tensors = {t.name: t for t in spec.outputs}
+    joined: dict[str, Array] = {}
+    for name in results[0]:
+        parts = [result[name] for result in results]
+        if len({part.shape[1:] for part in parts}) == 1:
+            joined[name] = np.concatenate(parts)
+            continue
+        shape = np.max([part.shape[1:] for part in parts], axis=0).tolist()
+        whole = np.full(
+            (sum(map(len, parts)), *shape), tensors[name].stored_pad, dtype=parts[0].dtype
+        )
+        at = 0
+        for part in parts:
+            whole[(slice(at, at + len(part)), *(slice(0, m) for m in part.shape[1:]))] = part
+            at += len(part)
+        joined[name] = whole
+    return joined

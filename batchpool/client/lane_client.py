@@ -1,0 +1,399 @@
+"""The client's side of one lane: claim, submit, reap, and what to do when time is up.
+
+A `Port` belongs to one thread or loop at a time and never waits, reads no clock and calls
+nobody: the caller brings `now_ns` (CLOCK_MONOTONIC) and takes back what is finished. The
+sync client, the async client and the HTTP front ends are skins over it.
+
+    submit  claims slots, writes rows and headers, and queues the tickets
+    flush   publishes all queued tickets as one group; the caller rings the bell
+    reap    takes completions; returns the requests that are finished
+    expire  returns the requests whose deadline has passed; their slots stay claimed,
+            abandoned, until the batcher is done with them
+    result  reads a finished request's outputs and frees its slots
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from batchpool.client.backpressure import Pace
+from batchpool.client.refusals import Refusals
+from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
+from batchpool.core.layout.slots import Cause, SlotMap
+from batchpool.core.layout.states import Gate, State
+from batchpool.core.tensors.spec import Array, Rows
+from batchpool.shm.columns import Where, where_of
+from batchpool.shm.lane import Lane
+from batchpool.shm.ring import unpack
+from batchpool.shm.segment import word
+
+_NEVER_NS = 2**63 - 1
+# Plain ints: cheaper to store and to compare than members of an enum.
+_FREE, _FILLING = int(State.FREE), int(State.FILLING)
+_SUBMITTED, _DONE = int(State.SUBMITTED), int(State.DONE)
+_OPEN, _MOVED, _GONE = int(Gate.OPEN), int(Gate.MOVED), int(Gate.GONE)
+_U32 = 0xFFFFFFFF
+
+
+class Pending:
+    """One request under way: n rows in n slots of one flow. `tag` is the caller's own."""
+
+    __slots__ = ("abandoned", "deadline_ns", "flow", "n", "remaining", "slots", "tag", "where")
+
+    def __init__(
+        self, slots: Sequence[int], where: Where, deadline_ns: int, flow: int, tag: Any
+    ) -> None:
+        self.slots = slots
+        self.where = where
+        self.n = len(slots)
+        self.remaining = self.n
+        self.deadline_ns = deadline_ns
+        self.flow = flow
+        self.tag = tag
+        self.abandoned = False
+
+
+class Port:
+    """Claims and completions of one lane. serial: the lane's, in the pool.
+
+    moved: called when the gate says so: no more claims here, but what was claimed is answered.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        watermark: float = 0.90,
+        serving: Callable[[], bool] = lambda: True,
+        serial: int = 0,
+        moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.lane = lane
+        self.serial = serial
+        self.spec = lane.spec
+        self.map = SlotMap(lane.slots, watermark)
+        self.pace = Pace()
+        self.stale = 0
+        self._moved: Callable[[], None] | None = moved
+        self._refusals = Refusals(lane.spec.name, self.map, self.pace)
+        self._serving = serving
+        self._sq = lane.sq_producer()
+        self._cq = lane.cq_consumer()
+        self._state = lane.scalars("state")
+        self._status = lane.scalars("status")
+        self._sequence = lane.scalars("sequence")
+        self._deadline = lane.scalars("deadline_ns")
+        self._submit = lane.scalars("submit_ns")
+        self._priority = lane.scalars("priority")
+        self._flow = lane.scalars("flow")
+        self._cells = lane.memory.cells()
+        self._gate_at = word(lane.layout, "gate")
+        self._uses = [0] * lane.slots
+        self._owner: list[Pending | None] = [None] * lane.slots
+        self._due = np.full(lane.slots, _NEVER_NS, dtype=np.int64)
+        self._due_at = memoryview(self._due.data)
+        self._queued: list[int] = []
+        self._generation = lane.generation.get()
+        self.sees_move()  # before it was mapped: nobody will say so again
+        self._inputs = list(lane.inputs.items())
+        self._parameters = list(lane.parameters.items())
+        self._outputs = list(lane.outputs.values())
+
+    # -- claim and submit ---------------------------------------------------------------
+
+    def check(self, n: int, now_ns: int, *, flow: int = 0, priority: int = 0) -> None:
+        """Raise what a claim of n rows would meet now: TooLarge or one of the 503s."""
+        if n > self.map.bound:
+            raise TooLarge(
+                f"{n} rows at once; model {self.spec.name!r} takes at most {self.map.bound}"
+                " here: send them in smaller requests"
+            )
+        self.check_gate(now_ns)
+        refusal = self.map.refusal(n, flow, now_ns, priority)
+        if refusal is not None:
+            full = refusal.cause is Cause.LANE
+            word = self.lane.refused if full else self.lane.refused_share
+            word.set(word.get() + 1)
+            raise self._refusals.overloaded(refusal)
+
+    def check_gate(self, now_ns: int) -> None:
+        """Raise why the lane takes no claims at all now, if so; Moved: they go elsewhere."""
+        gate = self._cells[self._gate_at]
+        if gate != _OPEN:
+            self.sees_move()
+            raise self._refusals.shut(gate, now_ns)
+        if not self._serving():
+            raise self._refusals.unserved(now_ns)
+        self._refusals.outage = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the gate was seen to say MOVED or GONE."""
+        return self._moved is None
+
+    def sees_move(self) -> bool:
+        """Look at the gate: whether it says MOVED or GONE."""
+        if self._cells[self._gate_at] < _MOVED:
+            return False
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved()
+        return True
+
+    def may_claim(self, n: int, priority: int = 0) -> bool:
+        """Whether the lane has room for a claim of n rows; asking never shuts it.
+
+        For clients that are one flow: no other can have a share.
+        """
+        return self.map.has_room(n, priority)
+
+    def submit(
+        self,
+        rows: Rows,
+        now_ns: int,
+        deadline_ns: int,
+        *,
+        priority: int = 0,
+        flow: int = 0,
+        tag: Any = None,
+        checked: bool = False,
+    ) -> Pending:
+        """Claim slots for checked rows, write them, and queue their tickets for `flush`.
+
+        priority: 1 (first) to 255, 0 is the model's default.  flow: who must be fair to whom.
+        checked: a `check` for one row of this flow and priority has just been passed.
+        """
+        n = rows.n
+        if n > 1 or not checked:
+            self.check(n, now_ns, flow=flow, priority=priority)
+        if deadline_ns > _NEVER_NS:
+            deadline_ns = _NEVER_NS
+        slots: Sequence[int]
+        where: Where
+        if n == 1:
+            first = self.map.take_one(flow)
+            slots, where = (first,), slice(first, first + 1)
+        else:
+            slots = self.map.take(n, flow)
+            first, where = slots[0], where_of(slots)
+        state = self._state
+        for slot in slots:
+            state[slot] = _FILLING
+        try:
+            tensors = rows.tensors
+            for name, column in self._inputs:
+                column.store(where, tensors[name])
+            for name, column in self._parameters:
+                column.values[where] = rows.parameters[name]
+            for slot in slots:
+                self._deadline[slot] = deadline_ns
+                self._submit[slot] = now_ns
+                self._priority[slot] = priority
+                self._flow[slot] = flow
+        except BaseException:
+            self._free(slots, flow)
+            raise
+        pending = Pending(slots, where, deadline_ns, flow, tag)
+        uses, owner, queued = self._uses, self._owner, self._queued
+        for slot in slots:
+            use = (uses[slot] + 1) & _U32
+            uses[slot] = use
+            self._sequence[slot] = use
+            owner[slot] = pending
+            state[slot] = _SUBMITTED
+            queued.append(slot | use << 32)
+        self._due_at[first] = deadline_ns
+        return pending
+
+    def flush(self) -> int:
+        """Publish the queued tickets as one group; returns how many. Ring the bell if any."""
+        queued = self._queued
+        n = len(queued)
+        if n:
+            if n <= 8:
+                self._sq.push_few(queued)
+            else:
+                self._sq.push(np.array(queued, dtype=np.uint64))
+            queued.clear()
+            self.lane.claimed.set(self.map.claimed)
+        return n
+
+    # -- completions --------------------------------------------------------------------
+
+    def reap(self, now_ns: int) -> list[Pending]:
+        """Take all completions; returns the requests that are finished and not abandoned."""
+        finished: list[Pending] = []
+        entries = self._cq.peek()
+        if len(entries):
+            slots, sequences = unpack(entries)
+            self._complete(zip(slots.tolist(), sequences.tolist(), strict=True), finished)
+            self._cq.advance(len(entries))
+            self.pace.count(len(entries), now_ns)
+        if self.lane.generation.get() != self._generation:
+            self._look_again(finished)
+        return finished
+
+    def _complete(self, tickets: Iterable[tuple[int, int]], finished: list[Pending]) -> None:
+        owner, uses = self._owner, self._uses
+        for slot, use in tickets:
+            pending = owner[slot] if slot < len(owner) else None
+            if pending is None or uses[slot] != use or self._state[slot] != _DONE:
+                self.stale += 1
+                continue
+            owner[slot] = None
+            pending.remaining -= 1
+            if pending.remaining:
+                continue
+            self._due_at[pending.slots[0]] = _NEVER_NS
+            if pending.abandoned:
+                self._free(pending.slots, pending.flow)
+            else:
+                finished.append(pending)
+
+    def _look_again(self, finished: list[Pending]) -> None:
+        """A new batcher: the old one may have died between DONE and the completion entry. Or the
+        model has moved."""
+        self._generation = self.lane.generation.get()
+        if self.sees_move() and self._cells[self._gate_at] == _GONE:
+            self._take_back()
+        done = np.flatnonzero(self.lane.state == _DONE).tolist()
+        mine = [slot for slot in done if self._owner[slot] is not None]
+        self._complete(((slot, self._uses[slot]) for slot in mine), finished)
+
+    def _take_back(self) -> None:
+        """The batcher has left the lane: what it did not answer was published too late."""
+        self._queued.clear()
+        for slot, pending in enumerate(self._owner):
+            if pending is not None and self._state[slot] != _DONE:
+                self._status[slot] = int(Status.NOT_READY)
+                self.lane.message_len[slot] = 0
+                self._state[slot] = _DONE
+
+    def expire(self, now_ns: int) -> list[Pending]:
+        """The requests whose deadline has passed, now abandoned; answer their callers."""
+        overdue: list[Pending] = []
+        for first in np.flatnonzero(self._due <= now_ns).tolist():
+            pending = self._owner_of_request(first)
+            if pending is not None:
+                overdue.append(pending)
+                self.abandon(pending)
+        return overdue
+
+    def _owner_of_request(self, first: int) -> Pending | None:
+        pending = self._owner[first]
+        if pending is None:  # its first row is done already, others are not
+            for candidate in self._owner:
+                if candidate is not None and candidate.slots[0] == first:
+                    return candidate
+        return pending
+
+    def next_deadline_ns(self) -> int:
+        """The earliest deadline of a request under way; 2**63 - 1 if there is none."""
+        return int(self._due.min())
+
+    # -- results and ends ---------------------------------------------------------------
+
+    def failure(self, pending: Pending) -> PoolError | None:
+        """The error of a finished request's first row that has one."""
+        if pending.n == 1:
+            slot = pending.slots[0]
+            return self._error_of(slot) if self._status[slot] else None
+        for slot in pending.slots:
+            if self._status[slot] != Status.OK:
+                return self._error_of(slot)
+        return None
+
+    def _error_of(self, slot: int) -> PoolError:
+        error = error_for(self._status[slot], self.lane.read_message(slot))
+        error.facts = {"slot": slot, "sequence": self._uses[slot]}
+        origin = self.lane.read_origin(slot)
+        if origin is not None:
+            where = zip(("batch", "worker", "worker_pid"), origin, strict=True)
+            error.facts = {**error.facts, **dict(where)}
+        if isinstance(error, Overloaded):
+            # How far the queue is behind only the batcher knows; what is here is part of it.
+            error.retry_after_ms = self.pace.wait_ms(self.map.claimed)
+        return error
+
+    def result(
+        self, pending: Pending, outputs: Iterable[str] | None = None, *, copy: bool = True
+    ) -> dict[str, Array]:
+        """A finished request's outputs {name: [n, *row shape]}; frees its slots.
+
+        Raises the error of the first row that has one. With copy=False fixed tensors in
+        neighbouring slots are views of the lane, valid until `release`, which the caller owes.
+        """
+        try:
+            error = self.failure(pending)
+            if error is not None:
+                raise error
+            found: dict[str, Array] = {}
+            for name in self.lane.outputs if outputs is None else outputs:
+                rows = self.lane.outputs[name].load(pending.where)
+                found[name] = rows.copy() if copy and rows.base is not None else rows
+        except BaseException:
+            self._free(pending.slots, pending.flow)
+            raise
+        if copy:
+            self._free(pending.slots, pending.flow)
+        return found
+
+    def views(self, pending: Pending) -> list[Array]:
+        """A finished request's outputs, [n, *row shape] each: of fixed tensors in neighbouring
+        slots views of the lane, valid until `release`, which the caller owes. Raises the error
+        of the first row that has one; then they are released."""
+        try:
+            error = self.failure(pending)
+            if error is not None:
+                raise error
+            where = pending.where
+            return [column.load(where) for column in self._outputs]
+        except BaseException:
+            self._free(pending.slots, pending.flow)
+            raise
+
+    def release(self, pending: Pending) -> None:
+        """Free the slots of a finished request: its views are done with, or nobody wants it."""
+        self._free(pending.slots, pending.flow)
+
+    def abandon(self, pending: Pending) -> None:
+        """The caller has its answer or has gone: cancel what has not been dispatched.
+
+        The slots stay claimed until the batcher is done with them. Ring the bell after.
+        """
+        if pending.abandoned or pending.remaining == 0:
+            return
+        self.flush()  # the batcher looks for cancelled rows among those it has admitted
+        pending.abandoned = True
+        self._due_at[pending.slots[0]] = _NEVER_NS
+        for slot in pending.slots:
+            if self._owner[slot] is pending:
+                self.lane.cancel[slot] = self._uses[slot]
+        self.lane.cancels.set(self.lane.cancels.get() + 1)
+
+    def in_flight(self) -> list[Pending]:
+        """Every request with rows under way that is not abandoned."""
+        owners = {id(p): p for p in self._owner if p is not None and not p.abandoned}
+        return list(owners.values())
+
+    def fail_all(self) -> list[Pending]:
+        """The pool is gone: every request under way, to be answered with PoolStopped."""
+        lost = self.in_flight()
+        for pending in lost:
+            pending.abandoned = True
+        return lost
+
+    def _free(self, slots: Sequence[int], flow: int) -> None:
+        if len(slots) == 1:
+            self._state[slots[0]] = _FREE
+            self.map.give_back(slots[0], flow)
+        else:
+            for slot in slots:
+                self._state[slot] = _FREE
+            self.map.give_back_many(slots, flow)
+        self.lane.claimed.set(self.map.claimed)
+        if not self.map.claimed:
+            self.pace.pause()

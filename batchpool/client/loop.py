@@ -1,0 +1,208 @@
+"""Drives ports from one asyncio loop, without a lock or a thread.
+
+bp.AsyncClient and the HTTP front ends are built on it; those hand it a session over their channel
+to the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from batchpool.client.lane_client import Pending, Port
+from batchpool.client.session import Session
+from batchpool.core.errors import DeadlineExceeded, PoolError
+from batchpool.core.tensors.spec import Rows
+from batchpool.shm.doorbell import Waiter
+
+_LOG = logging.getLogger("batchpool.client")
+_LOOK_S = 0.5  # every wait has an end: look at the counters at least this often
+_SAID_SOON_MS = 100.0
+_TICK_S = 0.02  # how late an expired request may be noticed
+
+
+class Taker(Protocol):
+    """Who submitted: told once, in the loop, how a request ended."""
+
+    def finished(self, pending: Pending) -> bool:
+        """Its rows are done, well or not, and its slots are the taker's; False: unwanted."""
+
+    def failed(self, error: PoolError) -> None:
+        """It has no rows to come: its time is up, or the pool has gone."""
+
+
+class Reactor:
+    """Drives the ports of one attached session from one running loop.
+
+    lost: called when the pool is gone. heard: what the pool says unasked, with descriptors, which
+    it does to front ends; without it nothing is read here.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        lost: Callable[[], None] = lambda: None,
+        heard: Callable[[dict[str, Any], list[int]], None] | None = None,
+    ) -> None:
+        self.session = session
+        self.over = False
+        self.given_up = 0  # requests that were under way when it was closed
+        self._lost = lost
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._dirty: set[Port] = set()
+        self._flush_planned = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting = False  # the next look is too late for a deadline that comes now
+        self._loop.add_reader(session.bell.fd, self._on_bell)
+        self._loop.add_reader(session.channel.fileno(), self._on_control)
+        self._plan_look()
+
+    def submit(
+        self,
+        port: Port,
+        rows: Rows,
+        start_ns: int,
+        deadline_ns: int,
+        taker: Taker,
+        *,
+        priority: int,
+        flow: int,
+        checked: bool = False,
+    ) -> Pending:
+        """Submit rows; the taker hears when they are finished (DeadlineExceeded if late).
+
+        checked: as `Port.submit`. All submissions of one loop turn are published as one group
+        with one ring of the bell.
+        """
+        if self.over:
+            raise self.session.stopped()
+        pending = port.submit(
+            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=taker, checked=checked
+        )
+        self._publish_soon(port)
+        if self._resting:
+            self._plan_look()
+        return pending
+
+    def abandon(self, port: Port, pending: Pending) -> None:
+        """The caller is gone: cancel what has not been dispatched."""
+        if not self.over and pending.remaining:
+            port.abandon(pending)
+            self._publish_soon(port)
+
+    def runs_here(self) -> bool:
+        """Whether the running loop is the one that drives it."""
+        return self._loop is asyncio.get_running_loop()
+
+    async def room(self) -> None:
+        """Wait until completions came in (or the session is over)."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def close(self) -> None:
+        """Stop driving; everything under way fails with PoolStopped."""
+        if self.over:
+            return
+        self.over = True
+        self._loop.remove_reader(self.session.bell.fd)
+        self._loop.remove_reader(self.session.channel.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        for port in self.session.ports.driven:
+            for pending in port.fail_all():
+                self.given_up += 1
+                pending.tag.failed(self.session.stopped())
+        self._wake_waiting()
+        self.session.close()
+
+    def _publish_soon(self, port: Port) -> None:
+        self._dirty.add(port)
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        if self.over:
+            return
+        for port in self._dirty:
+            port.flush()
+        self._dirty.clear()
+        self.session.ring()
+
+    def _on_bell(self) -> None:
+        self.session.bell.clear()
+        self._reap()
+
+    def _reap(self) -> None:
+        now_ns = time.monotonic_ns()
+        any_finished = False
+        for port in self.session.ports.driven:
+            for pending in port.reap(now_ns):
+                any_finished = True
+                if not pending.tag.finished(pending):
+                    port.release(pending)
+        if self.session.ports.moving:
+            self.session.let_go()
+        if any_finished or self._waiting:
+            self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_control(self) -> None:
+        if self.session.is_over():
+            self.close()
+            self._lost()
+        elif self._heard is not None and self.session.has_word():  # or `listen` was here first
+            self._hear(self._heard)
+
+    def _hear(self, heard: Callable[[dict[str, Any], list[int]], None]) -> None:
+        try:
+            heard(*self.session.hear())
+        except (OSError, ValueError):  # descriptors or memory were short
+            _LOG.exception("what the pool said could not be taken")
+            self.close()  # out of date for ever; who comes next is told everything
+            self._lost()
+
+    def listen(self) -> None:
+        """Take now what the pool has said, or is about to say: it may still have to hear that this
+        front end serves."""
+        waiter = Waiter(self.session.channel.fileno())
+        while self._heard is not None and not self.over and waiter.wait_ms(_SAID_SOON_MS):
+            self._on_control()
+            if not self.session.has_word():
+                return
+
+    def _plan_look(self) -> None:
+        self._resting = not any(port.map.claimed for port in self.session.ports.driven)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LOOK_S if self._resting else _TICK_S, self._look)
+
+    def _look(self) -> None:
+        now_ns = time.monotonic_ns()
+        late = False
+        for port in self.session.ports.driven:
+            if port.next_deadline_ns() <= now_ns:
+                for pending in port.expire(now_ns):
+                    late = True
+                    pending.tag.failed(
+                        DeadlineExceeded(
+                            f"model {port.spec.name!r} did not answer before the deadline"
+                        )
+                    )
+        if late:
+            self.session.ring()
+        self._reap()
+        self._plan_look()

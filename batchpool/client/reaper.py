@@ -1,0 +1,191 @@
+"""Who takes completions, of all the threads that wait in one client.
+
+One waiter polls the bell, without the lock, and reaps for all; the others wait for its word.
+Futures are resolved by a thread that starts with the first of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from batchpool.client.call import Call
+from batchpool.client.futures import Outcome, failures, outcomes_of, resolve
+from batchpool.client.lane_client import Pending, Port
+from batchpool.client.session import Session
+from batchpool.core.errors import DeadlineExceeded, Moved, PoolError
+from batchpool.shm.doorbell import Waiter
+
+_LOOK_NS = 500_000_000  # every wait has an end: look at the counters at least this often
+
+
+class Reaping:
+    """The lock of a client, and all that is waited for. Every method but `join` wants the lock.
+
+    session: the live one; None when the pool went away. closed: by the caller.
+    """
+
+    def __init__(self) -> None:
+        self.turn = threading.Condition()
+        self.session: Session | None = None
+        self.closed = False
+        self.busy = False  # somebody waits on the bell, and closes a session that is lost meanwhile
+        self._wanting_room = 0
+        self._look_at_ns = 0  # when the thread looks at the deadlines next
+        self._thread: threading.Thread | None = None
+
+    def begin(self, session: Session) -> None:
+        self.session = session
+        self._waiter = Waiter(session.bell.fd, session.channel.fileno())
+
+    def lose(self, session: Session) -> list[Pending]:
+        """The session is over: forget it; returns what was under way."""
+        lost = [pending for port in session.ports.driven for pending in port.fail_all()]
+        if self.session is session:
+            self.session = None
+        self.turn.notify_all()
+        return lost
+
+    def drives(self, port: Port) -> bool:
+        """Whether completions of this port are taken."""
+        return self.session is not None and port in self.session.ports.driven
+
+    def why_not(self, port: Port, session: Session) -> PoolError:
+        """Why completions of this port are not taken any more."""
+        if port.has_moved:
+            return Moved(f"model {port.spec.name!r} was replaced just now; send it again")
+        return session.stopped()
+
+    # -- waiting ------------------------------------------------------------------------
+
+    def wait(self, port: Port, done: Callable[[], bool], deadline_ns: int) -> None:
+        """Until `done()`, the deadline, or the end of the session."""
+        while not done():
+            session = self.session
+            if session is None or port not in session.ports.driven:
+                return
+            now_ns = time.monotonic_ns()
+            if now_ns >= deadline_ns:
+                return
+            until_ns = min(deadline_ns, now_ns + _LOOK_NS)
+            if self.busy:
+                self.turn.wait((until_ns - now_ns) / 1e9)
+            else:
+                self._reap_once(session, until_ns)
+
+    def wait_for_room(self, port: Port, n: int, call: Call) -> None:
+        """Until there is room, or another lane where there is."""
+
+        def done() -> bool:
+            return port.has_moved or port.may_claim(n, call.priority)
+
+        self._wanting_room += 1
+        try:
+            self.wait(port, done, call.deadline_ns)
+        finally:
+            self._wanting_room -= 1
+
+    def made_room(self) -> None:
+        """Slots are free that no completion told of: wake whoever waits for some, and let go of
+        lanes that have moved."""
+        session = self.session
+        if session is None:
+            return
+        if session.ports.moving:
+            session.let_go()
+        if self._wanting_room:
+            self.turn.notify_all()
+            session.bell.ring()
+
+    def _reap_once(self, session: Session, until_ns: int) -> None:
+        """Wait on the bell without the lock, then reap with it."""
+        self.busy = True
+        waiter = self._waiter
+        self.turn.release()
+        try:
+            ready = waiter.wait_until(until_ns)
+        finally:
+            self.turn.acquire()
+            self.busy = False
+        if self.session is session:
+            session.bell.clear()
+            finished = self._reap(session)
+            if session.channel.fileno() in ready and session.is_over():
+                lost = self.lose(session)
+                session.close()
+                self.deliver(outcomes_of(finished) + failures(lost, session.stopped()))
+            else:
+                self.deliver(outcomes_of(finished))
+        else:
+            session.close()
+        self.turn.notify_all()
+
+    def _reap(self, session: Session) -> list[tuple[Port, Pending]]:
+        now_ns = time.monotonic_ns()
+        finished = []
+        for port in session.ports.driven:
+            finished += [(port, pending) for pending in port.reap(now_ns)]
+        if session.ports.moving:
+            session.let_go()
+        return finished
+
+    # -- futures ------------------------------------------------------------------------
+
+    def deliver(self, outcomes: list[Outcome]) -> None:
+        """Resolve futures. The lock is let go meanwhile, since a future's callbacks are the
+        caller's code."""
+        if not outcomes:
+            return
+        self.turn.release()
+        try:
+            for future, outcome in outcomes:
+                resolve(future, outcome)
+        finally:
+            self.turn.acquire()
+
+    def expect(self, session: Session, call: Call) -> None:
+        """A future was submitted."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="batchpool-reaper", daemon=True)
+            self._thread.start()
+        elif call.deadline_ns < self._look_at_ns:
+            session.bell.ring()
+            self.turn.notify_all()
+
+    def thread(self) -> threading.Thread | None:
+        """The one that resolves futures, if there is one and this is not it."""
+        return None if self._thread is threading.current_thread() else self._thread
+
+    def _run(self) -> None:
+        """Resolves futures for as long as there is a session; `expect` starts it anew."""
+        with self.turn:
+            try:
+                while not self.closed and self.session is not None:
+                    self._reap_or_wait(self.session)
+            finally:
+                self._thread = None
+                self._look_at_ns = 0
+
+    def _reap_or_wait(self, session: Session) -> None:
+        now_ns = time.monotonic_ns()
+        due_ns = min((p.next_deadline_ns() for p in session.ports.driven), default=2**63 - 1)
+        self._look_at_ns = min(due_ns, now_ns + _LOOK_NS)
+        if self.busy:
+            self.turn.wait(max(0, self._look_at_ns - now_ns) / 1e9)
+        else:
+            self._reap_once(session, self._look_at_ns)
+        if self.session is session:
+            self._expire(session)
+
+    def _expire(self, session: Session) -> None:
+        now_ns = time.monotonic_ns()
+        late: list[Outcome] = []
+        for port in session.ports.driven:
+            for pending in port.expire(now_ns):
+                if pending.tag is not None:
+                    future, call = pending.tag
+                    late.append((future, DeadlineExceeded(call.late_text(port.spec.name))))
+        if late:
+            session.ring()
+            self.deliver(late)

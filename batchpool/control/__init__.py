@@ -1,0 +1,1 @@
+"""The control socket between the supervisor and every other process."""

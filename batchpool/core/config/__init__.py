@@ -1,0 +1,1 @@
+"""The configuration: its schema, and what is derived from it (TOML file, flags, descriptions)."""

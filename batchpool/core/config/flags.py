@@ -1,0 +1,127 @@
+"""Every key of the configuration as a flag of the command line: `--max-batch 64`.
+
+The flags of a parser and what they mean come from the same dataclasses as the TOML keys,
+and their values pass the same checks. A flag wins over the file; a model's flag is for
+every model that is served.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from batchpool.core.config.describe import default_text, values_text
+from batchpool.core.config.schema import (
+    Config,
+    Key,
+    ModelConfig,
+    ServerConfig,
+    as_value,
+    keys_of,
+    shown,
+)
+from batchpool.core.errors import ConfigError
+
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Devices": "LIST", "Sizes": "LIST"}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every key but `import`, which is `--model` and the caller's to add."""
+    groups = (
+        ("server", "the keys of [server]", ServerConfig),
+        ("model", "the keys of [[model]]; they apply to every model served", ModelConfig),
+    )
+    for table, title, dataclass in groups:
+        group = parser.add_argument_group(title)
+        for key in keys_of(dataclass).values():
+            if key.field != "import_name":
+                _add_flag(group, table, key)
+
+
+def flag_of(key: Key) -> str:
+    return "--" + key.name.replace("_", "-")
+
+
+def _add_flag(group: argparse._ArgumentGroup, table: str, key: Key) -> None:
+    text = f"{key.help}; {values_text(key)}"
+    if key.default != "":
+        text += f" (default {default_text(key)})"
+    facts: dict[str, Any] = {
+        "dest": f"{table}.{key.field}",
+        "default": None,
+        "help": _as_flag(text).replace("%", "%%"),
+    }
+    if key.kind == "bool":
+        group.add_argument(flag_of(key), action=argparse.BooleanOptionalAction, **facts)
+        return
+    group.add_argument(flag_of(key), metavar=_METAVARS[key.kind], **facts)
+
+
+def with_flags(config: Config, args: argparse.Namespace) -> Config:
+    """The configuration with the flags that were given. Raises ConfigError naming the flag."""
+    server = _given("server", ServerConfig, vars(args))
+    model = _given("model", ModelConfig, vars(args))
+    if "name" in model and len(config.models) != 1:
+        raise ConfigError(
+            f"--name {model['name']}: names one model, but {len(config.models)} are served"
+        )
+    return Config(
+        replace(config.server, **server),
+        tuple(replace(m, **model) for m in config.models),
+    )
+
+
+def _given(
+    table: str, dataclass: type[ServerConfig] | type[ModelConfig], args: Mapping[str, Any]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key in keys_of(dataclass).values():
+        text = args.get(f"{table}.{key.field}")
+        if text is None:
+            continue
+        try:
+            values[key.field] = as_value(key, _parsed(key, text))
+        except ValueError:
+            raise ConfigError(f"{flag_of(key)} {text}: expected {_as_flag(key.expected)}") from None
+    return values
+
+
+def _parsed(key: Key, text: Any) -> Any:
+    """A flag's text as the value that TOML would have brought; ValueError if it is none."""
+    if key.kind == "int" and not (key.auto and text == "auto"):
+        return int(text)
+    if key.kind == "float":
+        return float(text)
+    if key.kind == "Devices" and text not in ("auto", "cpu"):
+        return [int(part) for part in text.split(",")]
+    if key.kind == "Sizes":
+        return [int(part) for part in text.split(",") if part]
+    return text
+
+
+def _as_flag(text: str) -> str:
+    """What a value may be, as the command line spells it: no quotes and no brackets."""
+    return (
+        text.replace('""', "left out")
+        .replace("[]", "left out")
+        .replace('"', "")
+        .replace("[0, 1]", "0,1")
+    )
+
+
+def flag_names() -> list[str]:
+    """Every flag that `add_flags` adds, but the --no- forms."""
+    tables = (ServerConfig, ModelConfig)
+    keys = [key for table in tables for key in keys_of(table).values()]
+    return [flag_of(key) for key in keys if key.field != "import_name"]
+
+
+def model_of(import_name: str, flag: str = "--model") -> ModelConfig:
+    """The table of one `--model MODULE:CLASS`. Raises ConfigError."""
+    key = keys_of(ModelConfig)["import"]
+    try:
+        return ModelConfig(import_name=as_value(key, import_name))
+    except ValueError:
+        raise ConfigError(f"{flag} {shown(import_name)}: expected {key.expected}") from None

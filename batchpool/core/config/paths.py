@@ -1,0 +1,61 @@
+"""Where the pool's files are when the configuration leaves it open. Pure: env and uid are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batchpool.core.config.schema import ServerConfig
+from batchpool.core.errors import ConfigError
+
+# sun_path of a unix socket address, less its closing zero byte.
+SOCKET_PATH_BYTES = 107
+
+
+def socket_path(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
+    """The path of the unix socket: as configured, else by port, service directories and user.
+
+    Raises ConfigError when the kernel could not bind it.
+    """
+    path = server.socket or f"{_runtime_dir(env, uid)}/{socket_name(server.port)}"
+    size = len(path.encode("utf-8", "surrogateescape"))
+    if size > SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"socket = {path!r} has {size} bytes; a unix socket's path has at most"
+            f" {SOCKET_PATH_BYTES}"
+        )
+    return path
+
+
+def socket_name(port: int) -> str:
+    """The socket's file name: two pools on one host differ by their port."""
+    return "batchpool.sock" if port == 8000 else f"batchpool-{port}.sock"
+
+
+def state_dir(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
+    """The directory of what outlives the pool: as configured, else by service and user."""
+    if server.state_dir:
+        return server.state_dir
+    if env.get("STATE_DIRECTORY"):
+        return _first(env["STATE_DIRECTORY"])
+    if uid == 0:
+        return "/var/lib/batchpool"
+    if env.get("XDG_STATE_HOME"):
+        return env["XDG_STATE_HOME"] + "/batchpool"
+    if env.get("HOME"):
+        return env["HOME"] + "/.local/state/batchpool"
+    return f"/tmp/batchpool-{uid}/state"
+
+
+def _runtime_dir(env: Mapping[str, str], uid: int) -> str:
+    if env.get("RUNTIME_DIRECTORY"):
+        return _first(env["RUNTIME_DIRECTORY"])
+    if uid == 0:
+        return "/run/batchpool"
+    if env.get("XDG_RUNTIME_DIR"):
+        return env["XDG_RUNTIME_DIR"] + "/batchpool"
+    return f"/tmp/batchpool-{uid}"
+
+
+def _first(directories: str) -> str:
+    """systemd joins several directories of one service with colons."""
+    return directories.split(":", maxsplit=1)[0]

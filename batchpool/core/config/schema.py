@@ -1,0 +1,399 @@
+"""The configuration: one dataclass per table; nobody else spells a key, a default or a range.
+
+    Config
+      server: ServerConfig            the table [server]
+      models: (ModelConfig, ...)      one table [[model]] each
+
+A field carries its own manual (`Key`): help, unit, allowed range. The checks below, the
+flags (core/config/flags.py), the TOML file (core/config/toml_file.py), the example file and the reference
+(core/config/describe.py) derive from it. A value is checked when its dataclass is made, so a `Config`
+that exists is a legal one.
+
+TOML and Python spell two things differently: the key `import` is the field `import_name`,
+and "auto" stands for 0 where 0 means that the pool decides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from batchpool.core.errors import ConfigError
+
+Devices = str | tuple[int, ...]
+Sizes = tuple[int, ...]
+MOST_ROWS = 1 << 16  # of one batch
+_DEFAULT_MAX_BATCH = 64
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_IMPORT_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The manual of one key. name: in TOML; field: in Python; kind: its annotation.
+
+    least, most: the range of a number. choices, pattern (with its `form` in words): what a
+    text may be. auto: what the pool decides where the value is 0 or "".
+    """
+
+    name: str
+    field: str
+    kind: str
+    default: Any
+    help: str
+    unit: str = ""
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    form: str = "text"
+    auto: str = ""
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for messages and manuals."""
+        if self.choices:
+            return "one of " + ", ".join(map(shown, self.choices))
+        if self.kind == "Devices":
+            return '"auto", "cpu" or a list of device numbers without repeats, as [0, 1]'
+        if self.kind == "Sizes":
+            return f"a list of {self.unit} from 1 to {MOST_ROWS}, each larger than the one before"
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "str":
+            return self.form
+        kind = "a whole number" if self.kind == "int" else "a number"
+        of = f" of {self.unit}" if self.unit else ""
+        # 0 of an automatic key is another spelling of "auto", not one of its numbers.
+        least = 1 if self.auto else self.least
+        auto = ' or "auto"' if self.auto else ""
+        return f"{kind}{of} from {least:g} to {self.most:.10g}{auto}"
+
+
+def _key(default: Any, help: str, **facts: Any) -> Any:
+    """A field with its manual; `facts` are the other attributes of its `Key`."""
+    return field(default=default, metadata={"help": help, **facts})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The table [server]: one per pool."""
+
+    host: str = _key(
+        "127.0.0.1",
+        "address to listen on; 0.0.0.0 or :: means every address",
+        form="a host name or address",
+    )
+    port: int = _key(8000, "TCP port", least=1, most=65535)
+    frontends: int = _key(
+        0, "HTTP front-end processes", most=256, auto="a quarter of the cores, 1 to 4"
+    )
+    socket: str = _key(
+        "",
+        "unix socket of local clients and of the command line",
+        form="a path",
+        auto="batchpool.sock (batchpool-PORT.sock unless the port is 8000) in $RUNTIME_DIRECTORY,"
+        " else /run/batchpool for root, else $XDG_RUNTIME_DIR/batchpool, else /tmp/batchpool-UID",
+    )
+    state_dir: str = _key(
+        "",
+        "directory of what must outlive the pool",
+        form="a path",
+        auto="$STATE_DIRECTORY, else /var/lib/batchpool for root, else"
+        " $XDG_STATE_HOME/batchpool, else ~/.local/state/batchpool",
+    )
+    max_clients: int = _key(32, "local clients attached at the same time; 0 admits none", most=1024)
+    client_slots: int = _key(
+        1024,
+        "rows in flight of one local client to one model; fewer where they take over 256 MiB",
+        unit="rows",
+        least=1,
+        most=1 << 20,
+    )
+    max_body_mib: int = _key(64, "largest HTTP request body", unit="MiB", least=1, most=1 << 20)
+    max_bodies_mib: int = _key(
+        0,
+        "sum of the request bodies that one front end holds while they arrive; what would exceed it"
+        " is refused with 503",
+        unit="MiB",
+        most=1 << 30,
+        auto="eight times max_body_mib",
+    )
+    receive_timeout_s: float = _key(
+        120.0,
+        "time a request gets to arrive, headers and body; after it the answer is 408",
+        unit="seconds",
+        least=0.1,
+        most=86400,
+    )
+    load_timeout_s: float = _key(
+        600.0, "time a model gets to load and warm up", unit="seconds", least=0.1, most=86400
+    )
+    stall_timeout_s: float = _key(
+        4.0,
+        "time without progress after which a batcher or front end (stopped, deadlocked, in an"
+        " endless loop) is killed and replaced; 0 never does that, else at least 0.1",
+        unit="seconds",
+        most=3600,
+    )
+    drain_s: float = _key(
+        30.0, "time that accepted requests get to finish at shutdown", unit="seconds", most=86400
+    )
+    page: bool = _key(
+        True, "whether the live page at /, its stream /events and the API's page /docs are served"
+    )
+    log_level: str = _key(
+        "info",
+        "least severe messages that are logged",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = _key(
+        "auto",
+        "how the log on stderr is written; human: lines for people; json: one object a line; auto:"
+        " human, in the journal with priorities instead of times",
+        choices=("auto", "human", "json"),
+    )
+    access_log: str = _key(
+        "off",
+        "which HTTP requests get a line in the log, whatever log_level is; errors: those with an"
+        " answer of 400 or above, or whose caller left; all: also a share of the good ones",
+        choices=("off", "errors", "all"),
+    )
+    access_log_sample: float = _key(
+        1.0,
+        'share of the good requests that access_log = "all" logs; whether one is in it depends'
+        " on its request id alone, if it has one",
+        most=1,
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if 0 < self.stall_timeout_s < 0.1:  # what healthy processes need on any machine
+            raise ConfigError(
+                f"stall_timeout_s = {self.stall_timeout_s:g}: expected 0 or at least 0.1 seconds"
+            )
+        if 0 < self.max_bodies_mib < self.max_body_mib:
+            raise ConfigError(
+                f"max_bodies_mib = {self.max_bodies_mib}: a body may have max_body_mib ="
+                f" {self.max_body_mib}; expected at least as much"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The table [[model]]: one per model that is served."""
+
+    import_name: str = _key(
+        "",
+        "the model's class; modules in the current directory are found",
+        name="import",
+        pattern=_IMPORT_NAME,
+        form='MODULE:CLASS, as "my_models:Scale"',
+    )
+    name: str = _key(
+        "",
+        "how callers address the model",
+        pattern=MODEL_NAME,
+        form="letters, digits, '.', '_' and '-', at most 128, the first a letter or digit",
+        auto="what the class says",
+    )
+    devices: Devices = _key(  # noqa: RUF009
+        "auto",
+        'where it runs: "auto" is every visible GPU, or the CPU where there is none or the'
+        ' model cannot use one; "cpu"; or positions in the list of visible GPUs',
+    )
+    workers_per_device: int = _key(1, "worker processes on each device", least=1, most=64)
+    max_batch: int = _key(
+        _DEFAULT_MAX_BATCH, "most rows of one batch", unit="rows", least=1, most=MOST_ROWS
+    )
+    batch_sizes: Sizes = _key(  # noqa: RUF009
+        (),
+        "the only sizes that the engine takes: a batch is padded to the next one, and the largest"
+        " is max_batch; [] means that any number of rows will do",
+        unit="rows",
+    )
+    policy: str = _key(
+        "adaptive",
+        "how batches are formed; fixed: one leaves when it is full or has waited max_wait_ms;"
+        " adaptive: at once while waiting for company cannot pay",
+        choices=("adaptive", "fixed"),
+    )
+    max_wait_ms: float = _key(
+        10.0,
+        "longest wait of a row for company while a worker is free",
+        unit="milliseconds",
+        most=60000,
+    )
+    max_wait_peak_ms: float = _key(
+        100.0,
+        "the same in a flood, when more than half of what the workers can do is asked for;"
+        " policy adaptive",
+        unit="milliseconds",
+        most=60000,
+    )
+    target_p99_ms: float = _key(
+        0.0,
+        "99 of 100 requests are to be answered within this time: it bounds batches and waits, and"
+        " what cannot make it is refused at once with 503; 0 means no target; policy adaptive",
+        unit="milliseconds",
+        most=3600000,
+    )
+    slots: int = _key(
+        0,
+        "rows in flight over all front ends; each front end gets an equal part, at least max_batch",
+        unit="rows",
+        most=1 << 20,
+        auto="the largest power of two up to 4096 that takes at most 1 GiB",
+    )
+    watermark: float = _key(
+        0.9,
+        "share of a lane's slots that may be in use; above it requests are refused with 503",
+        least=0.2,
+        most=1,
+    )
+    request_timeout_s: float = _key(
+        30.0, "deadline of a request that brings none", unit="seconds", least=0.001, most=86400
+    )
+    batch_timeout_s: float = _key(
+        30.0,
+        "time one batch gets; after that its worker is restarted",
+        unit="seconds",
+        least=0.01,
+        most=86400,
+    )
+    attempts: int = _key(
+        3, "failed batches a row takes part in before it gets the error", least=1, most=100
+    )
+    idempotent: bool = _key(
+        True,
+        "whether a row may be run again after the worker that had it was lost, or when a reload"
+        " brings other tensors in the middle of a local call of several windows",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.target_p99_ms and self.policy != "adaptive":
+            raise ConfigError(
+                f"target_p99_ms = {self.target_p99_ms:g}: policy = {shown(self.policy)} cannot"
+                ' keep it; expected policy = "adaptive"'
+            )
+        if self.batch_sizes:
+            largest = self.batch_sizes[-1]
+            if self.max_batch not in (largest, _DEFAULT_MAX_BATCH):
+                raise ConfigError(
+                    f"max_batch = {self.max_batch}: batch_sizes = {shown(self.batch_sizes)}"
+                    f" ends at {largest}; leave max_batch out"
+                )
+            object.__setattr__(self, "max_batch", largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration. Models have names of their own; of those that are one class all but
+    one say theirs here."""
+
+    server: ServerConfig = field(default_factory=ServerConfig)
+    models: tuple[ModelConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models if model.name]
+        imports = [model.import_name for model in self.models if not model.name]
+        for what, said, where in (("name", names, ""), ("import", imports, " without a name")):
+            for value in said:
+                if said.count(value) > 1:
+                    raise ConfigError(
+                        f"[[model]]: {what} = {shown(value)} stands {said.count(value)} times"
+                        f"{where}; every model needs its own name"
+                    )
+
+
+TABLES: dict[str, type[ServerConfig] | type[ModelConfig]] = {
+    "server": ServerConfig,
+    "model": ModelConfig,
+}
+
+
+_KEYS: dict[type, dict[str, Key]] = {
+    table: {
+        key.name: key
+        for key in (
+            Key(**{"name": f.name, **f.metadata}, field=f.name, kind=str(f.type), default=f.default)
+            for f in fields(table)
+        )
+    }
+    for table in TABLES.values()
+}
+
+
+def keys_of(table: type) -> dict[str, Key]:
+    """The keys of a table's dataclass by their TOML names, in the order of the manual."""
+    return _KEYS[table]
+
+
+def shown(value: Any) -> str:
+    """A value as TOML writes it, cut to 60 characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    elif isinstance(value, (list, tuple)):
+        text = "[" + ", ".join(map(shown, value)) + "]"
+    elif isinstance(value, dict):
+        text = "{" + ", ".join(f"{k} = {shown(v)}" for k, v in value.items()) + "}"
+    else:
+        text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def as_value(key: Key, value: Any) -> Any:
+    """The value of a field for what a file or flag brought; ValueError when it is not legal."""
+    if key.kind == "int" and key.auto and value == "auto":
+        value = 0
+    if key.kind == "Devices" and isinstance(value, (list, tuple)):
+        legal = bool(value) and all(type(v) is int and v >= 0 for v in value)
+        if not legal or len(set(value)) < len(value):
+            raise ValueError
+        return tuple(value)
+    if key.kind == "Sizes":
+        return _sizes(value)
+    if key.kind == "Devices":
+        legal = value in ("auto", "cpu")
+    elif key.kind == "bool":
+        legal = type(value) is bool
+    elif key.kind == "str":
+        legal = type(value) is str and _legal_text(key, value)
+    else:
+        kinds = (int,) if key.kind == "int" else (int, float)
+        legal = type(value) in kinds and key.least <= value <= key.most
+    if not legal:
+        raise ValueError
+    return float(value) if key.kind == "float" else value
+
+
+def _sizes(value: Any) -> Sizes:
+    """Rising batch sizes; ValueError when they are not."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError
+    for before, size in zip((0, *value), value, strict=False):
+        if type(size) is not int or not before < size <= MOST_ROWS:
+            raise ValueError
+    return tuple(value)
+
+
+def _legal_text(key: Key, value: str) -> bool:
+    if "\0" in value or (not value and not key.auto):
+        return False
+    if key.choices:
+        return value in key.choices
+    return not value or key.pattern is None or key.pattern.fullmatch(value) is not None
+
+
+def _check_fields(table: ServerConfig | ModelConfig) -> None:
+    for key in keys_of(type(table)).values():
+        value = getattr(table, key.field)
+        try:
+            value = as_value(key, value)
+        except ValueError:
+            raise ConfigError(f"{key.name} = {shown(value)}: expected {key.expected}") from None
+        object.__setattr__(table, key.field, value)

@@ -1,0 +1,1 @@
+"""The bytes of shared memory: segment layouts, slot states, the allocation of slots."""

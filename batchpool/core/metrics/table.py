@@ -1,0 +1,287 @@
+"""The one table of all metrics: name, kind, unit, help, labels, buckets, and who writes them.
+
+Counts live in 64-bit words of the pool's meters (core/metrics/segments.py). Each word has one writer,
+which adds to it where it works; whoever wants numbers adds up the words of all writers. Where a
+word stands follows from this table: a writer has a block of words for each model, or one for
+itself, with its metrics in the table's order.
+
+    writer      its blocks                          what it counts
+    batcher     one for each model entry            rows, batches, waits
+    frontend    one for each front end and entry    HTTP requests
+    worker      one for each seat                   batches, rows, time in the model
+    supervisor  one for each model entry            lanes of front ends and of local clients
+    process     one for each post and seat          processes; the supervisor writes these
+    pool        one                                 the pool's state; the supervisor writes it
+    reader      none                                what is read or known only when it is asked for
+
+A block outlives the process that writes it: its successor in the same post goes on counting. A
+counter has a word, or one for each of its `cases`; a histogram has one for each bucket, which
+counts what is above the bucket before, one for what is above all, and one for the sum. Words
+hold whole numbers: times are nanoseconds there, and seconds, by `per_unit`, where they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from batchpool.core.errors import all_errors
+from batchpool.core.layout.states import PoolState, Reason
+
+PREFIX = "batchpool_"
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+_LINE_WORDS = 16  # blocks of two writers never share two cache lines
+
+TIME_BOUNDS_S = (
+    *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+)
+_TIME_NS = tuple(round(bound * 1e9) for bound in TIME_BOUNDS_S)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+_NS_PER_S = 10**9
+
+ROADS = (
+    "fast",
+    "asgi",
+    "none",
+)  # frontend/fast/protocol.py, frontend/asgi/infer.py, frontend/http/connection.py
+CLIENTS = ("http", "local")
+# (code, reason) of every answer to an infer request.
+ANSWERS = (("200", "ok"), *((str(kind.status), kind.code) for kind in all_errors()))
+ENDS = (
+    *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
+    *("client_gone", "not_ready"),
+)
+RETRIES = ("model_error", "worker_lost", "no_memory", "not_started")
+REASONS = tuple(reason.name.lower() for reason in Reason)
+OUTCOMES = ("ok", "failed", "no_memory", "lost")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. labels: what tells its cases apart; the writer's own labels come before them.
+
+    bounds: of a histogram's buckets, as the words count; per_unit: how many of what the words
+    count make one of the name's unit. most: of two blocks with the same labels, as while a reload
+    replaces a worker, the larger value counts, not the sum. always: a gauge that the dead have too.
+    """
+
+    name: str
+    kind: str
+    writer: str
+    help: str
+    labels: tuple[str, ...] = ()
+    cases: tuple[tuple[str, ...], ...] = ((),)
+    bounds: tuple[int, ...] = ()
+    per_unit: int = 1
+    most: bool = False
+    always: bool = False
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """All its labels, the writer's own first."""
+        return OWN_LABELS[self.writer] + self.labels
+
+    @property
+    def words_each(self) -> int:
+        """Words of one case."""
+        return len(self.bounds) + 2 if self.kind == HISTOGRAM else 1
+
+    @property
+    def words(self) -> int:
+        return self.words_each * len(self.cases)
+
+
+def _cases(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple((value,) for value in values)
+
+
+def _counter(
+    name: str,
+    writer: str,
+    text: str,
+    labels: tuple[str, ...] = (),
+    cases: tuple[tuple[str, ...], ...] = ((),),
+) -> Metric:
+    return Metric(f"{PREFIX}{name}_total", COUNTER, writer, text, labels, cases)
+
+
+def _gauge(
+    name: str,
+    writer: str,
+    text: str,
+    labels: tuple[str, ...] = (),
+    cases: tuple[tuple[str, ...], ...] = ((),),
+    *,
+    most: bool = False,
+) -> Metric:
+    return Metric(PREFIX + name, GAUGE, writer, text, labels, cases, most=most)
+
+
+def _times(name: str, writer: str, text: str) -> Metric:
+    return Metric(
+        f"{PREFIX}{name}_seconds", HISTOGRAM, writer, text, bounds=_TIME_NS, per_unit=_NS_PER_S
+    )
+
+
+def _sizes(name: str, text: str, bounds: tuple[int, ...]) -> Metric:
+    return Metric(PREFIX + name, HISTOGRAM, "batcher", text, bounds=bounds)
+
+
+# The labels that a writer's blocks bring with them.
+OWN_LABELS: dict[str, tuple[str, ...]] = {
+    "batcher": ("model",),
+    "frontend": ("model",),
+    "worker": ("model", "worker", "device"),
+    "supervisor": ("model",),
+    "process": ("process",),
+    "pool": (),
+    "reader": (),
+}
+
+METRICS: tuple[Metric, ...] = (
+    _counter(
+        "http_requests",
+        "frontend",
+        "infer requests answered over HTTP, by road through the front end, status and code; 499"
+        " is a caller that went away first; what was no HTTP has the road none and no model",
+        ("road", "code", "reason"),
+        tuple((road, *answer) for road, answer in product(ROADS, ANSWERS)),
+    ),
+    _times(
+        "http_request",
+        "frontend",
+        "from a request's complete headers to its answer, of those answered 200",
+    ),
+    _counter("rows_admitted", "batcher", "rows that the batcher took from lanes"),
+    _counter(
+        "rows_ended",
+        "batcher",
+        "rows that are done; ok: their batch ran, though the model may have marked single rows of"
+        " it as failed; client_gone: their client died first",
+        ("reason",),
+        _cases(ENDS),
+    ),
+    _counter(
+        "rows_retried",
+        "batcher",
+        "rows that were put back to run again, by what became of their batch",
+        ("reason",),
+        _cases(RETRIES),
+    ),
+    _counter(
+        "batches", "batcher", "batches sent to workers, by why they left", ("reason",),
+        _cases(REASONS),
+    ),
+    _counter(
+        "batches_finished", "batcher", "batches that came back, and how", ("outcome",),
+        _cases(OUTCOMES),
+    ),
+    _sizes("batch_rows", "rows of a batch, without padding", _ROWS),
+    _counter(
+        "batch_extents", "batcher",
+        "runs of neighbouring slots in batches that came back: what a worker copies at once",
+    ),
+    _times("queue", "batcher", "from a row's submission to the dispatch of its batch"),
+    _times("batch", "batcher", "from a batch's dispatch to its completion, way and all"),
+    _gauge("queue_rows", "batcher", "rows that wait in the batcher"),
+    _gauge(
+        "batch_rows_limit", "batcher", "most rows of a batch, as learnt from the device", most=True
+    ),
+    _counter(
+        "worker_batches", "worker", "batches that a worker ran, and how they ended", ("outcome",),
+        _cases(OUTCOMES[:3]),
+    ),
+    _counter(
+        "worker_rows", "worker", "rows that a worker ran, without padding", ("outcome",),
+        _cases(("ok", "failed")),
+    ),
+    _times(
+        "worker_gather", "worker",
+        "a batch's inputs, put together before the model is called; copies to a GPU are only"
+        " begun here",
+    ),
+    _times(
+        "worker_compute", "worker",
+        "from the call of infer to its outputs on the host; on a GPU batches overlap",
+    ),
+    _times("worker_scatter", "worker", "a batch's outputs, checked and written into lanes"),
+    _gauge("lanes", "supervisor", "lanes that are open", ("client",), _cases(CLIENTS)),
+    _gauge("lane_slots", "supervisor", "slots of these lanes", ("client",), _cases(CLIENTS)),
+    _gauge(
+        "lane_claimed_slots", "supervisor",
+        "slots of these lanes that are in use; up to 0.25 s old", ("client",), _cases(CLIENTS),
+    ),
+    _counter(
+        "claims_refused", "supervisor",
+        "claims of slots that were refused, because the lane was above its watermark (full) or the"
+        " caller above its share of it (share); up to 0.25 s old", ("client", "reason"),
+        (("http", "full"), ("http", "share"), ("local", "full")),
+    ),
+    _gauge("model_workers", "supervisor", "workers that are warm"),
+    Metric(
+        f"{PREFIX}process_up", GAUGE, "process", "1 while the process is there and works, else 0",
+        most=True, always=True,
+    ),
+    _gauge("process_pid", "process", "the process's id", most=True),
+    Metric(
+        f"{PREFIX}process_start_time_seconds", GAUGE, "process", "when it was started, Unix time",
+        per_unit=_NS_PER_S, most=True,
+    ),
+    _counter("process_restarts", "process", "processes started in another's place"),
+    _gauge(
+        "pool_state", "pool", "1 for the state that the pool is in", ("state",),
+        _cases(tuple(state.name.lower() for state in PoolState)),
+    ),
+    _counter(
+        "reloads", "pool", "reloads, by how they ended; failed: undone, or nothing was changed",
+        ("outcome",), _cases(("done", "failed")),
+    ),
+    Metric(
+        f"{PREFIX}last_reload_timestamp_seconds", GAUGE, "pool",
+        "when the last reload ended, Unix time; 0 before the first", per_unit=_NS_PER_S,
+    ),
+    _gauge(
+        "build_info", "reader", "1; the versions, and `code`: compiled or interpreted",
+        ("version", "python", "code"),
+    ),
+    _gauge("gpu_memory_used_bytes", "reader", "memory in use, by anybody", ("device", "name")),
+    _gauge("gpu_memory_total_bytes", "reader", "memory of the device", ("device", "name")),
+    _gauge(
+        "gpu_utilization_ratio", "reader",
+        "share of the last sample period in which a kernel ran", ("device", "name"),
+    ),
+)  # fmt: skip
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of this name, with the prefix or without."""
+    return BY_NAME[name if name.startswith(PREFIX) else PREFIX + name]
+
+
+class Block:
+    """Where the words of one writer's metrics stand in its block.
+
+    at[name]: offset of the metric's first word. size: words of the block, whole lines.
+    """
+
+    def __init__(self, writer: str) -> None:
+        self.metrics = tuple(metric for metric in METRICS if metric.writer == writer)
+        self.at: dict[str, int] = {}
+        end = 0
+        for metric in self.metrics:
+            self.at[metric.name] = end
+            end += metric.words
+        self.used = end
+        self.size = -(-end // _LINE_WORDS) * _LINE_WORDS
+
+    def word(self, name: str, *case: str) -> int:
+        """The offset of the (first) word of one case of a metric."""
+        metric = metric_of(name)
+        return self.at[metric.name] + metric.cases.index(case) * metric.words_each
+
+
+BLOCKS = {writer: Block(writer) for writer in OWN_LABELS if writer != "reader"}

@@ -1,0 +1,141 @@
+"""What all writers have counted, added up, and what can be told from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from batchpool.core.metrics.table import BLOCKS, GAUGE, Metric, metric_of
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """counts: of each bucket by itself, the last above all bounds. total: the sum of values.
+
+    In the unit of the metric's name.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @cached_property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def __add__(self, other: Histogram) -> Histogram:
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return Histogram(self.bounds, counts, self.total + other.total)
+
+    def __sub__(self, earlier: Histogram) -> Histogram:
+        counts = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
+        return Histogram(self.bounds, counts, self.total - earlier.total)
+
+    def quantile(self, share: float) -> float | None:
+        """The value that `share` of the values do not exceed, linear inside a bucket as
+        Prometheus' histogram_quantile; the last bound if it is above all; None without values."""
+        if not self.count:
+            return None
+        rank = share * self.count
+        below = 0
+        for i, count in enumerate(self.counts[:-1]):
+            if below + count >= rank and count:
+                low = self.bounds[i - 1] if i else 0.0
+                return low + (self.bounds[i] - low) * (rank - below) / count
+            below += count
+        return self.bounds[-1]
+
+
+class Totals:
+    """What all writers have counted, added up: {metric's name: {label values: words}}."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, dict[Labels, list[int]]] = {}
+
+    def add(
+        self,
+        writer: str,
+        own: Labels,
+        words: Sequence[int],
+        *,
+        alive: bool = True,
+        gone: bool = False,
+    ) -> None:
+        """One block of a writer, `own` being the values of its own labels.
+
+        Blocks with the same labels are one to whoever asks. Gauges of the dead are left out; gone:
+        there is to be nobody any more, and nothing but what was counted is told.
+        """
+        block = BLOCKS[writer]
+        for metric in block.metrics:
+            if metric.kind == GAUGE and (gone or not (alive or metric.always)):
+                continue
+            series = self._words.setdefault(metric.name, {})
+            at, each = block.at[metric.name], metric.words_each
+            for case in metric.cases:
+                labels = own + case
+                found = words[at : at + each]
+                at += each
+                before = series.get(labels)
+                if before is None:
+                    series[labels] = list(found)
+                elif metric.most:
+                    series[labels] = [max(before[0], found[0])]
+                else:
+                    series[labels] = [a + b for a, b in zip(before, found, strict=True)]
+
+    def by_model(self) -> dict[str, Totals]:
+        """What is counted for each model by itself: who asks much about one, asks less in all."""
+        found: dict[str, Totals] = {}
+        for name, series in self._words.items():
+            if metric_of(name).label_names[:1] == ("model",):
+                for labels, words in series.items():
+                    of_one = found.setdefault(labels[0], Totals())
+                    of_one._words.setdefault(name, {})[labels] = words
+        return found
+
+    def series(self, metric: Metric) -> Iterator[tuple[Labels, Sequence[int]]]:
+        """(label values, words) of all that is known of a metric."""
+        return iter(self._words.get(metric.name, {}).items())
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of a counter or gauge over all whose labels are these. name: with the prefix
+        or without."""
+        metric = metric_of(name)
+        total = sum(words[0] for _, words in self._matching(metric, labels))
+        return total / metric.per_unit if metric.per_unit != 1 else total
+
+    def values(self, name: str, by: str, **labels: str) -> dict[str, int]:
+        """The same for each value of the label `by`, without zeros."""
+        metric = metric_of(name)
+        place = metric.label_names.index(by)
+        found: dict[str, int] = {}
+        for own, words in self._matching(metric, labels):
+            if words[0]:
+                found[own[place]] = found.get(own[place], 0) + words[0]
+        return found
+
+    def histogram(self, name: str, **labels: str) -> Histogram:
+        metric = metric_of(name)
+        total = [0] * metric.words_each
+        for _, words in self._matching(metric, labels):
+            total = [a + b for a, b in zip(total, words, strict=True)]
+        return as_histogram(metric, total)
+
+    def _matching(
+        self, metric: Metric, labels: dict[str, str]
+    ) -> Iterator[tuple[Labels, Sequence[int]]]:
+        names = metric.label_names
+        wanted = [(names.index(label), value) for label, value in labels.items()]
+        for own, words in self.series(metric):
+            if all(own[place] == value for place, value in wanted):
+                yield own, words
+
+
+def as_histogram(metric: Metric, words: Sequence[int]) -> Histogram:
+    """A histogram from its words."""
+    bounds = tuple(bound / metric.per_unit for bound in metric.bounds)
+    return Histogram(bounds, tuple(words[:-1]), words[-1] / metric.per_unit)

@@ -1,0 +1,1 @@
+"""Tensor specifications, and rows checked against them."""

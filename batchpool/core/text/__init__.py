@@ -1,0 +1,1 @@
+"""Text for people: escaping of untrusted text, limits on repeated log lines."""

@@ -1,0 +1,1 @@
+"""The Starlette application, for every other request."""

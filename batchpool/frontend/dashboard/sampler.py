@@ -1,0 +1,84 @@
+"""Lookout: where one front end's snapshots come from, a look at everything once a second.
+
+The supervisor is asked on the loop. Meters, flight recorder and GPUs are read in the thread for
+long work, as /metrics does: together they take some milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from batchpool.client.session import Session
+from batchpool.core.errors import PoolError
+from batchpool.core.layout.states import PoolState
+from batchpool.frontend.asgi.infer import Aside
+from batchpool.frontend.dashboard.rates import Window
+from batchpool.frontend.dashboard.snapshot import Sight, compose
+from batchpool.frontend.dashboard.status_client import Inquiry
+from batchpool.frontend.service.gpu_metrics import Gpus
+from batchpool.shm.stats.counters import Meters
+from batchpool.shm.stats.flight_recorder import Recorder
+
+_BATCHES = 12  # of the last ones
+
+
+class Lookout:
+    """The pool as an attached session sees it. version: of the package."""
+
+    def __init__(
+        self,
+        session: Session,
+        meters: Meters,
+        recorder: Recorder,
+        gpus: Gpus,
+        aside: Aside,
+        version: str,
+    ) -> None:
+        self._session = session
+        self._meters = meters
+        self._recorder = recorder
+        self._gpus = gpus
+        self._aside = aside
+        self._version = version
+        self._inquiry = Inquiry(session.server["socket"])
+        self._window = Window()
+        self._account: dict[str, Any] | None = None  # what the supervisor said last
+        self._account_s = 0.0
+
+    def begin(self) -> None:
+        self._window.clear()
+        self._account = None
+
+    def rest(self) -> None:
+        self._inquiry.close()
+
+    async def take(self) -> dict[str, Any]:
+        why, now_s = "", time.monotonic()
+        try:
+            self._account = await self._inquiry.status()
+            self._account_s = now_s
+        except PoolError as exc:
+            why = exc.message
+            if self._account is not None:
+                why += f"; what it said last is {now_s - self._account_s:.0f} s old"
+        return await self._aside.begin(self._look, self._account, why)
+
+    def _look(self, status: dict[str, Any] | None, why: str) -> dict[str, Any]:
+        meters, recorder = self._meters, self._recorder
+        sight = Sight(
+            span=self._window.add(time.monotonic(), meters.totals()),
+            facts=tuple(self._session.models.values()),
+            state=PoolState(self._session.board.state.get()).name.lower(),
+            status=status,
+            why=why,
+            now_s=time.time(),
+            now_ns=time.monotonic_ns(),
+            batches=recorder.last(_BATCHES),
+            incidents=recorder.incidents.last(),
+            worker_names=meters.seat_names(),
+            model_names=meters.model_names(),
+            gpus={gpu.index: gpu.values for gpu in self._gpus.look()},
+            version=self._version,
+        )
+        return compose(sight)

@@ -1,0 +1,271 @@
+"""Snapshot: what the page shows, as one JSON object.
+
+    {time_s, version,
+     pool:      {state, url, uptime_s, why}      why: what keeps the account from being whole
+     models:    [{name, ready, workers, max_batch, queued, slots, requests_per_s, rows_per_s,
+                  latency, batches, reasons, codes}]
+     workers:   [{name, model, device, pid, state, restarts, last_error, batches_per_s,
+                  rows_per_s, gpu}]
+     processes: [{name, pid, state, restarts, progress_age_s, last_error}]
+     batches:   [{time_s, model, rows, reason, worker, outcome, ms}]     newest first
+     errors:    [{time_s, model, worker, code, text, times}]             newest first}
+
+Rates, percentiles, sizes and reasons are of the last seconds (window.py). What is not known is
+null: rates before there are two readings, percentiles of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.client.session import ModelFacts
+from batchpool.core.errors import error_for
+from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.metrics.table import metric_of
+from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.frontend.dashboard.rates import Span
+from batchpool.shm.stats.flight_recorder import LOST, BatchEntry
+from batchpool.shm.stats.recent_errors import Incident
+
+Json = dict[str, Any]
+_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# Where a request's time goes, and the metric of it.
+_TIMES = {"request": "http_request_seconds", "queue": "queue_seconds", "batch": "batch_seconds"}
+_OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome} | {LOST: "lost"}
+_REASONS = {int(reason): reason.name.lower() for reason in Reason}
+_MOST_ERRORS = 10
+_MOST_LANES = 6  # shown by themselves; more local clients are added up
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Everything that a snapshot is made of.
+
+    state: of the pool. status: the supervisor's account, None if it never answered; why: what is
+    wrong with it, "" if nothing. now_s: Unix time at now_ns, CLOCK_MONOTONIC. batches, incidents:
+    the last ones, the newest last; worker_names, model_names: by the numbers in them. gpus:
+    {index: metrics}.
+    """
+
+    span: Span
+    facts: Sequence[ModelFacts]
+    state: str
+    status: Mapping[str, Any] | None
+    why: str
+    now_s: float
+    now_ns: int
+    batches: Sequence[BatchEntry]
+    worker_names: Sequence[str]
+    model_names: Sequence[str]
+    incidents: Sequence[Incident]
+    gpus: Mapping[str, Mapping[str, float]]
+    version: str
+
+
+def compose(sight: Sight) -> Json:
+    """The snapshot."""
+    status = sight.status or {}
+    lanes = sorted(status.get("lanes", ()), key=_front_ends_first)
+    models = status.get("models", {})
+    spans, nothing = sight.span.by_model(), Span(Totals(), Totals(), sight.span.seconds)
+    processes = [p for p in status.get("processes", []) if not _is_worker(p["name"])]
+    return {
+        "time_s": sight.now_s,
+        "version": sight.version,
+        "pool": {
+            "state": sight.state,
+            "url": status.get("url"),
+            "uptime_s": status.get("uptime_s"),
+            "why": sight.why,
+        },
+        "models": [
+            model_view(
+                facts,
+                models.get(facts.spec.name, {}),
+                [lane for lane in lanes if lane["model"] == facts.spec.name],
+                spans.get(facts.spec.name, nothing),
+            )
+            for facts in sight.facts
+        ],
+        "workers": worker_views(sight),
+        "processes": [{"progress_age_s": None, **process} for process in processes],
+        "batches": [batch_view(sight, batch) for batch in reversed(sight.batches)],
+        "errors": error_views(sight),
+    }
+
+
+def _is_worker(name: str) -> bool:
+    """Also heirs and standbys of a reload: "heir of worker 0 of minilm"."""
+    return "worker " in name
+
+
+def _front_ends_first(lane: Mapping[str, Any]) -> tuple[bool, str]:
+    return not lane["owner"].startswith("frontend"), lane["owner"]
+
+
+# -- models -----------------------------------------------------------------------------
+
+
+def model_view(
+    facts: ModelFacts, status: Mapping[str, Any], lanes: Sequence[Mapping[str, Any]], span: Span
+) -> Json:
+    """One model. status: the supervisor's account of it, {} when it is not known."""
+    name = facts.spec.name
+    rows = span.histogram("batch_rows", model=name)
+    return {
+        "name": name,
+        "ready": status.get("ready"),
+        "workers": status.get("workers"),
+        "max_batch": status.get("max_batch", facts.max_batch),
+        "queued": int(span.now.value("queue_rows", model=name)),
+        "slots": {
+            "watermark": facts.watermark,
+            "claimed": sum(lane["claimed"] for lane in lanes),
+            "total": sum(lane["slots"] for lane in lanes),
+            "lanes": lane_views(lanes),
+        },
+        "requests_per_s": span.rate_per_s("http_requests_total", model=name, reason="ok"),
+        "rows_per_s": span.rate_per_s("rows_ended_total", model=name, reason="ok"),
+        "latency": {
+            part: percentiles_ms(span.histogram(metric, model=name))
+            for part, metric in _TIMES.items()
+        },
+        "batches": {
+            "per_s": span.rate_per_s("batches_total", model=name),
+            "mean_rows": rows.total / rows.count if rows.count else None,
+            "rows": sizes(rows, facts.max_batch),
+        },
+        "reasons": span.rises("batches_total", "reason", model=name),
+        "codes": codes(name, span),
+    }
+
+
+def lane_views(lanes: Iterable[Mapping[str, Any]]) -> list[Json]:
+    """{owner, claimed, slots} of each lane; of many local clients, of all of them together."""
+    shown = [{key: lane[key] for key in ("owner", "claimed", "slots")} for lane in lanes]
+    clients = [lane for lane in shown if lane["owner"].startswith("client")]
+    if len(shown) <= _MOST_LANES or len(clients) < 2:
+        return shown
+    together = {
+        "owner": f"{len(clients)} local clients",
+        "claimed": sum(lane["claimed"] for lane in clients),
+        "slots": sum(lane["slots"] for lane in clients),
+    }
+    return [*(lane for lane in shown if lane not in clients), together]
+
+
+def percentiles_ms(times: Histogram) -> dict[str, float | None]:
+    """p50, p90 and p99 in milliseconds."""
+    found = {word: times.quantile(share) for word, share in _SHARES.items()}
+    return {word: None if value is None else value * 1e3 for word, value in found.items()}
+
+
+def sizes(rows: Histogram, most: int) -> list[list[int]]:
+    """[most rows, batches] of each bucket that a batch of at most `most` rows can fall in."""
+    found = []
+    for bound, count in zip(rows.bounds, rows.counts, strict=False):
+        found.append([int(min(bound, most)), count])
+        if bound >= most:
+            break
+    return found
+
+
+def codes(model: str, span: Span) -> list[Json]:
+    """{code, total, per_s} of the answers that were not 200, of claims that local clients were
+    refused ("local: full"), and of rows that ran again ("rerun: worker_lost")."""
+    found = []
+    for metric, prefix, labels in (
+        ("http_requests_total", "", {}),
+        ("claims_refused_total", "local: ", {"client": "local"}),
+        ("rows_retried_total", "rerun: ", {}),
+    ):
+        rises = span.rises(metric, "reason", model=model, **labels)
+        for code, total in span.now.values(metric, "reason", model=model, **labels).items():
+            if code != "ok":
+                per_s = rises.get(code, 0) / span.seconds if span.seconds else None
+                found.append({"code": prefix + code, "total": total, "per_s": per_s})
+    return found
+
+
+# -- workers and batches ----------------------------------------------------------------
+
+
+def worker_views(sight: Sight) -> list[Json]:
+    """The supervisor's account of each worker with what it counted itself."""
+    devices = {
+        f"worker {worker} of {model}": (model, worker, device)
+        for (model, worker, device, *_), _ in sight.span.now.series(
+            metric_of("worker_batches_total")
+        )
+    }
+    found = []
+    for process in (sight.status or {}).get("processes", []):
+        name = process["name"]
+        if not _is_worker(name):
+            continue
+        model, worker, device = devices.get(name.partition(" of worker")[0], ("", "", ""))
+        own = {"model": model, "worker": worker, "device": device}
+        found.append(
+            {
+                **process,
+                "model": model,
+                "device": device or None,
+                "batches_per_s": sight.span.rate_per_s("worker_batches_total", **own),
+                "rows_per_s": sight.span.rate_per_s("worker_rows_total", **own),
+                "gpu": gpu_view(device, sight.gpus),
+            }
+        )
+    return found
+
+
+def gpu_view(device: str, gpus: Mapping[str, Mapping[str, float]]) -> Json | None:
+    """A device's memory and use by everybody; None where nobody knows. device: as "gpu 0"."""
+    values = gpus.get(device.removeprefix("gpu "))
+    if values is None:
+        return None
+    return {
+        "used_bytes": values.get("gpu_memory_used_bytes"),
+        "total_bytes": values.get("gpu_memory_total_bytes"),
+        "utilization": values.get("gpu_utilization_ratio"),
+    }
+
+
+def batch_view(sight: Sight, batch: BatchEntry) -> Json:
+    """One batch of the flight recorder; ms: from its dispatch to its completion."""
+    known = batch.dispatched_ns > 0
+    return {
+        "time_s": sight.now_s - (sight.now_ns - batch.completed_ns) / 1e9,
+        "model": _named(sight.model_names, batch.model),
+        "rows": batch.rows,
+        "reason": _REASONS.get(batch.reason, "unknown"),
+        "worker": _named(sight.worker_names, batch.seat),
+        "outcome": _OUTCOMES.get(batch.outcome, "unknown"),
+        "ms": (batch.completed_ns - batch.dispatched_ns) / 1e6 if known else None,
+    }
+
+
+def _named(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else "unknown"
+
+
+def error_views(sight: Sight) -> list[Json]:
+    """The last errors; the same one again and again is one, with how often and its last time."""
+    found: dict[tuple[str, str, str], Json] = {}
+    for incident in reversed(sight.incidents):
+        error = error_for(incident.status, incident.text)
+        model = _named(sight.model_names, incident.model)
+        key = model, error.code, error.message
+        if key in found:
+            found[key]["times"] += 1
+        else:
+            found[key] = {
+                "time_s": sight.now_s - (sight.now_ns - incident.at_ns) / 1e9,
+                "model": model,
+                "worker": _named(sight.worker_names, incident.seat),
+                "code": error.code,
+                "text": error.message,
+                "times": 1,
+            }
+    return list(found.values())[:_MOST_ERRORS]

@@ -1,0 +1,81 @@
+"""Inquiry: asks the supervisor for the pool's account, from the front end's own loop.
+
+Over a connection of its own to the pool's socket, as `batchpool status` does: an answer that
+takes long keeps nothing up that the front end has to hear. It is open while somebody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.core.errors import NotReady, PoolError, PoolStopped
+
+PATIENCE_S = 2.0  # a supervisor that is well answers within milliseconds
+
+
+class Inquiry:
+    """path: of the pool's unix socket."""
+
+    def __init__(self, path: str, patience_s: float = PATIENCE_S) -> None:
+        self._path = path
+        self._patience_s = patience_s
+        self._channel: Channel | None = None
+
+    async def status(self) -> dict[str, Any]:
+        """The account; PoolStopped when nobody listens, NotReady when no answer comes in time."""
+        try:
+            if self._channel is None:
+                self._channel = _connected(self._path)
+            async with asyncio.timeout(self._patience_s):
+                answer = await _ask(self._channel, {"op": "status"})
+        except TimeoutError:
+            self.close()  # its answer may still come, and would be taken for the next one's
+            raise NotReady("the supervisor does not answer") from None
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        except (OSError, Closed, ValueError) as exc:
+            self.close()
+            raise PoolStopped(f"no pool answers at {self._path}: {exc}") from exc
+        if answer["op"] != "status":
+            raise PoolError(f"the supervisor answered {answer.get('error')!r}")
+        found: dict[str, Any] = answer["status"]
+        return found
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def _connected(path: str) -> Channel:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    sock.setblocking(False)
+    try:
+        sock.connect(path)  # to a unix socket it is made at once, or not at all
+    except OSError:
+        sock.close()
+        raise
+    return Channel(sock)
+
+
+async def _ask(channel: Channel, message: dict[str, Any]) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[None] = loop.create_future()
+    channel.send(message)
+    loop.add_reader(channel.fileno(), _set, arrived)
+    try:
+        await arrived
+    finally:
+        loop.remove_reader(channel.fileno())
+    answer, fds = channel.receive()
+    close_all(fds)
+    return answer
+
+
+def _set(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)

@@ -1,0 +1,1 @@
+"""The fast path: infer requests answered inside the HTTP protocol."""

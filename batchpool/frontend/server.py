@@ -1,0 +1,133 @@
+"""Server: uvicorn on an inherited listening socket, with an end that keeps its time.
+
+A stop goes by the clock, from `stop()` on:
+
+    at once               no new connections; idle ones are closed; requests under way go on
+    drain_s, less a bit   what still waits for its rows is answered 503, `pool_stopped`
+    drain_s               connections whose caller does not read or send are cut
+    second `stop()`       the same, at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import math
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from batchpool.frontend.http.connection import Connection, sweep_all
+from batchpool.shm.resource_errors import descriptor_limit, open_descriptors, text_of
+
+_LOG = logging.getLogger("batchpool.frontend")
+_BACKLOG = 4096
+_CATCH_UP_S = 0.02
+_LAST_WORDS_S = 0.5  # for writing out the answers of those whose time is up
+
+
+class Server(uvicorn.Server):
+    """One front end's server. give_up: answers every request under way with an error."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        drain_s: float,
+        give_up: Callable[[], None],
+        protocol: type[Connection] = Connection,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=math.ceil(protocol.limits.keep_alive_s),
+            )
+        )
+        self.drain_s = drain_s
+        self._give_up = give_up
+        self._protocol = protocol
+        self._ends: list[asyncio.TimerHandle] = []
+        self._other_files = -1  # that are open here besides connections
+        self.cut = 0  # connections that were cut when the time to drain was up
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the caller's; uvicorn would raise SIGTERM again after a clean end."""
+        yield
+
+    async def run_on(self, listener: socket.socket) -> None:
+        """Serve until `stop`; returns when every connection has ended."""
+        sweeper = asyncio.create_task(self._sweep())
+        try:
+            await self.serve([listener])
+        finally:
+            sweeper.cancel()
+            for timer in self._ends:
+                timer.cancel()
+
+    def stop(self) -> None:
+        """Take leave; a second call ends it at once."""
+        if self.should_exit:
+            self._end()
+            return
+        self.should_exit = True
+        # At once, not at uvicorn's next look: until then connections and requests came in only to
+        # hear 503.
+        for listening in getattr(self, "servers", ()):
+            listening.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        last_words_s = min(_LAST_WORDS_S, self.drain_s / 2)
+        self._ends = [
+            loop.call_later(self.drain_s - last_words_s, self._give_up),
+            loop.call_later(self.drain_s, self._end),
+        ]
+
+    def _end(self) -> None:
+        self._give_up()
+        # One more turn of the loop: the answers to those who waited go out first.
+        asyncio.get_running_loop().call_later(min(0.05, self.drain_s), self._cut)
+
+    def _cut(self) -> None:
+        connections = list(self.server_state.connections)
+        if connections:
+            self.cut += len(connections)
+            _LOG.warning("%d connections were cut: the time to drain was up", len(connections))
+        for connection in connections:
+            connection.transport.abort()
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            sweep_s = self._protocol.limits.sweep_s  # a reload may have changed it
+            due_s = loop.time() + sweep_s
+            await asyncio.sleep(sweep_s)
+            # A loop that was held up has yet to read what came meanwhile: no caller's fault.
+            if loop.time() - due_s > sweep_s:
+                await asyncio.sleep(_CATCH_UP_S)
+            sweep_all(self.server_state.connections, loop.time())
+            self.tell_if_full()
+
+    def tell_if_full(self) -> None:
+        """Say so while no connection more can be taken: the kernel's refusal is met, and the caller
+        turned away, below anything that is asked here."""
+        connections = len(self.server_state.connections)
+        if self._other_files < 0:
+            self._other_files = open_descriptors() - connections
+        if connections + self._other_files >= descriptor_limit() - 1:
+            why = text_of(OSError(errno.EMFILE, ""))
+            _LOG.error("connections are turned away, %d are open: %s", connections, why)

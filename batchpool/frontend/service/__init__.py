@@ -1,0 +1,1 @@
+"""What a front end serves: endpoints of models, the view of the pool, metrics."""

@@ -1,0 +1,105 @@
+"""GET /metrics: everybody's counts in the text forms of Prometheus.
+
+Whichever front end is asked adds up the same words. It runs in the thread for long work, never
+on the loop, and takes a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from batchpool.core.compiled import CODE
+from batchpool.core.metrics import table
+from batchpool.core.metrics.table import COUNTER, HISTOGRAM, METRICS, metric_of
+from batchpool.core.metrics.totals import Totals
+from batchpool.frontend.http.response import Answer, found
+from batchpool.frontend.service.gpu_metrics import Gpus
+from batchpool.shm.stats.counters import Meters
+
+_OPENMETRICS = b"application/openmetrics-text"
+_openmetrics_text: Callable[[CollectorRegistry], bytes] = openmetrics.generate_latest
+
+
+class Scrape:
+    """Answers of /metrics. version: of batchpool."""
+
+    def __init__(self, meters: Meters, gpus: Gpus, version: str) -> None:
+        self._meters = meters
+        self._gpus = gpus
+        self._build = (version, platform.python_version(), CODE)
+
+    def __call__(self, accept: bytes = b"") -> Answer:
+        """The answer now. accept: the caller's Accept; it may ask for OpenMetrics."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Found(self._families()))
+        if _OPENMETRICS in accept.lower():
+            body = _openmetrics_text(registry)
+            kind = openmetrics.CONTENT_TYPE_LATEST
+        else:
+            body, kind = generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        fields = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+        return found(fields, body)
+
+    def _families(self) -> Iterator[Metric]:
+        yield from families(self._meters.totals())
+        yield _numbers(metric_of("build_info"), [(self._build, 1)])
+        devices = self._gpus.look()
+        for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_utilization_ratio"):
+            told = [((d.index, d.name), d.values[name]) for d in devices if name in d.values]
+            if told:
+                yield _numbers(metric_of(name), told)
+
+
+class _Found(Collector):
+    """What has been found already."""
+
+    def __init__(self, families: Iterator[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families
+
+
+def families(totals: Totals) -> Iterator[Metric]:
+    """Everything that stands in words, in the table's order; nothing of what is not known."""
+    for metric in METRICS:
+        if metric.kind == HISTOGRAM:
+            family = _histograms(metric, totals)
+        else:
+            # Of requests for no model most cases cannot be.
+            series = [
+                (labels, words[0] / metric.per_unit if metric.per_unit != 1 else words[0])
+                for labels, words in totals.series(metric)
+                if words[0] or labels[:1] != ("",)
+            ]
+            family = _numbers(metric, series)
+        if family.samples:
+            yield family
+
+
+def _numbers(metric: table.Metric, series: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.label_names)
+    for labels, value in series:
+        family.add_metric(labels, value)
+    return family
+
+
+def _histograms(metric: table.Metric, totals: Totals) -> Metric:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.label_names)
+    bounds = [f"{bound / metric.per_unit:g}" for bound in metric.bounds]
+    for labels, words in totals.series(metric):
+        if labels[:1] != ("",):
+            counts = accumulate(words[:-1])
+            buckets = list(zip((*bounds, "+Inf"), counts, strict=True))
+            family.add_metric(labels, buckets, words[-1] / metric.per_unit)
+    return family

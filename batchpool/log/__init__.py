@@ -1,0 +1,1 @@
+"""Logging of every process: set-up, line formats, a writer that never blocks."""

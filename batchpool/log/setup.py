@@ -1,0 +1,206 @@
+"""The log of a process of the pool: one set-up for all of them, whatever library speaks.
+
+Everything goes to stderr through one `Stream`: our loggers, those of uvicorn and of a model's
+libraries, Python's warnings, and exceptions that nobody caught. What a model prints is its own.
+
+Warnings and errors that repeat are said a few times and then counted (core/text/log_limits.py); one
+kind is what comes from the same line of code, with the same exception, model and error code.
+The supervisor's own are all said: each tells of a process that started or ended, which takes
+time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from batchpool.core.text.log_limits import Repeats
+from batchpool.log.formats import (
+    Entry,
+    Form,
+    Origin,
+    entry_of,
+    human_form,
+    journal_form,
+    json_form,
+)
+from batchpool.log.sink import Sink, is_journal
+
+ACCESS = "batchpool.access"
+_SAYS_ALL = "batchpool.supervisor"
+_STDERR = 2
+
+Later = Callable[[float, Callable[[], None]], None]
+
+
+def _later(delay_s: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(delay_s, call)
+    timer.daemon = True
+    timer.start()
+
+
+class Stream(logging.Handler):
+    """Writes records to a sink. It raises nothing and waits for nothing.
+
+    clock_s: seconds of a clock that does not go back. later: calls something after so long.
+    surroundings: the fields that every message gets from where it is said.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        form: Form,
+        origin: Origin,
+        clock_s: Callable[[], float] = time.monotonic,
+        later: Later = _later,
+    ) -> None:
+        super().__init__()
+        self._sink = sink
+        self.form = form
+        self._origin = origin
+        self._clock_s = clock_s
+        self._later = later
+        self._repeats: Repeats[Entry] = Repeats()
+        self.surroundings: Callable[[], Mapping[str, Any]] = dict
+        self._waits = False  # for the end of a period
+        self._lost = 0  # messages that the sink did not take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or count it."""
+        try:
+            self._take(record)
+        except Exception:  # what is wrong with a message must not end what it tells of
+            self._lost += 1
+
+    def _take(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING or record.name == _SAYS_ALL:
+            self._write(entry_of(record, around=self.surroundings()))
+            return
+        now_s = self._clock_s()
+        for count, last in self._repeats.due(now_s):
+            self._write(self._count(count, last))
+        kind = _kind_of(record)
+        place = self._repeats.place(kind, now_s)
+        entry = entry_of(record, with_exception=place == 1, around=self.surroundings())
+        if place:
+            self._write(entry)
+            return
+        self._repeats.hold(kind, entry)
+        self._wait()
+
+    def _count(self, count: int, last: Entry) -> Entry:
+        """How often something was said in vain."""
+        text = f"{count} more like this in {self._repeats.period_s:g} s; the last: {last.text}"
+        more = {"repeats": count}
+        return replace(last, text=text, fields={**last.fields, **more})
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._later(self._repeats.period_s, self._on_time)
+            self._waits = True
+
+    def _on_time(self) -> None:
+        self.acquire()
+        try:
+            self._waits = False
+            for count, last in self._repeats.due(self._clock_s()):
+                self._write(self._count(count, last))
+            if self._repeats.is_holding():
+                self._wait()
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        """Say the counts that are left."""
+        for count, last in self._repeats.rest(self._clock_s()):
+            self._write(self._count(count, last))
+        super().close()
+
+    def _write(self, entry: Entry) -> None:
+        if self._lost:
+            text = f"{self._lost} messages are lost: stderr did not take them"
+            notice = Entry(entry.at_s, logging.WARNING, "batchpool.log", text)
+            if self._put(notice):
+                self._lost = 0
+        if not self._put(entry):
+            self._lost += 1
+
+    def _put(self, entry: Entry) -> bool:
+        return self._sink.write(self.form(self._origin, entry, self._sink.most_bytes))
+
+
+def _kind_of(record: logging.LogRecord) -> Hashable:
+    if record.name == "py.warnings":  # all from one line of code, and hardly ever the same twice
+        return record.name, str(record.args)
+    fields = record.args if isinstance(record.args, dict) else {}
+    exception = record.exc_info[0] if record.exc_info else None
+    name = None if exception is None else exception.__qualname__
+    place = record.name, record.levelno, record.pathname, record.lineno
+    return *place, name, fields.get("model"), fields.get("code")
+
+
+def set_up(role: str, post: str, level: str, log_format: str) -> None:
+    """Make this process's stderr its log, in `log_format` (core/config/schema.py). Once, at its start."""
+    if sys.stderr is None:  # it was started without one, and 2 may be anything by now
+        return
+    stream = Stream(Sink(_STDERR), _form_of(log_format), Origin(role, post, os.getpid()))
+    root = logging.getLogger()
+    root.handlers[:] = [stream]
+    root.setLevel(level.upper())
+    logging.getLogger(ACCESS).setLevel(logging.INFO)  # it has a key of its own
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    _tell_of_the_uncaught(logging.getLogger(f"batchpool.{role}"))
+
+
+def add_fields(surroundings: Callable[[], Mapping[str, Any]]) -> None:
+    """Every message of this process gets these fields too."""
+    for stream in logging.getLogger().handlers:
+        if isinstance(stream, Stream):
+            stream.surroundings = surroundings
+
+
+def _form_of(log_format: str) -> Form:
+    if log_format == "json":
+        return json_form
+    if log_format == "auto" and is_journal(_STDERR, os.environ):
+        return journal_form
+    return human_form
+
+
+def are_for_programs() -> bool:
+    """Whether a program reads this process's log, so that stderr should get nothing else."""
+    forms = [getattr(stream, "form", human_form) for stream in logging.getLogger().handlers]
+    return any(form is not human_form for form in forms)
+
+
+def _tell_of_the_uncaught(logger: logging.Logger) -> None:
+    """Exceptions that nobody caught are messages too."""
+
+    def uncaught(kind: type[BaseException], exc: BaseException, trace: Any) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, exc, trace)
+        else:
+            logger.critical("this process ends: nobody caught an exception", exc_info=exc)
+
+    def uncaught_in_thread(said: threading.ExceptHookArgs) -> None:
+        if said.exc_value is not None and not isinstance(said.exc_value, SystemExit):
+            name = said.thread.name if said.thread else "?"
+            logger.error(
+                "thread %s ended: nobody caught an exception", name, exc_info=said.exc_value
+            )
+
+    def unraisable(said: Any) -> None:
+        logger.error(
+            "exception ignored: %s", said.err_msg or repr(said.object), exc_info=said.exc_value
+        )
+
+    sys.excepthook = uncaught
+    threading.excepthook = uncaught_in_thread
+    sys.unraisablehook = unraisable

@@ -1,1 +1,0 @@
-"""The processes of the pool: supervisor, batcher and workers."""

@@ -1,0 +1,1 @@
+"""What every child process of the pool does first."""

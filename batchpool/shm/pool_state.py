@@ -1,0 +1,29 @@
+"""The pool's board: what every process may know of it at a glance, read-only for clients."""
+
+from __future__ import annotations
+
+from batchpool.core.layout.segments import board_layout
+from batchpool.core.layout.states import PoolState
+from batchpool.shm.lane import Word
+from batchpool.shm.segment import map_checked, word
+
+
+class Board:
+    """The board of a pool; only the supervisor maps it writable."""
+
+    def __init__(self, fd: int, *, writable: bool = False) -> None:
+        layout = board_layout()
+        segment = map_checked(fd, layout, writable=writable)
+        cells = segment.cells()
+        self.state = Word(cells, word(layout, "state"))
+        self.stalled = Word(cells, word(layout, "stalled"))
+        self.edition = Word(cells, word(layout, "edition"))
+        self.serving = segment.array(layout.columns["serving"])
+        self._serving_at = segment.scalars(layout.columns["serving"])
+
+    def serves(self, model: int) -> bool:
+        """Whether at least one warm worker serves the model with this index."""
+        return self._serving_at[model] > 0
+
+    def is_ready(self) -> bool:
+        return self.state.get() == PoolState.READY

@@ -1,0 +1,1 @@
+"""Statistics in shared memory: counters, the flight recorder of batches, recent errors."""

@@ -1,0 +1,65 @@
+"""A worker's segment: the queue pair of batch records between the batcher and that worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchpool.core.layout.segments import Layout
+from batchpool.shm.lane import Word
+from batchpool.shm.ring import Consumer, Producer, fence
+from batchpool.shm.segment import Memory, ring_parts, word
+
+
+class Records:
+    """The words and columns of one worker's segment; see core/layout/segments.py:worker_layout.
+
+    Ring entries are record numbers (low 32 bits) with the low half of the record's token.
+    """
+
+    def __init__(self, memory: Memory, layout: Layout, fence: Callable[[], None] = fence) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.fence = fence
+        cells = memory.cells()
+        for name in ("progress_ns", "running", "launched", "batches", "good", "rows", "ready"):
+            setattr(self, name, Word(cells, word(layout, name)))
+        columns = layout.columns
+        self.token = memory.array(columns["token"])
+        self.freed = memory.array(columns["freed"])
+        self.finished = memory.array(columns["finished"])
+        self.n = memory.array(columns["n"])
+        self.reason = memory.array(columns["reason"])
+        self.attempt = memory.array(columns["attempt"])
+        self.outcome = memory.array(columns["outcome"])
+        self.extents = memory.array(columns["extents"])
+        self.start_ns = memory.array(columns["start_ns"])
+        self.end_ns = memory.array(columns["end_ns"])
+        # The same for single loads, at a third of the cost.
+        self.outcome_at = memory.scalars(columns["outcome"])
+        self.extents_at = memory.scalars(columns["extents"])
+        self.start_ns_at = memory.scalars(columns["start_ns"])
+        self.end_ns_at = memory.scalars(columns["end_ns"])
+        self.row_lane = memory.array(columns["rows.lane"])
+        self.row_slot = memory.array(columns["rows.slot"])
+        self.row_sequence = memory.array(columns["rows.sequence"])
+        self.lanes = memory.array(columns["lanes"])
+
+    progress_ns: Word
+    running: Word
+    launched: Word
+    batches: Word
+    good: Word
+    rows: Word
+    ready: Word
+
+    def sq_producer(self) -> Producer:
+        return Producer(*ring_parts(self.memory, self.layout, "sq"), fence=self.fence)
+
+    def sq_consumer(self) -> Consumer:
+        return Consumer(*ring_parts(self.memory, self.layout, "sq"))
+
+    def cq_producer(self) -> Producer:
+        return Producer(*ring_parts(self.memory, self.layout, "cq"), fence=self.fence)
+
+    def cq_consumer(self) -> Consumer:
+        return Consumer(*ring_parts(self.memory, self.layout, "cq"))

@@ -1,0 +1,1 @@
+"""The supervisor process: plans, starts, watches and replaces all others."""

@@ -1,0 +1,1 @@
+"""One child process: its handle, its restarts, its liveness."""

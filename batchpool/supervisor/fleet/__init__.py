@@ -1,0 +1,1 @@
+"""The running processes: batcher and front ends, workers."""

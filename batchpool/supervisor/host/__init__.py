@@ -1,0 +1,1 @@
+"""The host: listening sockets, systemd, signals."""

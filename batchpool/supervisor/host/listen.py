@@ -1,0 +1,147 @@
+"""The pool's sockets: one SO_REUSEPORT listener per front end, and the unix control socket.
+
+The port is bound once without SO_REUSEPORT first, because with it the kernel would let a
+second pool of the same user join the port in silence. That socket never listens: a connection
+which it took would be reset when it is closed. Then each front end gets a socket of
+its own, over which the kernel spreads connections evenly; the supervisor keeps a duplicate, so
+that a restarted front end resets no connection that was still queued. Either may come from
+systemd instead (supervisor/host/socket_activation.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Sequence
+
+from batchpool.core.errors import StartError
+from batchpool.supervisor.host.port_owners import Occupant, occupants
+
+_BACKLOG = 4096
+
+
+class PortTaken(StartError):
+    """Somebody listens there. by: who, as far as that can be known."""
+
+    def __init__(self, host: str, port: int, by: Sequence[Occupant]) -> None:
+        who = ", ".join(one.name for one in by) or "another process"
+        super().__init__(
+            f"port {port} on {host} is taken by {who}; stop that one or choose another with --port"
+        )
+        self.by = by
+
+
+def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
+    """`count` listening sockets on one TCP address; StartError when it is taken or not ours."""
+    try_port(host, port)
+    family, address = _resolve(host, port)
+    listeners: list[socket.socket] = []
+    for _ in range(count):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError as exc:
+            for opened in (*listeners, listener):
+                opened.close()
+            raise _cannot_listen(host, port, exc) from exc
+        listeners.append(listener)
+    return listeners
+
+
+def try_port(host: str, port: int) -> None:
+    """Raise StartError when nobody may listen there now; nobody is disturbed by it."""
+    family, address = _resolve(host, port)
+    probe = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    finally:
+        probe.close()
+
+
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as exc:
+        raise StartError(f"cannot listen on host {host!r}: {exc.strerror}") from exc
+    family, _, _, _, address = found[0]
+    return family, address
+
+
+def _cannot_listen(host: str, port: int, exc: OSError) -> StartError:
+    if exc.errno == errno.EADDRINUSE:
+        return PortTaken(host, port, occupants(port))
+    if exc.errno == errno.EACCES:
+        text = f"no permission to listen on port {port} of {host}; ports below 1024 need root"
+        return StartError(text)
+    return StartError(f"cannot listen on port {port} of {host}: {exc.strerror}")
+
+
+class ControlSocket:
+    """The unix socket of local clients and the command line; a lock file keeps it one pool's."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        folder = os.path.dirname(path) or "."
+        try:
+            if not os.path.isdir(folder):
+                os.mkdir(folder, 0o755)  # one level: a mistyped path must not grow a tree
+            self._lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise StartError(
+                f"cannot make the control socket {path}: {exc.strerror};"
+                " choose another place with --socket"
+            ) from exc
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise StartError(
+                f"another pool serves with the control socket {path};"
+                " stop that one or choose another with --socket"
+            ) from None
+        self.sock = self._bind()
+
+    def _bind(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            if os.path.lexists(self.path):
+                if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
+                    raise StartError(f"{self.path} exists and is not a socket; it is left alone")
+                os.unlink(self.path)  # a dead pool's: we hold the lock
+            mask = os.umask(0o177)
+            try:
+                sock.bind(self.path)
+            finally:
+                os.umask(mask)
+            sock.listen(128)
+        except OSError as exc:
+            sock.close()
+            raise StartError(f"cannot bind {self.path}: {exc.strerror}") from exc
+        return sock
+
+    def close(self) -> None:
+        self.sock.close()
+        for path in (self.path, self.path + ".lock"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        os.close(self._lock)
+
+
+class PassedSocket:
+    """The control socket where systemd holds it: not ours to bind, lock or unlink."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def close(self) -> None:
+        self.sock.close()

@@ -1,0 +1,134 @@
+"""Socket activation: sockets that systemd holds for the pool, sd_listen_fds(3) by hand.
+
+They come as descriptors from 3 on, $LISTEN_FDS of them, for the process $LISTEN_PID. Which is
+which is told by what they are, not by their order:
+
+    TCP, listening                       HTTP: one for each front end, or one that all of them share
+    unix SOCK_SEQPACKET, listening       local clients and the command line
+
+They are not ours to bind, unlink or shut down: connections wait in them while the pool restarts.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+
+from batchpool.core.config.schema import Config
+from batchpool.core.errors import StartError
+
+_FIRST_FD = 3
+_VARIABLES = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+_CLIENTS = "clients"
+
+
+@dataclass(frozen=True)
+class Activated:
+    """The sockets that came. clients: that of local clients, or None if it did not come."""
+
+    http: tuple[socket.socket, ...] = ()
+    clients: socket.socket | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        """Where HTTP is served, each address once."""
+        return list(dict.fromkeys(_url(*sock.getsockname()[:2]) for sock in self.http))
+
+    def configured(self, config: Config, socket_path: str) -> Config:
+        """The configuration as these sockets have it: they decide on host, port, the path of the
+        control socket, and unless it is set the number of front ends.
+
+        socket_path: where the control socket is if it did not come. Raises StartError when the
+        numbers of sockets and front ends do not fit.
+        """
+        server = replace(config.server, socket=socket_path)
+        if self.clients is not None:
+            server = replace(server, socket=os.fsdecode(self.clients.getsockname()))
+        if self.http:
+            many, asked = len(self.http), server.frontends
+            if asked and many not in (1, asked):
+                raise StartError(
+                    f"systemd passes {many} HTTP sockets, but there are {asked} front ends;"
+                    " expected one socket for all of them or one for each: give the socket unit"
+                    f" ReusePort=yes and {asked} times its line ListenStream=, or set frontends"
+                )
+            host, port = self.http[0].getsockname()[:2]
+            frontends = asked if many == 1 else many
+            server = replace(server, host=host, port=port, frontends=frontends)
+        return Config(server, config.models)
+
+    def close(self) -> None:
+        """Let go of them; systemd keeps its own."""
+        for sock in self.http:
+            sock.close()
+        if self.clients is not None:
+            self.clients.close()
+
+
+def take_sockets(env: MutableMapping[str, str], pid: int, first_fd: int = _FIRST_FD) -> Activated:
+    """The sockets passed to process `pid`; their variables are taken out of the environment.
+
+    Raises StartError for a descriptor that is not one of the above, and for a second socket of
+    local clients.
+    """
+    count, whose, names = (env.pop(name, "") for name in _VARIABLES)
+    if whose != str(pid):
+        return Activated()
+    if not count.isdecimal():
+        raise StartError(f"LISTEN_FDS = {count!r}: expected a number of sockets")
+    named = names.split(":") if names else []
+    http: list[socket.socket] = []
+    clients: list[socket.socket] = []
+    try:
+        for i in range(int(count)):
+            sock = _adopt(first_fd + i, named[i] if i < len(named) else "")
+            (clients if sock.family == socket.AF_UNIX else http).append(sock)
+        if len(clients) > 1:
+            raise StartError(f"systemd passes {len(clients)} sockets of local clients, not one")
+    except StartError:
+        for sock in (*http, *clients):
+            sock.close()
+        raise
+    return Activated(tuple(http), clients[0] if clients else None)
+
+
+def _adopt(fd: int, name: str) -> socket.socket:
+    who = f"the socket {name!r} from systemd" if name else f"descriptor {fd} from systemd"
+    try:
+        sock = socket.socket(fileno=fd)
+        listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as exc:
+        raise StartError(f"{who} is not a socket: {exc.strerror}") from None
+    sock.set_inheritable(False)
+    unix = sock.family == socket.AF_UNIX
+    expected = socket.SOCK_SEQPACKET if unix else socket.SOCK_STREAM
+    problem = ""
+    if sock.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+        problem = "is neither a TCP nor a unix socket"
+    elif sock.type != expected:
+        wanted = "ListenSequentialPacket=, for local clients" if unix else "ListenStream=, for HTTP"
+        problem = f"is of another type than those of {wanted}"
+    elif not listens:
+        problem = "does not listen; expected Accept=no in its unit"
+    elif unix and not _path(sock):
+        problem = "has no path: everybody could connect to it"
+    elif name == _CLIENTS and not unix:
+        problem = "is a TCP socket; local clients connect over ListenSequentialPacket= with a path"
+    if problem:
+        sock.close()
+        raise StartError(f"{who} {problem}")
+    # The loops ask for what is there and never wait in accept.
+    sock.setblocking(False)
+    return sock
+
+
+def _path(sock: socket.socket) -> str:
+    """The path of a unix socket; "" for one without, or with an abstract name."""
+    address = sock.getsockname()
+    return address if isinstance(address, str) else ""
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,1 @@
+"""The deployment plan: devices, models, slots, bytes, and how plans differ."""

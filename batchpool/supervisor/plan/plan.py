@@ -1,0 +1,365 @@
+"""What a pool will consist of, decided before anything of it exists.
+
+Pure: the configuration, the described models, the visible GPUs and the number of cores go
+in, a `Plan` comes out. The supervisor builds it, `batchpool check` prints it.
+
+    slots    a model's rows in flight over all front ends: as configured, else the largest
+             power of two up to 4096 whose lane takes at most 1 GiB; each front end has an
+             equal part of them, at least max_batch
+    local    each local client has a lane of `client_slots` slots to each model it uses,
+             fewer where that would take more than 256 MiB
+    devices  "auto" is every visible GPU for a torch model on a torch with CUDA, else the CPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig
+from batchpool.core.errors import ConfigError, StartError
+from batchpool.core.layout.segments import (
+    MODELS_MOST,
+    Layout,
+    board_layout,
+    lane_layout,
+    pulse_layout,
+    worker_layout,
+)
+from batchpool.core.layout.slots import bound_of
+from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.shm.memory_limits import size_text
+from batchpool.supervisor.plan.devices import thread_settings, threads_per_worker
+from batchpool.supervisor.plan.probe_model import Described
+
+AUTO_SLOTS_MOST = 4096
+AUTO_LANE_BYTES_MOST = 1 << 30
+CLIENT_LANE_BYTES_MOST = 256 << 20
+FRONTENDS_MOST = 4
+_MODELS_LEAST = 4  # the tables of lanes have room for so many, whatever a reload may add
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One worker process. device: what `load` is told; cuda_visible: None on the CPU."""
+
+    index: int
+    device: str
+    cuda_visible: str | None
+    threads: int
+
+    def settings(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What the worker's environment has more than `env`."""
+        settings = thread_settings(self.threads, env)
+        if self.cuda_visible is not None:
+            settings["CUDA_VISIBLE_DEVICES"] = self.cuda_visible
+        return settings
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """One model. lane: of each front end; client_lane: of each local client. entry: its place in
+    all tables, for as long as its tensors and slots stay what they are."""
+
+    config: ModelConfig
+    spec: ModelSpec
+    workers: tuple[WorkerPlan, ...]
+    frontends: int
+    lane: Layout
+    client_lane: Layout
+    worker_segment: Layout
+    notes: tuple[str, ...] = ()
+    entry: int = 0
+
+    @property
+    def slots(self) -> int:
+        """The model's slots over all front ends."""
+        return self.lane.slots * self.frontends
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Shared memory that is reserved for the model at start."""
+        lanes = self.lane.total_bytes * self.frontends
+        return lanes + self.worker_segment.total_bytes * len(self.workers)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole pool. socket: the path of the control socket."""
+
+    server: ServerConfig
+    frontends: int
+    models: tuple[ModelPlan, ...]
+    socket: str
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
+        return f"http://{host}:{self.server.port}"
+
+    @property
+    def entries(self) -> dict[int, ModelPlan]:
+        """Its models by their entries."""
+        return {model.entry: model for model in self.models}
+
+    @property
+    def max_lanes(self) -> int:
+        """Lanes the tables have room for: everybody's, and as many that are being closed."""
+        return max_lanes(len(self.models), self.frontends, self.server)
+
+    @property
+    def posts(self) -> int:
+        """The processes that stamp the pulse: the batcher and the front ends."""
+        return 1 + self.frontends
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Shared memory that is reserved at start."""
+        small = (
+            *(board_layout(), pulse_layout(self.posts)),
+            *(meters_layout(self.frontends), recorder_layout()),
+        )
+        return sum(layout.total_bytes for layout in small) + sum(
+            model.reserved_bytes for model in self.models
+        )
+
+    @property
+    def client_bytes(self) -> int:
+        """Shared memory of one local client that uses every model."""
+        return sum(model.client_lane.total_bytes for model in self.models)
+
+    @property
+    def descriptors(self) -> int:
+        """The most that the supervisor holds, about: of every process, client and lane."""
+        clients, workers = self.server.max_clients, sum(len(m.workers) for m in self.models)
+        lanes = len(self.models) * (self.frontends + clients)
+        return 32 + 4 * self.frontends + 8 * workers + 3 * clients + 2 * lanes
+
+    def text(self) -> str:
+        """The plan for people, a few lines for each model."""
+        lines: list[str] = []
+        for model in self.models:
+            lines += [*_model_lines(model), ""]
+        clients = self.server.max_clients
+        most = size_text(self.client_bytes * clients)
+        local = f"{size_text(self.client_bytes)} each, reserved when they attach"
+        return "\n".join(
+            [
+                *lines,
+                "pool",
+                f"  url            {self.url}",
+                f"  socket         {self.socket}",
+                f"  front ends     {self.frontends}",
+                f"  shared memory  {size_text(self.reserved_bytes)} reserved at start",
+                f"  local clients  at most {clients}, {local}: up to {most} more",
+            ]
+        )
+
+
+def _model_lines(model: ModelPlan) -> list[str]:
+    config, lane, local = model.config, model.lane, model.client_lane
+    workers = ", ".join(
+        worker.device
+        if worker.cuda_visible is None
+        else f"{worker.device} (CUDA_VISIBLE_DEVICES={worker.cuda_visible})"
+        for worker in model.workers
+    )
+    bound, many = bound_of(lane.slots, config.watermark), model.frontends
+    slots, rows, lanes = f"{lane.slots}", f"{bound} rows", size_text(lane.total_bytes)
+    if many > 1:
+        slots = f"{model.slots}, {lane.slots} in each of {many} lanes"
+        rows = f"{bound} rows in a lane, {bound * many} in all"
+        lanes += f" for each front end, {size_text(lane.total_bytes * many)} in all"
+    return [
+        f"model {model.spec.name}: {config.import_name}, {model.spec.framework}",
+        f"  workers        {len(model.workers)}: {workers}",
+        f"  batches        {_batches(config)}",
+        f"  slots          {slots}",
+        f"  watermark      {config.watermark:g}: 503 above {rows}",
+        f"  lane           {lanes}",
+        f"  local client   {local.slots} slots, {size_text(local.total_bytes)}",
+        *(f"  note           {note}" for note in model.notes),
+    ]
+
+
+def _batches(config: ModelConfig) -> str:
+    rows = f"at most {config.max_batch} rows"
+    if config.batch_sizes:
+        rows = " or ".join(map(str, config.batch_sizes)) + " rows"
+    wait = f"at most {config.max_wait_ms:g} ms of waiting"
+    if config.policy == "adaptive" and config.max_wait_peak_ms > config.max_wait_ms:
+        wait += f", {config.max_wait_peak_ms:g} ms in a flood"
+    target = f", p99 within {config.target_p99_ms:g} ms" if config.target_p99_ms else ""
+    return f"{config.policy}: {rows}, {wait}{target}"
+
+
+def make_plan(
+    config: Config,
+    described: Sequence[Described],
+    visible: Sequence[str],
+    cores: int,
+    socket: str,
+) -> Plan:
+    """Decide. described: one for each model of the config, in its order; visible: the GPUs as
+    CUDA_VISIBLE_DEVICES names them; cores: how many this pool may use.
+
+    Raises ConfigError for two models of one name and for more than MODELS_MOST, StartError for
+    devices that are not there and for rows that do not fit.
+    """
+    if len(config.models) > MODELS_MOST:
+        raise ConfigError(f"{len(config.models)} models; a pool serves at most {MODELS_MOST}")
+    specs = _named(config.models, described)
+    frontends = config.server.frontends or max(1, min(FRONTENDS_MOST, cores // 4))
+    devices = [
+        _devices_of(model, found, visible)
+        for model, found in zip(config.models, described, strict=True)
+    ]
+    count = [len(d) * m.workers_per_device for m, d in zip(config.models, devices, strict=True)]
+    on_cpu = sum(n for n, d in zip(count, devices, strict=True) if d == [None])
+    models: list[ModelPlan] = []
+    for model, spec, entries in zip(config.models, specs, devices, strict=True):
+        sharers = on_cpu if entries == [None] else sum(count)
+        threads = threads_per_worker(cores, sharers)
+        workers = _workers_of(entries * model.workers_per_device, threads)
+        most = max_lanes(len(specs), frontends, config.server)
+        made = _model_plan(model, spec, workers, config.server, frontends, most)
+        models.append(replace(made, entry=len(models)))
+    return Plan(config.server, frontends, tuple(models), socket)
+
+
+def lanes_needed(entries: int, plan: Plan) -> int:
+    """Lanes of every front end and client to so many entries."""
+    return entries * (plan.frontends + plan.server.max_clients)
+
+
+def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
+    """Lanes of every front end and client to every model, twice: old ones close while new
+    ones open."""
+    return 2 * max(models, _MODELS_LEAST) * (frontends + server.max_clients)
+
+
+def _named(models: Sequence[ModelConfig], described: Sequence[Described]) -> list[ModelSpec]:
+    """Each model's tensors under the name it is served by; every name once."""
+    specs: list[ModelSpec] = []
+    imports: dict[str, str] = {}
+    for model, found in zip(models, described, strict=True):
+        name = model.name or found.spec.name
+        if not MODEL_NAME.fullmatch(name):
+            raise ConfigError(
+                f"model {model.import_name}: its name {name!r} cannot stand in a URL; expected"
+                " letters, digits, '.', '_' and '-', at most 128; set name in its [[model]]"
+            )
+        if name in imports:
+            raise ConfigError(
+                f"models {imports[name]} and {model.import_name} are both named {name!r};"
+                " set name in the [[model]] of one of them"
+            )
+        imports[name] = model.import_name
+        specs.append(replace(found.spec, name=name))
+    return specs
+
+
+def _devices_of(model: ModelConfig, found: Described, visible: Sequence[str]) -> list[str | None]:
+    """The model's devices: entries for CUDA_VISIBLE_DEVICES, or [None], which is the CPU."""
+    if model.devices == "cpu":
+        return [None]
+    if model.devices == "auto":
+        return list(visible) if visible and found.cuda else [None]
+    who = f"model {model.import_name}: devices = {list(model.devices)}"
+    if found.spec.framework != "torch":
+        raise StartError(
+            f'{who}: a model with framework "{found.spec.framework}" runs on the CPU;'
+            ' expected "auto" or "cpu"'
+        )
+    if not found.cuda:
+        raise StartError(f"{who}: the installed PyTorch is built without CUDA")
+    if not visible:
+        raise StartError(f"{who}: no GPU is visible here")
+    chosen: list[str | None] = []
+    for position in model.devices:
+        assert isinstance(position, int)
+        if position >= len(visible):
+            there = ", ".join(f"{i} ({entry})" for i, entry in enumerate(visible))
+            raise StartError(f"{who}: there is no device {position}; visible are {there}")
+        chosen.append(visible[position])
+    return chosen
+
+
+def _workers_of(entries: Sequence[str | None], threads: int) -> tuple[WorkerPlan, ...]:
+    # A worker sees one GPU only, which is therefore the first of its own.
+    return tuple(
+        WorkerPlan(i, "cpu" if entry is None else "cuda:0", entry, threads)
+        for i, entry in enumerate(entries)
+    )
+
+
+def _model_plan(
+    model: ModelConfig,
+    spec: ModelSpec,
+    workers: tuple[WorkerPlan, ...],
+    server: ServerConfig,
+    frontends: int,
+    most_lanes: int,
+) -> ModelPlan:
+    wanted = model.slots or auto_slots(spec, model.max_batch)
+    lane = lane_layout(spec, max(wanted // frontends, model.max_batch))
+    notes = []
+    if lane.slots * frontends > wanted:
+        notes.append(
+            f"{wanted} slots were {'asked for' if model.slots else 'chosen'}, but each front end"
+            f" needs at least max_batch = {model.max_batch}"
+        )
+    bound = bound_of(lane.slots, model.watermark)
+    if bound < model.max_batch:
+        notes.append(
+            f"a front end can have {bound} rows in flight, which does not fill a batch of"
+            f" {model.max_batch}; raise slots"
+        )
+    return ModelPlan(
+        config=model,
+        spec=spec,
+        workers=workers,
+        frontends=frontends,
+        lane=lane,
+        client_lane=lane_layout(spec, client_slots(spec, server.client_slots)),
+        worker_segment=worker_layout(model.max_batch, most_lanes),
+        notes=tuple(notes),
+    )
+
+
+def auto_slots(spec: ModelSpec, max_batch: int) -> int:
+    """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch.
+
+    Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
+    """
+    least = lane_layout(spec, max_batch).total_bytes
+    if least > AUTO_LANE_BYTES_MOST:
+        row = sum(t.row_bytes for t in (*spec.inputs, *spec.outputs, *spec.parameters))
+        raise StartError(
+            f"model {spec.name}: a row takes {size_text(row)}, so the max_batch = {max_batch} slots"
+            f" of one lane take {size_text(least)}; slots are chosen automatically up to"
+            f" {size_text(AUTO_LANE_BYTES_MOST)}; lower max_batch or the tensors' maxima, or set"
+            " slots"
+        )
+    slots = AUTO_SLOTS_MOST
+    while slots > 1 and lane_layout(spec, slots).total_bytes > AUTO_LANE_BYTES_MOST:
+        slots //= 2
+    return max(slots, max_batch)
+
+
+def client_slots(spec: ModelSpec, most: int) -> int:
+    """The largest number up to `most` whose lane takes at most 256 MiB; at least 1."""
+    return _largest(most, lambda n: lane_layout(spec, n).total_bytes <= CLIENT_LANE_BYTES_MOST)
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest n in 1..most that fits, where whatever is below a fitting n fits; at least 1."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,1 @@
+"""Rolling reload: workers are swapped, lanes are migrated."""

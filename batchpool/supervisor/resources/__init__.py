@@ -1,0 +1,1 @@
+"""What the supervisor owns for the pool: segments, sockets, lanes, clients."""

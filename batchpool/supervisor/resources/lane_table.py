@@ -1,0 +1,119 @@
+"""The supervisor's book of lanes: numbers, serials, descriptors, and who each belongs to.
+
+A lane's number is its place in every process's tables; it is used again only after every
+process has let the old lane go. Its serial is never used again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.core.errors import Overloaded, StartError
+from batchpool.core.layout.segments import Layout
+from batchpool.shm.resource_errors import named
+from batchpool.shm.segment import create
+
+_WORD = struct.Struct("<Q")
+
+
+@dataclass
+class LaneEntry:
+    """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again.
+
+    model: the entry. pinned: GPUs may read and write it by themselves. handed: its client knows it.
+    moved, left, evicted: see supervisor/reload/lane_migration.py. closing: the batcher is told to let it go.
+    """
+
+    number: int
+    serial: int
+    model: int
+    owner: str
+    layout: Layout
+    fd: int
+    bell_fd: int
+    local: bool
+    pinned: bool
+    handed: bool = True
+    moved: bool = False
+    left: bool = False
+    evicted: bool = False
+    closing: bool = False
+
+    def word(self, name: str) -> int:
+        """One of its words now."""
+        return int(_WORD.unpack(os.pread(self.fd, 8, self.layout.words[name]))[0])
+
+    def claimed(self) -> int:
+        """Slots its client has claimed, as it last said."""
+        return self.word("claimed")
+
+
+def lane_form(entry: LaneEntry) -> dict[str, Any]:
+    """What its client is told of a lane; its segment goes with that."""
+    layout = entry.layout
+    return {"serial": entry.serial, "model": entry.model, "slots": layout.slots,
+            "digest": layout.digest}  # fmt: skip
+
+
+class LaneBook:
+    """All lanes of the pool. leaving: told of each before it goes."""
+
+    def __init__(
+        self, max_lanes: int, leaving: Callable[[LaneEntry], None] = lambda entry: None
+    ) -> None:
+        self._leaving = leaving
+        self._free = list(range(max_lanes - 1, -1, -1))
+        self._serial = 0
+        self._entries: dict[int, LaneEntry] = {}
+
+    def __iter__(self) -> Iterator[LaneEntry]:
+        return iter(list(self._entries.values()))
+
+    def of_owner(self, owner: str) -> list[LaneEntry]:
+        return [e for e in self._entries.values() if e.owner == owner and not e.closing]
+
+    def of_entry(self, model: int) -> list[LaneEntry]:
+        """Those that are being closed too."""
+        return [e for e in self._entries.values() if e.model == model]
+
+    def add(
+        self,
+        model: int,
+        owner: str,
+        layout: Layout,
+        bell_fd: int,
+        *,
+        local: bool,
+        pinned: bool,
+    ) -> LaneEntry:
+        """A new lane, sealed if it is a local client's; bell_fd is duplicated. Overloaded when
+        the table is full, StartError when there is no memory or no descriptor to be had."""
+        if not self._free:
+            raise Overloaded("the pool has no room for another lane now; try again later")
+        fd = create(layout, sealed=local)
+        try:
+            with named("cannot open another lane"):
+                bell_fd = os.dup(bell_fd)
+        except StartError:
+            os.close(fd)
+            raise
+        self._serial += 1
+        number = self._free.pop()
+        entry = LaneEntry(number, self._serial, model, owner, layout, fd, bell_fd, local, pinned)
+        self._entries[number] = entry
+        return entry
+
+    def get(self, number: int) -> LaneEntry | None:
+        return self._entries.get(number)
+
+    def remove(self, number: int) -> None:
+        """Every process has been told to let it go, in the order of its messages."""
+        entry = self._entries.pop(number)
+        self._leaving(entry)
+        os.close(entry.fd)
+        os.close(entry.bell_fd)
+        self._free.append(number)

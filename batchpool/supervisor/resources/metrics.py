@@ -1,0 +1,191 @@
+"""What the supervisor writes into the meters: whose rows they are, who lives, how full lanes are.
+
+It looks at what it holds anyway, in every turn of its loop; nobody has to tell it. Lanes of local
+clients are counted here too, since nobody but the supervisor sees all lanes; what their clients
+wrote there is believed only as far as it can do no harm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from batchpool.core.layout.segments import MODELS_MOST
+from batchpool.core.layout.states import PoolState
+from batchpool.core.metrics.segments import SEATS_MOST
+from batchpool.core.metrics.table import BLOCKS
+from batchpool.shm.pool_state import Board
+from batchpool.shm.stats.counters import BATCHER, SUPERVISOR, Meters
+from batchpool.supervisor.children.child import Child, Post
+from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.supervisor.resources.lane_table import LaneEntry
+
+_MOST_AT_ONCE = 2**32  # claims refused between two looks
+REMEMBERED_NS = 3600 * 10**9
+_FORGET_EACH_NS = 60 * 10**9
+_POOL, _LANES, _PROCESS = (BLOCKS[writer] for writer in ("pool", "supervisor", "process"))
+_WORKS = ("running", "serving")
+
+
+class Ledger:
+    """Keeps the supervisor's words of the meters. epoch_ns: Unix time at CLOCK_MONOTONIC's zero."""
+
+    def __init__(self, meters: Meters, epoch_ns: int) -> None:
+        self._meters = meters
+        self._epoch_ns = epoch_ns
+        self._refused: dict[int, list[int]] = {}  # a lane's serial -> its words at the last look
+        self._gone_ns: dict[tuple[str, int, str], int] = {}  # kind, number, name
+        self._forget_at_ns = 0
+        self._restarts: dict[int, int] = {}  # the id of a post -> its restarts so far
+        self._posts: list[Post] = []  # kept, so that no id is used again
+
+    # -- seats ----------------------------------------------------------------------------
+
+    def row_for(self, seat: Seat, seats: Iterable[Seat]) -> int:
+        """A row for the worker that is about to be started in a seat; -1 if all are taken.
+
+        The row that this worker's predecessor had, so that its counts go on; while that one
+        lives, as during a reload, another of the same label.
+        """
+        meters = self._meters
+        taken = {other.row for other in seats if other is not seat and other.child is not None}
+        model, worker, device = seat.label
+        rows = meters.seat_rows()
+        for row in rows:
+            if meters.seat_label(row) == (model, str(worker), device) and row not in taken:
+                return row
+        row = next((row for row in range(SEATS_MOST) if row not in rows), -1)
+        if row >= 0:
+            meters.label_seat(row, model, worker, device)
+        return row
+
+    def reloaded(self, done: bool, now_ns: int) -> None:
+        """A reload has ended. now_ns: CLOCK_MONOTONIC."""
+        cells, at = self._meters.cells, self._meters.place("pool")
+        cells[at + _POOL.word("reloads_total", "done" if done else "failed")] += 1
+        cells[at + _POOL.word("last_reload_timestamp_seconds")] = self._epoch_ns + now_ns
+
+    # -- looking --------------------------------------------------------------------------
+
+    def look(
+        self,
+        started_ns: int,
+        board: Board,
+        models: Mapping[int, str],
+        watched: Sequence[tuple[Post, Child | None]],
+        seats: Iterable[Seat],
+        lanes: Iterable[LaneEntry],
+        now_ns: int,
+    ) -> None:
+        """Write down how things are. started_ns: since when this process is. models: names by
+        entry, of all that are served.
+        watched: the batcher and front ends. now_ns: CLOCK_MONOTONIC."""
+        self._process(SUPERVISOR, os.getpid(), started_ns, up=True)
+        cells, state = self._meters.cells, board.state.get()
+        at = self._meters.place("pool")
+        for case in PoolState:
+            cells[at + _POOL.word("pool_state", case.name.lower())] = int(case == state)
+        for entry in range(MODELS_MOST):
+            if self._meters.alive[entry] and entry not in models:
+                self._meters.alive[entry] = 0
+        for entry, name in models.items():
+            self._meters.name_model(entry, name)
+            self._meters.alive[entry] = 1
+            at = self._meters.place("supervisor", entry) + _LANES.word("model_workers")
+            cells[at] = int(board.serving[entry])
+        for row, (post, child) in enumerate(watched, BATCHER):
+            self._post(row, post, child)
+        self._look_at_seats(list(seats))
+        self._look_at_lanes(list(lanes))
+        if now_ns >= self._forget_at_ns:
+            self._forget_at_ns = now_ns + _FORGET_EACH_NS
+            self._forget_the_gone(models, now_ns)
+
+    def _forget_the_gone(self, models: Mapping[int, str], now_ns: int) -> None:
+        """What nobody has been for an hour is told no more: everybody has read its last counts."""
+        meters, served = self._meters, set(models.values())
+        names = enumerate(meters.model_names())
+        empty = [row for row in meters.seat_rows() if not meters.held[row]]
+        gone = [
+            *(("model", n, name) for n, name in names if name and name not in served),
+            *(("seat", row, meters.seat_name(row)) for row in empty),
+        ]
+        self._gone_ns = {what: self._gone_ns.get(what, now_ns) for what in gone}
+        for (kind, number, _), since_ns in self._gone_ns.items():
+            if now_ns - since_ns < REMEMBERED_NS:
+                continue
+            if kind == "model":
+                meters.name_model(number, "")
+            else:
+                meters.forget_seat(number)
+
+    def _look_at_seats(self, seats: Sequence[Seat]) -> None:
+        held = {seat.row for seat in seats}
+        for row in self._meters.seat_rows():
+            self._meters.held[row] = int(row in held)
+        for seat in seats:
+            if seat.row >= 0:
+                self._post(self._meters.seat_row(seat.row), seat.post, seat.child)
+
+    def _post(self, row: int, post: Post, child: Child | None) -> None:
+        if child is None:
+            self._process(row, 0, 0, up=False)
+        else:
+            self._process(row, child.pid, child.started_ns, up=child.state in _WORKS)
+        if id(post) not in self._restarts:
+            self._posts.append(post)
+            self._restarts[id(post)] = 0
+        new = post.restarts - self._restarts[id(post)]
+        if new:
+            self._restarts[id(post)] += new
+            at = self._meters.place("process", row) + _PROCESS.word("process_restarts_total")
+            self._meters.cells[at] += new
+
+    def _process(self, row: int, pid: int, started_ns: int, *, up: bool) -> None:
+        cells, at = self._meters.cells, self._meters.place("process", row)
+        cells[at + _PROCESS.word("process_up")] = int(up)
+        cells[at + _PROCESS.word("process_start_time_seconds")] = self._epoch_ns + started_ns
+        cells[at + _PROCESS.word("process_pid")] = pid
+
+    # -- lanes ----------------------------------------------------------------------------
+
+    def _look_at_lanes(self, lanes: Sequence[LaneEntry]) -> None:
+        gauges: dict[tuple[int, str], list[int]] = {}
+        for lane in lanes:
+            self.count_refused(lane)
+            if not lane.closing:
+                sums = gauges.setdefault((lane.model, _client(lane)), [0, 0, 0])
+                slots = lane.layout.slots
+                for i, more in enumerate((1, slots, min(lane.claimed(), slots))):
+                    sums[i] += more
+        names = ("lanes", "lane_slots", "lane_claimed_slots")
+        for entry in range(MODELS_MOST):
+            if not self._meters.alive[entry]:
+                continue
+            at = self._meters.place("supervisor", entry)
+            for client in ("http", "local"):
+                found = gauges.get((entry, client), [0, 0, 0])
+                for name, value in zip(names, found, strict=True):
+                    self._meters.cells[at + _LANES.word(name, client)] = value
+
+    def count_refused(self, lane: LaneEntry) -> None:
+        """Count the claims that its client refused since the last look; the last time is when the
+        lane goes."""
+        now = [lane.word("refused"), lane.word("refused_share")]
+        before = self._refused.setdefault(lane.serial, [0, 0])
+        client = _client(lane)
+        at = self._meters.place("supervisor", lane.model)
+        for reason, new, old in zip(("full", "share"), now, before, strict=True):
+            if old < new < old + _MOST_AT_ONCE and (client, reason) != ("local", "share"):
+                word = _LANES.word("claims_refused_total", client, reason)
+                self._meters.cells[at + word] += new - old
+        self._refused[lane.serial] = now
+
+    def forget(self, lane: LaneEntry) -> None:
+        """The lane goes: count what is left of it."""
+        self.count_refused(lane)
+        del self._refused[lane.serial]
+
+
+def _client(lane: LaneEntry) -> str:
+    return "local" if lane.local else "http"

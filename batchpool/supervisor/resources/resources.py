@@ -1,0 +1,92 @@
+"""What the supervisor holds for the whole life of the pool, whoever comes and goes.
+
+Every descriptor is kept here, so that a new batcher or worker is handed the same lanes again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from batchpool.core.layout.segments import board_layout, pulse_layout
+from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.heartbeat import Pulse
+from batchpool.shm.pool_state import Board
+from batchpool.shm.segment import create, remove_leftovers
+from batchpool.shm.stats.counters import Meters
+from batchpool.supervisor.host.listen import ControlSocket, PassedSocket, listen_http
+from batchpool.supervisor.host.socket_activation import Activated
+from batchpool.supervisor.plan.plan import Plan
+from batchpool.supervisor.resources.lane_table import LaneBook
+from batchpool.supervisor.resources.metrics import Ledger
+
+
+class Holdings:
+    """The pool's sockets, board, pulse, meters, flight recorder, bells and lanes.
+
+    activated: sockets that systemd holds for it. Raises StartError for what cannot be had.
+    """
+
+    def __init__(self, plan: Plan, activated: Activated) -> None:
+        self.plan = plan
+        self.activated = activated
+        # The port first: two pools by their defaults collide in both, and people know the port.
+        if activated.http:  # one for each front end, or one that they share
+            self.listeners = list((activated.http * plan.frontends)[: plan.frontends])
+        else:
+            self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
+        self.control: ControlSocket | PassedSocket
+        try:
+            if activated.clients is not None:
+                self.control = PassedSocket(activated.clients)
+            else:
+                self.control = ControlSocket(plan.socket)
+        except BaseException:
+            for listener in self.listeners:
+                listener.close()
+            raise
+        self.leftovers = remove_leftovers()
+        self.board_fd = create(board_layout(), sealed=False)
+        # Clients may map the board, but not writable.
+        self.board_read_fd = _read_only(self.board_fd)
+        self.board = Board(self.board_fd, writable=True)
+        self.pulse_fd = create(pulse_layout(plan.posts), sealed=False)
+        self.pulse = Pulse(self.pulse_fd, plan.posts, writable=False)
+        self.meters_fd = create(meters_layout(plan.frontends), sealed=False)
+        self.meters = Meters(self.meters_fd, plan.frontends)
+        self.ledger = Ledger(self.meters, time.time_ns() - time.monotonic_ns())
+        self.recorder_fd = create(recorder_layout(), sealed=False)
+        self.recorder_read_fd = _read_only(self.recorder_fd)
+        self.batcher_bell = Doorbell()
+        self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
+        self.lanes = LaneBook(self.max_lanes, self.ledger.forget)
+
+    def name_models(self, plan: Plan) -> None:
+        """Whose the words of the meters are, before anybody counts there; clients that look are
+        told that the plan is another."""
+        for model in plan.models:
+            self.meters.name_model(model.entry, model.spec.name)
+        self.board.edition.set(self.board.edition.get() + 1)
+
+    def close_listeners(self) -> None:
+        """Let go of the HTTP sockets; a front end that still listens has its own."""
+        for listener in self.listeners:
+            listener.close()
+
+    def close(self) -> None:
+        for entry in self.lanes:
+            self.lanes.remove(entry.number)
+        self.close_listeners()
+        self.control.close()
+        self.batcher_bell.close()
+        for fd in (
+            *(self.recorder_read_fd, self.recorder_fd, self.meters_fd, self.pulse_fd),
+            *(self.board_read_fd, self.board_fd),
+        ):
+            os.close(fd)
+
+
+def _read_only(fd: int) -> int:
+    """Another descriptor of the same memory, which cannot be mapped writable."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,83 @@
+"""Samples: for each model a curl command that works as it stands, with a row of pad values.
+
+Rows of few values travel as JSON. What JSON cannot hold (FP16, BF16) or would make long
+travels binary: the JSON part first, then as many zero bytes as the tensors have.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from typing import Any
+
+from batchpool.core.tensors.spec import ModelSpec, Tensor
+
+BINARY_ONLY = frozenset({"FP16", "BF16"})
+_MOST_VALUES = 64  # of a tensor that is written out
+_DYNAMIC_SIZE = 3  # of a dynamic dimension, at most
+
+
+def sample_shape(tensor: Tensor) -> list[int]:
+    """The shape of a sample of one row."""
+    sizes = tensor.max_shape
+    return [1, *(min(n, _DYNAMIC_SIZE) if i in tensor.dynamic else n for i, n in enumerate(sizes))]
+
+
+def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:
+    """(the JSON of a request of one row, the zero bytes that follow it)."""
+    inputs, zeros = [], 0
+    for tensor in spec.inputs:
+        shape = sample_shape(tensor)
+        values = math.prod(shape)
+        form: dict[str, Any] = {
+            "name": tensor.name,
+            "shape": shape,
+            "datatype": tensor.wire_dtype,
+        }
+        long = values > _MOST_VALUES and not tensor.is_bytes
+        if tensor.wire_dtype in BINARY_ONLY or long:
+            size = values * tensor.np_dtype.itemsize
+            form["parameters"] = {"binary_data_size": size}
+            zeros += size
+        else:
+            form["data"] = [_value(tensor)] * values
+        inputs.append(form)
+    request: dict[str, Any] = {"inputs": inputs}
+    parameters: dict[str, Any] = {
+        p.name: 1 if p.default is None else p.default for p in spec.parameters
+    }
+    if answers_binary(spec):
+        parameters["binary_data_output"] = True
+    if parameters:
+        request["parameters"] = parameters
+    return request, zeros
+
+
+def answers_binary(spec: ModelSpec) -> bool:
+    """Whether an answer with all outputs cannot be JSON."""
+    return any(tensor.wire_dtype in BINARY_ONLY for tensor in spec.outputs)
+
+
+def _value(tensor: Tensor) -> Any:
+    if tensor.is_bytes:
+        return "Hello"[: tensor.max_bytes]
+    if tensor.dtype == "bool":
+        return bool(tensor.pad)
+    return tensor.pad if math.isfinite(tensor.pad) else 0
+
+
+def curl(spec: ModelSpec, server_url: str) -> str:
+    """A command for a shell. server_url: as "http://localhost:8000"."""
+    request, zeros = sample_request(spec)
+    head = json.dumps(request)
+    target = shlex.quote(f"{server_url}/v2/models/{spec.name}/infer")
+    output = " -o answer.bin" if answers_binary(spec) else ""
+    if not zeros:
+        return f"curl -s{output} {target} -d {shlex.quote(head)}"
+    length = len(head.encode())
+    return (
+        f"{{ printf %s {shlex.quote(head)}; head -c {zeros} /dev/zero; }} |\n"
+        f"  curl -s{output} {target} -H 'Inference-Header-Content-Length: {length}'"
+        " --data-binary @-"
+    )

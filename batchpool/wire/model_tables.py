@@ -1,0 +1,164 @@
+"""ModelTables: what a model's spec means for the wire, computed once per model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from batchpool.core.errors import ConfigError, InvalidRequest
+from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Rows, check_named, check_parameters
+from batchpool.wire.inputs import InputReader
+from batchpool.wire.outputs import OutputWriter
+from batchpool.wire.request import Fields, InferRequest, OutputChoice, brief
+
+# Request parameters that mean something to the protocol; a model cannot declare them.
+PROTOCOL_PARAMETERS = frozenset({"priority", "timeout", "binary_data_output"})
+RESERVED_PREFIX = "triton_"
+_KNOWN_FRAMES = 512
+
+
+class Frame(NamedTuple):
+    """An answer without its tensors: header fields, the JSON before them, bytes in all."""
+
+    fields: Fields
+    head: bytes
+    size: int
+
+
+class ModelTables:
+    """Readers by input name, writers by output name, and the choices of outputs.
+
+    Raises ConfigError for a declared parameter whose name the protocol keeps for itself.
+    """
+
+    def __init__(self, spec: ModelSpec, version: str) -> None:
+        for parameter in spec.parameters:
+            if parameter.name in PROTOCOL_PARAMETERS or parameter.name.startswith(RESERVED_PREFIX):
+                raise ConfigError(
+                    f"model {spec.name!r}: parameter {parameter.name!r} has a meaning of its own"
+                    " in the wire protocol; give it another name"
+                )
+        self.spec = spec
+        self.version = version
+        self.readers = {tensor.name: InputReader(tensor) for tensor in spec.inputs}
+        self.writers = {tensor.name: OutputWriter(tensor) for tensor in spec.outputs}
+        self.declared = frozenset(parameter.name for parameter in spec.parameters)
+        self._as_json = {name: OutputChoice(name, False) for name in self.writers}
+        self._as_bytes = {name: OutputChoice(name, True) for name in self.writers}
+        self._all_json = tuple(self._as_json.values())
+        self.all_binary = tuple(self._as_bytes.values())
+        dims = [dim for tensor in spec.inputs for dim in tensor.shape]
+        self._has_named = any(isinstance(dim, Dim) and dim.name for dim in dims)
+        self._defaults = (
+            check_parameters(spec, {})
+            if all(parameter.default is not None for parameter in spec.parameters)
+            else None
+        )
+        name = msgspec.json.encode(spec.name)
+        self.answer_head = b'"model_name":%s,"model_version":%s,' % (
+            name,
+            msgspec.json.encode(version),
+        )
+        self._binary_only = [w for w in self.writers.values() if w.binary_only]
+        self._row_sizes = [tensor.row_bytes for tensor in spec.outputs]
+        fixed = not any(tensor.is_bytes or tensor.dynamic for tensor in spec.outputs)
+        self._framed = fixed and sum(self._row_sizes) > 0
+        self._frames: dict[int, Frame] = {}
+
+    def frame(self, request: InferRequest, n: int) -> Frame | None:
+        """What is alike in all answers of n rows without an id, every output as bytes; None if
+        more goes into this one, or if sizes are not known before."""
+        if request.outputs is not self.all_binary or request.id:
+            return None
+        frame = self._frames.get(n)
+        if frame is None and self._framed:
+            if len(self._frames) >= _KNOWN_FRAMES:
+                self._frames.clear()
+            frame = self._frames[n] = self._new_frame(n)
+        return frame
+
+    def _new_frame(self, n: int) -> Frame:
+        sizes = [n * size for size in self._row_sizes]
+        pieces = [
+            writer.binary_piece((n, *tensor.max_shape), size)
+            for writer, tensor, size in zip(
+                self.writers.values(), self.spec.outputs, sizes, strict=True
+            )
+        ]
+        head = b'{%s"outputs":[%s]}' % (self.answer_head, b",".join(pieces))
+        size = len(head) + sum(sizes)
+        return Frame(binary_fields(len(head), size), head, size)
+
+    def reader(self, name: str, seen: Collection[str]) -> InputReader:
+        """The reader of an input that is declared and was not given before."""
+        reader = self.readers.get(name)
+        if reader is None:
+            expected = ", ".join(map(repr, self.readers))
+            raise InvalidRequest(
+                f"model {self.spec.name!r} has no input {brief(name)}; it has {expected}"
+            )
+        if name in seen:
+            raise InvalidRequest(f"input {name!r} is given twice")
+        return reader
+
+    def rows(self, n: int, tensors: dict[str, Array], parameters: dict[str, Any] | None) -> Rows:
+        """The rows of a request, once no input is missing; parameters None or empty: defaults."""
+        if len(tensors) != len(self.readers):
+            missing = next(name for name in self.readers if name not in tensors)
+            raise InvalidRequest(f"input {missing!r} of model {self.spec.name!r} is missing")
+        if self._has_named:
+            check_named(self.spec, tensors)
+        if not parameters and self._defaults is not None:
+            return Rows(n, tensors, self._defaults.copy())
+        return Rows(n, tensors, check_parameters(self.spec, parameters or {}))
+
+    def check_same_rows(self, name: str, rows: int, first: Iterable[str], n: int) -> None:
+        """Refuse an input whose row count is not that of the first one."""
+        if rows != n:
+            raise InvalidRequest(
+                f"input {name!r} has {rows} rows, but input {next(iter(first))!r} has {n}"
+            )
+
+    def all_outputs(self, binary: bool) -> tuple[OutputChoice, ...]:
+        """Every output in the model's order."""
+        if binary:
+            return self.all_binary
+        for writer in self._binary_only:
+            raise _needs_binary(writer)
+        return self._all_json
+
+    def output(self, name: str, binary: bool, seen: Collection[str]) -> OutputChoice:
+        """The choice of one output that is declared and was not asked for before."""
+        writer = self.writers.get(name)
+        if writer is None:
+            expected = ", ".join(map(repr, self.writers))
+            raise InvalidRequest(
+                f"model {self.spec.name!r} has no output {brief(name)}; it has {expected}"
+            )
+        if name in seen:
+            raise InvalidRequest(f"output {name!r} is asked for twice")
+        if binary:
+            return self._as_bytes[name]
+        if writer.binary_only:
+            raise _needs_binary(writer)
+        return self._as_json[name]
+
+
+def binary_fields(head: int, size: int) -> Fields:
+    """The header fields of an answer of `size` bytes, `head` of which are JSON."""
+    return Fields(
+        [
+            (b"content-type", b"application/octet-stream"),
+            (b"inference-header-content-length", b"%d" % head),
+            (b"content-length", b"%d" % size),
+        ]
+    )
+
+
+def _needs_binary(writer: OutputWriter) -> InvalidRequest:
+    return InvalidRequest(
+        f"output {writer.name!r} is {writer.wire_dtype}, which JSON cannot carry; ask for it with"
+        " parameters.binary_data true, or for all outputs with binary_data_output true"
+    )

@@ -1,0 +1,110 @@
+"""A batch's rows as the worker sees them: lanes and slots, and arrays out of and into them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchpool.core.tensors.spec import Array
+from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
+from batchpool.shm.lane import Lane
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows start..stop of a batch, all from one lane."""
+
+    lane: Lane
+    slots: Array
+    where: Where
+    start: int
+    stop: int
+
+
+def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Part]:
+    """Split rows, sorted by lane, into one part a lane. KeyError: a lane is not mapped here."""
+    n = len(numbers)
+    if numbers[0] == numbers[-1]:  # sorted, so all are alike
+        return [Part(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
+    cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), n]
+    return [
+        Part(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
+        for a, b in itertools.pairwise(cuts)
+    ]
+
+
+def count_extents(parts: Sequence[Part]) -> int:
+    """How many runs of neighbouring slots the batch has: the copies a transfer needs."""
+    return sum(
+        1
+        if isinstance(part.where, slice)
+        else 1 + int(np.count_nonzero(part.slots[1:] != part.slots[:-1] + 1))
+        for part in parts
+    )
+
+
+def load_input(
+    parts: Sequence[Part],
+    name: str,
+    *,
+    parameter: bool = False,
+    room: Callable[[tuple[int, ...]], Array] | None = None,
+) -> tuple[Array, Array | None]:
+    """One input of the batch as ([rows, *row shape], sizes [rows, dynamic dims] or None).
+
+    A view of the lane itself when the tensor is fixed and the batch is one extent. With `room`
+    it is always a copy, in the array that `room(row shape)` gives; where that has more rows
+    than the batch, the rest stays as it is.
+    """
+    columns = [_column(part, name, parameter) for part in parts]
+    if len(parts) == 1 and room is None:
+        sizes = columns[0].sizes_of(parts[0].where)
+        return columns[0].load(parts[0].where, sizes=sizes), sizes
+    tensor = columns[0].tensor
+    each = [c.sizes_of(p.where) for c, p in zip(columns, parts, strict=True)]
+    known = [own for own in each if own is not None]
+    sizes = np.concatenate(known) if known else None
+    shape = list(tensor.max_shape)
+    if sizes is not None:
+        for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic, strict=True):
+            shape[dim] = most
+    if room is None:
+        array: Array = np.empty((parts[-1].stop, *shape), dtype=tensor.np_dtype)
+    else:
+        array = room(tuple(shape))
+    for column, part, own in zip(columns, parts, each, strict=True):
+        _copy(column, part.where, own, array[part.start : part.stop])
+    return array, sizes
+
+
+def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) -> None:
+    """Copy the rows of one part, once if that is possible, padded to the size of `rows`."""
+    tensor = column.tensor
+    if tensor.is_bytes:
+        found = column.load(where, sizes=own)
+        rows[...] = tensor.stored_pad
+        rows[(slice(None), *(slice(0, m) for m in found.shape[1:]))] = found
+    elif own is not None:
+        rows[...] = column.values[(where, *(slice(0, m) for m in rows.shape[1:]))]
+        pad_rows(rows, own, tensor.dynamic, tensor.stored_pad)
+    elif isinstance(where, slice):
+        rows[...] = column.values[where]
+    else:  # the slots are in range; with the default mode numpy would copy once more
+        np.take(column.values, where, axis=0, out=rows, mode="clip")
+
+
+def _column(part: Part, name: str, parameter: bool) -> TensorColumn:
+    return (part.lane.parameters if parameter else part.lane.inputs)[name]
+
+
+def store_output(parts: Sequence[Part], name: str, rows: Array | list[Array]) -> None:
+    """Write one output of the batch into its slots: an array, or one array a row."""
+    for part in parts:
+        column = part.lane.outputs[name]
+        if isinstance(rows, list):
+            column.store_ragged(part.slots.tolist(), rows[part.start : part.stop])
+        else:
+            column.store(part.where, rows[part.start : part.stop])

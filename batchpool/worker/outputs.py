@@ -1,0 +1,206 @@
+"""What a model returned, checked against what it declared, row by row where that is possible.
+
+Nothing unchecked reaches a slot: a wrong name, row count, dtype or shape fails the batch with
+an error that names the output; one row's output that does not fit its slot fails that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from batchpool.core.errors import ModelError
+from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
+
+# Stands for an output that the runner has checked and written into its slots by itself.
+IN_PLACE = object()
+
+
+@dataclass
+class Answers:
+    """Outputs of the real rows, ready to be stored; failed rows {row: why}.
+
+    An output is an array [rows, *row shape] or a list of one array a row.
+    """
+
+    outputs: dict[str, Array | list[Array]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+def check_answers(
+    spec: ModelSpec,
+    found: Any,
+    n: int,
+    sizes: Mapping[str, Array | None],
+    rows: int | None = None,
+) -> Answers:
+    """Check one call's return value: n rows, of which the first `rows` are real (default: all).
+
+    What was answered for padding is dropped unseen. sizes: the inputs' dynamic sizes, at least
+    [rows, dims]. Raises ModelError where no row can be told right from wrong.
+    """
+    rows = n if rows is None else rows
+    if not isinstance(found, Mapping):
+        raise ModelError(
+            f"model {spec.name!r} returned a {type(found).__name__};"
+            " a dict of its outputs was expected"
+        )
+    declared = {t.name for t in spec.outputs}
+    for name in found:
+        if name not in declared:
+            raise ModelError(f"model {spec.name!r} returned an undeclared output {name!r}")
+    named = _named_sizes(spec, sizes)
+    answers = Answers()
+    for tensor in spec.outputs:
+        if tensor.name not in found:
+            raise ModelError(f"model {spec.name!r} returned no output {tensor.name!r}")
+        value = found[tensor.name]
+        if value is IN_PLACE:
+            continue
+        if tensor.is_bytes:
+            answers.outputs[tensor.name] = _bytes_output(tensor, value, n, rows, answers.failed)
+        elif tensor.dynamic:
+            answers.outputs[tensor.name] = _dynamic_output(
+                tensor, value, n, rows, named, answers.failed
+            )
+        else:
+            answers.outputs[tensor.name] = _fixed_output(tensor, value, n, rows)
+    return answers
+
+
+def _named_sizes(spec: ModelSpec, sizes: Mapping[str, Array | None]) -> dict[str, Array]:
+    """The sizes [n] of every named dynamic dimension of the inputs."""
+    named: dict[str, Array] = {}
+    for tensor in spec.inputs:
+        own = sizes.get(tensor.name)
+        for k, at in enumerate(tensor.dynamic):
+            dim = tensor.shape[at]
+            if isinstance(dim, Dim) and dim.name and own is not None:
+                named[dim.name] = own[:, k]
+    return named
+
+
+def _wrong(tensor: Tensor, what: str, expected: str) -> ModelError:
+    return ModelError(f"output {tensor.name!r} {what}; {expected} was expected")
+
+
+def _as_array(tensor: Tensor, value: Any) -> Array:
+    if not isinstance(value, np.ndarray):
+        raise _wrong(tensor, f"is a {type(value).__name__}", "an array")
+    if value.dtype.newbyteorder("=") != tensor.np_dtype:
+        raise _wrong(tensor, f"has dtype {value.dtype.name}", tensor.dtype)
+    return value
+
+
+def _fixed_output(tensor: Tensor, value: Any, n: int, rows: int) -> Array:
+    array = _as_array(tensor, value)
+    if array.shape != (n, *tensor.max_shape):
+        expected = str([n, *tensor.max_shape])
+        raise _wrong(tensor, f"has shape {list(array.shape)}", expected)
+    return array if rows == n else array[:rows]
+
+
+def _dynamic_output(
+    tensor: Tensor,
+    value: Any,
+    n: int,
+    rows: int,
+    named: Mapping[str, Array],
+    failed: dict[int, str],
+) -> Array | list[Array]:
+    if isinstance(value, (list, tuple)):
+        if len(value) != n:
+            raise _wrong(tensor, f"has {len(value)} rows", str(n))
+        return [_one_row(tensor, row, i, failed) for i, row in enumerate(value[:rows])]
+    array = _as_array(tensor, value)
+    if array.ndim != 1 + len(tensor.shape) or array.shape[0] != n:
+        raise _wrong(tensor, f"has shape {list(array.shape)}", f"[{n}, *row shape]")
+    array = array if rows == n else array[:rows]
+    own = [
+        (at, dim.name)
+        for at in tensor.dynamic
+        if isinstance(dim := tensor.shape[at], Dim) and dim.name in named
+    ]
+    if not own and _fits(tensor, array.shape[1:]):
+        return array
+    own_sized = []
+    for i in range(rows):
+        cut = [slice(None)] * len(tensor.shape)
+        for at, name in own:
+            cut[at] = slice(0, int(named[name][i]))
+        own_sized.append(_one_row(tensor, array[i][tuple(cut)], i, failed))
+    return own_sized
+
+
+def _fits(tensor: Tensor, shape: Sequence[int]) -> bool:
+    return all(
+        have <= want.max if isinstance(want, Dim) else have == want
+        for have, want in zip(shape, tensor.shape, strict=True)
+    )
+
+
+def _one_row(tensor: Tensor, row: Any, i: int, failed: dict[int, str]) -> Array:
+    array = _as_array(tensor, row)
+    if array.ndim == len(tensor.shape) and _fits(tensor, array.shape):
+        return array
+    failed[i] = (
+        f"output {tensor.name!r} of this row has shape {list(array.shape)};"
+        f" at most {list(tensor.max_shape)} fits"
+    )
+    return np.zeros([0 if isinstance(d, Dim) else d for d in tensor.shape], tensor.np_dtype)
+
+
+def _bytes_output(
+    tensor: Tensor, value: Any, n: int, rows: int, failed: dict[int, str]
+) -> Array | list[Array]:
+    """Elements may be bytes or str; a numpy "S" array is refused: it drops trailing NULs."""
+    assert tensor.max_bytes is not None
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "OU":
+        raise _wrong(tensor, f"has dtype {value.dtype.name}", "an object array or list of bytes")
+    if not isinstance(value, (np.ndarray, list, tuple)):
+        raise _wrong(tensor, f"is a {type(value).__name__}", "a list of bytes")
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        raise _wrong(tensor, "has shape []", f"[{n}, *row shape]")
+    if len(value) != n:
+        raise _wrong(tensor, f"has {len(value)} rows", str(n))
+    found = []
+    for i, row in enumerate(value[:rows]):
+        loose = np.asarray(row, dtype=object)
+        if loose.ndim != len(tensor.shape) or not _fits(tensor, loose.shape):
+            failed[i] = f"output {tensor.name!r} of this row has shape {list(loose.shape)}"
+            loose = np.empty([0 if isinstance(d, Dim) else d for d in tensor.shape], object)
+            loose[...] = b""
+        checked = np.empty(loose.shape, dtype=object)
+        for at in np.ndindex(*loose.shape):
+            checked[at] = _element(tensor, loose[at], i, failed)
+        found.append(checked)
+    if tensor.dynamic:
+        return found
+    joined = np.empty((rows, *tensor.max_shape), dtype=object)
+    for i, row in enumerate(found):
+        joined[i] = row if row.ndim else row[()]
+    return joined
+
+
+def _element(tensor: Tensor, element: Any, i: int, failed: dict[int, str]) -> bytes:
+    assert tensor.max_bytes is not None
+    raw = element
+    if isinstance(element, str):
+        try:
+            raw = element.encode()
+        except UnicodeEncodeError:
+            failed[i] = f"output {tensor.name!r} of this row has a lone surrogate, which is no text"
+            return b""
+    if not isinstance(raw, bytes):
+        failed[i] = f"output {tensor.name!r} of this row holds a {type(raw).__name__}, not bytes"
+        return b""
+    if len(raw) > tensor.max_bytes:
+        failed[i] = (
+            f"output {tensor.name!r} of this row has {len(raw)} bytes;"
+            f" at most {tensor.max_bytes} fit"
+        )
+        return b""
+    return raw

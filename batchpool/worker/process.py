@@ -1,0 +1,177 @@
+"""The worker process: one model on one device, between its two bells.
+
+Told by the supervisor over the control channel:
+
+    start     {worker, import, spec, device, max_batch, batch_sizes, max_lanes,
+              frontends, row}  fds: segment, its own bell, the batcher's bell, the meters
+    lane      {lane, serial, slots, pinned}  fds: the lane's segment
+    unlane    {lane}
+
+and tells it:  ready {} | failed {error}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.model import spec_of
+from batchpool.process import bootstrap
+from batchpool.shm.doorbell import Doorbell, Waiter
+from batchpool.shm.lane import Lane
+from batchpool.shm.segment import map_checked
+from batchpool.shm.stats.counters import Meters
+from batchpool.shm.worker_segment import Records
+from batchpool.worker.backends.cpu import make_runner
+from batchpool.worker.declaration import check_declaration
+from batchpool.worker.describe import load_class
+from batchpool.worker.device_errors import MustRestart
+from batchpool.worker.metrics import WorkerMeter
+from batchpool.worker.padding import Padding
+from batchpool.worker.warm_up import warm_up, warm_up_rows
+from batchpool.worker.worker import Worker, describe_error
+
+_LOG = logging.getLogger("batchpool.worker")
+_LOOK_MS = 1000.0
+_MOVES_BETWEEN_LOOKS = 16
+
+
+class WorkerProcess:
+    """The process around a `Worker`: control messages, load, warm-up, the loop."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        message, fds = channel.receive()
+        self._facts = message
+        self.spec = ModelSpec.from_wire(message["spec"])
+        layout = worker_layout(message["max_batch"], message["max_lanes"])
+        segment_fd, bell_fd, batcher_fd, meters_fd = fds
+        self._records = Records(map_checked(segment_fd, layout), layout)
+        meters = Meters(meters_fd, message["frontends"])
+        row = message["row"]
+        self._meter = WorkerMeter(meters.cells, meters.place("worker", row)) if row >= 0 else None
+        close_all((segment_fd, meters_fd))
+        self._bell = Doorbell(bell_fd)
+        self._batcher_bell = Doorbell(batcher_fd)
+        self._waiter = Waiter(self._bell.fd, channel.fileno())
+
+    def load(self) -> Worker:
+        """Import, load and warm up the model; its exceptions are the caller's."""
+        facts = self._facts
+        if self.spec.framework == "torch":
+            _prepare_torch(facts["device"])
+        cls = load_class(facts["import"])
+        check_declaration(self.spec, spec_of(cls))
+        model = cls()
+        model.load(facts["device"])
+        sizes, most = tuple(facts["batch_sizes"]), facts["max_batch"]
+        runner = make_runner(model, self.spec, facts["device"], most, sizes)
+        rows = warm_up_rows(model, self.spec)
+        warm_up(self.spec, runner, rows, runner.graph_sizes or sizes or (1, most))
+        padding = Padding(self.spec, sizes, rows) if sizes else None
+        ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
+        number = facts["place"]
+        return Worker(
+            self.spec, self._records, runner, ring, clock_ns, padding, number, self._meter
+        )
+
+    def run(self, worker: Worker) -> None:
+        """Serve until the supervisor closes the channel."""
+        bootstrap.settle()
+        self._hear(worker)
+        self._records.ready.set(1)
+        self._channel.send({"op": "ready"})
+        self._batcher_bell.ring()
+        control, moves = self._channel.fileno(), 0
+        while True:
+            moves += 1
+            if moves % _MOVES_BETWEEN_LOOKS == 0:
+                self._hear(worker)
+            if worker.step():
+                continue
+            self._bell.clear()
+            if worker.step():
+                continue
+            if control in self._waiter.wait_ms(_LOOK_MS):
+                self._hear(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        """Take all control messages there are."""
+        while True:
+            try:
+                message, fds = self._channel.receive()
+            except BlockingIOError:
+                return
+            if message["op"] == "lane":
+                self._map_lane(worker, message, fds)
+            elif message["op"] == "unlane":
+                worker.drop_lane(message["lane"])
+
+    def _map_lane(self, worker: Worker, message: dict[str, Any], fds: list[int]) -> None:
+        layout = lane_layout(self.spec, message["slots"])
+        try:
+            lane = Lane(self.spec, map_checked(fds[0], layout), layout)
+        except ValueError as exc:  # its client overwrote the head: nobody else may suffer for it
+            _LOG.error("lane %d stays unmapped: %s", message["lane"], exc)
+            return
+        finally:
+            close_all(fds)
+        worker.add_lane(message["lane"], message["serial"], lane, adopt=message["pinned"])
+        self._batcher_bell.ring()
+
+
+def _prepare_torch(device: str) -> None:
+    """Select the device. How many threads to use, torch reads from OMP_NUM_THREADS, which is the
+    plan's number or the user's own."""
+    import torch
+
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise RuntimeError(
+                f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device"
+            )
+        torch.cuda.set_device(device)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The role `worker`."""
+    args = bootstrap.arguments("worker", argv)
+    bootstrap.start(args.parent)
+    bootstrap.outlast_sigterm()
+    bootstrap.log_to_stderr("worker", args)
+    channel = bootstrap.control_channel(args.control_fd)
+    try:
+        process = WorkerProcess(channel)
+        channel.sock.setblocking(False)
+        try:
+            worker = process.load()
+        except BaseException as exc:
+            _LOG.error("the model cannot be loaded", exc_info=exc)
+            channel.send({"op": "failed", "error": _where(exc)})
+            return bootstrap.EXIT_LOAD_FAILED
+        try:
+            process.run(worker)
+        except MustRestart as exc:
+            channel.send({"op": "failed", "error": str(exc)})
+            return bootstrap.EXIT_MUST_RESTART
+    except Closed:
+        return 0
+    return 0
+
+
+def _where(exc: BaseException) -> str:
+    """The error and the innermost line of the user's own code."""
+    text = describe_error(exc)
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+        if not frame.filename.startswith((ours, sys.base_prefix, sys.prefix)):
+            return f"{text} ({frame.filename}:{frame.lineno})"
+    return text

@@ -1,0 +1,78 @@
+"""The account at the end of a run: nothing is left, and everything was counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchpool.batcher.metrics import End, Tally
+from batchpool.core.layout.states import Outcome, State
+from batchpool.core.metrics.segments import BATCHES_KEPT
+from tests.sim.callers import ClientActor
+from tests.sim.memory import SimMemory
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+def left_over(world: World) -> list[str]:
+    """Rows, records, ring entries, lanes of dead clients that are left, once all is quiet."""
+    clients = {a.lane.number: a for a in world.actors if isinstance(a, ClientActor)}
+    left = [f"lane {n} that no client has" for n in world.lanes if n not in clients]
+    left += ["a move that is not over"] * world.moving.busy
+    left += [f"{c.process} on an old lane" for c in clients.values() if c.left]
+    for number, client in clients.items():
+        if client.lane.entry is not world.serving:
+            left.append(f"{client.process} was not sent its new lane")
+        left += [f"{client.process}: no answer to {r}" for r in client.open]
+        left += [f"{client.process}: {client.port.map.claimed} slots claimed"] * bool(
+            client.port.map.claimed
+        )
+        memory = client.lane.memory
+        for slot, state in enumerate(memory.column("state")):
+            if state != State.FREE:
+                left.append(f"lane {number} slot {slot} is {State(state).name}")
+        left += _pending(memory, f"lane {number}")
+    for records in world.crew.values():
+        left += _pending(records.memory, f"worker {records.number}")
+        if list(records.memory.column("token")) != list(records.memory.column("freed")):
+            left.append(f"worker {records.number} has a record that is not free")
+    batcher = world.batcher.batcher
+    if not batcher.is_empty() or any(lane.running for lane in batcher.lanes.values()):
+        left.append("the batcher holds rows")
+    if set(batcher.lanes) != set(clients) or set(batcher.crew) != set(world.crew):
+        left.append(f"the batcher has lanes {set(batcher.lanes)}, crew {set(batcher.crew)}")
+    if set(batcher.models) != set(world.entries) or len(world.entries) != 1:
+        left.append(f"the batcher has models {set(batcher.models)} of {set(world.entries)}")
+    return left
+
+
+def _pending(memory: SimMemory, name: str) -> list[str]:
+    return [
+        f"{name}: {ring} has entries pending"
+        for ring in ("sq", "cq")
+        if memory.word(f"{ring}_tail") != memory.word(f"{ring}_head")
+    ]
+
+
+def wrong_counts(world: World) -> list[str]:
+    """What the batchers counted and recorded, which outlives them, and is not so.
+
+    No batch is counted twice and none that was answered is missing, whenever batchers died; rows
+    that came in and rows that ended are as many, unless one died in between.
+    """
+    tallies, batches = [Tally(words) for words in world.tallies], world.recorder.last()
+    ended_by = {end: sum(tally.ended(end) for tally in tallies) for end in End}
+    admitted = sum(tally.admitted for tally in tallies)
+    names = {(batch.process, batch.token) for batch in batches}
+    ok = sum(batch.rows for batch in batches if batch.outcome == Outcome.OK)
+    ended = sum(ended_by.values())
+    wrong = []
+    if len(names) < len(batches):
+        wrong.append("a batch is recorded twice")
+    if len(batches) < BATCHES_KEPT and ok != ended_by[End.OK]:
+        wrong.append(f"{ended_by[End.OK]} rows ended well, and {ok} by the records")
+    if world.right_rows > ended_by[End.OK]:
+        wrong.append(f"{world.right_rows} rows were answered, {ended_by[End.OK]} counted")
+    if not any(name.startswith("batcher") for name in world.buried) and ended != admitted:
+        wrong.append(f"{admitted} rows were admitted, {ended} ended")
+    return wrong

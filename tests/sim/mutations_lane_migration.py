@@ -1,0 +1,94 @@
+"""Moves with one rule removed at a time; as tests/sim/mutations_batcher.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.client.lane_client import Port
+from batchpool.core.layout.states import Gate
+from batchpool.supervisor.reload.lane_migration import Departure
+from tests.sim import lane_migration
+from tests.sim.lane_migration import Moving, SimEntry
+from tests.sim.mutations import Patch
+
+
+def lane_closed_before_its_late_rows_are_served(patch: Patch) -> None:
+    """An empty ring is taken for a client that has left."""
+    init = Departure.__init__
+
+    def hasty(self: Departure, lanes: Any, until_ns: int) -> None:
+        lanes = list(lanes)
+        init(self, lanes, until_ns)
+        for lane in lanes:
+            self.left(lane)
+
+    patch.setattr(Departure, "__init__", hasty)
+
+
+def client_claims_behind_moved(patch: Patch) -> None:
+    patch.setattr(Port, "check_gate", lambda self, now_ns: None)
+
+
+def one_client_is_not_sent_its_lane(patch: Patch) -> None:
+    wishes = lane_migration.wishes
+    patch.setattr(lane_migration, "wishes", lambda *known: wishes(*known)[1:])
+
+
+def client_leaves_with_rows_under_way(patch: Patch) -> None:
+    """It says that it has left once it knows of the move."""
+    look_again = Port._look_again
+
+    def hasty(self: Port, finished: Any) -> None:
+        look_again(self, finished)
+        if self.has_moved:
+            self.map.claimed = 0
+
+    patch.setattr(Port, "_look_again", hasty)
+
+
+def client_waits_for_a_batcher_that_has_left(patch: Patch) -> None:
+    patch.setattr(Port, "_take_back", lambda self: None)
+
+
+def clients_are_not_told_of_the_gate(patch: Patch) -> None:
+    """One that claims nothing keeps its lane, and the old workers."""
+    patch.setattr(AdmittedLane, "shut", lambda self, gate: self.open(gate))
+
+
+def takeover_opens_moved_gates(patch: Patch) -> None:
+    add_lane = Batcher.add_lane
+
+    def open_all(self: Batcher, lane: AdmittedLane, *, moved: bool = False) -> None:
+        add_lane(self, lane)
+        lane.open(Gate.OPEN)
+
+    patch.setattr(Batcher, "add_lane", open_all)
+
+
+def evicted_lane_is_unmapped_while_its_rows_run(patch: Patch) -> None:
+    evict_lane = Batcher.evict_lane
+
+    def hasty(self: Batcher, number: int) -> None:
+        lane = self.lanes.get(number)
+        if lane is not None:
+            lane.running = 0
+        evict_lane(self, number)
+
+    patch.setattr(Batcher, "evict_lane", hasty)
+
+
+def old_workers_end_at_the_commit(patch: Patch) -> None:
+    commit = Moving._commit
+
+    def hasty(self: Moving, entry: SimEntry) -> None:
+        commit(self, entry)
+        assert self.leaving is not None
+        self.release(self.leaving)
+
+    patch.setattr(Moving, "_commit", hasty)
+
+
+def old_gates_move_before_the_new_ones_are_open(patch: Patch) -> None:
+    patch.setattr(Moving, "_may_commit", lambda self, entry: True)

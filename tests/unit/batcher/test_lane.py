@@ -1,0 +1,168 @@
+"""What the batcher takes from a lane: one row alone, or many, are told the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchpool.batcher.lane import AdmittedLane
+from batchpool.client.lane_client import Pending, Port
+from batchpool.core.layout.states import Gate, State
+from batchpool.core.scheduler.queue import I64, Field
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor, check_rows
+from tests.unit.lanes import new_lane, other_side
+
+SLOTS = 16
+SERIAL = 5
+SPEC = ModelSpec(
+    "ragged", "numpy", (Tensor("x", "float32", (Dim(100),)),), (Tensor("y", "float32", (1,)),)
+)
+
+
+class Road:
+    """A port and the batcher's side of its lane."""
+
+    def __init__(self, *, own_flow: bool = False) -> None:
+        self.port = Port(new_lane(SPEC, SLOTS))
+        self.rings = 0
+        lane = other_side(self.port.lane)
+        self.side = AdmittedLane(3, SERIAL, 0, lane, self.ring, own_flow=own_flow)
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def send(
+        self, size: int = 1, priority: int = 0, flow: int = 0, deadline_ns: int = 9
+    ) -> Pending:
+        rows = check_rows(SPEC, {"x": np.zeros((1, size), np.float32)})
+        return self.port.submit(rows, 7, deadline_ns, priority=priority, flow=flow)
+
+    def take(self) -> I64:
+        """What is admitted of all that was sent, but for the queue's own fields."""
+        self.port.flush()
+        return self.side.admit()[: Field.BUCKET + 1].copy()
+
+
+ROW = st.tuples(
+    st.integers(1, 100), st.integers(0, 255), st.integers(0, 2**32 - 1), st.integers(0, 2**62)
+)
+
+
+@given(rows=st.lists(ROW, min_size=2, max_size=8), own_flow=st.booleans())
+def test_rows_one_by_one_are_what_they_are_together(
+    rows: list[tuple[int, int, int, int]], own_flow: bool
+) -> None:
+    together, alone = Road(own_flow=own_flow), Road(own_flow=own_flow)
+    for row in rows:
+        together.send(*row)
+    singles = []
+    for row in rows:
+        alone.send(*row)
+        singles.append(alone.take())
+    found = together.take()
+    assert found.shape[1] == len(rows)
+    assert found[Field.FLOW].tolist() == [-SERIAL if own_flow else flow for _, _, flow, _ in rows]
+    assert found[Field.DEADLINE_NS].tolist() == [deadline_ns for *_, deadline_ns in rows]
+    assert found.tolist() == np.concatenate(singles, axis=1).tolist()
+    states = [lane.side.lane.state[:].tolist() for lane in (together, alone)]
+    assert states[0] == states[1]
+    assert states[0].count(State.QUEUED) == len(rows)
+
+
+def test_an_attempt_of_an_earlier_use_is_forgotten() -> None:
+    road = Road()
+    slot = road.send().slots[0]
+    road.side.lane.attempt[slot] = 2
+    assert road.take()[Field.ATTEMPT].tolist() == [0]
+    assert road.side.lane.attempt[slot] == 0
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_stale_entry_is_counted_and_takes_no_row(others: int) -> None:
+    road = Road()
+    pending = [road.send() for _ in range(others)]
+    gone = road.send()
+    road.port.lane.state[gone.slots[0]] = State.FREE
+    assert road.take()[Field.SLOT].tolist() == [p.slots[0] for p in pending]
+    assert road.side.lane.stale.get() == 1
+    assert road.side.lane.sq_consumer().pending() == 0
+    assert not road.side.broken
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_an_entry_of_another_use_is_counted_and_takes_no_row(others: int) -> None:
+    road = Road()
+    for _ in range(others):
+        road.send()
+    slot = road.send().slots[0]
+    road.port.lane.sequence[slot] += 1
+    assert slot not in road.take()[Field.SLOT]
+    assert road.side.lane.stale.get() == 1
+    assert road.side.lane.state[slot] == State.SUBMITTED
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_slot_that_there_is_not_closes_the_lane(others: int) -> None:
+    road = Road()
+    for _ in range(others):
+        road.send()
+    road.port.flush()
+    road.port.lane.sq_producer().push_few([SLOTS | 1 << 32])
+    assert road.side.admit().shape[1] == 0
+    assert road.side.broken
+    assert road.side.lane.gate.get() == Gate.BROKEN
+    assert road.rings == 1
+
+
+# -- quiet lanes ----------------------------------------------------------------------------
+
+
+def test_a_lane_is_quiet_until_rows_come_and_again_once_they_are_admitted() -> None:
+    road = Road()
+    road.side.cancels_came()
+    assert road.side.is_quiet()
+    for n in (1, 3):
+        for _ in range(n):
+            road.send()
+        road.port.flush()
+        assert not road.side.is_quiet()
+        assert road.side.admit().shape[1] == n
+        assert road.side.is_quiet()
+
+
+def test_a_lane_is_not_quiet_while_cancel_words_were_not_looked_at() -> None:
+    road = Road()
+    assert not road.side.is_quiet(), "those that stand there when it is mapped"
+    assert road.side.cancels_came()
+    pending = road.send()
+    road.take()
+    road.port.abandon(pending)
+    assert not road.side.is_quiet()
+    assert road.side.cancels_came()
+    assert road.side.is_quiet()
+    road.side.recheck_cancels()
+    assert not road.side.is_quiet()
+
+
+def test_rows_that_an_earlier_batcher_left_in_the_ring_are_noticed() -> None:
+    road = Road()
+    road.send()
+    road.port.flush()
+    later = AdmittedLane(3, SERIAL, 0, other_side(road.port.lane), road.ring)
+    later.cancels_came()
+    assert not later.is_quiet()
+    assert later.admit().shape[1] == 1
+    assert later.is_quiet()
+
+
+def test_a_counter_that_no_right_client_writes_is_not_taken_for_quiet() -> None:
+    road = Road()
+    road.side.cancels_came()
+    cells = road.port.lane.memory.cells()
+    at = road.port.lane.layout.words["sq_tail"] // 8
+    cells[at] += 10**6
+    assert not road.side.is_quiet()
+    assert road.side.admit().shape[1] == 0
+    assert road.side.broken

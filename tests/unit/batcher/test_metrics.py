@@ -1,0 +1,146 @@
+"""The batcher's counts: by few steps or by arrays the same, and no row is missed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchpool.batcher.metrics import END_OF, End, Retry, Tally
+from batchpool.core.errors import Status
+from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.metrics.segments import meters_layout
+from batchpool.core.metrics.table import BLOCKS, metric_of
+from batchpool.core.metrics.totals import Histogram, Totals
+from tests.unit.meters import new_meters
+
+NOW = 10**15
+DAY_NS = 86_400 * 10**9
+TIMES = metric_of("queue_seconds").bounds
+S = 10**9
+
+
+def totals_of(tally: Tally) -> Totals:
+    totals = Totals()
+    block = BLOCKS["batcher"]
+    words = [tally._cells[i] for i in range(block.used)]
+    totals.add("batcher", ("m",), words)
+    return totals
+
+
+def histogram(tally: Tally, name: str) -> Histogram:
+    return totals_of(tally).histogram(name)
+
+
+# What a client wrote as its time of submission may be nonsense.
+SUBMITTED = st.one_of(
+    st.integers(NOW - 100 * S, NOW),
+    st.sampled_from([NOW - bound for bound in TIMES]),
+    st.sampled_from([NOW - bound - 1 for bound in TIMES]),
+    st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(SUBMITTED, min_size=1, max_size=70), max_size=6))
+def test_every_row_is_in_the_bucket_of_its_time_in_the_queue(batches: list[list[int]]) -> None:
+    tally = Tally()
+    counts, total = [0] * (len(TIMES) + 1), 0
+    for submits in batches:
+        # An honest clock never makes the difference overflow; a liar's is cut as any nonsense.
+        wraps = [(NOW - at + 2**63) % 2**64 - 2**63 if len(submits) > 4 else NOW - at
+                 for at in submits]  # fmt: skip
+        waits = [min(max(wait, 0), DAY_NS) for wait in wraps]
+        longest = tally.dispatch(np.array(submits, dtype=np.int64), Reason.FULL, NOW)
+        assert longest == max(waits)
+        for wait in waits:
+            counts[bisect_left(TIMES, wait)] += 1
+        total += sum(waits)
+    found = histogram(tally, "queue_seconds")
+    assert list(found.counts) == counts
+    assert found.total == pytest.approx(total / S)
+    sizes = [len(batch) for batch in batches]
+    assert (tally.rows, histogram(tally, "batch_rows").count) == (sum(sizes), len(sizes))
+
+
+@pytest.mark.parametrize("spread_ns", [0, 1000, 10**6, 10**9])
+@pytest.mark.parametrize("rows", [1, 4, 5, 64, 257])
+def test_a_batch_of_like_rows_counts_as_one_of_unlike_rows(rows: int, spread_ns: int) -> None:
+    random = np.random.default_rng(rows)
+    submits = NOW - 3_000_000 - random.integers(0, spread_ns + 1, rows)
+    whole, single = Tally(), Tally()
+    whole.dispatch(submits, Reason.IDLE, NOW)
+    for i in range(rows):
+        single.dispatch(submits[i : i + 1], Reason.IDLE, NOW)
+    assert histogram(whole, "queue_seconds") == histogram(single, "queue_seconds")
+
+
+def test_reasons_are_counted_by_name() -> None:
+    tally = Tally()
+    for reason in (Reason.FULL, Reason.APART, Reason.FULL, Reason.WAIT):
+        tally.dispatch(np.array([NOW]), reason, NOW)
+    assert tally.reasons == {"FULL": 2, "WAIT": 1, "APART": 1}
+    assert totals_of(tally).values("batches_total", "reason") == {"full": 2, "wait": 1, "apart": 1}
+
+
+def test_batches_that_came_back_and_those_that_did_not() -> None:
+    tally = Tally()
+    tally.finish(Outcome.OK, 3, 2_000_000)
+    tally.finish(Outcome.FAILED, 1, 0)
+    tally.finish(Outcome.NO_MEMORY, 1, 5)
+    tally.lose()
+    totals = totals_of(tally)
+    assert totals.values("batches_finished_total", "outcome") == {
+        "ok": 1, "failed": 1, "no_memory": 1, "lost": 1,
+    }  # fmt: skip
+    assert totals.value("batch_extents_total") == 5
+    # One that an earlier batcher sent took nobody knows how long.
+    assert histogram(tally, "batch_seconds").count == 2
+
+
+def test_rows_end_once_for_one_reason() -> None:
+    tally = Tally()
+    tally.admit(100)
+    for n, end in enumerate(End, 1):
+        tally.end(end, n)
+    for n, retry in enumerate(Retry, 1):
+        tally.retry(retry, n)
+    totals = totals_of(tally)
+    assert totals.values("rows_ended_total", "reason") == {
+        "ok": 1, "model_error": 2, "worker_lost": 3, "deadline_exceeded": 4, "cancelled": 5,
+        "overloaded": 6, "client_gone": 7, "not_ready": 8,
+    }  # fmt: skip
+    assert totals.values("rows_retried_total", "reason") == {
+        "model_error": 1, "worker_lost": 2, "no_memory": 3, "not_started": 4,
+    }  # fmt: skip
+    assert (tally.admitted, tally.completed, tally.cancelled) == (100, 29, 5)
+
+
+def test_every_status_that_the_batcher_gives_is_an_end() -> None:
+    given = {Status.WORKER_LOST, Status.DEADLINE, Status.CANCELLED, Status.OVERLOADED,
+             Status.NOT_READY}  # fmt: skip
+    assert given <= END_OF.keys()
+    assert END_OF[Status.OK] is End.OK
+
+
+def test_a_successor_counts_on_in_the_same_words_and_in_no_others() -> None:
+    meters = new_meters(1, "a", "b", "c")
+    before = bytes(meters.cells)
+    size, at = BLOCKS["batcher"].size, meters.place("batcher", 1)
+    for n in (1, 2):
+        tally = Tally(meters.cells, at)
+        tally.admit(10)
+        tally.dispatch(np.full(n * 30, NOW - 1000), Reason.FULL, NOW)
+        tally.finish(Outcome.OK, n, 1000)
+        tally.end(End.OK, 7)
+        tally.show(3)
+        tally.limit(64)
+    assert meters.totals().value("rows_admitted_total", model="b") == 20
+    assert meters.totals().histogram("batch_rows", model="b").total == 90
+    after = bytes(meters.cells)
+    changed = [i for i in range(len(after)) if after[i] != before[i]]
+    assert 8 * at <= changed[0]
+    assert changed[-1] < 8 * (at + size) <= meters_layout(1).total_bytes

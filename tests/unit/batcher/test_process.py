@@ -1,0 +1,79 @@
+"""The batcher's process: it stamps the pulse while its loop turns, not before and not after."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from batchpool.batcher.process import BatcherProcess
+from batchpool.control.channel import Channel, Closed, close_all, pair
+from batchpool.core.layout.segments import pulse_layout
+from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.heartbeat import BATCHER, Pulse
+from batchpool.shm.segment import create
+
+PATIENCE_S = 30.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+
+
+def run(process: BatcherProcess, ends: list[str]) -> None:
+    try:
+        process.run()
+    except Closed:
+        ends.append("closed")
+
+
+def start(supervisor: Channel, beat_ns: int) -> Pulse:
+    """Tell the other end to start; the supervisor's view of the pulse."""
+    layouts = (pulse_layout(2), meters_layout(1), recorder_layout())
+    shared, bell = [create(layout, sealed=False) for layout in layouts], Doorbell()
+    pulse = Pulse(shared[0], 2, writable=False)
+    message = {
+        "op": "start",
+        "models": [],
+        "draining": 0,
+        "max_lanes": 2,
+        "posts": 2,
+        "beat_ns": beat_ns,
+    }
+    supervisor.send(message, [bell.fd, *shared])
+    close_all(shared)
+    bell.close()
+    return pulse
+
+
+@pytest.mark.parametrize("beat_ns", [1_000_000, 250_000_000])
+def test_the_batcher_beats_with_nothing_to_do(beat_ns: int) -> None:
+    supervisor, own = pair()
+    begun_ns = time.monotonic_ns()
+    pulse = start(supervisor, beat_ns)
+    process = BatcherProcess(own)
+    assert pulse.last_ns(BATCHER, begun_ns) is None, "it only starts"
+    ends: list[str] = []
+    thread = threading.Thread(target=run, args=(process, ends))
+    thread.start()
+    supervisor.send({"op": "begin", "takeover": False, "evicted": []}, [])
+    message, _ = supervisor.receive()
+    assert message == {"op": "running"}
+    stamps = []
+    for _ in range(3):
+        since_ns = time.monotonic_ns()
+        until(lambda: pulse.last_ns(BATCHER, since_ns) is not None)  # noqa: B023
+        stamps.append(pulse.last_ns(BATCHER, since_ns))
+    assert stamps == sorted(set(stamps))
+    assert all(begun_ns < stamp <= time.monotonic_ns() for stamp in stamps if stamp)
+    assert pulse.last_ns(1, begun_ns) is None, "the other's word"
+    supervisor.close()
+    thread.join(PATIENCE_S)
+    assert ends == ["closed"]
+    own.close()

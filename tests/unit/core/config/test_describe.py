@@ -1,0 +1,79 @@
+"""The example file and the README's reference say what the dataclasses say."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from batchpool.core.config.describe import (
+    EXAMPLE_IMPORT,
+    default_text,
+    errors_markdown,
+    example_toml,
+    reference_markdown,
+    refreshed,
+    values_text,
+)
+from batchpool.core.config.schema import TABLES, Config, ModelConfig, keys_of
+from batchpool.core.config.toml_file import load_toml
+from batchpool.core.errors import all_errors
+
+README = Path(__file__).parents[4] / "README.md"
+DEFAULTS = Config(models=(ModelConfig(import_name=EXAMPLE_IMPORT),))
+
+
+def test_the_example_loads_and_changes_nothing() -> None:
+    assert load_toml(example_toml(), "example") == DEFAULTS
+
+
+def test_the_example_with_every_key_switched_on_changes_nothing() -> None:
+    text = re.sub(r"^#(?! )", "", example_toml(), flags=re.MULTILINE)
+    assert load_toml(text, "example") == DEFAULTS
+    document = tomllib.loads(text)
+    assert list(document["server"]) == list(keys_of(TABLES["server"]))
+    assert list(document["model"][0]) == list(keys_of(TABLES["model"]))
+
+
+def test_the_example_explains_every_key_above_it() -> None:
+    text = example_toml()
+    assert (
+        "# Largest HTTP request body.\n"
+        "# Value: a whole number of MiB from 1 to 1048576.\n"
+        "#max_body_mib = 64\n"
+    ) in text
+    assert (
+        "# HTTP front-end processes.\n"
+        '# Value: a whole number from 1 to 256 or "auto", which is a quarter of the cores,'
+        " 1 to 4.\n"
+        '#frontends = "auto"\n'
+    ) in text
+    assert max(map(len, text.splitlines())) <= 96
+
+
+def test_the_reference_has_one_line_for_each_key() -> None:
+    lines = reference_markdown().splitlines()
+    for table in TABLES.values():
+        for key in keys_of(table).values():
+            (line,) = [text for text in lines if text.startswith(f"| `{key.name}` |")]
+            default = "required" if key.name == "import" else f"`{default_text(key)}`"
+            assert line == f"| `{key.name}` | {default} | {key.help} | {values_text(key)} |"
+
+
+def test_the_generated_sections_of_the_readme_are_fresh() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert refreshed(text) == text, "run `make readme`"
+
+
+def test_a_readme_without_the_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="<!-- config -->"):
+        refreshed("no markers here")
+
+
+def test_every_error_stands_in_the_table_with_its_own_status_and_code() -> None:
+    lines = errors_markdown().splitlines()[2:]
+    assert len(lines) == len(all_errors()) == 15
+    assert "| 503 | `overloaded` | `Overloaded` |" in "\n".join(lines)
+    assert not any("| |" in line for line in lines), "every class says when it is raised"

@@ -1,0 +1,264 @@
+"""The batching decision: the invariants of its docstring as properties, for every policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+
+from batchpool.core.layout.states import Reason
+from batchpool.core.scheduler.decide import NEVER_NS, Limits, Worker
+from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.queue import Field
+from tests.unit.core.scheduler.decisions import (
+    LANES,
+    NOW,
+    Case,
+    Outcome,
+    cases,
+    mask,
+    outcomes,
+    time_of,
+    waiting,
+)
+from tests.unit.core.scheduler.queued import MS, rows_of
+
+often = settings(max_examples=100, deadline=None)
+
+
+def longest_wait_ns(o: Outcome, worker: Worker) -> float:
+    """The policy's limit of a row's wait for company on a worker that is idle."""
+    limits, traffic, time = o.limits, o.case.traffic, o.known(worker)
+    if limits.draining:
+        return 0
+    if not limits.adaptive:
+        return limits.max_wait_ns
+    if traffic is None or time is None:
+        return 0
+    batches_per_s = len(o.open) * 1e9 / max(1.0, time.mean_ns(limits.max_batch))
+    if traffic.rows_per_s > 0.5 * batches_per_s * limits.max_batch:
+        return max(limits.max_wait_ns, limits.max_wait_peak_ns)
+    return limits.max_wait_ns
+
+
+@often
+@given(outcomes())
+def test_no_batch_is_too_large_and_no_row_goes_twice(o: Outcome) -> None:
+    for dispatch, rows in o.batches:
+        assert 0 < len(rows) <= o.cap(o.workers[dispatch.worker]) <= o.limits.max_batch
+        assert rows == sorted(rows)
+    assert len(set(o.sent)) == len(o.sent)
+    assert not {*o.sent} & {*o.expired, *o.refused}
+    assert not {*o.expired} & {*o.refused}
+
+
+@often
+@given(outcomes())
+def test_only_the_late_expire_all_of_them_and_at_once(o: Outcome) -> None:
+    """At its deadline a row is late. No worker needs to be there for that."""
+    assert o.expired == [p for p in range(o.n) if o.word(Field.DEADLINE_NS, p) <= o.case.now]
+
+
+@often
+@given(outcomes())
+def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
+    """Of no bucket, whichever is first in the order."""
+    for worker in o.open:
+        if o.load[worker.number] < o.room(worker):
+            for rows in o.groups(worker, o.left):
+                assert len(rows) < o.cap(worker)
+
+
+@often
+@given(outcomes())
+def test_nobody_waits_longer_than_the_policy_says_while_a_worker_is_idle(o: Outcome) -> None:
+    for worker in o.idle:
+        limit_ns = longest_wait_ns(o, worker)
+        for p in o.may_run(worker, o.left):
+            assert o.case.now - o.word(Field.SUBMIT_NS, p) < limit_ns
+
+
+@often
+@given(outcomes())
+def test_nobody_waits_for_company_until_it_is_too_late_to_run(o: Outcome) -> None:
+    for worker in o.idle:
+        time = o.known(worker)
+        if time is not None:
+            for rows in o.groups(worker, o.left):
+                runs_ns = int(time.high_ns(o.limits.padded(len(rows))))
+                for p in rows:
+                    assert o.case.now < o.word(Field.DEADLINE_NS, p) - runs_ns
+
+
+@often
+@given(outcomes())
+def test_while_draining_nobody_waits_for_company_and_nobody_is_refused(o: Outcome) -> None:
+    o = Outcome(replace(o.case, limits=replace(o.limits, draining=True)))
+    assert o.refused == []
+    for worker in o.idle:
+        assert o.may_run(worker, o.left) == []
+
+
+@often
+@given(outcomes())
+def test_no_partial_batch_goes_to_a_busy_worker_and_none_past_the_depth(o: Outcome) -> None:
+    load = {w.number: w.in_flight for w in o.case.workers}
+    for dispatch, rows in o.batches:
+        if len(rows) < o.cap(o.workers[dispatch.worker]) and not o.limits.bucketed:
+            assert load[dispatch.worker] == 0
+        assert load[dispatch.worker] < o.room(o.workers[dispatch.worker])
+        load[dispatch.worker] += 1
+
+
+@often
+@given(outcomes())
+def test_a_worker_gets_rows_of_the_lanes_it_has_acknowledged_only(o: Outcome) -> None:
+    for dispatch, rows in o.batches:
+        assert o.may_run(o.workers[dispatch.worker], rows) == rows
+        assert not o.workers[dispatch.worker].closed
+
+
+@often
+@given(outcomes())
+def test_in_the_order_of_service_among_the_rows_of_a_bucket_that_a_worker_may_run(
+    o: Outcome,
+) -> None:
+    gone = {*o.expired, *o.refused}
+    for dispatch, rows in o.batches:
+        groups = o.groups(o.workers[dispatch.worker], [p for p in range(o.n) if p not in gone])
+        assert rows in [group[: len(rows)] for group in groups]
+        gone |= set(rows)
+
+
+@often
+@given(outcomes())
+def test_every_batch_says_why_it_left(o: Outcome) -> None:
+    """And takes all that may ride, up to the cap."""
+    gone, limits = {*o.expired, *o.refused}, o.limits
+    for dispatch, rows in o.batches:
+        worker = o.workers[dispatch.worker]
+        groups = o.groups(worker, [p for p in range(o.n) if p not in gone])
+        mine = next(group for group in groups if group[0] == rows[0])
+        gone |= set(rows)
+        assert rows == mine[: o.cap(worker)]
+        waited_ns = o.case.now - min(o.word(Field.SUBMIT_NS, p) for p in mine)
+        assert (dispatch.reason is Reason.FULL) == (len(mine) >= o.cap(worker))
+        if dispatch.reason is Reason.FULL:
+            continue
+        assert (dispatch.reason is Reason.DRAIN) == limits.draining
+        if dispatch.reason is Reason.DEADLINE:
+            time = o.known(worker)
+            assert time is not None
+            runs_ns = int(time.high_ns(limits.padded(len(mine))))
+            first_ns = min(o.word(Field.DEADLINE_NS, p) for p in mine)
+            assert o.case.now >= first_ns - runs_ns
+        elif not limits.draining and not limits.adaptive:
+            assert dispatch.reason is (Reason.WAIT if limits.max_wait_ns else Reason.IDLE)
+            assert waited_ns >= limits.max_wait_ns
+
+
+@often
+@given(outcomes())
+def test_it_wakes_in_time_for_what_it_left_and_never_in_the_past(o: Outcome) -> None:
+    """One nanosecond before there was nothing to do."""
+    wake = o.decision.wake_at_ns
+    assert wake > o.case.now
+    for p in o.left:
+        assert wake <= o.word(Field.DEADLINE_NS, p)
+    if wake < NEVER_NS:
+        before = Outcome(replace(o.rest(), now=wake - 1))
+        assert before.expired == []
+        if not before.refused:
+            assert before.batches == []
+
+
+@often
+@given(outcomes(target=False))
+def test_it_does_not_wake_for_nothing(o: Outcome) -> None:
+    """Of what is left something leaves or expires then."""
+    rest = o.rest()
+    np.minimum(rest.queue[Field.SUBMIT_NS], rest.now, out=rest.queue[Field.SUBMIT_NS])
+    rest = Outcome(rest).rest()
+    wake = rest.decide().wake_at_ns
+    assert (wake == NEVER_NS) == (rest.queue.shape[1] == 0)
+    if wake < NEVER_NS:
+        at_wake = Outcome(replace(rest, now=wake))
+        assert at_wake.batches or at_wake.expired
+
+
+@often
+@given(outcomes())
+def test_deciding_again_at_once_changes_nothing(o: Outcome) -> None:
+    again = Outcome(o.rest())
+    assert (again.batches, again.expired) == ([], [])
+
+
+@often
+@given(outcomes())
+def test_the_same_input_gives_the_same_output_and_is_not_changed(o: Outcome) -> None:
+    before = o.case.queue.copy()
+    assert Outcome(o.case).told() == o.told()
+    assert (o.case.queue == before).all()
+
+
+def on_both_roads(case: Case) -> tuple[Outcome, Outcome]:
+    """Without masks and buckets; and with masks that allow all and one bucket for all."""
+    queue = case.queue.copy()
+    queue[Field.BUCKET] = 5
+    plain = replace(
+        case,
+        queue=queue,
+        limits=replace(case.limits, bucketed=False),
+        workers=[replace(w, lanes=None) for w in case.workers],
+    )
+    general = replace(
+        plain,
+        limits=replace(case.limits, bucketed=True),
+        workers=[replace(w, lanes=mask(*range(LANES))) for w in case.workers],
+    )
+    return Outcome(plain), Outcome(general)
+
+
+@often
+@given(cases())
+def test_the_common_road_and_the_general_one_are_the_same_decision(case: Case) -> None:
+    plain, general = on_both_roads(case)
+    assert plain.told() == general.told()
+
+
+@often
+@given(cases(alike=False))
+def test_the_two_roads_agree_where_workers_are_not_equally_fast(case: Case) -> None:
+    plain, general = on_both_roads(case)
+    assert plain.told() == general.told()
+
+
+@often
+@given(outcomes(alike=False))
+def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: Outcome) -> None:
+    for worker in o.open:
+        if o.load[worker.number] < o.room(worker):
+            for rows in o.groups(worker, o.left):
+                assert len(rows) < o.cap(worker)
+
+
+def test_nothing_stands_behind_a_batch_of_which_nobody_knows_how_long_it_takes() -> None:
+    """The first one of a worker may hang, and another worker is free sooner, whoever that is."""
+    queue, limits = waiting([NOW] * 8), Limits(4, 0)
+    times = (BatchTime(), time_of(MS, 0))
+    for mine, others in zip(times, reversed(times), strict=True):
+        crew = [Worker(0, 1, None, mine, NOW), Worker(1, 1, None, others, NOW + 30 * MS)]
+        known = 0 if mine.known else 1
+        o = Outcome(Case(queue, crew, limits))
+        assert [(d.worker, rows) for d, rows in o.batches][:1] == [(known, [0, 1, 2, 3])]
+        assert o.load[1 - known] == 1
+    idle = Outcome(Case(queue, [Worker(0, 0, None, BatchTime(), NOW)], limits))
+    assert [rows for _, rows in idle.batches] == [[0, 1, 2, 3]]
+
+
+def test_an_empty_queue_wakes_nobody() -> None:
+    decision = Case(rows_of(0), [Worker(0, 0)], Limits(4, 0)).decide()
+    assert decision.dispatch == ()
+    assert (decision.expire.tolist(), decision.refuse.tolist()) == ([], [])
+    assert decision.wake_at_ns == NEVER_NS

@@ -1,0 +1,184 @@
+"""Rows of like size ride together: which bucket a row is in, and batches of one bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchpool.core.scheduler.decide import Limits, Worker
+from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from tests.unit.core.scheduler.decisions import FAR, NOW, Case, Outcome, mask, waiting
+from tests.unit.core.scheduler.queued import MS, names
+from tests.unit.core.scheduler.virtual import VirtualPool
+from tests.unit.specs import model
+
+
+def spec_of(*most: int) -> ModelSpec:
+    """A model with one input for each of these maxima, and a fixed one."""
+    dynamic = [Tensor(f"x{i}", "float32", (3, Dim(max=size))) for i, size in enumerate(most)]
+    return model(Tensor("fixed", "float32", (1000,)), *dynamic)
+
+
+def buckets_of(spec: ModelSpec, sizes: Sequence[Sequence[int]]) -> list[int]:
+    found = Buckets(spec).of(np.array(sizes, dtype=np.uint32))
+    return [int(bucket) for bucket in np.broadcast_to(found, len(sizes))]
+
+
+def classes(sizes: Sequence[int], most: int = 1 << 20) -> list[list[int]]:
+    """The sizes grouped by bucket, in the order of their smallest."""
+    groups: dict[int, list[int]] = {}
+    for size, bucket in zip(sizes, buckets_of(spec_of(most), [[s] for s in sizes]), strict=True):
+        groups.setdefault(bucket, []).append(size)
+    return list(groups.values())
+
+
+# -- which bucket ---------------------------------------------------------------------------
+
+
+def test_sizes_up_to_sixteen_share_and_then_those_up_to_the_same_power_of_two() -> None:
+    assert classes(range(300)) == [
+        [*range(17)],
+        [*range(17, 33)],
+        [*range(33, 65)],
+        [*range(65, 129)],
+        [*range(129, 257)],
+        [*range(257, 300)],
+    ]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_a_row_is_padded_to_less_than_twice_its_size(a: int, b: int) -> None:
+    together = len(classes([a, b], most=2**32 - 1)) == 1
+    small, large = sorted([a, b])
+    assert together == ((large - 1).bit_length() <= max(4, (small - 1).bit_length()))
+    if together and large > 16:
+        assert large < 2 * small
+
+
+def test_what_is_above_the_maximum_counts_as_the_maximum() -> None:
+    """A client writes the sizes: no word of it may make a bucket of its own."""
+    assert classes([65, 100, 101, 128, 129, 5000, 2**32 - 1], most=100) == [
+        [65, 100, 101, 128, 129, 5000, 2**32 - 1]
+    ]
+    assert classes([20, 2**31], most=30) == [[20, 2**31]]
+
+
+sizes_of_three = st.lists(st.tuples(*[st.integers(0, 600)] * 3), min_size=2, max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes_of_three)
+def test_rows_ride_together_if_they_do_so_in_every_dimension(
+    sizes: list[tuple[int, int, int]],
+) -> None:
+    together = buckets_of(spec_of(600, 500, 20), sizes)
+    alone = [
+        buckets_of(spec_of(most), [[row[i]] for row in sizes])
+        for i, most in enumerate((600, 500, 20))
+    ]
+    for a in range(len(sizes)):
+        for b in range(len(sizes)):
+            alike = all(bucket[a] == bucket[b] for bucket in alone)
+            assert (together[a] == together[b]) == alike
+
+
+def test_several_dynamic_dimensions_of_one_input_count_each() -> None:
+    spec = model(Tensor("image", "uint8", (Dim(max=64), 3, Dim(max=512))))
+    found = buckets_of(spec, [[17, 17], [32, 30], [17, 33], [33, 17], [60, 40], [33, 33]])
+    assert [found.index(bucket) for bucket in found] == [0, 0, 2, 3, 4, 4]
+
+
+def test_small_and_fixed_models_have_one_bucket() -> None:
+    for most, many in (((), False), ((16,), False), ((16, 3), False), ((17,), True)):
+        assert Buckets(spec_of(*most)).many is many
+    assert buckets_of(spec_of(16, 3), [[1, 1], [16, 3], [99, 99]]) == [0, 0, 0]
+    assert buckets_of(spec_of(), [[], []]) == [0, 0]
+
+
+def test_no_rows() -> None:
+    assert buckets_of(spec_of(100), np.empty((0, 1))) == []
+
+
+# -- batches of them ------------------------------------------------------------------------
+
+LIMITS = Limits(max_batch=4, max_wait_ns=50 * MS, bucketed=True)
+
+
+def batches(
+    bucket: Sequence[int], in_flight: int = 0, limits: Limits = LIMITS, waited_ms: int = 0
+) -> list[tuple[str, list[int]]]:
+    rows = waiting([NOW - waited_ms * MS] * len(bucket), bucket=bucket)
+    o = Outcome(Case(rows, [Worker(0, in_flight)], limits))
+    return [(d.reason.name, sent) for d, sent in o.batches]
+
+
+def test_two_buckets_never_meet() -> None:
+    assert batches([1, 2, 1, 2, 1, 2], waited_ms=50) == [("WAIT", [0, 2, 4])]
+    assert batches([1, 2] * 5) == [("FULL", [0, 2, 4, 6]), ("FULL", [1, 3, 5, 7])]
+
+
+def test_a_full_bucket_does_not_wait_behind_a_row_of_another() -> None:
+    assert batches([1, 2, 2, 2, 2]) == [("FULL", [1, 2, 3, 4])]
+    assert batches([1, 3, 2, 2, 2, 2], in_flight=1) == [("FULL", [2, 3, 4, 5])]
+    assert batches([1, 2, 2, 2, 2], in_flight=2) == []
+
+
+def test_the_first_in_the_order_goes_first_where_both_are_due() -> None:
+    assert batches([1, 2, 2, 2, 2], waited_ms=50)[0] == ("WAIT", [0])
+    assert batches([2, 1, 1, 1, 1, 2, 2, 2]) == [("FULL", [0, 5, 6, 7]), ("FULL", [1, 2, 3, 4])]
+
+
+def test_a_bucket_that_is_due_goes_before_one_that_is_not() -> None:
+    rows = waiting([NOW, NOW - 50 * MS, NOW], bucket=[1, 2, 1])
+    o = Outcome(Case(rows, [Worker(0, 0)], LIMITS))
+    assert [(d.reason.name, sent) for d, sent in o.batches] == [("WAIT", [1])]
+
+
+def test_it_wakes_for_the_bucket_that_is_due_first() -> None:
+    rows = waiting([NOW, NOW - 20 * MS, NOW - 30 * MS], bucket=[1, 2, 3])
+    o = Outcome(Case(rows, [Worker(0, 0)], LIMITS))
+    assert (o.batches, o.decision.wake_at_ns) == ([], NOW + 20 * MS)
+    busy = Outcome(Case(rows, [Worker(0, 1)], LIMITS))
+    assert (busy.batches, busy.decision.wake_at_ns) == ([], FAR)
+
+
+def test_a_model_without_buckets_does_not_look_at_them() -> None:
+    assert batches([1, 2, 3, 4], limits=Limits(4, 50 * MS)) == [("FULL", [0, 1, 2, 3])]
+
+
+def test_buckets_and_lanes() -> None:
+    """Full is what this worker may run of one bucket."""
+    rows = waiting([NOW] * 9, bucket=[1] * 8 + [2], lane=[0, 1] * 4 + [0])
+    o = Outcome(Case(rows, [Worker(0, 0, mask(0)), Worker(1, 0, mask(1, 2))], LIMITS))
+    assert [(d.worker, sent) for d, sent in o.batches] == [(0, [0, 2, 4, 6]), (1, [1, 3, 5, 7])]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_flood_of_one_bucket_starves_no_other(workers: int, adaptive: bool) -> None:
+    """There is always a full batch of it to keep every worker busy; an odd-shaped row is served
+    in bounded time all the same."""
+    limits = Limits(4, 10 * MS, bucketed=True, adaptive=adaptive, max_wait_peak_ns=20 * MS)
+    pool = VirtualPool(limits, lambda n: 5 * MS, workers)
+    pool.send(0, 4 * 2 * workers * 200, flow=1, bucket=1, timeout_ns=10**12)
+    odd = pool.send(33 * MS, 1, flow=2, bucket=2, timeout_ns=10**12)
+    pool.run(900 * MS)
+    assert len(pool.queue) > 0, "the flood is not over"
+    assert odd[0] in pool.done_ns
+    assert pool.waited_ms(odd)[0] <= 20 + 4 * 5
+
+
+def test_mixed_sizes_are_run_by_the_bucket_and_each_row_once() -> None:
+    limits = Limits(8, 10 * MS, bucketed=True)
+    pool = VirtualPool(limits, lambda n: 3 * MS, workers=2)
+    called = [name for i in range(300) for name in pool.send(i * MS, 1, bucket=(i * i) % 3)]
+    pool.run(1000 * MS)
+    for run in pool.runs:
+        assert len(set(run.rows[Field.BUCKET].tolist())) == 1
+    assert sorted(name for run in pool.runs for name in names(run.rows)) == called

@@ -1,0 +1,162 @@
+"""Declarations: what a model may declare of its tensors, and what they look like from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from batchpool.core.errors import ConfigError
+from batchpool.core.tensors.spec import DTYPE_OF_WIRE, Dim, ModelSpec, Tensor
+from tests.unit.specs import MIXED, model, specs
+
+WIRE = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+
+
+@pytest.mark.parametrize(("dtype", "wire"), WIRE.items())
+def test_a_number_tensor(dtype: str, wire: str) -> None:
+    tensor = Tensor("x", dtype, (2, Dim(3)))
+    assert tensor.wire_dtype == wire
+    assert DTYPE_OF_WIRE[wire] == dtype
+    assert tensor.np_dtype == np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    assert tensor.np_dtype.isnative
+    assert tensor.max_shape == (2, 3)
+    assert tensor.dynamic == (1,)
+    assert tensor.wire_shape == [-1, 2, -1]
+    assert tensor.row_bytes == 6 * tensor.np_dtype.itemsize
+    assert tensor.describe_shape() == "[n, 2, 0..3]"
+
+
+def test_a_bytes_tensor() -> None:
+    tensor = Tensor("text", "bytes", (Dim(3),), max_bytes=10)
+    assert tensor.is_bytes
+    assert (tensor.wire_dtype, DTYPE_OF_WIRE["BYTES"]) == ("BYTES", "bytes")
+    assert tensor.np_dtype == np.dtype(object)
+    assert tensor.row_bytes == 30
+    assert tensor.stored_pad == b""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad", "stored"),
+    [
+        ("float32", 0, 0.0),
+        ("float32", -1.5, -1.5),
+        ("int64", -100, -100),
+        ("int64", -100.0, -100),
+        ("uint8", 255, 255),
+        ("bool", 1, True),
+        ("bool", 1.0, True),
+        # bfloat16 is the upper half of a float32, rounded to nearest, ties to even.
+        ("bfloat16", 1, 0x3F80),
+        ("bfloat16", -2.0, 0xC000),
+        ("bfloat16", 0.01, 0x3C24),
+        ("bfloat16", 1 + 2**-8, 0x3F80),
+        ("bfloat16", 1 + 3 * 2**-8, 0x3F82),
+        ("bfloat16", float("nan"), 0x7FC0),
+        ("bfloat16", float("-inf"), 0xFF80),
+    ],
+)
+def test_the_pad_as_it_is_stored(dtype: str, pad: float, stored: float) -> None:
+    found = Tensor("x", dtype, (Dim(2),), pad=pad).stored_pad
+    assert found == stored
+    assert np.full(1, found, Tensor("x", dtype).np_dtype)[0] == stored
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: Tensor("", "int8"), "a tensor's name must be a word, not ''"),
+        (lambda: Tensor(3, "int8"), "a tensor's name must be a word, not 3"),
+        (lambda: Tensor("x", "float"), "tensor 'x': unknown dtype 'float'; known: bool, uint8"),
+        (lambda: Tensor("x", "complex64"), "unknown dtype 'complex64'"),
+        (lambda: Tensor("x", "int8", (-1,)), "tensor 'x': bad dimension -1"),
+        (lambda: Tensor("x", "int8", ("n",)), "tensor 'x': bad dimension 'n'"),
+        (lambda: Tensor("x", "int8", (2.0,)), "tensor 'x': bad dimension 2.0"),
+        (lambda: Tensor("x", "bytes"), "tensor 'x': max_bytes belongs to dtype 'bytes'"),
+        (lambda: Tensor("x", "int8", max_bytes=4), "tensor 'x': max_bytes belongs to"),
+        (lambda: Tensor("x", "bytes", max_bytes=0), "tensor 'x': max_bytes must be at least 1"),
+        (lambda: Tensor("x", "uint8", pad=-1), "tensor 'x': pad -1 does not fit uint8"),
+        (lambda: Tensor("x", "int8", pad=0.5), "tensor 'x': pad 0.5 does not fit int8"),
+        (lambda: Tensor("x", "float16", pad=70000), "tensor 'x': pad 70000 does not fit float16"),
+        (lambda: Dim(0), "Dim(max=0): max must be a whole number of at least 1"),
+        (lambda: Dim(2.5), "Dim(max=2.5): max must be a whole number"),
+    ],
+)
+def test_a_declaration_that_cannot_work(build: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        build()
+
+
+X = Tensor("x", "float32", (4,))
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: ModelSpec("m", "jax", (X,), (X,)), "model 'm': framework must be 'torch' or"),
+        (lambda: ModelSpec("m", "numpy", (), (X,)), "model 'm': needs at least one input"),
+        (lambda: ModelSpec("m", "numpy", (X,), ()), "model 'm': needs at least one input"),
+        (lambda: model(X, X), "model 'm': 'x' stands twice in its inputs"),
+        (lambda: model(X, outputs=(X, X)), "model 'm': 'x' stands twice in its outputs"),
+        (
+            lambda: model(X, parameters=(Tensor("x", "int8"),)),
+            "model 'm': 'x' stands twice in its inputs",
+        ),
+        (lambda: model(X, parameters=(Tensor("k", "int8", (2,)),)), "parameter 'k' must be a"),
+        (
+            lambda: model(X, parameters=(Tensor("k", "bytes", max_bytes=3),)),
+            "model 'm': parameter 'k' must be a number",
+        ),
+        (
+            lambda: model(X, parameters=(Tensor("k", "int8", default=300),)),
+            "model 'm': its default: parameter 'k': the value 300 does not fit int8",
+        ),
+        (
+            lambda: model(X, parameters=(Tensor("k", "int8", default="5"),)),
+            "model 'm': its default: parameter 'k': the value '5' does not fit int8",
+        ),
+    ],
+)
+def test_a_model_that_cannot_work(build: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        build()
+
+
+def test_an_output_may_be_named_like_an_input() -> None:
+    spec = model(X, outputs=(X,))
+    assert spec.inputs == spec.outputs == (X,)
+
+
+@settings(max_examples=50, deadline=None)
+@given(specs())
+def test_a_model_survives_the_control_channel_and_json(spec: ModelSpec) -> None:
+    form = spec.to_wire()
+    assert ModelSpec.from_wire(msgpack.unpackb(msgpack.packb(form))) == spec
+    assert ModelSpec.from_wire(json.loads(json.dumps(form))) == spec
+
+
+def test_every_field_of_a_tensor_survives() -> None:
+    named = Tensor("ids", "int64", (Dim(7, "tokens"), 3), pad=-1)
+    text = Tensor("t", "bytes", (), max_bytes=5)
+    spec = ModelSpec("m", "torch", (named, text), (named,), (Tensor("k", "int32", default=3),))
+    assert ModelSpec.from_wire(spec.to_wire()) == spec
+    assert ModelSpec.from_wire(MIXED.to_wire()) == MIXED

@@ -1,0 +1,52 @@
+"""Errors that rows are handed back with stand in the recorder; what runs again does not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+
+from batchpool.core.errors import Status
+from tests.unit.frontend.calls import numbers
+from tests.unit.frontend.frontend_double import edge
+from tests.unit.frontend.loops import on_loop, until
+from tests.unit.frontend.models import Picky
+
+
+def picky(*rows: float) -> dict[str, Any]:
+    x = np.repeat(np.array(rows, "f8"), 2).reshape(-1, 2)
+    return {"inputs": [numbers("x", x, "FP64")]}
+
+
+@on_loop
+async def test_what_a_model_raised_is_noted_once_for_the_guilty_row() -> None:
+    async with edge(Picky) as it:
+        recorder = it.pool.batcher.recorder
+        answer = await it.http.post("/v2/models/picky/infer", json=picky(4, 9))
+        assert answer.status_code == 200
+        assert recorder.incidents.last() == []
+        answer = await it.http.post("/v2/models/picky/infer", json=picky(4, -1, 9))
+        assert answer.status_code == 500
+        (noted,) = recorder.incidents.last()
+        assert (noted.model, noted.status) == (0, Status.MODEL_ERROR)
+        assert "a negative number came" in noted.text
+        assert len(recorder.last()) > 2, "it was run several times before"
+
+
+@on_loop
+async def test_rows_of_a_worker_that_is_lost_for_good_are_noted() -> None:
+    async with edge(Picky) as it:
+        batcher, member = it.pool.batcher, it.pool.batcher.crew[0]
+        batcher.models[0].attempts = 1
+        it.pool.hold = True
+        asked = asyncio.create_task(it.http.post("/v2/models/picky/infer", json=picky(1)))
+        await until(lambda: bool(member.batches), "it is sent")
+        member.records.launched.set(1)  # and begun
+        batcher.lose_worker(0, "was killed by SIGKILL")
+        it.pool.session.ring()
+        answer = await asked
+        assert answer.json()["code"] == "worker_lost"
+        (noted,) = batcher.recorder.incidents.last()
+        assert noted.status == Status.WORKER_LOST
+        assert "SIGKILL" in noted.text

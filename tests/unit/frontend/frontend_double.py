@@ -1,0 +1,167 @@
+"""A front end without its process: in memory (`edge`), and on a loopback port (`serving`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from batchpool.client.loop import Reactor
+from batchpool.frontend.asgi.app import build_app
+from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.http.connection import Connection, ConnectionLimits
+from batchpool.frontend.server import Server
+from batchpool.frontend.service.pool_view import Front
+from batchpool.model import Model
+from batchpool.shm.stats.flight_recorder import Recorder
+from tests.unit.frontend.loops import until
+from tests.unit.frontend.pool_double import PoolDouble
+from tests.unit.meters import new_meters
+
+
+@dataclass
+class Edge:
+    """A front end's parts, and an HTTP client that calls its application in memory."""
+
+    pool: PoolDouble
+    reactor: Reactor
+    front: Front
+    app: Starlette
+    http: httpx.AsyncClient
+
+
+@asynccontextmanager
+async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
+    async with PoolDouble(*models, **facts) as pool:
+        reactor = Reactor(pool.session)
+        meters = new_meters(1, *pool.session.models)
+        front = Front(reactor, meters, Recorder())
+        app = build_app(front)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://pool") as http:
+            yield Edge(pool, reactor, front, app, http)
+        reactor.close()
+        front.aside.close()
+
+
+@dataclass
+class Site:
+    """A front end on a port."""
+
+    server: Server
+    address: tuple[str, int]
+    ended: asyncio.Task[None]
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.server_state.connections)
+
+    @property
+    def under_way(self) -> int:
+        """Requests whose headers are complete and whose answer is not."""
+        cycles = [connection.cycle for connection in self.server.server_state.connections]
+        return sum(cycle is not None and not cycle.response_complete for cycle in cycles)
+
+
+@asynccontextmanager
+async def serving(
+    of: Edge,
+    limits: ConnectionLimits | None = None,
+    drain_s: float = 5.0,
+    *,
+    fast: bool = True,
+) -> AsyncIterator[Site]:
+    """Serve an edge on loopback; stopped at the end, with at most drain_s to do so."""
+    road = fast_protocol(of.front) if fast else Connection
+    protocol = type("Limited", (road,), {"limits": limits or ConnectionLimits()})
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    server = Server(of.app, drain_s=drain_s, give_up=of.reactor.close, protocol=protocol)
+    ended = asyncio.create_task(server.run_on(listener))
+    try:
+        await until(lambda: server.started or ended.done(), "the server serves")
+        yield Site(server, address, ended)
+    finally:
+        if not server.should_exit:
+            server.stop()
+        await ended
+
+
+@dataclass
+class RawAnswer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def object(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def refused(self) -> tuple[int, str]:
+        """Status and code of a refusal that is as every refusal must be."""
+        assert self.headers["content-type"] == "application/json"
+        found = self.object
+        assert isinstance(found["error"], str)
+        assert found["error"]
+        return self.status, found["code"]
+
+
+class Caller:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, raw: bytes) -> None:
+        self.writer.write(raw)
+        await self.writer.drain()
+
+    async def answer(self, *, has_body: bool = True) -> RawAnswer:
+        """The next answer; its length must be announced."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        length = int(headers["content-length"]) if has_body else 0
+        return RawAnswer(int(head[0].split()[1]), headers, await self.reader.readexactly(length))
+
+    async def ended(self) -> bytes:
+        """What comes until the server closes the connection."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+@asynccontextmanager
+async def calling(site: Site, **options: Any) -> AsyncIterator[Caller]:
+    reader, writer = await asyncio.open_connection(*site.address, limit=1 << 25, **options)
+    try:
+        yield Caller(reader, writer)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def request(
+    path: str, body: bytes = b"", method: str = "POST", headers: dict[str, str] | None = None
+) -> bytes:
+    """A request with Content-Length, as bytes."""
+    fields = {"Host": "pool", "Content-Length": str(len(body)), **(headers or {})}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items() if v)]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
+async def gathered(calls: list[Awaitable[Any]]) -> list[Any]:
+    return list(await asyncio.gather(*calls))

@@ -1,0 +1,116 @@
+"""The same bytes over both HTTP roads: what came back, byte for byte, and which road it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchpool.frontend.fast.protocol import FastConnection
+from batchpool.frontend.fast.request import FastCycle, KnownHead
+from batchpool.model import Model
+from tests.unit.frontend.frontend_double import Caller, Edge, Site, calling, edge, serving
+from tests.unit.frontend.loops import until
+
+_DATE = re.compile(rb"\r\ndate: [^\r]+")
+_MADE = re.compile(rb"(\r\nx-request-id: )[0-9a-f]{16}(?=\r)")
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
+
+
+@dataclass
+class Roads:
+    """What went over one site: answers without dates and made ids; how many the fast road took, and
+    how many of them by a head that it knew."""
+
+    answers: list[bytes] = field(default_factory=list)
+    fast: int = 0
+    known: int = 0
+
+
+Scenario = Callable[["Visit"], Awaitable[None]]
+
+
+@dataclass
+class Visit:
+    """One connection to one site, and the notes taken of it."""
+
+    of: Edge
+    site: Site
+    caller: Caller
+    found: Roads
+
+    async def send(self, raw: bytes) -> None:
+        await self.caller.send(raw)
+
+    async def take(self, *, has_body: bool = True) -> bytes:
+        """The next answer, noted without its date."""
+        answer = await take(self.caller, has_body=has_body)
+        self.found.answers.append(answer)
+        return answer
+
+    async def take_end(self) -> None:
+        """Whatever else comes until the server ends the connection."""
+        self.found.answers.append(_constant(await self.caller.ended()) + b"<end>")
+
+    def feed(self, pieces: Iterable[bytes]) -> None:
+        """Hand pieces to the server as so many reads."""
+        (connection,) = self.site.server.server_state.connections
+        for piece in pieces:
+            connection.data_received(piece)
+
+
+async def take(caller: Caller, *, has_body: bool = True) -> bytes:
+    head = await caller.reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    size = int(length[1]) if has_body and length else 0
+    return _constant(head) + await caller.reader.readexactly(size)
+
+
+def _constant(head: bytes) -> bytes:
+    """Without what differs from answer to answer: the date, and a request id that was made."""
+    return _MADE.sub(rb"\1made", _DATE.sub(b"", head))
+
+
+async def over(fast: bool, scenario: Scenario, *models: type[Model], **facts: Any) -> Roads:
+    """Play a scenario on a fresh front end with or without its fast road."""
+    found = Roads()
+    async with (
+        edge(*models, **facts) as it,
+        serving(it, fast=fast) as site,
+        calling(site) as caller,
+    ):
+        await _count_fast(site, found)
+        await scenario(Visit(it, site, caller, found))
+    return found
+
+
+async def _count_fast(site: Site, found: Roads) -> None:
+    """Count what the fast road takes."""
+    await until(lambda: site.connections == 1, "the connection is accepted")
+    (connection,) = site.server.server_state.connections
+    if not isinstance(connection, FastConnection):
+        return
+    taken = connection._take
+
+    def counted(cycle: FastCycle) -> FastCycle:
+        found.fast += 1
+        return taken(cycle)
+
+    take_whole = connection._take_whole
+
+    def counted_whole(known: KnownHead, data: bytes) -> None:
+        found.fast += 1
+        found.known += 1
+        take_whole(known, data)
+
+    connection._take = counted  # type: ignore[method-assign]
+    connection._take_whole = counted_whole  # type: ignore[method-assign]
+
+
+async def same(scenario: Scenario, *models: type[Model], **facts: Any) -> Roads:
+    """Play it over both roads; they must not differ. Returns what the fast one did."""
+    slow = await over(False, scenario, *models, **facts)
+    fast = await over(True, scenario, *models, **facts)
+    assert fast.answers == slow.answers
+    return fast

@@ -1,0 +1,206 @@
+"""Door: what belongs into a thread, and requests that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from batchpool.client.lane_client import Pending
+from batchpool.client.reply import Reply
+from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
+from batchpool.frontend.service.endpoint import Arrival, Door
+from batchpool.wire.request import InferRequest
+from tests.unit.frontend.calls import affine
+from tests.unit.frontend.frontend_double import Edge, edge
+from tests.unit.frontend.loops import on_loop, until
+from tests.unit.frontend.models import Affine, Echo, Wide
+
+KIB = 1024
+LENGTH = b"inference-header-content-length"
+
+
+def arrival(**headers: str) -> Arrival:
+    fields = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
+    return Arrival.of(fields, "peer")
+
+
+def asked(door: Door, rows: int = 1) -> InferRequest:
+    return door.parse(arrival(), json.dumps(affine(*range(rows))).encode())
+
+
+@pytest.mark.parametrize(
+    ("model", "headers", "size", "expected"),
+    [
+        ("affine", {}, 200 * KIB, False),
+        ("affine", {}, 300 * KIB, True),
+        ("affine", {"inference_header_content_length": "100"}, 9000 * KIB, False),
+        ("affine", {"inference_header_content_length": "0"}, 9000 * KIB, False),
+        ("affine", {"inference_header_content_length": "400000"}, 9000 * KIB, True),
+        ("affine", {"content_type": "application/msgpack"}, 9000 * KIB, False),
+        ("affine", {"content_encoding": "gzip"}, 8 * KIB, False),
+        ("affine", {"content_encoding": "gzip"}, 32 * KIB, True),
+        ("echo", {"inference_header_content_length": "100"}, 300 * KIB, True),
+        ("echo", {"inference_header_content_length": "100"}, 200 * KIB, False),
+    ],
+)
+@on_loop
+async def test_parses_long(model: str, headers: dict[str, str], size: int, expected: bool) -> None:
+    async with edge(Affine, Echo, slots=8) as it:
+        door = it.front.door(model)
+        assert door.parses_long(arrival(**headers), size) is expected
+
+
+@on_loop
+async def test_encodes_long() -> None:
+    async with edge(Affine, Wide, slots=8, server={"max_body_mib": 16}) as it:
+        door = it.front.door("affine")
+        request = asked(door)
+        assert not door.encodes_long(arrival(), request, 4096)
+        assert door.encodes_long(arrival(), request, 4097)
+        door = it.front.door("wide")
+        raw = door.parse(arrival(inference_header_content_length="0"), bytes(1 << 20))
+        assert not door.encodes_long(arrival(), raw, 8)
+        assert door.encodes_long(arrival(accept_encoding="gzip"), raw, 8)
+
+
+@on_loop
+async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
+    async with edge(Affine, slots=8) as it:
+        door = it.front.door("affine")
+        for _ in range(100):
+            door.admit(arrival())
+        assert (door.port.map.claimed, door.port.lane.refused.get()) == (0, 0)
+
+
+@on_loop
+async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
+    async with edge(Affine, slots=20) as it:
+        door = it.front.door("affine")
+        slots = door.port.map
+        bulk, other = (arrival(x_client_id=name) for name in ("bulk", "other"))
+        slots.take(9, bulk.flow)
+        slots.take(9, other.flow)
+        with pytest.raises(Overloaded, match="this flow holds 9 of 20 slots"):
+            door.admit(bulk)
+        assert not slots.shut
+        newcomer = {"x_client_id": "newcomer"}
+        with pytest.raises(Overloaded, match="18 of 20 slots are in use"):
+            door.admit(arrival(**newcomer))
+        door.admit(arrival(**newcomer, x_request_priority="127"))
+        for text in ("0", "128", "255"):
+            with pytest.raises(Overloaded):
+                door.admit(arrival(**newcomer, x_request_priority=text))
+        with pytest.raises(InvalidRequest, match="X-Request-Priority"):
+            door.admit(arrival(**newcomer, x_request_priority="256"))
+        assert slots.claimed == 18
+
+
+def test_callers_are_flows_by_their_names_or_addresses() -> None:
+    names = [b"alice", b"bob", b""]
+    flows = [Arrival.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
+    assert flows[:2] == [crc32(b"alice"), crc32(b"bob")]
+    assert flows[2] == Arrival.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
+    assert Arrival.of({}, "").flow == 1, "0 would be a client without flows"
+
+
+def submitted(door: Door, *request: Any) -> tuple[Pending, Reply]:
+    reply = Reply()
+    return door.submit(*request, reply), reply
+
+
+@on_loop
+async def test_submit_gives_the_rows_away() -> None:
+    async with edge(Affine, slots=8) as it:
+        door = it.front.door("affine")
+        request = asked(door, 2)
+        pending, reply = submitted(door, arrival(), request)
+        assert request.rows.tensors == {}
+        await reply
+        outputs = door.fetch(request, pending)
+        assert np.array_equal(outputs["y"], np.repeat([[1.0], [3.0]], 4, axis=1))
+        assert door.port.map.claimed == 0
+
+
+@on_loop
+async def test_leaving_while_it_is_under_way() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = True
+        door = it.front.door("affine")
+        pending, reply = submitted(door, arrival(), asked(door))
+        door.leave(pending, reply)
+        with pytest.raises(Cancelled):
+            await reply
+        it.pool.release()
+        await until(lambda: door.port.map.claimed == 0, "the slot is free")
+
+
+@on_loop
+async def test_leaving_when_it_is_done_changes_nothing() -> None:
+    async with edge(Affine, slots=8) as it:
+        door = it.front.door("affine")
+        request = asked(door)
+        pending, reply = submitted(door, arrival(), request)
+        await until(reply.done, "it is done")
+        door.leave(pending, reply)
+        assert await reply is pending
+        assert door.fetch(request, pending)["y"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("far", ["under way", "done", "cancelled"])
+@on_loop
+async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = far != "done"
+        door = it.front.door("affine")
+        pending, reply = submitted(door, arrival(), asked(door))
+        if far == "done":
+            await until(reply.done, "it is done")
+        if far == "cancelled":
+            reply.cancel()
+        assert door.port.map.claimed == 1
+        door.forget(pending, reply)
+        it.pool.release()
+        await until(lambda: door.port.map.claimed == 0, "the slot is free")
+
+
+async def infer_task(it: Edge) -> asyncio.Task[Any]:
+    task = asyncio.create_task(it.http.post("/v2/models/affine/infer", json=affine(1)))
+    await until(lambda: it.pool.port("affine").map.claimed == 1, "it is under way")
+    return task
+
+
+@on_loop
+async def test_a_cancelled_task_leaves_nothing_behind() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = True
+        task = await infer_task(it)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        it.pool.release()
+        await until(lambda: it.pool.port("affine").map.claimed == 0, "the slot is free")
+
+
+@pytest.mark.interpreted
+@on_loop
+async def test_a_task_cancelled_in_the_moment_of_its_answer() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = True
+        task = await infer_task(it)
+        reap = it.reactor._reap
+
+        def reap_and_cancel() -> None:
+            reap()
+            if it.pool.port("affine").in_flight() == []:
+                task.cancel()  # the reply is set, the task has not run since
+
+        it.reactor._reap = reap_and_cancel  # type: ignore[method-assign]
+        it.pool.release()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert it.pool.port("affine").map.claimed == 0

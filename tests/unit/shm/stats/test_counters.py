@@ -1,0 +1,197 @@
+"""The meters: no two blocks share a word, names, and sums over all who count."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchpool.core.layout.segments import MODELS_MOST
+from batchpool.core.metrics.segments import OF_MODELS, SEATS_MOST, meters_layout
+from batchpool.core.metrics.table import BLOCKS
+from batchpool.shm.stats.counters import BATCHER, NO_MODEL, SUPERVISOR, Meters, frontend_row
+from tests.unit.meters import new_meters
+
+FRONTENDS = 3
+
+
+def places(meters: Meters) -> list[tuple[int, int, str]]:
+    """(first word, word after the last, whose) of every block there is."""
+    blocks = [("pool", 0, 0)]
+    blocks += [("batcher", entry, 0) for entry in range(MODELS_MOST)]
+    blocks += [("supervisor", entry, 0) for entry in range(MODELS_MOST)]
+    blocks += [(f"kept.{w}", entry, 0) for w in OF_MODELS for entry in range(MODELS_MOST)]
+    blocks += [("frontend", i, entry) for i in range(FRONTENDS) for entry in range(MODELS_MOST + 1)]
+    blocks += [("worker", seat, 0) for seat in range(SEATS_MOST)]
+    blocks += [("process", row, 0) for row in range(2 + FRONTENDS + SEATS_MOST)]
+    found = []
+    for writer, row, entry in blocks:
+        at = meters.place(writer, row, entry)
+        found.append(
+            (at, at + BLOCKS[writer.removeprefix("kept.")].size, f"{writer} {row} {entry}")
+        )
+    return sorted(found)
+
+
+def test_no_two_blocks_share_a_line_and_each_lies_in_its_column() -> None:
+    meters = new_meters(FRONTENDS)
+    columns = meters_layout(FRONTENDS).columns
+    found = places(meters)
+    for (_, end, one), (start, _, other) in pairwise(found):
+        assert end <= start, f"{one} and {other}"
+    for start, end, who in found:
+        column = columns[who.split()[0]]
+        assert column.offset <= 8 * start < 8 * end <= column.offset + column.nbytes, who
+        assert 8 * start % 128 == 0, who
+
+
+def test_the_process_rows_are_of_different_processes() -> None:
+    meters = new_meters(FRONTENDS)
+    rows = [SUPERVISOR, BATCHER, *map(frontend_row, range(FRONTENDS))]
+    rows += [meters.seat_row(seat) for seat in range(SEATS_MOST)]
+    assert rows == list(range(2 + FRONTENDS + SEATS_MOST))
+
+
+def count(meters: Meters, writer: str, name: str, *case: str, row: int = 0, entry: int = 0) -> None:
+    meters.cells[meters.place(writer, row, entry) + BLOCKS[writer].word(name, *case)] += 1
+
+
+def run(meters: Meters, row: int, pid: int) -> None:
+    """The process of this row is there and works."""
+    at, block = meters.place("process", row), BLOCKS["process"]
+    meters.cells[at + block.word("process_pid")] = pid
+    meters.cells[at + block.word("process_up")] = int(pid > 0)
+
+
+def test_the_front_ends_counts_are_added_up_and_requests_for_no_model_are_apart() -> None:
+    meters = new_meters(FRONTENDS, "one", "two")
+    ok, unknown = ("fast", "200", "ok"), ("asgi", "404", "not_found")
+    for i in range(FRONTENDS):
+        count(meters, "frontend", "http_requests_total", *ok, row=i, entry=1)
+    count(meters, "frontend", "http_requests_total", *unknown, row=2, entry=NO_MODEL)
+    totals = meters.totals()
+    assert totals.values("http_requests_total", "model") == {"two": 3, "": 1}
+    assert totals.values("http_requests_total", "code", model="two") == {"200": 3}
+    assert totals.values("http_requests_total", "reason", model="") == {"not_found": 1}
+
+
+def test_entries_of_one_name_are_one_model() -> None:
+    meters = new_meters(1, "m", "m")
+    for entry in (0, 1, 1):
+        count(meters, "batcher", "rows_admitted_total", row=entry)
+    assert meters.totals().value("rows_admitted_total", model="m") == 3
+    assert meters.model_names() == ["m", "m"]
+
+
+def test_a_name_that_stays_keeps_its_counts_and_another_begins_at_nothing() -> None:
+    meters = new_meters(2, "old")
+    count(meters, "batcher", "rows_admitted_total")
+    count(meters, "supervisor", "claims_refused_total", "http", "full")
+    count(meters, "frontend", "http_requests_total", "fast", "200", "ok", row=1)
+    meters.name_model(0, "old")
+    assert meters.totals().value("http_requests_total", model="old") == 1
+    meters.name_model(0, "new")
+    totals = meters.totals()
+    for name in ("rows_admitted_total", "claims_refused_total", "http_requests_total"):
+        assert totals.values(name, "model") == {}, name
+    assert meters.model_names() == ["new"]
+
+
+def test_counts_that_are_on_their_way_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader finds them in both places, or in none."""
+    meters = new_meters(1, "a")
+    count(meters, "batcher", "rows_admitted_total")
+    block, kept = meters.place("batcher", 0), meters.place("kept.batcher", 0)
+    words = meters.cells[block : block + BLOCKS["batcher"].size].tolist()
+    meters._turn[0] = 1
+    for i, word in enumerate(words):
+        meters.cells[kept + i] = word
+
+    def arrive(seconds: float) -> None:
+        for i in range(len(words)):
+            meters.cells[block + i] = 0
+        meters._turn[0] = 2
+
+    monkeypatch.setattr("batchpool.shm.stats.counters.time.sleep", arrive)
+    assert meters.totals().value("rows_admitted_total", model="a") == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=12))
+def test_no_counter_goes_back_while_its_name_has_an_entry(turns: list[tuple[int, str]]) -> None:
+    """Entries are given to other names again and again, and each time something is counted."""
+    meters = new_meters(2)
+    expected: dict[str, int] = {}
+    for entry, name in turns:
+        meters.name_model(entry, name)
+        for writer, what, case in (
+            ("batcher", "rows_admitted_total", ()),
+            ("supervisor", "claims_refused_total", ("http", "full")),
+            ("frontend", "http_requests_total", ("fast", "200", "ok")),
+        ):
+            rows = (0, 1) if writer == "frontend" else (entry,)
+            for row in rows:
+                count(meters, writer, what, *case, row=row, entry=entry)
+        expected[name] = expected.get(name, 0) + 1
+        expected = {name: n for name, n in expected.items() if name in meters.model_names()}
+        totals = meters.totals()
+        assert totals.values("rows_admitted_total", "model") == expected
+        assert totals.values("claims_refused_total", "model") == expected
+        assert totals.values("http_requests_total", "model") == {
+            n: 2 * expected[n] for n in expected
+        }
+
+
+def test_gauges_of_an_entry_that_got_another_name_are_nobodys() -> None:
+    meters = new_meters(1, "m", "m")
+    run(meters, BATCHER, 77)
+    for entry in (0, 1):
+        meters.cells[meters.place("batcher", entry) + BLOCKS["batcher"].word("queue_rows")] = 9
+    meters.name_model(0, "other")
+    assert meters.totals().values("queue_rows", "model") == {"m": 9}
+
+
+def test_names_are_read_back() -> None:
+    meters = new_meters(1, "minilm")
+    meters.label_seat(0, "minilm", 0, "gpu GPU-4f2b")
+    meters.label_seat(1, "minilm", 1, "cpu")
+    assert meters.seat_label(0) == ("minilm", "0", "gpu GPU-4f2b")
+    assert meters.seat_names() == ["worker 0 of minilm", "worker 1 of minilm"]
+    assert meters.seat_label(2) == ("", "", "")
+
+
+def test_gauges_are_told_while_their_process_works() -> None:
+    meters = new_meters(1, "m")
+    queued = meters.place("batcher") + BLOCKS["batcher"].word("queue_rows")
+    meters.cells[queued] = 9
+    assert meters.totals().value("queue_rows") == 0, "there is no batcher"
+    run(meters, BATCHER, 77)
+    assert meters.totals().value("queue_rows") == 9
+    meters.alive[0] = 0
+    assert meters.totals().value("queue_rows") == 0, "the model is not served any more"
+
+
+def test_a_seat_that_nobody_has_keeps_its_counts_and_is_no_process() -> None:
+    meters = new_meters(1, "m")
+    for seat in (0, 1):
+        meters.label_seat(seat, "m", seat, "cpu")
+        count(meters, "worker", "worker_rows_total", "ok", row=seat)
+        run(meters, meters.seat_row(seat), 100 + seat)
+        count(meters, "process", "process_restarts_total", row=meters.seat_row(seat))
+    meters.held[0] = 1
+    totals = meters.totals()
+    assert totals.values("worker_rows_total", "worker") == {"0": 1, "1": 1}
+    assert totals.values("process_pid", "process") == {"worker 0 of m": 100}
+    assert totals.values("process_up", "process") == {"worker 0 of m": 1}
+    assert totals.values("process_restarts_total", "process") == {
+        "worker 0 of m": 1, "worker 1 of m": 1,
+    }  # fmt: skip
+
+
+def test_meters_of_other_front_ends_are_refused() -> None:
+    from batchpool.shm.segment import create
+
+    fd = create(meters_layout(2), sealed=True)
+    with pytest.raises(ValueError, match="another layout"):
+        Meters(fd, 3)

@@ -1,0 +1,68 @@
+"""The pulse: one word a process, stamps of the dead do not count, how often to stamp."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchpool.core.layout.segments import pulse_layout
+from batchpool.shm.heartbeat import BATCHER, Pulse, beat_interval_ns, frontend_post
+from batchpool.shm.segment import create
+
+SECOND = 1_000_000_000
+
+
+def pulses(posts: int, *, writable: bool = True) -> tuple[Pulse, Pulse]:
+    """A process's mapping and the supervisor's."""
+    fd = create(pulse_layout(posts), sealed=False)
+    both = Pulse(fd, posts), Pulse(fd, posts, writable=writable)
+    os.close(fd)
+    return both
+
+
+def test_every_process_has_a_word_of_its_own() -> None:
+    ours, theirs = pulses(3)
+    posts = [BATCHER, frontend_post(0), frontend_post(1)]
+    assert sorted(posts) == [0, 1, 2]
+    for post in posts:
+        ours.beat(post, 2**40 + post)
+    assert [theirs.last_ns(post, 1) for post in posts] == [2**40 + post for post in posts]
+    ours.beat(frontend_post(1), 2**63 - 1)
+    assert [theirs.last_ns(post, 1) for post in posts] == [2**40, 2**40 + 1, 2**63 - 1]
+
+
+def test_who_has_not_stamped_since_its_start_has_no_stamp() -> None:
+    pulse, _ = pulses(1)
+    assert pulse.last_ns(BATCHER, 1) is None
+    pulse.beat(BATCHER, 100)
+    assert pulse.last_ns(BATCHER, 100) == 100
+    assert pulse.last_ns(BATCHER, 101) is None, "that was the one before it"
+
+
+def test_the_supervisor_only_reads() -> None:
+    _, supervisors = pulses(1, writable=False)
+    with pytest.raises(TypeError, match="read-only"):
+        supervisors.beat(BATCHER, 1)
+
+
+def test_a_pulse_of_other_processes_is_refused() -> None:
+    fd = create(pulse_layout(2), sealed=False)
+    with pytest.raises(ValueError, match="another layout"):
+        Pulse(fd, 3)
+    os.close(fd)
+
+
+@given(st.floats(0.1, 3600))
+def test_four_stamps_and_four_looks_fit_into_the_limit(stall_timeout_s: float) -> None:
+    interval_ns = beat_interval_ns(stall_timeout_s)
+    assert 0 < interval_ns <= SECOND // 4
+    assert 4 * interval_ns <= stall_timeout_s * SECOND
+    # and not more of them than that takes
+    assert interval_ns == SECOND // 4 or 4 * (interval_ns + 1) > int(stall_timeout_s * SECOND)
+
+
+def test_without_a_limit_the_age_can_still_be_shown() -> None:
+    assert beat_interval_ns(0) == SECOND // 4

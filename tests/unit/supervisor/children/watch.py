@@ -1,0 +1,118 @@
+"""A batcher and two front ends, and the vigil over them, under a clock of the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, cast
+
+from batchpool.core.config.schema import ModelConfig, ServerConfig
+from batchpool.core.layout.segments import board_layout, pulse_layout
+from batchpool.shm.heartbeat import BATCHER, Pulse, frontend_post
+from batchpool.shm.pool_state import Board
+from batchpool.shm.segment import create
+from batchpool.supervisor.children.child import Child, Post
+from batchpool.supervisor.children.watchdog import Vigil
+from batchpool.supervisor.children.worker_slot import Seat
+
+S = 1_000_000_000
+START = 1000 * S
+LOOK = S // 4
+NAMES = ("batcher", "frontend 0", "frontend 1")
+
+
+class ProcessDouble:
+    """What a Child asks of its process; the signals that it got."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.signals: list[int] = []
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def child(name: str, pid: int, started_ns: int) -> Child:
+    process = cast(Any, ProcessDouble(pid))
+    return Child(name.partition(" ")[0], Post(name), process, cast(Any, None), -1, started_ns)
+
+
+class Watch:
+    """A batcher, two front ends and their vigil; time passes only here."""
+
+    def __init__(self, stall_timeout_s: float = 4.0, load_timeout_s: float = 600.0) -> None:
+        self.now_ns = START
+        self.was_ready = True
+        self.traced: set[int] = set()
+        self.asked: list[int] = []
+        self.load_timeout_s = load_timeout_s
+        self.waited_ns: dict[int, int] = {}
+        server = ServerConfig(stall_timeout_s=stall_timeout_s, load_timeout_s=load_timeout_s)
+        fds = create(board_layout(), sealed=False), create(pulse_layout(3), sealed=False)
+        self.board, self.pulse = Board(fds[0], writable=True), Pulse(fds[1], 3)
+        for fd in fds:
+            os.close(fd)
+        models = [ModelConfig(import_name="a:B", batch_timeout_s=30.0)]
+        self.vigil = Vigil(
+            server,
+            models,
+            self.board,
+            self.pulse,
+            START,
+            self._is_traced,
+            lambda pid: self.waited_ns.get(pid, 0),
+        )
+        self.children: list[Child | None] = [child(n, 10 + i, START) for i, n in enumerate(NAMES)]
+        self.seats: list[Seat] = []
+
+    def _is_traced(self, pid: int) -> bool:
+        self.asked.append(pid)
+        return pid in self.traced
+
+    def of(self, post: int) -> Child:
+        found = self.children[post]
+        assert found is not None
+        return found
+
+    def beat(self, *posts: int) -> None:
+        for post in posts:
+            self.pulse.beat(post, self.now_ns)
+
+    def look(self) -> None:
+        self.vigil.look(self.now_ns, self.children, self.seats, was_ready=self.was_ready)
+
+    def sleep(self, seconds: float) -> None:
+        """Nobody does anything, the supervisor neither; it looks when it wakes."""
+        self.now_ns += round(seconds * S)
+        self.look()
+
+    def run(self, seconds: float, *beating: int, starving: float = 0.0) -> None:
+        """The supervisor looks as often as it said, and these stamp as often.
+
+        starving: the share of this time for which the batcher waits for a processor.
+        """
+        end_ns = self.now_ns + round(seconds * S)
+        pid = 10 + BATCHER
+        while self.now_ns < end_ns:
+            before_ns = self.now_ns
+            self.now_ns = min(end_ns, self.now_ns + self.vigil.look_ns)
+            waited_ns = self.waited_ns.get(pid, 0)
+            self.waited_ns[pid] = waited_ns + round(starving * (self.now_ns - before_ns))
+            self.beat(*beating)
+            self.look()
+
+    def killed(self) -> list[str]:
+        """Who got a SIGKILL; nobody gets two."""
+        found = []
+        for one in (*self.children, *(seat.child for seat in self.seats)):
+            if one is not None and one.process.signals:  # type: ignore[attr-defined]
+                assert one.process.signals == [signal.SIGKILL]  # type: ignore[attr-defined]
+                found.append(one.post.name)
+        return found
+
+
+ALL = (BATCHER, frontend_post(0), frontend_post(1))

@@ -1,0 +1,114 @@
+"""Workers that do not end although they were killed: nobody's, and not forgotten."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from batchpool.control.channel import pair
+from batchpool.core.layout.segments import board_layout
+from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.pool_state import Board
+from batchpool.shm.segment import create
+from batchpool.supervisor.children.child import Child
+from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.supervisor.fleet.workers import Workforce
+from tests.unit.supervisor.children.watch import ProcessDouble
+from tests.unit.supervisor.plan.test_diff import plan
+
+
+class Office:
+    """Two workers of one model, both warm. told: the batcher's messages."""
+
+    def __init__(self) -> None:
+        fd = create(board_layout(), sealed=False)
+        self.board = Board(fd, writable=True)
+        os.close(fd)
+        holdings = SimpleNamespace(plan=plan("a", workers_per_device=2), board=self.board, lanes=[])
+        self.told: list[dict[str, Any]] = []
+        self.workers = Workforce(
+            cast(Any, holdings), lambda child: None, lambda: 0,
+            lambda message, fds: self.told.append(message), lambda server: [],
+        )  # fmt: skip
+        self._theirs = []
+        for number, seat in enumerate(self.workers.seats):
+            ours, theirs = pair()
+            self._theirs.append(theirs)
+            process = cast(Any, ProcessDouble(7 + number))
+            seat.child = Child("worker", seat.post, process, ours, -1, 0, "serving")
+            seat.number, seat.ready, seat.bell, seat.fd = number, True, Doorbell(), os.dup(0)
+            seat.records = cast(Any, SimpleNamespace(
+                token=np.zeros(1), freed=np.zeros(1), reason=np.zeros(1),
+                good=SimpleNamespace(get=lambda: 1),
+            ))  # fmt: skip
+
+    def close(self) -> None:
+        for end in self._theirs:
+            end.close()
+        for seat in self.workers:
+            if seat.child is not None:
+                seat.child.close()
+            if seat.bell is not None:
+                seat.bell.close()
+                os.close(seat.fd)
+
+
+@pytest.fixture
+def office() -> Any:
+    office = Office()
+    yield office
+    office.close()
+
+
+def end(office: Office, seat: Seat) -> None:
+    child = seat.child
+    assert child is not None
+    cast(Any, child.process).returncode = -9
+    office.workers.gone(child, was_ready=True, stopping=False)
+    child.close()
+    office.workers.handled(seat.number)
+
+
+def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office: Office) -> None:
+    """Readiness would lie, and requests wait for it until their time is up."""
+    assert office.board.serving[0] == 0, "nobody has counted yet"
+    office.workers.tick(0)
+    assert office.board.serving[0] == 2
+    child = office.workers.seats[0].child
+    assert child is not None
+    child.condemn("did not finish a batch")
+    office.workers.tick(0)
+    assert office.board.serving[0] == 1
+
+
+def test_the_remains_of_a_worker(office: Office) -> None:
+    workers = office.workers
+    stuck, other = workers.seats
+    child = stuck.child
+    assert child is not None
+    workers.leave_behind(stuck)
+    assert (workers.seats, [*workers]) == ([other], [other, stuck])
+    assert office.told == [{"op": "duty", "turn": 1, "on": [], "off": [0]}]
+    assert (stuck.name, child.condemned) == ("remains of worker 0 of a", True)
+    assert (workers.has_remains(0), workers.has_remains(1), workers.has_any(0)) == (
+        True, False, True,
+    )  # fmt: skip
+    assert office.board.serving[0] == 1
+
+    told: list[dict[str, Any]] = []
+    workers.introduce_all(lambda message, fds: told.append(message))
+    assert [(form["worker"], form["on_duty"]) for form in told] == [(1, True), (0, False)]
+    workers.drop_lane(cast(Any, SimpleNamespace(model=0, number=3)))
+    assert office._theirs[1].receive()[0]["op"] == "unlane"
+    office._theirs[0].sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        office._theirs[0].receive()
+
+    end(office, stuck)
+    assert office.told[-1]["op"] == "worker_lost"
+    assert ([*workers], workers.has_remains(0)) == ([other], False)
+    assert workers.tick(0) == 1 << 62, "nobody is started in its place"

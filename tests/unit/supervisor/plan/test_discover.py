@@ -1,0 +1,76 @@
+"""A survey that another process made: it comes over a channel as it was, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchpool.control.channel import pair
+from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.errors import StartError
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.supervisor.plan import discover
+from batchpool.supervisor.plan.discover import Survey, from_message, made_by, observe, to_message
+from batchpool.supervisor.plan.probe_model import Described
+
+CONFIG = Config(
+    ServerConfig(port=9000, drain_s=3, frontends=2),
+    (
+        ModelConfig(import_name="m:A", devices=(1, 0), batch_sizes=(1, 8)),
+        ModelConfig(import_name="m:B", devices="cpu", idempotent=False, watermark=0.5),
+    ),
+)
+SPEC = ModelSpec(
+    "a",
+    "torch",
+    (Tensor("ids", "int64", (Dim(max=512),), pad=0), Tensor("text", "bytes", (), max_bytes=9)),
+    (Tensor("y", "bfloat16", (4,)),),
+    (Tensor("top_k", "int64", (), default=5),),
+)
+FOUND = Survey(
+    CONFIG, (Described("m:A", SPEC, True), Described("m:B", SPEC, False)), ("GPU-1", "3"), 7
+)
+
+
+def sent(message: dict[str, Any]) -> dict[str, Any]:
+    """The message as it arrives at the other end."""
+    here, there = pair()
+    here.send(message)
+    arrived, fds = there.receive()
+    assert fds == []
+    here.close()
+    there.close()
+    return arrived
+
+
+def test_it_arrives_as_it_was() -> None:
+    assert from_message(sent(to_message(FOUND)), made_by()) == FOUND
+
+
+def test_another_batchpool_is_no_match() -> None:
+    message = {**to_message(FOUND), "made_by": "batchpool 99 (layout 7)"}
+    with pytest.raises(StartError) as caught:
+        from_message(sent(message), "batchpool 1 (layout 1)")
+    assert str(caught.value) == (
+        "batchpool 99 (layout 7) is installed now and the pool runs batchpool 1 (layout 1):"
+        " restart the service"
+    )
+
+
+def test_each_model_is_asked_in_the_environment_of_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def describe(name: str, env: dict[str, str], timeout_s: float) -> Described:
+        asked.append((name, env, timeout_s))
+        return Described(name, SPEC, False)
+
+    monkeypatch.setattr(discover, "describe", describe)
+    monkeypatch.setattr(discover, "gpu_count", lambda path: 4)
+    monkeypatch.setattr(discover, "available_cores", lambda: 3)
+    env = {"CUDA_VISIBLE_DEVICES": "2,GPU-7"}
+    found = observe(CONFIG, env)
+    assert asked == [("m:A", env, 600.0), ("m:B", env, 600.0)]
+    assert (found.visible, found.cores, found.config) == (("2", "GPU-7"), 3, CONFIG)

@@ -1,0 +1,134 @@
+"""Reloads one after another: what one leaves behind holds up none of those that come after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from batchpool.control.channel import Channel, pair
+from batchpool.supervisor.children.child import STUCK_NS, Child, Post
+from batchpool.supervisor.reload import controller as module
+from batchpool.supervisor.reload.controller import Reloading
+from tests.unit.supervisor.children.watch import ProcessDouble
+from tests.unit.supervisor.plan.test_diff import plan
+
+
+class Office:
+    """Reloads of a pool that serves, and surveys that are no processes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.later_ns = 0
+        self.told: list[tuple[bool, str]] = []
+        self.surveys: list[Child] = []
+        self._theirs: list[Channel] = []
+        staff = SimpleNamespace(was_ready=True, stopping=False, flags=lambda server: [])
+        holdings = SimpleNamespace(
+            plan=plan("a"), ledger=SimpleNamespace(reloaded=lambda done, now_ns: None)
+        )
+        herald = SimpleNamespace(
+            reloading=lambda now_ns: None, reloaded=lambda: None, look=lambda: None
+        )
+        self.reloading = Reloading(
+            cast(Any, holdings), cast(Any, staff), cast(Any, herald), ["serve"],
+            lambda child: None, list, lambda: time.monotonic_ns() + self.later_ns,
+        )  # fmt: skip
+        patch.setattr(module, "start_child", self._start)
+
+    def _start(self, role: str, words: object, post: Post, **_: Any) -> Child:
+        ours, theirs = pair()
+        self._theirs.append(theirs)
+        child = Child(role, post, cast(Any, ProcessDouble(7)), ours, -1, 0)
+        self.surveys.append(child)
+        return child
+
+    def ask(self) -> None:
+        self.reloading.ask(lambda done, text: self.told.append((done, text)))
+        self.reloading.tick()
+
+    def close(self) -> None:
+        for end in self._theirs:
+            end.close()
+        for child in self.surveys:
+            child.close()
+
+
+@pytest.fixture
+def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
+    office = Office(monkeypatch)
+    yield office
+    office.close()
+
+
+def test_a_survey_that_does_not_end_is_given_up_and_the_next_reload_begins(office: Office) -> None:
+    office.ask()
+    office.reloading.cancel()
+    office.ask()
+    assert len(office.surveys) == 1, "it may end yet"
+    office.later_ns = STUCK_NS + 1
+    office.reloading.tick()
+    assert office.told == [
+        (False, "nothing was changed: the process that reads the configuration was cancelled and"
+         " does not end although it was killed"),
+    ]  # fmt: skip
+    first, second = office.surveys
+    assert office.reloading.survey is second
+    office.reloading.survey_gone(first)  # at last
+    assert (office.reloading.survey, len(office.told)) == (second, 1)
+
+
+def test_what_is_cancelled_when_the_survey_has_spoken_is_not_carried_out(office: Office) -> None:
+    office.ask()
+    office.reloading.survey_says({"op": "found"})
+    assert office.reloading.cancel() == "cancelled: nothing was changed"
+    office.reloading.survey_gone(office.surveys[0])
+    assert office.told == [
+        (False, "nothing was changed: the process that reads the configuration was cancelled")
+    ]
+
+
+class Done:
+    """A succession that is over, and left somebody behind."""
+
+    over = True
+    left_behind = ("standby of worker 0 of a (pid 7) does not end although it was killed",)
+    reload = SimpleNamespace(failure="", served=True)
+
+    def step(self) -> None:
+        pass
+
+
+class Remains:
+    """A moving that waits for a worker which does not end."""
+
+    over, failure, waits_for_remains = False, "", True
+    steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+
+    settle = step
+
+
+def test_a_reload_is_told_of_whom_it_left_behind_and_the_next_one_begins(office: Office) -> None:
+    moving, reloading = Remains(), cast(Any, office.reloading)
+    reloading._staff.plan_settled = lambda: None
+    reloading._succession, reloading._moving, reloading._told = Done(), moving, False
+    reloading._waiting = [lambda done, text: office.told.append((done, text))]
+    reloading.tick()
+    ((done, text),) = office.told
+    assert done
+    assert text.endswith(
+        "; but standby of worker 0 of a (pid 7) does not end although it was killed"
+    )
+    assert not reloading.busy
+    steps = moving.steps
+    office.ask()
+    assert (len(office.surveys), moving.steps) == (1, steps + 1), "what it kept is looked after"
+    moving.over = True
+    reloading.tick()
+    reloading.tick()
+    assert moving.steps == steps + 2, "until nothing is left"

@@ -1,0 +1,243 @@
+"""Lanes and entries of a reload, with a real book of lanes and a staff that only takes notes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from batchpool.core.errors import Overloaded
+from batchpool.core.layout.states import Gate
+from batchpool.supervisor.plan.plan import ModelPlan, Plan
+from batchpool.supervisor.reload.lane_migration_executor import Moving
+from batchpool.supervisor.resources.client_connection import Attached
+from batchpool.supervisor.resources.lane_table import LaneBook, LaneEntry
+from tests.unit.supervisor.plan.test_diff import plan, revise
+
+S = 10**9
+
+
+class StaffDouble:
+    """What a moving asks of the staff. notes: in order."""
+
+    def __init__(self, book: LaneBook) -> None:
+        self.book = book
+        self.notes: list[tuple[str, int]] = []
+        self.no_room = False
+        self.has_workers: set[int] = set()
+        self.remains: set[int] = set()  # entries of workers that do not end
+        self.workers = SimpleNamespace(
+            has_any=lambda entry: entry in self.has_workers,
+            has_remains=lambda entry: entry in self.remains,
+        )
+
+    def add_entry(self, model: ModelPlan) -> None:
+        self.notes.append(("add", model.entry))
+
+    def retire_entry(self, model: ModelPlan) -> None:
+        self.notes.append(("retire", model.entry))
+
+    def open_lane(self, who: Attached, model: ModelPlan, *, handed: bool) -> LaneEntry:
+        if self.no_room:
+            raise Overloaded("full")
+        local = who.frontend is None
+        layout = model.client_lane if local else model.lane
+        entry = self.book.add(
+            model.entry, who.owner, layout, who.bell_fd, local=local, pinned=False
+        )
+        entry.handed = handed
+        return entry
+
+    def move_lanes(self, entries: list[LaneEntry]) -> None:
+        for entry in entries:
+            entry.moved = True
+            self.notes.append(("move", entry.number))
+
+    def retire_lane(self, entry: LaneEntry) -> None:
+        entry.closing = True
+        self.notes.append(("close", entry.number))
+
+    def evict_lane(self, entry: LaneEntry) -> None:
+        entry.closing = entry.evicted = True
+        self.notes.append(("evict", entry.number))
+
+
+class Scene:
+    """A front end and a local client, both with a lane to the only model, of 64 slots."""
+
+    def __init__(self, new: Plan | None = None) -> None:
+        old = plan(slots=64, max_batch=8, server={"client_slots": 8, "drain_s": 5.0})
+        small = {"max_batch": 8, "server": {"client_slots": 8, "drain_s": 5.0}}
+        self.old = old
+        self.new = revise(old, plan(slots=32, **small) if new is None else new)
+        self.now_ns = 0
+        self.bell_fd = os.eventfd(0)
+        self.book = LaneBook(old.max_lanes)
+        self.staff = StaffDouble(self.book)
+        self.clients = [self.client("frontend 0", 0), self.client("client 1", None)]
+        self.lanes = [self.staff.open_lane(who, old.models[0], handed=True) for who in self.clients]
+        holdings, staff = cast(Any, SimpleNamespace(lanes=self.book)), cast(Any, self.staff)
+        clock = lambda: self.now_ns  # noqa: E731
+        self.moving = Moving(old, self.new, holdings, staff, lambda: self.clients, clock)
+
+    def client(self, owner: str, frontend: int | None) -> Attached:
+        return Attached(owner, cast(Any, None), None, -1, frontend, self.bell_fd)
+
+    def open(self) -> None:
+        """The batcher opens every gate."""
+        for entry in self.book:
+            os.pwrite(entry.fd, int(Gate.OPEN).to_bytes(8, "little"), entry.layout.words["gate"])
+
+    def take(self) -> list[tuple[str, int]]:
+        notes, self.staff.notes = self.staff.notes, []
+        return notes
+
+    def coming(self) -> list[LaneEntry]:
+        return self.book.of_entry(1)
+
+    def close(self) -> None:
+        for entry in self.book:
+            self.book.remove(entry.number)
+        os.close(self.bell_fd)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    scene.close()
+
+
+def committed(scene: Scene) -> Scene:
+    """Its lanes are open, and the gates of the old ones have moved."""
+    scene.moving.ready()
+    scene.open()
+    assert scene.moving.ready()
+    for entry in scene.coming():
+        entry.handed = True
+    scene.moving.commit()
+    assert scene.take() == [("add", 1), ("move", 0), ("move", 1)]
+    return scene
+
+
+def test_everybody_has_a_lane_before_it_is_ready(scene: Scene) -> None:
+    assert not scene.moving.ready(), "the batcher has not opened them"
+    assert [(e.owner, e.layout.slots, e.handed) for e in scene.coming()] == [
+        ("frontend 0", 32, False), ("client 1", 8, False),
+    ]  # fmt: skip
+    scene.open()
+    assert scene.moving.ready()
+    scene.clients += [scene.client("frontend 1", 1), scene.client("client 2", None)]
+    assert not scene.moving.ready(), "another front end has come; a local client asks by itself"
+    assert [entry.owner for entry in scene.coming()][2:] == ["frontend 1"]
+    scene.open()
+    assert scene.moving.ready()
+
+
+def test_lanes_are_closed_as_their_clients_leave_and_the_entry_is_retired(scene: Scene) -> None:
+    moving = committed(scene).moving
+    scene.staff.has_workers.add(0)
+    moving.step()
+    assert (scene.take(), moving.leaving()) == ([], "2 old lanes of a")
+    scene.lanes[0].left = True
+    moving.step()
+    assert scene.take() == [("close", 0)]
+    scene.book.remove(0)
+    assert (moving.leaving(), moving.has_any(0)) == ("1 old lane of a", True)
+    scene.now_ns = 5 * S
+    moving.step()
+    assert scene.take() == [("evict", 1)]
+    moving.step()
+    assert scene.take() == [], "once"
+    scene.book.remove(1)
+    assert (moving.leaving(), moving.has_any(0)) == ("", False)
+    moving.settle()
+    assert not moving.over, "a worker's rows are not dealt with"
+    scene.staff.has_workers.clear()
+    moving.step()
+    assert (scene.take(), moving.over) == ([("retire", 0)], True)
+
+
+def test_a_number_that_another_lane_has_by_now_is_left_alone(scene: Scene) -> None:
+    moving = committed(scene).moving
+    scene.book.remove(0)  # its client died
+    scene.staff.open_lane(scene.clients[0], scene.new.models[0], handed=True)
+    assert scene.book.get(0) is not None
+    scene.now_ns = 5 * S
+    moving.step()
+    assert scene.take() == [("evict", 1)]
+
+
+def test_a_lane_that_its_client_never_heard_of_is_closed_at_once(scene: Scene) -> None:
+    scene.lanes[1].handed = False
+    moving = committed(scene).moving
+    moving.step()
+    assert scene.take() == [("close", 1)]
+
+
+def test_undone_is_as_if_nothing_had_been(scene: Scene) -> None:
+    scene.moving.ready()
+    scene.moving.undo()
+    scene.moving.undo()
+    numbers = [entry.number for entry in scene.coming()]
+    assert scene.take() == [("add", 1), *(("close", n) for n in numbers)]
+    scene.moving.settle()
+    assert not scene.moving.over
+    for number in numbers:
+        scene.book.remove(number)
+    scene.moving.step()
+    assert (scene.take(), scene.moving.over) == ([("retire", 1)], True)
+    assert [entry.model for entry in scene.book] == [0, 0]
+
+
+def test_no_room_for_a_lane_is_a_failure(scene: Scene) -> None:
+    scene.staff.no_room = True
+    assert not scene.moving.ready()
+    assert scene.moving.failure == "there is no room for its lanes: full"
+
+
+def test_a_plan_that_keeps_its_lanes_moves_none() -> None:
+    same = plan(slots=64, max_batch=8, max_wait_ms=1.0, server={"client_slots": 8})
+    scene = Scene(same)
+    assert scene.moving.ready()
+    scene.moving.commit()
+    scene.moving.step()
+    scene.moving.settle()
+    assert (scene.take(), scene.moving.over) == ([], True)
+    scene.close()
+
+
+def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Scene) -> None:
+    moving = committed(scene).moving
+    scene.staff.has_workers.add(0)
+    assert moving.has_any(0), "clients have lanes there"
+    scene.staff.remains.add(0)
+    moving.settle()
+    assert (moving.over, moving.waits_for_remains, scene.take()) == (False, True, [])
+    scene.lanes[0].left = True
+    moving.step()
+    assert scene.take() == [("close", 0)], "its clients are seen off as ever"
+    assert moving.has_any(0)
+    scene.now_ns = 5 * S
+    moving.step()
+    assert scene.take() == [("evict", 1)]
+    assert not moving.has_any(0), "nobody else need serve there any more"
+    scene.book.remove(0)
+    moving.step()
+    assert (moving.over, scene.take()) == (False, [])
+
+    scene.staff.remains.clear()  # it has ended at last, and the batcher has let its rows go
+    scene.staff.has_workers.clear()
+    assert moving.has_any(0)
+    scene.book.remove(1)
+    moving.step()
+    assert (moving.over, scene.take()) == (True, [("retire", 0)])
+
+
+def test_others_are_waited_for_although_one_does_not_end(scene: Scene) -> None:
+    moving = committed(scene).moving
+    moving.settle()
+    assert not moving.waits_for_remains, "its lanes are there, and every worker ends"

@@ -1,0 +1,266 @@
+"""What the supervisor writes: whose rows, who lives, and lanes as far as they can be believed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from batchpool.core.layout.segments import board_layout, lane_layout
+from batchpool.core.layout.states import PoolState
+from batchpool.core.metrics.segments import SEATS_MOST
+from batchpool.core.metrics.table import BLOCKS, metric_of
+from batchpool.core.metrics.totals import Totals
+from batchpool.shm.pool_state import Board
+from batchpool.shm.segment import create
+from batchpool.supervisor.children.child import Child, Post
+from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.supervisor.plan.plan import WorkerPlan
+from batchpool.supervisor.resources.lane_table import LaneBook, LaneEntry
+from batchpool.supervisor.resources.metrics import REMEMBERED_NS, Ledger
+from tests.unit.meters import new_meters
+from tests.unit.specs import MIXED
+
+S = 10**9
+EPOCH = 1_700_000_000 * S
+
+
+def child_of(post: Post, pid: int, state: str = "serving") -> Child:
+    process = cast(Any, SimpleNamespace(pid=pid))
+    return Child(post.name, post, process, cast(Any, None), -1, 5 * S, state)
+
+
+def seat_of(worker: int, model: str = "m", device: str = "cpu") -> Seat:
+    plan = WorkerPlan(worker, device, None, 1)
+    of = cast(Any, SimpleNamespace(spec=SimpleNamespace(name=model)))
+    return Seat(0, plan, Post(f"worker {worker} of {model}"), of, 600.0)
+
+
+class Books:
+    """A ledger with what it looks at: a batcher, a front end, a seat, and lanes."""
+
+    def __init__(self) -> None:
+        self.meters = new_meters(1)
+        self.ledger = Ledger(self.meters, EPOCH)
+        fd = create(board_layout(), sealed=False)
+        self.board = Board(fd, writable=True)
+        os.close(fd)
+        self.posts = [Post("batcher"), Post("frontend 0")]
+        self.children: list[Child | None] = [
+            child_of(post, pid) for pid, post in enumerate(self.posts, 11)
+        ]
+        self.seats = [seat_of(0)]
+        self.models = {0: "m"}
+        self.now_ns = 8 * S
+        self.lanes = LaneBook(8, self.ledger.forget)
+        self.bell_fd = os.eventfd(0)
+
+    def look(self) -> Totals:
+        watched = list(zip(self.posts, self.children, strict=True))
+        models, now_ns = self.models, self.now_ns
+        self.ledger.look(7 * S, self.board, models, watched, self.seats, self.lanes, now_ns)
+        return self.meters.totals()
+
+    def start(self, seat: Seat, pid: int) -> None:
+        seat.row = self.ledger.row_for(seat, self.seats)
+        seat.child = child_of(seat.post, pid)
+
+    def lane(self, *, local: bool) -> LaneEntry:
+        layout = lane_layout(MIXED, 6)
+        return self.lanes.add(0, "x", layout, self.bell_fd, local=local, pinned=False)
+
+    def close(self) -> None:
+        for entry in self.lanes:
+            self.lanes.remove(entry.number)
+        os.close(self.bell_fd)
+
+
+@pytest.fixture
+def books() -> Iterator[Books]:
+    books = Books()
+    yield books
+    books.close()
+
+
+def write(lane: LaneEntry, **words: int) -> None:
+    for name, value in words.items():
+        os.pwrite(lane.fd, (value % 2**64).to_bytes(8, "little"), lane.layout.words[name])
+
+
+def test_processes_are_told_while_they_are_there(books: Books) -> None:
+    books.start(books.seats[0], 13)
+    books.board.state.set(int(PoolState.READY))
+    books.board.serving[0] = 1
+    totals = books.look()
+    pids = {"batcher": 11, "frontend 0": 12, "worker 0 of m": 13, "supervisor": os.getpid()}
+    assert totals.values("process_pid", "process") == pids
+    assert totals.values("process_up", "process") == dict.fromkeys(pids, 1)
+    started_s = totals.value("process_start_time_seconds", process="batcher")
+    assert started_s == (EPOCH + 5 * S) / S
+    assert totals.values("pool_state", "state") == {"ready": 1}
+    assert totals.value("model_workers", model="m") == 1
+    books.children[0] = None
+    books.seats[0].child = None
+    totals = books.look()
+    assert totals.values("process_pid", "process").keys() == {"frontend 0", "supervisor"}
+    assert totals.value("process_up", process="batcher") == 0
+
+
+def test_one_that_only_starts_is_not_up(books: Books) -> None:
+    child = books.children[0]
+    assert child is not None
+    child.state = "starting"
+    totals = books.look()
+    assert totals.value("process_up", process="batcher") == 0
+    assert totals.value("process_pid", process="batcher") == 11
+
+
+def test_restarts_are_counted_over_seats_too(books: Books) -> None:
+    seat = books.seats[0]
+    books.start(seat, 13)
+    seat.post.restarts = 2
+    books.posts[0].restarts = 1
+    assert books.look().values("process_restarts_total", "process") == {
+        "batcher": 1, "worker 0 of m": 2,
+    }  # fmt: skip
+    seat.child = None
+    books.seats[0] = heir = seat_of(0)  # a seat of its own, with a history of its own
+    books.start(heir, 14)
+    heir.post.restarts = 1
+    assert books.look().value("process_restarts_total", process="worker 0 of m") == 3
+
+
+def test_a_worker_counts_on_in_its_predecessors_row(books: Books) -> None:
+    seat = books.seats[0]
+    books.start(seat, 13)
+    first = seat.row
+    seat.child = None
+    books.start(seat, 14)
+    assert seat.row == first
+    other = seat_of(1)
+    books.seats.append(other)
+    books.start(other, 15)
+    assert other.row != first
+
+
+def test_two_workers_of_one_label_have_rows_of_their_own_while_both_live(books: Books) -> None:
+    old = books.seats[0]
+    books.start(old, 13)
+    heir = seat_of(0)
+    books.seats.append(heir)
+    books.start(heir, 14)
+    assert heir.row != old.row
+    totals = books.look()
+    assert totals.value("process_pid", process="worker 0 of m") == 14
+    assert totals.value("process_up", process="worker 0 of m") == 1
+    old.child = None
+    books.seats.remove(old)
+    third = seat_of(0)
+    books.seats.append(third)
+    books.start(third, 15)
+    assert third.row == old.row
+
+
+def test_there_may_be_no_row_left(books: Books) -> None:
+    for worker in range(SEATS_MOST):
+        books.meters.label_seat(worker, "m", worker, "cpu")
+    seat = seat_of(SEATS_MOST)
+    assert books.ledger.row_for(seat, [seat]) == -1
+    seat.row = -1
+    seat.child = child_of(seat.post, 99)
+    books.seats = [seat]
+    books.look()
+
+
+def test_lanes_are_told_by_who_has_them(books: Books) -> None:
+    http, local = books.lane(local=False), books.lane(local=True)
+    write(http, claimed=2, refused=3, refused_share=4)
+    write(local, claimed=1, refused=5)
+    totals = books.look()
+    assert totals.values("lanes", "client") == {"http": 1, "local": 1}
+    assert totals.values("lane_slots", "client") == {"http": 6, "local": 6}
+    assert totals.values("lane_claimed_slots", "client") == {"http": 2, "local": 1}
+    assert totals.values("claims_refused_total", "reason", client="http") == {
+        "full": 3, "share": 4,
+    }  # fmt: skip
+    assert totals.value("claims_refused_total", client="local") == 5
+    http.closing = True
+    totals = books.look()
+    assert totals.values("lanes", "client") == {"local": 1}
+    assert totals.value("lane_claimed_slots", client="http") == 0
+
+
+def test_what_a_lane_refused_is_kept_when_it_goes(books: Books) -> None:
+    lane = books.lane(local=False)
+    write(lane, refused=3)
+    books.look()
+    write(lane, refused=10)
+    books.lanes.remove(lane.number)
+    again = books.lane(local=False)
+    write(again, refused=1)
+    books.look()
+    assert books.look().value("claims_refused_total", client="http", reason="full") == 11
+
+
+@pytest.mark.parametrize("nonsense", [-1, 2**63, 2**40, 0])
+def test_nonsense_of_a_client_is_not_believed(books: Books, nonsense: int) -> None:
+    lane = books.lane(local=True)
+    write(lane, refused=3)
+    books.look()
+    write(lane, refused=nonsense, refused_share=nonsense, claimed=nonsense)
+    totals = books.look()
+    assert totals.value("claims_refused_total") == 3
+    assert 0 <= totals.value("lane_claimed_slots") <= 6
+
+
+def counted(books: Books, name: str) -> dict[str, int]:
+    return books.look().values(name, "model")
+
+
+def admit(books: Books, entry: int, rows: int) -> None:
+    at = books.meters.place("batcher", entry) + BLOCKS["batcher"].word("rows_admitted_total")
+    books.meters.cells[at] += rows
+
+
+def test_a_model_that_is_gone_is_told_for_an_hour_and_then_no_more(books: Books) -> None:
+    books.models = {0: "m", 1: "other", 2: "m"}  # a reload gave m another entry
+    books.look()
+    for entry in books.models:
+        admit(books, entry, 5)
+    books.models = {2: "m"}
+    assert counted(books, "rows_admitted_total") == {"m": 10, "other": 5}
+    books.now_ns += REMEMBERED_NS // 2
+    assert counted(books, "rows_admitted_total") == {"m": 10, "other": 5}
+    books.models[1] = "other"
+    assert counted(books, "rows_admitted_total") == {"m": 10, "other": 5}, "it is back"
+    del books.models[1]
+    for _ in range(2):
+        books.now_ns += REMEMBERED_NS - S
+        found = counted(books, "rows_admitted_total")
+    assert found == {"m": 10}, "what counts for a name that is served stays"
+    assert books.meters.model_names() == ["m", "", "m"]
+    assert "other" not in {labels[0] for labels, _ in books.look().series(metric_of("batch_rows"))}
+
+
+def test_rows_of_workers_that_are_gone_become_free(books: Books) -> None:
+    old, new, kept = seat_of(0, "old"), seat_of(0, "new"), seat_of(0, "m")
+    for seat in (old, kept):
+        seat.row = books.ledger.row_for(seat, [])
+    books.seats = [old, kept]
+    books.look()
+    at = books.meters.place("worker", old.row) + BLOCKS["worker"].word("worker_rows_total", "ok")
+    books.meters.cells[at] = 7
+    books.seats = [kept]
+    for later_ns in (60 * S, REMEMBERED_NS - S):
+        books.now_ns += later_ns
+        assert books.look().values("worker_rows_total", "model") == {"old": 7}
+    books.now_ns += 60 * S
+    books.look()
+    assert books.meters.seat_names() == ["", "worker 0 of m"]
+    assert books.look().values("worker_rows_total", "model") == {}
+    assert books.ledger.row_for(kept, []) == kept.row, "its own, and not the first that is free"
+    assert books.ledger.row_for(new, [kept]) == old.row
+    assert books.meters.seat_names() == ["worker 0 of new", "worker 0 of m"]

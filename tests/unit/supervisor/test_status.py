@@ -1,0 +1,97 @@
+"""The pool's account of itself: what everybody's stamps look like, and what was counted."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from batchpool.core.layout.segments import board_layout, pulse_layout
+from batchpool.shm.heartbeat import BATCHER, Pulse, frontend_post
+from batchpool.shm.pool_state import Board
+from batchpool.shm.segment import create
+from batchpool.supervisor.children.child import Child, Post
+from batchpool.supervisor.status import compose
+from tests.unit.meters import new_meters
+
+S = 1_000_000_000
+
+
+class House:
+    """A batcher and a front end as the status sees them; workers and lanes are none."""
+
+    def __init__(self) -> None:
+        self.started_ns = time.monotonic_ns() - 100 * S
+        fds = create(board_layout(), sealed=False), create(pulse_layout(2), sealed=False)
+        self.pulse = Pulse(fds[1], 2)
+        plan = SimpleNamespace(entries={}, url="http://x", socket="/x")
+        board = Board(fds[0], writable=True)
+        for fd in fds:
+            os.close(fd)
+        self._holdings = SimpleNamespace(
+            plan=plan, board=board, lanes=(), pulse=self.pulse, meters=new_meters()
+        )
+        self.batcher = self._child("batcher", 7, "running")
+        self.frontend = self._child("frontend", 8, "serving")
+        self.staff = SimpleNamespace(
+            batcher=self.batcher,
+            batcher_post=self.batcher.post,
+            frontends=[self.frontend],
+            frontend_posts=[self.frontend.post],
+            workers=[],
+            watched=lambda: [self.staff.batcher, *self.staff.frontends],
+        )
+
+    def _child(self, name: str, pid: int, state: str) -> Child:
+        process = cast(Any, SimpleNamespace(pid=pid))
+        return Child(name, Post(name), process, cast(Any, None), -1, self.started_ns, state)
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        holdings, staff = cast(Any, self._holdings), cast(Any, self.staff)
+        status = compose(holdings, staff, self.started_ns)
+        return {row["name"]: row for row in status["processes"]}
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "shown"),
+    [
+        ("running", 0.3, "running"),
+        ("running", 3, "not answering"),
+        ("starting", 3, "starting"),
+    ],
+)
+def test_a_batcher_that_does_not_stamp_is_shown(state: str, age_s: float, shown: str) -> None:
+    house = House()
+    house.batcher.state = state
+    house.pulse.beat(BATCHER, time.monotonic_ns() - round(age_s * S))
+    rows = house.rows()
+    assert rows["batcher"]["state"] == shown
+    assert rows["frontend"]["state"] == "serving"
+
+
+def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
+    house = House()
+    rows = house.rows()
+    assert "progress_age_s" not in rows["supervisor"]
+    assert rows["batcher"]["progress_age_s"] is None, "not yet"
+    house.pulse.beat(BATCHER, time.monotonic_ns() - 3 * S)
+    house.pulse.beat(frontend_post(0), time.monotonic_ns() - 50 * S)
+    rows = house.rows()
+    assert 3 <= rows["batcher"]["progress_age_s"] < 40
+    assert 50 <= rows["frontend"]["progress_age_s"] < 90
+    house.pulse.beat(BATCHER, time.monotonic_ns() + 60 * S)  # between two looks at the clock
+    assert str(house.rows()["batcher"]["progress_age_s"]) == "0.0"
+    house.frontend.started_ns += 60 * S
+    assert house.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"
+    house.staff.batcher = None
+    row = house.rows()["batcher"]
+    assert (row["pid"], row["state"], row["progress_age_s"]) == (None, "gone", None)
+
+
+def test_one_that_is_being_killed_is_shown_as_killed() -> None:
+    house = House()
+    house.batcher.condemned = True
+    assert house.rows()["batcher"]["state"] == "killed"

@@ -1,0 +1,94 @@
+"""The calls before ready: every size that requests will meet, made of one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchpool.core.errors import InvalidRequest, ModelError
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.model import Batch, Model
+from batchpool.worker.backends.cpu import NumpyRunner
+from batchpool.worker.warm_up import warm_up, warm_up_rows
+from tests.unit.specs import model
+
+SPEC = model(
+    Tensor("x", "float32", (2,), pad=3),
+    Tensor("ids", "int64", (Dim(4),), pad=-1),
+    Tensor("text", "bytes", (2,), max_bytes=4),
+    parameters=(Tensor("k", "int32", default=5), Tensor("scale", "float64")),
+)
+
+
+class Recorder(Model):
+    """Damages its inputs after it looked at them."""
+
+    writable = True
+
+    def __init__(self, given: dict[str, Any] | None = None) -> None:
+        self.given = given or {}
+        self.calls: list[dict[str, Any]] = []
+
+    def warm_up_row(self) -> dict[str, Any]:
+        return self.given
+
+    def infer(self, batch: Batch) -> Any:
+        seen = {name: batch[name].tolist() for name in batch}
+        seen |= {"n": batch.n, "rows": batch.rows, "sizes": batch.sizes["ids"].tolist()}
+        self.calls.append(seen)
+        for name in ("x", "ids", "k"):
+            batch[name][...] = 99
+        return {"y": np.zeros(batch.n, np.float32)}
+
+
+def calls(recorder: Recorder, *sizes: int) -> list[dict[str, Any]]:
+    warm_up(SPEC, NumpyRunner(recorder), warm_up_rows(recorder, SPEC), sizes)
+    return recorder.calls
+
+
+def test_a_bfloat16_parameter_is_warmed_up_with_its_bits() -> None:
+    parameters = (Tensor("scale", "bfloat16", default=0.5),)
+    rows = warm_up_rows(Recorder(), model(Tensor("x", "float32"), parameters=parameters))
+    assert (rows["scale"].dtype, rows["scale"].tolist()) == (np.uint16, [0x3F00])
+
+
+def test_every_size_is_run_twice() -> None:
+    found = calls(Recorder(), 1, 3, 8)
+    assert [(call["n"], call["rows"]) for call in found] == [(n, n) for n in (1, 1, 3, 3, 8, 8)]
+    for call in found:
+        n = call["n"]
+        assert call["x"] == [[3, 3]] * n
+        assert call["ids"] == [[-1] * 4] * n
+        assert call["sizes"] == [[4]] * n
+        assert call["text"] == [[b"warm", b"warm"]] * n
+        assert call["k"] == [5] * n
+        assert call["scale"] == [0] * n
+
+
+def test_the_row_may_be_the_models_own_and_stays_as_it_is() -> None:
+    x, ids = np.array([1, 2], np.float32), np.array([7, 8, 9])
+    recorder = Recorder({"x": x, "ids": ids, "text": [b"a", b""]})
+    for call in calls(recorder, 2):
+        assert call["x"] == [[1, 2]] * 2
+        assert call["ids"] == [[7, 8, 9]] * 2
+        assert call["sizes"] == [[3]] * 2
+        assert call["text"] == [[b"a", b""]] * 2
+    assert x.tolist() == [1, 2]
+    assert ids.tolist() == [7, 8, 9]
+
+
+def test_a_row_that_does_not_fit_its_tensor() -> None:
+    with pytest.raises(InvalidRequest, match="input 'x' has shape"):
+        warm_up_rows(Recorder({"x": np.zeros(3, np.float32)}), SPEC)
+
+
+def test_an_answer_that_fits_no_slot_fails_the_start() -> None:
+    class TooLong(Model):
+        def infer(self, batch: Batch) -> Any:
+            return {"y": [b"long"] * batch.n}
+
+    spec = ModelSpec("m", "numpy", SPEC.inputs, (Tensor("y", "bytes", max_bytes=3),))
+    with pytest.raises(ModelError, match="has 4 bytes; at most 3 fit"):
+        warm_up(spec, NumpyRunner(TooLong()), warm_up_rows(TooLong(), spec), (4,))

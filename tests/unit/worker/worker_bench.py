@@ -1,0 +1,117 @@
+"""A worker's core on real memories with the batcher's side of it, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.core.layout.states import Reason
+from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.shm.lane import Lane
+from batchpool.worker.backends.cpu import HostRunner
+from batchpool.worker.padding import Padding
+from batchpool.worker.worker import Worker
+from tests.unit.lanes import new_lane, new_records, other_side
+from tests.unit.specs import AFFINE
+
+Infer = Callable[[int, dict[str, Array], dict[str, Array | None]], Any]
+
+
+class FakeRunner(HostRunner):
+    """Calls `infer` in finish, as a device would; `raises_in` puts it into launch."""
+
+    def __init__(self, infer: Infer, depth: int = 1, raises_in: str = "finish") -> None:
+        self.depth = depth
+        self.infer = infer
+        self.raises_in = raises_in
+        self.launched: list[tuple[int, dict[str, Array], bool]] = []
+
+    def launch(
+        self,
+        n: int,
+        inputs: dict[str, Array],
+        sizes: dict[str, Array | None],
+        views: bool,
+        parts: Any = (),
+    ) -> Any:
+        self.launched.append((n, inputs, views))
+        return self.infer(n, inputs, sizes) if self.raises_in == "launch" else (n, inputs, sizes)
+
+    def finish(self, flight: Any) -> Any:
+        return flight if self.raises_in == "launch" else self.infer(*flight)
+
+
+def affine(n: int, inputs: dict[str, Array], sizes: dict[str, Array | None]) -> Any:
+    return {"y": inputs["x"] * 2 + 1}
+
+
+class Bench:
+    """A worker of one model with two lanes, and the batcher's side of it."""
+
+    def __init__(
+        self,
+        spec: ModelSpec = AFFINE,
+        infer: Infer = affine,
+        *,
+        runner: Any = None,
+        padding: Padding | None = None,
+        max_batch: int = 8,
+        **options: Any,
+    ) -> None:
+        self.rings: list[str] = []
+        self.now_ns = 1000
+        self.spec = spec
+        self.runner = runner or FakeRunner(infer, **options)
+        self.records = new_records(max_batch)
+        self.worker = Worker(
+            spec,
+            self.records,
+            self.runner,
+            lambda: self.rings.append("batcher"),
+            lambda: self.now_ns,
+            padding,
+        )
+        self.lanes: dict[int, Lane] = {}
+        for number, serial in ((1, 11), (4, 44)):
+            self.lanes[number] = new_lane(spec, 8)
+            self.worker.add_lane(number, serial, other_side(self.lanes[number]))
+        self.member = CrewMember(0, 0, self.records, lambda: self.rings.append("worker"))
+
+    def send(self, *rows: tuple[int, int]) -> Batch:
+        """Rows as (lane, slot), in the order of the batcher: by lane, then slot."""
+        block: I64 = np.zeros((FIELDS, len(rows)), dtype=np.int64)
+        block[Field.LANE] = [lane for lane, _ in rows]
+        block[Field.SLOT] = [slot for _, slot in rows]
+        block[Field.SEQUENCE] = 1
+        batch = self.member.prepare(block, Reason.FULL, self.now_ns)
+        self.member.publish(batch)
+        return batch
+
+    def run(self) -> int:
+        steps = 0
+        while self.worker.step():
+            steps += 1
+        return steps
+
+    def statuses(self, *rows: tuple[int, int]) -> list[tuple[int, str]]:
+        return [
+            (int(self.lanes[lane].status[slot]), self.lanes[lane].read_message(slot))
+            for lane, slot in rows
+        ]
+
+    def outcome(self, batch: Batch) -> int:
+        return int(self.records.outcome[batch.record])
+
+    def fill(self, *rows: tuple[int, int]) -> None:
+        for lane, slot in rows:
+            self.lanes[lane].inputs["x"].values[slot] = 10 * lane + slot
+
+    def y(self, *rows: tuple[int, int]) -> list[Any]:
+        return [self.lanes[lane].outputs["y"].values[slot].tolist() for lane, slot in rows]
+
+
+ROWS = ((1, 2), (1, 3), (4, 0))

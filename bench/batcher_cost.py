@@ -17,16 +17,16 @@ import numpy as np
 
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
-from batchpool.client.lane_client import Port
+from batchpool.batcher.worker import WorkerProxy
+from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.segments import lane_layout, worker_layout
-from batchpool.core.layout.states import Outcome
+from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Rows
 from batchpool.model import spec_of
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 from bench.support.machine import report, spread
 from bench.support.models import WIDTH, Affine
 
@@ -37,7 +37,7 @@ _MAX_LANES = 16
 class _Worker:
     """Finishes every batch at once without looking at its rows."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: WorkerSegment) -> None:
         self._records = records
         self._sq, self._cq = records.sq_consumer(), records.cq_producer()
 
@@ -49,7 +49,7 @@ class _Worker:
             token = int(records.token[record])
             records.launched.set(token)
             records.extents[record] = 1
-            records.outcome[record] = int(Outcome.OK)
+            records.outcome[record] = int(BatchOutcome.OK)
             records.finished[record] = token
             self._cq.push_few([record | (token & 0xFFFFFFFF) << 32])
         self._sq.advance(len(entries))
@@ -61,12 +61,14 @@ class _Pool:
         limits = Limits(max_batch, 0)
         self.batcher = Batcher([ModelQueue(spec.name, limits)], _MAX_LANES)
         self.workers: list[_Worker] = []
-        self.ports: list[Port] = []
+        self.ports: list[LaneClient] = []
         layout, records = lane_layout(spec, _SLOTS), worker_layout(max_batch, _MAX_LANES)
         for number in range(1, workers + 1):
             fd = create(records, sealed=False)
-            member = CrewMember(number, 0, Records(map_checked(fd, records), records), lambda: None)
-            theirs = Records(map_checked(fd, records), records)
+            member = WorkerProxy(
+                number, 0, WorkerSegment(map_checked(fd, records), records), lambda: None
+            )
+            theirs = WorkerSegment(map_checked(fd, records), records)
             os.close(fd)
             for lane in range(lanes):
                 theirs.lanes[lane] = lane + 1
@@ -76,7 +78,7 @@ class _Pool:
         for number in range(lanes):
             fd = create(layout, sealed=False)
             lane_here = Lane(spec, map_checked(fd, layout), layout)
-            self.ports.append(Port(Lane(spec, map_checked(fd, layout), layout)))
+            self.ports.append(LaneClient(Lane(spec, map_checked(fd, layout), layout)))
             os.close(fd)
             self.batcher.add_lane(
                 AdmittedLane(number, number + 1, 0, lane_here, lambda: None, own_flow=False)

@@ -22,23 +22,23 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from batchpool.client.lane_client import Port
-from batchpool.client.loop import Reactor
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.loop import ClientLoop
 from batchpool.client.session import ModelFacts, Session
 from batchpool.control.channel import pair
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.layout.segments import board_layout, lane_layout
-from batchpool.core.layout.states import Gate, PoolState, State
+from batchpool.core.layout.states import LaneGate, PoolState, SlotState
 from batchpool.core.metrics.segments import meters_layout
 from batchpool.frontend.fast.protocol import fast_protocol
-from batchpool.frontend.service.pool_view import Front
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import spec_of
 from batchpool.shm.lane import Lane
-from batchpool.shm.pool_state import Board
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.stats.counters import Meters
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from bench.support.machine import report, spread
 from bench.support.models import WIDTH, Affine
 
@@ -77,7 +77,7 @@ class _Session(Session):
         super().__init__(ours, "nobody")
         self.server = dict(_SERVER)
         fd = create(board_layout(), sealed=False)
-        self._board = Board(fd, writable=True)
+        self._board = PoolStatePage(fd, writable=True)
         os.close(fd)
         self._board.state.set(int(PoolState.READY))
         self._board.serving[:] = 1
@@ -89,8 +89,8 @@ class _Session(Session):
         os.close(fd)
         self.models[spec.name] = ModelFacts(0, spec, 0.9, 30.0, 64)
         board = self._board
-        self.ports[spec.name] = Port(lane, watermark=0.9, serving=lambda: board.serves(0))
-        self.lane.gate.set(int(Gate.OPEN))
+        self.ports[spec.name] = LaneClient(lane, watermark=0.9, serving=lambda: board.serves(0))
+        self.lane.gate.set(int(LaneGate.OPEN))
         self._sq, self._cq = self.lane.sq_consumer(), self.lane.cq_producer()
 
     def ring(self) -> None:
@@ -100,7 +100,7 @@ class _Session(Session):
         """Every row that was submitted is done."""
         entries = self._sq.peek()
         slots, sequences = unpack(entries)
-        self.lane.state[slots] = int(State.DONE)
+        self.lane.state[slots] = int(SlotState.DONE)
         self._sq.advance(len(entries))
         self._cq.push(pack(slots, sequences))
         return len(entries)
@@ -117,13 +117,13 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
     asyncio.set_event_loop(loop)
     session = _Session(4096)
 
-    async def begin() -> Reactor:
-        return Reactor(session)
+    async def begin() -> ClientLoop:
+        return ClientLoop(session)
 
     reactor = loop.run_until_complete(begin())
     layout = meters_layout(1)
     fd = create(layout, sealed=False)
-    front = Front(reactor, Meters(fd, 1), Recorder())
+    front = PoolView(reactor, Counters(fd, 1), FlightRecorder())
     os.close(fd)
     config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
     config.load()

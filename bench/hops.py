@@ -24,8 +24,8 @@ import numpy as np
 
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
-from batchpool.client.lane_client import Port
+from batchpool.batcher.worker import WorkerProxy
+from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import Session
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.layout.segments import lane_layout, worker_layout
@@ -34,8 +34,8 @@ from batchpool.core.tensors.spec import check_rows
 from batchpool.model import spec_of
 from batchpool.shm import segment
 from batchpool.shm.lane import Lane
-from batchpool.shm.worker_segment import Records
-from batchpool.worker.backends.cpu import NumpyRunner
+from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.worker.backends.cpu import NumpyBackend
 from batchpool.worker.worker import Worker
 from bench.support.machine import percentile, report
 from bench.support.models import WIDTH, Affine
@@ -130,16 +130,16 @@ class OneProcess:
         crew_layout = worker_layout(64, lanes)
         crew_fd = segment.create(crew_layout, sealed=False)
 
-        def records() -> Records:
-            return Records(segment.map_checked(crew_fd, crew_layout), crew_layout)
+        def records() -> WorkerSegment:
+            return WorkerSegment(segment.map_checked(crew_fd, crew_layout), crew_layout)
 
         own = records()
-        self.worker = Worker(spec, own, NumpyRunner(Affine()), lambda: None, time.monotonic_ns)
+        self.worker = Worker(spec, own, NumpyBackend(Affine()), lambda: None, time.monotonic_ns)
         own.ready.set(1)
-        self.batcher.add_worker(CrewMember(0, 0, records(), lambda: None))
+        self.batcher.add_worker(WorkerProxy(0, 0, records(), lambda: None))
         self.ports = [self._add_lane(number) for number in range(lanes)]
 
-    def _add_lane(self, number: int) -> Port:
+    def _add_lane(self, number: int) -> LaneClient:
         layout = lane_layout(self.spec, 1024)
         fd = segment.create(layout, sealed=True)
 
@@ -148,14 +148,14 @@ class OneProcess:
 
         self.worker.add_lane(number, number + 1, lane())
         self.batcher.add_lane(AdmittedLane(number, number + 1, 0, lane(), lambda: None))
-        port = Port(lane())
+        port = LaneClient(lane())
         os.close(fd)
         return port
 
-    def group(self, rows: int, ports: list[Port]) -> None:
+    def group(self, rows: int, ports: list[LaneClient]) -> None:
         """`rows` requests of one row come together, over these ports by turns."""
         rows_of = [check_rows(self.spec, {"x": np.full((1, WIDTH), i, "f4")}) for i in range(rows)]
-        pending: list[tuple[Port, Any]] = []
+        pending: list[tuple[LaneClient, Any]] = []
         self._at = time.perf_counter_ns()
         now_ns = time.monotonic_ns()
         for i in range(rows):

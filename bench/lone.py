@@ -25,7 +25,7 @@ import batchpool as bp
 from batchpool.client.control import ask_batches
 from batchpool.examples.mlp import MLP
 from batchpool.model import spec_of
-from batchpool.worker.backends.cuda import CudaRunner
+from batchpool.worker.backends.cuda import CudaBackend
 from batchpool.worker.warm_up import warm_up, warm_up_rows
 from bench.support.machine import percentile, report, spread
 from bench.support.serving import serving
@@ -83,7 +83,7 @@ def main() -> None:
     model.load("cuda:0")
     x = np.random.default_rng(1).standard_normal((1, WIDTH), dtype=np.float32)
     right = bare(model, x, False)()
-    runner = CudaRunner(model, spec_of(MLP), "cuda:0", 64)
+    runner = CudaBackend(model, spec_of(MLP), "cuda:0", 64)
     warm_up(spec_of(MLP), runner, warm_up_rows(model, spec_of(MLP)), runner.graph_sizes)
 
     def through_runner() -> Any:

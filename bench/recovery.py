@@ -142,14 +142,14 @@ def start_s(code: str, count: int) -> list[float]:
 def load_and_warm_up_s(count: int) -> list[float]:
     """What a worker does of its own between its imports and ready, in this process."""
     from batchpool.model import spec_of
-    from batchpool.worker.backends.cpu import NumpyRunner
+    from batchpool.worker.backends.cpu import NumpyBackend
 
     took = []
     for _ in range(count):
         begun = time.perf_counter()
         model = Affine()
         model.load("cpu")
-        runner = NumpyRunner(model)
+        runner = NumpyBackend(model)
         for n in (1, 1, 64, 64):
             rows = {t.name: np.zeros((n, *t.max_shape), np.float32) for t in spec_of(Affine).inputs}
             runner.finish(runner.launch(n, rows, {"x": None}, True))

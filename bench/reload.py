@@ -113,7 +113,7 @@ class Window:
 
     start_s: float
     end_s: float
-    seats: Mapping[int, str]
+    worker_slots: Mapping[int, str]
 
     def figures(self, load: Load) -> dict[str, Any]:
         mine = [row for row in load.seen if self.start_s <= row[0] < self.end_s]
@@ -131,14 +131,14 @@ class Window:
         request; what overlaps, in flight at the same time, is put in order of its answer."""
         paths: dict[str, list[int]] = {}
         for due_s, latency_s, version, pid in sorted(load.seen, key=lambda row: row[0] + row[1]):
-            if self.start_s <= due_s + latency_s < self.end_s and pid in self.seats:
-                path = paths.setdefault(self.seats[pid], [])
+            if self.start_s <= due_s + latency_s < self.end_s and pid in self.worker_slots:
+                path = paths.setdefault(self.worker_slots[pid], [])
                 if path[-1:] != [version]:
                     path.append(version)
         return dict(sorted(paths.items()))
 
 
-def seats_of(served: Served) -> dict[int, str]:
+def worker_slots_of(served: Served) -> dict[int, str]:
     """{pid: "worker 0 of version"} of whoever is or was to be there."""
     found = {}
     for name, pid in served.pids().items():
@@ -150,7 +150,7 @@ def seats_of(served: Served) -> dict[int, str]:
 
 async def reload(served: Served, load: Load) -> tuple[Window, int, str]:
     """One reload under load: when, its exit status and what it said."""
-    seats = seats_of(served)
+    worker_slots = worker_slots_of(served)
     start_s = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "batchpool", "reload", "--socket", served.socket,
@@ -158,10 +158,10 @@ async def reload(served: Served, load: Load) -> tuple[Window, int, str]:
     )  # fmt: skip
     ended = asyncio.create_task(process.communicate())
     while not ended.done():
-        seats |= await asyncio.to_thread(seats_of, served)
+        worker_slots |= await asyncio.to_thread(worker_slots_of, served)
         await asyncio.sleep(0.1)
-    seats |= seats_of(served)
-    window = Window(start_s, time.perf_counter(), seats)
+    worker_slots |= worker_slots_of(served)
+    window = Window(start_s, time.perf_counter(), worker_slots)
     return window, process.returncode or 0, (await ended)[0].decode().strip()
 
 

@@ -31,8 +31,8 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.worker.backends import cuda_transfer as rules
-from batchpool.worker.backends.cuda_transfer import Transfer
-from batchpool.worker.gather import Part, load_input, parts_of
+from batchpool.worker.backends.cuda_transfer import LaneTransfer
+from batchpool.worker.gather import BatchPart, load_input, parts_of
 from bench.support.machine import report
 
 ROWS = 64
@@ -62,7 +62,7 @@ class Road:
         self.x = Tensor("x", "uint8", (row,))
         spec = ModelSpec("bytes", "torch", (self.x,), (Tensor("y", "uint8", (row,)),), ())
         self.device = torch.device("cuda:0")
-        self.direct = Transfer(torch, self.device, spec)
+        self.direct = LaneTransfer(torch, self.device, spec)
         # Below its own limit the lane is registered here all the same, to see where it pays.
         self.direct.inputs, self.direct.outputs = {"x": self.x}, {"y": spec.outputs[0]}
         self.lane, self.plain = lane_of(spec), lane_of(spec)
@@ -74,7 +74,7 @@ class Road:
         self.pinned = torch.empty((ROWS, row), dtype=torch.uint8, pin_memory=True)
         self.nbytes = ROWS * row
 
-    def parts(self, lane: Lane, slots: np.ndarray) -> list[Part]:
+    def parts(self, lane: Lane, slots: np.ndarray) -> list[BatchPart]:
         return parts_of({0: lane}, np.zeros(ROWS, np.int64), slots)
 
     def ways(self, slots: np.ndarray) -> dict[str, Callable[[], Any]]:

@@ -6,7 +6,7 @@
 
 A real worker with real lanes and records in one process; the batcher's side fills its ring before
 each step, outside the timing. Each batch has its rows from `--parts` lanes, in so many extents
-of each. Beside it stands the bare loop of bench.scaling.__main__, in turns. The parts of a step are timed
+of each. Beside it stands the bare loop of bench.scaling, in turns. The parts of a step are timed
 by wrapping the functions that do them, which costs about 0.3 us a call.
 """
 
@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.layout.segments import lane_layout, worker_layout
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.queue import FIELDS, Field
 from batchpool.model import spec_of
 from batchpool.process import bootstrap
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker import worker
 from batchpool.worker.backends.cpu import make_runner
 from batchpool.worker.describe import load_class
@@ -79,8 +79,10 @@ class _Scene:
         warm_up(spec, self.runner, warm_up_rows(model, spec), (1, rows))
         layout = worker_layout(rows, parts)
         fd = create(layout, sealed=False)
-        theirs = Records(map_checked(fd, layout), layout)
-        self.member = CrewMember(0, 0, Records(map_checked(fd, layout), layout), lambda: None)
+        theirs = WorkerSegment(map_checked(fd, layout), layout)
+        self.member = WorkerProxy(
+            0, 0, WorkerSegment(map_checked(fd, layout), layout), lambda: None
+        )
         os.close(fd)
         self.worker = worker.Worker(spec, theirs, self.runner, lambda: None, time.monotonic_ns)
         self.blocks = self._lanes(rows, parts, extents, of.make_rows())
@@ -116,14 +118,14 @@ class _Scene:
     def fill(self) -> None:
         """As the batcher does: take what is finished, keep the ring filled."""
         for batch in self.member.finished():
-            if int(self.member.records.outcome[batch.record]) != int(Outcome.OK):
+            if int(self.member.records.outcome[batch.record]) != int(BatchOutcome.OK):
                 raise SystemExit("a batch failed")
             self.member.free(batch)
         self.member.advance()
         while self.member.in_flight < _IN_RING:
             self.turn += 1
             block = self.blocks[self.turn % len(self.blocks)]
-            batch = self.member.prepare(block, Reason.FULL, time.monotonic_ns())
+            batch = self.member.prepare(block, DispatchReason.FULL, time.monotonic_ns())
             self.member.publish(batch)
 
     def run(self, batches: int) -> tuple[float, float]:

@@ -16,18 +16,18 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.batcher.completion import Endings, ModelQueue
+from batchpool.batcher.completion import Completion, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
-from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Gate, Reason, State
+from batchpool.core.layout.states import DispatchReason, LaneGate, SlotState
 from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, decide
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 
-_RUNNING = int(State.RUNNING)
+_RUNNING = int(SlotState.RUNNING)
 _NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
 
 __all__ = ["Batcher", "ModelQueue"]
@@ -45,19 +45,19 @@ class Batcher:
         max_lanes: int,
         *,
         lane_closed: Callable[[int], None] = lambda number: None,
-        recorder: Recorder | None = None,
+        recorder: FlightRecorder | None = None,
     ) -> None:
         self.models: dict[int, ModelQueue] = {}
         self.lanes: dict[int, AdmittedLane] = {}
-        self.crew: dict[int, CrewMember] = {}
+        self.crew: dict[int, WorkerProxy] = {}
         self.draining = False
         self.notes: list[str] = []  # for the operator's log; whoever runs the steps empties it
         self._serials: I64 = np.zeros(max_lanes, dtype=np.int64)
         self._lane_closed = lane_closed
         self._all_mapped: dict[int, bool] = {}
         self._leaving: dict[int, int] = {}  # workers off duty that may have rows: since which turn
-        self.recorder = Recorder() if recorder is None else recorder
-        self._endings = Endings(self.models, self.lanes, self._unmap_if_idle, self.recorder)
+        self.recorder = FlightRecorder() if recorder is None else recorder
+        self._endings = Completion(self.models, self.lanes, self._unmap_if_idle, self.recorder)
         self.by_lane = self._endings.by_lane
         for entry, model in enumerate(models):
             self.add_model(entry, model)
@@ -85,17 +85,17 @@ class Batcher:
         self._serials[lane.number] = lane.serial
         self._all_mapped.clear()
         gate = lane.lane.gate.get()
-        if gate != Gate.GONE and (moved or gate == Gate.MOVED):
-            lane.shut(Gate.MOVED)
-        elif gate != Gate.GONE:
-            lane.open(Gate.DRAINING if self.draining else Gate.OPEN)
+        if gate != LaneGate.GONE and (moved or gate == LaneGate.MOVED):
+            lane.shut(LaneGate.MOVED)
+        elif gate != LaneGate.GONE:
+            lane.open(LaneGate.DRAINING if self.draining else LaneGate.OPEN)
             lane.ring_client()
 
     def move_lanes(self, numbers: Iterable[int]) -> None:
         """Their models have other lanes now: no more claims here."""
         for number in numbers:
             if number in self.lanes:
-                self.lanes[number].shut(Gate.MOVED)
+                self.lanes[number].shut(LaneGate.MOVED)
 
     def evict_lane(self, number: int) -> None:
         """A moved lane's client has had its time: its rows end here, but for those that run.
@@ -133,16 +133,16 @@ class Batcher:
     def _unmap_if_idle(self, lane: AdmittedLane) -> None:
         if lane.closing and lane.running == 0:
             if lane.evicted:
-                lane.shut(Gate.GONE)
+                lane.shut(LaneGate.GONE)
             del self.lanes[lane.number]
             self._serials[lane.number] = 0
             self._all_mapped.clear()
             self._lane_closed(lane.number)
 
-    def add_worker(self, member: CrewMember, turn: int = 0) -> None:
+    def add_worker(self, member: WorkerProxy, turn: int = 0) -> None:
         """turn: in which it went off duty, if it did."""
         assert member.number not in self.crew, f"worker {member.number} is here already"
-        member.time = BatchTime(self.models[member.model].limits.sizes)
+        member.time = ServiceTime(self.models[member.model].limits.sizes)
         self.crew[member.number] = member
         if not member.on_duty:
             self._leaving[member.number] = turn
@@ -186,7 +186,7 @@ class Batcher:
                 self._endings.lost(member, batch, cause)
         member.advance()
 
-    def complete(self, member: CrewMember, batch: Batch) -> None:
+    def complete(self, member: WorkerProxy, batch: DispatchedBatch) -> None:
         """A worker has finished a batch: hand its rows back, or run them again apart."""
         self._endings.finished(member, batch)
 
@@ -194,8 +194,8 @@ class Batcher:
         """Take no new rows; let every accepted one finish, without waiting for company."""
         self.draining = True
         for lane in self.lanes.values():
-            if lane.lane.gate.get() == Gate.OPEN:
-                lane.open(Gate.DRAINING)
+            if lane.lane.gate.get() == LaneGate.OPEN:
+                lane.open(LaneGate.DRAINING)
         for model in self.models.values():
             model.limits = replace(model.limits, draining=True)
 
@@ -203,8 +203,8 @@ class Batcher:
         """The end of a drain: as before it."""
         self.draining = False
         for lane in self.lanes.values():
-            if lane.lane.gate.get() == Gate.DRAINING:
-                lane.open(Gate.OPEN)
+            if lane.lane.gate.get() == LaneGate.DRAINING:
+                lane.open(LaneGate.OPEN)
                 lane.ring_client()
         for model in self.models.values():
             model.limits = replace(model.limits, draining=False)
@@ -312,7 +312,7 @@ class Batcher:
     def _expire(self, model: ModelQueue, rows: I64) -> None:
         self._endings.end(model, rows, Status.DEADLINE)
 
-    def _dispatch_apart(self, model: ModelQueue, crew: list[CrewMember], now_ns: int) -> None:
+    def _dispatch_apart(self, model: ModelQueue, crew: list[WorkerProxy], now_ns: int) -> None:
         """The next group of suspects to an idle worker, one group at a time in the whole model."""
         if not model.suspects or any(
             m.runs_apart() for m in self.crew.values() if self.models[m.model] is model
@@ -322,10 +322,12 @@ class Batcher:
         for member in crew:
             lanes = self._lanes_of(member)
             if member.in_flight == 0 and (lanes is None or bool(lanes[wanted].all())):
-                self._dispatch(model, member, model.suspects.take_next(), Reason.APART, now_ns)
+                self._dispatch(
+                    model, member, model.suspects.take_next(), DispatchReason.APART, now_ns
+                )
                 return
 
-    def _lanes_of(self, member: CrewMember) -> npt.NDArray[np.bool_] | None:
+    def _lanes_of(self, member: WorkerProxy) -> npt.NDArray[np.bool_] | None:
         """Which lanes the worker may run, by number; None: all."""
         all_mapped = self._all_mapped.get(member.number)
         if not all_mapped:
@@ -333,8 +335,8 @@ class Batcher:
         return None if all_mapped else member.acknowledged
 
     def _dispatch(
-        self, model: ModelQueue, member: CrewMember, rows: I64, reason: Reason, now_ns: int
-    ) -> Batch:
+        self, model: ModelQueue, member: WorkerProxy, rows: I64, reason: DispatchReason, now_ns: int
+    ) -> DispatchedBatch:
         """Record first, then RUNNING, then the ring entry: a takeover finds one of the three."""
         if rows.shape[1] > 1:  # neighbours side by side: an extent is one copy
             rows = rows.take(np.lexsort((rows[Field.SLOT], rows[Field.LANE])), axis=1)

@@ -16,20 +16,20 @@ from itertools import pairwise
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.metrics import END_OF, End, Retry, Tally
-from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.batcher.metrics import END_OF, BatcherMetrics, End, Retry
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Outcome, State
-from batchpool.core.scheduler.bisection import Suspects
-from batchpool.core.scheduler.decide import Limits, Worker
-from batchpool.core.scheduler.estimators import Traffic
+from batchpool.core.layout.states import BatchOutcome, SlotState
+from batchpool.core.scheduler.bisection import Bisection
+from batchpool.core.scheduler.decide import Limits, WorkerView
+from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import why_out_of_reach
 from batchpool.core.scheduler.queue import I64, Field, Queue
 from batchpool.shm.lane import Origin
-from batchpool.shm.stats.flight_recorder import LOST, Recorder
+from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
-_OK, _NO_MEMORY = int(Outcome.OK), int(Outcome.NO_MEMORY)
-_QUEUED = int(State.QUEUED)
+_OK, _NO_MEMORY = int(BatchOutcome.OK), int(BatchOutcome.NO_MEMORY)
+_QUEUED = int(SlotState.QUEUED)
 
 
 @dataclass
@@ -41,9 +41,9 @@ class ModelQueue:
     attempts: int = 3
     idempotent: bool = True
     queue: Queue = field(default_factory=Queue)
-    suspects: Suspects = field(default_factory=Suspects)
-    traffic: Traffic = field(default_factory=Traffic)
-    tally: Tally = field(default_factory=Tally)
+    suspects: Bisection = field(default_factory=Bisection)
+    traffic: ArrivalEstimator = field(default_factory=ArrivalEstimator)
+    tally: BatcherMetrics = field(default_factory=BatcherMetrics)
     _told_target_ns: int = 0
 
     def refusal_text(self) -> str:
@@ -53,7 +53,7 @@ class ModelQueue:
             f" (target_p99_ms = {self._target_ms:g})"
         )
 
-    def target_note(self, workers: Sequence[Worker]) -> str:
+    def target_note(self, workers: Sequence[WorkerView]) -> str:
         """That the target is out of reach, for the operator; "" if it is not, or was told."""
         if self._told_target_ns == self.limits.target_ns:
             return ""
@@ -68,7 +68,7 @@ class ModelQueue:
         return self.limits.target_ns / 1e6
 
 
-class Endings:
+class Completion:
     """Ends rows of these lanes. unmap_if_idle: asked when rows of a lane stopped RUNNING.
 
     now_ns: when the batcher's present step began, or its last one.
@@ -79,7 +79,7 @@ class Endings:
         models: Mapping[int, ModelQueue],
         lanes: dict[int, AdmittedLane],
         unmap_if_idle: Callable[[AdmittedLane], None],
-        recorder: Recorder,
+        recorder: FlightRecorder,
     ) -> None:
         self._models = models
         self._lanes = lanes
@@ -102,7 +102,7 @@ class Endings:
         for start, stop in pairwise(cuts):
             yield self._lanes[lanes.item(start)], rows[:, start:stop]
 
-    def finished(self, member: CrewMember, batch: Batch) -> None:
+    def finished(self, member: WorkerProxy, batch: DispatchedBatch) -> None:
         """The worker's outputs or errors stand in the slots."""
         model = self._models[member.model]
         outcome = member.records.outcome_at[batch.record]
@@ -122,7 +122,7 @@ class Endings:
             self._stop_running(batch.rows)
         member.free(batch)
 
-    def lost(self, member: CrewMember, batch: Batch, cause: str = "") -> None:
+    def lost(self, member: WorkerProxy, batch: DispatchedBatch, cause: str = "") -> None:
         """The worker died with this batch."""
         model = self._models[member.model]
         self._account(member, model, batch, LOST)
@@ -146,7 +146,9 @@ class Endings:
         self._stop_running(batch.rows)
         member.free(batch)
 
-    def _account(self, member: CrewMember, model: ModelQueue, batch: Batch, outcome: int) -> None:
+    def _account(
+        self, member: WorkerProxy, model: ModelQueue, batch: DispatchedBatch, outcome: int
+    ) -> None:
         """Count a batch that is over, then record it, before any of its rows is published: what
         stands in the recorder is counted, whenever the batcher dies."""
         if batch.counted:
@@ -171,7 +173,7 @@ class Endings:
             batch.queued_ns, batch.sent_ns, start_ns, end_ns, done_ns,
         )  # fmt: skip
 
-    def _note(self, member: CrewMember, spent: I64) -> None:
+    def _note(self, member: WorkerProxy, spent: I64) -> None:
         """Record what the worker wrote to a row that its model failed for good."""
         if spent.shape[1]:
             lane = self._lanes[spent.item(Field.LANE, 0)].lane
@@ -179,11 +181,11 @@ class Endings:
             status, text = int(lane.status[slot]), lane.read_message(slot)
             self._recorder.incidents.note(member.model, member.row, status, text, self.now_ns)
 
-    def _can_shrink(self, model: ModelQueue, batch: Batch) -> bool:
+    def _can_shrink(self, model: ModelQueue, batch: DispatchedBatch) -> bool:
         """Whether the rows of a batch that was too large can run in smaller ones."""
         return model.idempotent and _smaller(model.limits, batch.size) > 0
 
-    def _run_smaller(self, model: ModelQueue, batch: Batch) -> None:
+    def _run_smaller(self, model: ModelQueue, batch: DispatchedBatch) -> None:
         """The device's memory was too small: learn the cap; the rows are no suspects."""
         cap = _smaller(model.limits, batch.size)
         if cap < model.limits.max_batch:
@@ -198,7 +200,7 @@ class Endings:
         else:
             model.queue.prepend(rows)
 
-    def _split(self, model: ModelQueue, batch: Batch, why: Retry) -> I64:
+    def _split(self, model: ModelQueue, batch: DispatchedBatch, why: Retry) -> I64:
         """Count one failed batch for its rows and make them suspects; returns the spent ones."""
         rows = self._to_run_again(model, batch.rows).copy()
         rows[Field.ATTEMPT] += 1

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import FIELDS, I64, Field, every, largest
-from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import Array
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with an enum's member costs four times as much.
-_SUBMITTED, _QUEUED, _DONE = int(State.SUBMITTED), int(State.QUEUED), int(State.DONE)
+_SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
 _NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
 
 
@@ -56,7 +56,7 @@ class AdmittedLane:
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below all that a row can say
-        self._buckets = Buckets(lane.spec)
+        self._buckets = SizeBuckets(lane.spec)
         self._cancels = -1  # every cancel word is looked at once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
@@ -73,10 +73,10 @@ class AdmittedLane:
         self._flow = lane.scalars("flow")
         self._attempt = lane.scalars("attempt")
 
-    def open(self, gate: Gate = Gate.OPEN) -> None:
+    def open(self, gate: LaneGate = LaneGate.OPEN) -> None:
         self.lane.gate.set(int(gate))
 
-    def shut(self, gate: Gate) -> None:
+    def shut(self, gate: LaneGate) -> None:
         """MOVED or GONE, then the generation, on which its client looks at gate and slots."""
         self.lane.gate.set(int(gate))
         self.lane.generation.set(self.lane.generation.get() + 1)
@@ -154,7 +154,7 @@ class AdmittedLane:
 
     def _break(self) -> None:
         self.broken = True
-        self.open(Gate.BROKEN)
+        self.open(LaneGate.BROKEN)
         self.ring_client()
 
     def is_quiet(self) -> bool:

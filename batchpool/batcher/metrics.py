@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import BLOCKS, ENDS, OUTCOMES, REASONS, RETRIES, metric_of
 from batchpool.core.scheduler.queue import I64
 from batchpool.shm.segment import Cells
@@ -42,9 +42,9 @@ _RETRIED = _BLOCK.word("rows_retried_total", RETRIES[0])
 _QUEUED = _BLOCK.word("queue_rows")
 _LIMIT = _BLOCK.word("batch_rows_limit")
 
-assert [reason.name.lower() for reason in Reason] == list(REASONS)
-assert list(map(int, Reason)) == list(range(1, len(REASONS) + 1))
-assert [Outcome(i + 1).name.lower() for i in range(_LOST)] == list(OUTCOMES[:_LOST])
+assert [reason.name.lower() for reason in DispatchReason] == list(REASONS)
+assert list(map(int, DispatchReason)) == list(range(1, len(REASONS) + 1))
+assert [BatchOutcome(i + 1).name.lower() for i in range(_LOST)] == list(OUTCOMES[:_LOST])
 
 
 class End(IntEnum):
@@ -72,7 +72,7 @@ class Retry(IntEnum):
 END_OF = {status: End[status.name] for status in Status if status.name in End.__members__}
 
 
-class Tally:
+class BatcherMetrics:
     """One model's block of words, beginning at `at` of cells; by itself, in no pool's meters."""
 
     def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
@@ -93,7 +93,7 @@ class Tally:
         """n rows came in."""
         self._cells[_ADMITTED] += n
 
-    def dispatch(self, submits_ns: I64, reason: Reason, now_ns: int) -> int:
+    def dispatch(self, submits_ns: I64, reason: DispatchReason, now_ns: int) -> int:
         """A batch of rows leaves that were submitted then; for how long the oldest has waited."""
         cells, n = self._cells, len(submits_ns)
         cells[_REASONS + reason] += 1
@@ -190,7 +190,7 @@ class Tally:
     @property
     def reasons(self) -> dict[str, int]:
         """Batches that left, by why."""
-        found = {reason.name: self._cells[_REASONS + reason] for reason in Reason}
+        found = {reason.name: self._cells[_REASONS + reason] for reason in DispatchReason}
         return {name: n for name, n in found.items() if n}
 
     def ended(self, end: End) -> int:

@@ -36,22 +36,22 @@ from typing import Any
 
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.metrics import Tally
+from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.recovery import take_over
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.worker import WorkerProxy
 from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
-from batchpool.shm.heartbeat import BATCHER, Pulse
+from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import map_checked
-from batchpool.shm.stats.counters import Meters
-from batchpool.shm.stats.flight_recorder import Recorder
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
+from batchpool.shm.worker_segment import WorkerSegment
 
 _LOG = logging.getLogger("batchpool.batcher")
 
@@ -64,9 +64,9 @@ class BatcherProcess:
         message, fds = channel.receive()
         bell_fd, pulse_fd, meters_fd, recorder_fd = fds
         self._bell = Doorbell(bell_fd)
-        self._pulse = Pulse(pulse_fd, message["posts"])
-        meters = Meters(meters_fd, message["posts"] - 1)
-        recorder = Recorder(recorder_fd)
+        self._pulse = Heartbeats(pulse_fd, message["posts"])
+        meters = Counters(meters_fd, message["posts"] - 1)
+        recorder = FlightRecorder(recorder_fd)
         close_all((pulse_fd, meters_fd, recorder_fd))
         self._beat_ns = message["beat_ns"]
         self._max_lanes = message["max_lanes"]
@@ -135,7 +135,7 @@ class BatcherProcess:
         entry = message["model"]
         spec = self._specs[entry] = ModelSpec.from_wire(message["spec"])
         limits, attempts = _limits(spec, message["limits"]), message["attempts"]
-        tally = Tally(self._meters.cells, self._meters.place("batcher", entry))
+        tally = BatcherMetrics(self._meters.cells, self._meters.place("batcher", entry))
         model = ModelQueue(spec.name, limits, attempts, message["idempotent"], tally=tally)
         self.batcher.add_model(entry, model)
 
@@ -187,13 +187,13 @@ class BatcherProcess:
     def _on_worker(self, message: dict[str, Any], fds: list[int]) -> None:
         layout = worker_layout(message["max_batch"], self._max_lanes)
         segment_fd, bell_fd = fds
-        records = Records(map_checked(segment_fd, layout), layout)
+        records = WorkerSegment(map_checked(segment_fd, layout), layout)
         os.close(segment_fd)
         number = message["worker"]
         bell = self._bells[("worker", number)] = Doorbell(bell_fd)
         on_duty, row = message["on_duty"], max(0, message["row"])
         who = message["place"], message["pid"]
-        member = CrewMember(
+        member = WorkerProxy(
             number, message["model"], records, bell.ring, on_duty=on_duty, row=row, who=who
         )
         self.batcher.add_worker(member, message["turn"])
@@ -229,7 +229,7 @@ class BatcherProcess:
 
 def _limits(spec: ModelSpec, form: dict[str, Any]) -> Limits:
     """A model's limits as the supervisor sent them; the sizes of its rows are known here."""
-    return Limits(**{**form, "sizes": tuple(form["sizes"]), "bucketed": Buckets(spec).many})
+    return Limits(**{**form, "sizes": tuple(form["sizes"]), "bucketed": SizeBuckets(spec).many})
 
 
 def main(argv: Sequence[str]) -> int:

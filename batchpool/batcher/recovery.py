@@ -20,9 +20,9 @@ import numpy as np
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.completion import ModelQueue
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
-from batchpool.core.layout.states import Reason, State
+from batchpool.core.layout.states import DispatchReason, SlotState
 from batchpool.core.scheduler.queue import FIELDS, I64, Field
 
 
@@ -57,13 +57,13 @@ def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
     return rows[:, ~suspect]
 
 
-def _published(member: CrewMember) -> set[int]:
+def _published(member: WorkerProxy) -> set[int]:
     """The ring entries the worker may still act on, or has acted on and not yet passed."""
     pending = member.records.sq_consumer().peek().tolist()
     return {int(entry) for entry in pending}
 
 
-def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: set[int]) -> None:
+def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published: set[int]) -> None:
     records = member.records
     token = int(records.token[record])
     if token == int(records.freed[record]):
@@ -73,11 +73,13 @@ def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: 
     rows[Field.LANE] = records.row_lane[record, :n]
     rows[Field.SLOT] = records.row_slot[record, :n]
     rows[Field.SEQUENCE] = records.row_sequence[record, :n]
-    rows = _still(batcher, rows, State.RUNNING)
+    rows = _still(batcher, rows, SlotState.RUNNING)
     finished = int(records.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
         reason, attempt = int(records.reason[record]), int(records.attempt[record])
-        batch = Batch(record, token, rows, 0, n, reason == Reason.APART, reason, attempt)
+        batch = DispatchedBatch(
+            record, token, rows, 0, n, reason == DispatchReason.APART, reason, attempt
+        )
         batch.counted = batcher.recorder.has(member.number, token)
         member.batches[record] = batch
         for lane, part in batcher.by_lane(rows):
@@ -86,11 +88,11 @@ def _adopt_record(batcher: Batcher, member: CrewMember, record: int, published: 
             batcher.complete(member, batch)
     else:
         for lane, part in batcher.by_lane(rows):
-            lane.lane.state[part[Field.SLOT]] = State.QUEUED
+            lane.lane.state[part[Field.SLOT]] = SlotState.QUEUED
         records.freed[record] = token
 
 
-def _still(batcher: Batcher, rows: I64, state: State) -> I64:
+def _still(batcher: Batcher, rows: I64, state: SlotState) -> I64:
     """Those of the rows whose slot is in this state and still in the same use, with headers."""
     kept = [rows[:, :0]]
     for number in np.unique(rows[Field.LANE]).tolist():

@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.layout.segments import RECORDS
-from batchpool.core.layout.states import Outcome, Reason
-from batchpool.core.scheduler.decide import Worker
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
+from batchpool.core.scheduler.decide import WorkerView
+from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, Field, largest
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 
-_OK = int(Outcome.OK)
+_OK = int(BatchOutcome.OK)
 # A batch that took so many times the usual time, and this besides, may never end.
 _OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
 
 
 @dataclass
-class Batch:
+class DispatchedBatch:
     """A batch under way: which record, which rows [FIELDS, n], when it left.
 
     apart: its rows are suspects, and nothing else may ride with them.
@@ -42,7 +42,7 @@ class Batch:
     counted: bool = False
 
 
-class CrewMember:
+class WorkerProxy:
     """One worker as the batcher holds it. on_duty: whether it gets new batches; one that does not
     finishes what it has. row: its seat's in the meters. who: its place among the model's workers,
     and its pid."""
@@ -51,7 +51,7 @@ class CrewMember:
         self,
         number: int,
         model: int,
-        records: Records,
+        records: WorkerSegment,
         ring: Callable[[], None],
         *,
         on_duty: bool = True,
@@ -65,12 +65,12 @@ class CrewMember:
         self.row = row
         self.records = records
         self.ring = ring
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, DispatchedBatch] = {}
         self.acknowledged = np.zeros(len(records.lanes), dtype=bool)
         self._sq = records.sq_producer()
         self._cq = records.cq_consumer()
         self._token = int(records.token.max())
-        self.time = BatchTime()
+        self.time = ServiceTime()
         self._last_done_ns = 0
 
     @property
@@ -85,7 +85,7 @@ class CrewMember:
         self.acknowledged = (self.records.lanes == serials) & (serials > 0)
         return bool((self.acknowledged | (serials == 0)).all())
 
-    def prepare(self, rows: I64, reason: Reason, now_ns: int) -> Batch:
+    def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
         """Write a free record; its token makes it the rows' record. `publish` follows."""
         records = self.records
         record = 0
@@ -101,20 +101,20 @@ class CrewMember:
         records.row_sequence[record, :n] = rows[Field.SEQUENCE]
         self._token += 1
         records.token[record] = self._token
-        apart = reason is Reason.APART
-        batch = Batch(record, self._token, rows, now_ns, n, apart, int(reason), attempt)
+        apart = reason is DispatchReason.APART
+        batch = DispatchedBatch(record, self._token, rows, now_ns, n, apart, int(reason), attempt)
         self.batches[record] = batch
         return batch
 
-    def publish(self, batch: Batch) -> None:
+    def publish(self, batch: DispatchedBatch) -> None:
         """The rows are RUNNING: let the worker see the record."""
         self._sq.push_few([batch.record | (batch.token & 0xFFFFFFFF) << 32])
         self.ring()
 
-    def finished(self) -> list[Batch]:
+    def finished(self) -> list[DispatchedBatch]:
         """The batches whose outputs stand, oldest first; `free` each when it is handled."""
         entries = self._cq.peek()
-        done: list[Batch] = []
+        done: list[DispatchedBatch] = []
         if len(entries) == 0:
             return done
         for entry in entries.tolist():
@@ -124,7 +124,7 @@ class CrewMember:
         self._seen = len(entries)
         return done
 
-    def measure(self, batch: Batch, now_ns: int) -> None:
+    def measure(self, batch: DispatchedBatch, now_ns: int) -> None:
         """Learn from a finished batch how long one takes, seen from here: way and all."""
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
@@ -133,7 +133,7 @@ class CrewMember:
 
     def forget_times(self, sizes: tuple[int, ...]) -> None:
         """Batches have other sizes from now on; see Limits."""
-        self.time = BatchTime(sizes)
+        self.time = ServiceTime(sizes)
         self._worker = None
 
     def free_at_ns(self, now_ns: int) -> int:
@@ -165,7 +165,7 @@ class CrewMember:
 
     def as_worker(
         self, lanes: npt.NDArray[np.bool_] | None, free_at_ns: int, overdue_since_ns: int = 0
-    ) -> Worker:
+    ) -> WorkerView:
         """What a decision sees of it; the last one again if that is the same."""
         seen, in_flight = self._worker, len(self.batches)
         closed = overdue_since_ns > 0 or self.runs_apart()
@@ -177,20 +177,20 @@ class CrewMember:
             or seen.closed is not closed
             or seen.overdue_since_ns != overdue_since_ns
         ):
-            seen = self._worker = Worker(
+            seen = self._worker = WorkerView(
                 self.number, in_flight, lanes, self.time, free_at_ns, closed, overdue_since_ns
             )
         return seen
 
-    def was_launched(self, batch: Batch) -> bool:
+    def was_launched(self, batch: DispatchedBatch) -> bool:
         """Whether the worker ever began with this batch; if so its rows may be why it died."""
         return self.records.launched.get() >= batch.token
 
-    def outputs_stand(self, batch: Batch) -> bool:
+    def outputs_stand(self, batch: DispatchedBatch) -> bool:
         """Whether the worker finished this batch, whatever its completion ring says."""
         return bool(self.records.finished[batch.record] == batch.token)
 
-    def free(self, batch: Batch) -> None:
+    def free(self, batch: DispatchedBatch) -> None:
         """Every completion of the batch stands: the record may be used again."""
         self.records.freed[batch.record] = batch.token
         del self.batches[batch.record]
@@ -202,4 +202,4 @@ class CrewMember:
             self._seen = 0
 
     _seen = 0
-    _worker: Worker | None = None
+    _worker: WorkerView | None = None

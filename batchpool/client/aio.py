@@ -14,8 +14,8 @@ from typing import Any
 
 from batchpool.client.call import Call, default_socket
 from batchpool.client.chunks import cut, join, window_rows
-from batchpool.client.lane_client import Pending, Port
-from batchpool.client.loop import Reactor
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.loop import ClientLoop
 from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
 from batchpool.client.session import Session
@@ -41,7 +41,7 @@ class AsyncClient:
         self._pinned = pinned
         self._closed = False
         self._pid = this_process()
-        self._reactor: Reactor | None = None
+        self._reactor: ClientLoop | None = None
         self._openings: dict[str, asyncio.Task[None]] = {}
         self._control = asyncio.Lock()  # one question at a time over the control socket
 
@@ -102,12 +102,12 @@ class AsyncClient:
                 reactor.session.let_go()
 
     async def _run(
-        self, reactor: Reactor, port: Port, call: Call, *, wait: bool
+        self, reactor: ClientLoop, port: LaneClient, call: Call, *, wait: bool
     ) -> list[dict[str, Array]]:
         """As Client's: Moved if no row was sent, or the answers would not go together."""
         size = window_rows(port.map.bound, reactor.session.facts(port.spec.name).max_batch)
         size = size if wait and call.rows.n > port.map.bound else call.rows.n
-        under_way: deque[tuple[Pending, Reply]] = deque()
+        under_way: deque[tuple[PendingRequest, Reply]] = deque()
         results: list[dict[str, Array]] = []
         sent, moved = 0, False
         try:
@@ -137,7 +137,7 @@ class AsyncClient:
                     reactor.abandon(port, pending)
         return results + await self._run_rest(port, call.rest(sent), wait) if moved else results
 
-    async def _run_rest(self, old: Port, call: Call, wait: bool) -> list[dict[str, Array]]:
+    async def _run_rest(self, old: LaneClient, call: Call, wait: bool) -> list[dict[str, Array]]:
         while True:
             (await self._usable()).session.let_go()
             reactor, port = await self._port(old.spec.name)
@@ -146,14 +146,14 @@ class AsyncClient:
                 return await self._run(reactor, port, call, wait=wait)
 
     async def _result(
-        self, port: Port, call: Call, under_way: deque[tuple[Pending, Reply]]
+        self, port: LaneClient, call: Call, under_way: deque[tuple[PendingRequest, Reply]]
     ) -> dict[str, Array]:
         _, reply = under_way[0]
         pending = await reply
         under_way.popleft()
         return port.result(pending, call.outputs)
 
-    async def _room(self, reactor: Reactor, call: Call, port: Port) -> None:
+    async def _room(self, reactor: ClientLoop, call: Call, port: LaneClient) -> None:
         left_s = (call.deadline_ns - time.monotonic_ns()) / 1e9
         try:
             async with asyncio.timeout(max(left_s, 0)):
@@ -163,7 +163,7 @@ class AsyncClient:
         if reactor.over:
             raise reactor.session.stopped()
 
-    async def _usable(self) -> Reactor:
+    async def _usable(self) -> ClientLoop:
         if self._closed:
             raise PoolStopped("this client is closed")
         if this_process() != self._pid:
@@ -184,9 +184,9 @@ class AsyncClient:
     async def _connect(self) -> None:
         connect = partial(Session.connect, self.socket, self._timeout_s, pinned=self._pinned)
         session = await asyncio.to_thread(connect)
-        self._reactor = Reactor(session)
+        self._reactor = ClientLoop(session)
 
-    async def _port(self, model: str) -> tuple[Reactor, Port]:
+    async def _port(self, model: str) -> tuple[ClientLoop, LaneClient]:
         reactor = await self._usable()
         session = reactor.session
         while True:
@@ -225,7 +225,9 @@ class AsyncClient:
             task.exception()  # there may be nobody left to take it
 
 
-def _submit(reactor: Reactor, port: Port, window: Rows, call: Call) -> tuple[Pending, Reply]:
+def _submit(
+    reactor: ClientLoop, port: LaneClient, window: Rows, call: Call
+) -> tuple[PendingRequest, Reply]:
     reply = Reply()
     times = call.start_ns, call.deadline_ns
     pending = reactor.submit(port, window, *times, reply, priority=call.priority, flow=0)

@@ -15,7 +15,7 @@ _FORGOTTEN_NS = 2 * _MOST_MS * 1_000_000
 _NS_PER_MS = 1_000_000
 
 
-class Pace:
+class DrainRate:
     """Completed rows per second of late, stalls left out.
 
     Completions are counted in windows that end with the first one after a tenth of a second. The
@@ -67,7 +67,7 @@ class Pace:
         return min(_MOST_MS, max(1, round(max(rows, 1) * 1000 / rate)))
 
 
-class Outage:
+class OutageBackoff:
     """For how long a model has had nobody to serve it, as far as its callers saw.
 
     Nobody knows how much longer it will last; as long again is the best guess. Whoever keeps to it

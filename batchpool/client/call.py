@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from batchpool.client.chunks import can_join, part
-from batchpool.client.lane_client import Port
+from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import ModelFacts
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig
@@ -39,7 +39,7 @@ class Call:
     @classmethod
     def of(
         cls,
-        port: Port,
+        port: LaneClient,
         facts: ModelFacts,
         tensors: Mapping[str, Any],
         parameters: Mapping[str, Any] | None,

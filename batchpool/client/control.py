@@ -7,7 +7,7 @@ from typing import Any
 
 from batchpool.client.session import Session
 from batchpool.control.channel import close_all
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from batchpool.shm.stats.flights import flight_of
 
 _LONGEST_S = 1e6  # eleven days
@@ -30,7 +30,7 @@ def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any
     try:
         answer, fds = session.ask_for_fds({"op": "batches"}, timeout_s)
         try:
-            entries = Recorder(fds[0], writable=False).last(n)
+            entries = FlightRecorder(fds[0], writable=False).last(n)
         finally:
             close_all(fds)
     finally:

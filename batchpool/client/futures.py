@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import TypeAlias
 
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import PoolError
 from batchpool.core.tensors.spec import Array
 
@@ -17,10 +17,10 @@ class RowsFuture(Future[dict[str, Array]]):
     take_back: told of a cancel; returns True the first time.
     """
 
-    def __init__(self, take_back: Callable[[RowsFuture], bool], port: Port) -> None:
+    def __init__(self, take_back: Callable[[RowsFuture], bool], port: LaneClient) -> None:
         super().__init__()
         self.port = port
-        self.pending: Pending | None = None
+        self.pending: PendingRequest | None = None
         self.taken_back = False
         self._take_back = take_back
 
@@ -47,12 +47,12 @@ def resolve(future: RowsFuture, outcome: dict[str, Array] | PoolError) -> None:
         pass
 
 
-def failures(lost: Iterable[Pending], error: PoolError) -> list[Outcome]:
+def failures(lost: Iterable[PendingRequest], error: PoolError) -> list[Outcome]:
     """The same error for every future among requests that are lost."""
     return [(pending.tag[0], error) for pending in lost if pending.tag is not None]
 
 
-def outcomes_of(finished: Iterable[tuple[Port, Pending]]) -> list[Outcome]:
+def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[Outcome]:
     """What became of the futures among finished requests; frees their slots."""
     outcomes: list[Outcome] = []
     for port, pending in finished:

@@ -1,6 +1,6 @@
 """The client's side of one lane: claim, submit, reap, and what to do when time is up.
 
-A `Port` belongs to one thread or loop at a time and never waits, reads no clock and calls
+A `LaneClient` belongs to one thread or loop at a time and never waits, reads no clock and calls
 nobody: the caller brings `now_ns` (CLOCK_MONOTONIC) and takes back what is finished. The
 sync client, the async client and the HTTP front ends are skins over it.
 
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.client.backpressure import Pace
-from batchpool.client.refusals import Refusals
+from batchpool.client.backpressure import DrainRate
+from batchpool.client.refusals import Rejections
 from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
-from batchpool.core.layout.slots import Cause, SlotMap
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.slots import Cause, SlotAllocator
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.tensors.spec import Array, Rows
 from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
@@ -32,13 +32,13 @@ from batchpool.shm.segment import word
 
 _NEVER_NS = 2**63 - 1
 # Plain ints: cheaper to store and to compare than members of an enum.
-_FREE, _FILLING = int(State.FREE), int(State.FILLING)
-_SUBMITTED, _DONE = int(State.SUBMITTED), int(State.DONE)
-_OPEN, _MOVED, _GONE = int(Gate.OPEN), int(Gate.MOVED), int(Gate.GONE)
+_FREE, _FILLING = int(SlotState.FREE), int(SlotState.FILLING)
+_SUBMITTED, _DONE = int(SlotState.SUBMITTED), int(SlotState.DONE)
+_OPEN, _MOVED, _GONE = int(LaneGate.OPEN), int(LaneGate.MOVED), int(LaneGate.GONE)
 _U32 = 0xFFFFFFFF
 
 
-class Pending:
+class PendingRequest:
     """One request under way: n rows in n slots of one flow. `tag` is the caller's own."""
 
     __slots__ = ("abandoned", "deadline_ns", "flow", "n", "remaining", "slots", "tag", "where")
@@ -56,7 +56,7 @@ class Pending:
         self.abandoned = False
 
 
-class Port:
+class LaneClient:
     """Claims and completions of one lane. serial: the lane's, in the pool.
 
     moved: called when the gate says so: no more claims here, but what was claimed is answered.
@@ -74,11 +74,11 @@ class Port:
         self.lane = lane
         self.serial = serial
         self.spec = lane.spec
-        self.map = SlotMap(lane.slots, watermark)
-        self.pace = Pace()
+        self.map = SlotAllocator(lane.slots, watermark)
+        self.pace = DrainRate()
         self.stale = 0
         self._moved: Callable[[], None] | None = moved
-        self._refusals = Refusals(lane.spec.name, self.map, self.pace)
+        self._refusals = Rejections(lane.spec.name, self.map, self.pace)
         self._serving = serving
         self._sq = lane.sq_producer()
         self._cq = lane.cq_consumer()
@@ -92,7 +92,7 @@ class Port:
         self._cells = lane.memory.cells()
         self._gate_at = word(lane.layout, "gate")
         self._uses = [0] * lane.slots
-        self._owner: list[Pending | None] = [None] * lane.slots
+        self._owner: list[PendingRequest | None] = [None] * lane.slots
         self._due = np.full(lane.slots, _NEVER_NS, dtype=np.int64)
         self._due_at = memoryview(self._due.data)
         self._queued: list[int] = []
@@ -160,7 +160,7 @@ class Port:
         flow: int = 0,
         tag: Any = None,
         checked: bool = False,
-    ) -> Pending:
+    ) -> PendingRequest:
         """Claim slots for checked rows, write them, and queue their tickets for `flush`.
 
         priority: 1 (first) to 255, 0 is the model's default.  flow: who must be fair to whom.
@@ -196,7 +196,7 @@ class Port:
         except BaseException:
             self._free(slots, flow)
             raise
-        pending = Pending(slots, where, deadline_ns, flow, tag)
+        pending = PendingRequest(slots, where, deadline_ns, flow, tag)
         uses, owner, queued = self._uses, self._owner, self._queued
         for slot in slots:
             use = (uses[slot] + 1) & _U32
@@ -223,9 +223,9 @@ class Port:
 
     # -- completions --------------------------------------------------------------------
 
-    def reap(self, now_ns: int) -> list[Pending]:
+    def reap(self, now_ns: int) -> list[PendingRequest]:
         """Take all completions; returns the requests that are finished and not abandoned."""
-        finished: list[Pending] = []
+        finished: list[PendingRequest] = []
         entries = self._cq.peek()
         if len(entries):
             slots, sequences = unpack(entries)
@@ -236,7 +236,7 @@ class Port:
             self._look_again(finished)
         return finished
 
-    def _complete(self, tickets: Iterable[tuple[int, int]], finished: list[Pending]) -> None:
+    def _complete(self, tickets: Iterable[tuple[int, int]], finished: list[PendingRequest]) -> None:
         owner, uses = self._owner, self._uses
         for slot, use in tickets:
             pending = owner[slot] if slot < len(owner) else None
@@ -253,7 +253,7 @@ class Port:
             else:
                 finished.append(pending)
 
-    def _look_again(self, finished: list[Pending]) -> None:
+    def _look_again(self, finished: list[PendingRequest]) -> None:
         """A new batcher: the old one may have died between DONE and the completion entry. Or the
         model has moved."""
         self._generation = self.lane.generation.get()
@@ -272,9 +272,9 @@ class Port:
                 self.lane.message_len[slot] = 0
                 self._state[slot] = _DONE
 
-    def expire(self, now_ns: int) -> list[Pending]:
+    def expire(self, now_ns: int) -> list[PendingRequest]:
         """The requests whose deadline has passed, now abandoned; answer their callers."""
-        overdue: list[Pending] = []
+        overdue: list[PendingRequest] = []
         for first in np.flatnonzero(self._due <= now_ns).tolist():
             pending = self._owner_of_request(first)
             if pending is not None:
@@ -282,7 +282,7 @@ class Port:
                 self.abandon(pending)
         return overdue
 
-    def _owner_of_request(self, first: int) -> Pending | None:
+    def _owner_of_request(self, first: int) -> PendingRequest | None:
         pending = self._owner[first]
         if pending is None:  # its first row is done already, others are not
             for candidate in self._owner:
@@ -296,7 +296,7 @@ class Port:
 
     # -- results and ends ---------------------------------------------------------------
 
-    def failure(self, pending: Pending) -> PoolError | None:
+    def failure(self, pending: PendingRequest) -> PoolError | None:
         """The error of a finished request's first row that has one."""
         if pending.n == 1:
             slot = pending.slots[0]
@@ -319,7 +319,7 @@ class Port:
         return error
 
     def result(
-        self, pending: Pending, outputs: Iterable[str] | None = None, *, copy: bool = True
+        self, pending: PendingRequest, outputs: Iterable[str] | None = None, *, copy: bool = True
     ) -> dict[str, Array]:
         """A finished request's outputs {name: [n, *row shape]}; frees its slots.
 
@@ -341,7 +341,7 @@ class Port:
             self._free(pending.slots, pending.flow)
         return found
 
-    def views(self, pending: Pending) -> list[Array]:
+    def views(self, pending: PendingRequest) -> list[Array]:
         """A finished request's outputs, [n, *row shape] each: of fixed tensors in neighbouring
         slots views of the lane, valid until `release`, which the caller owes. Raises the error
         of the first row that has one; then they are released."""
@@ -355,11 +355,11 @@ class Port:
             self._free(pending.slots, pending.flow)
             raise
 
-    def release(self, pending: Pending) -> None:
+    def release(self, pending: PendingRequest) -> None:
         """Free the slots of a finished request: its views are done with, or nobody wants it."""
         self._free(pending.slots, pending.flow)
 
-    def abandon(self, pending: Pending) -> None:
+    def abandon(self, pending: PendingRequest) -> None:
         """The caller has its answer or has gone: cancel what has not been dispatched.
 
         The slots stay claimed until the batcher is done with them. Ring the bell after.
@@ -374,12 +374,12 @@ class Port:
                 self.lane.cancel[slot] = self._uses[slot]
         self.lane.cancels.set(self.lane.cancels.get() + 1)
 
-    def in_flight(self) -> list[Pending]:
+    def in_flight(self) -> list[PendingRequest]:
         """Every request with rows under way that is not abandoned."""
         owners = {id(p): p for p in self._owner if p is not None and not p.abandoned}
         return list(owners.values())
 
-    def fail_all(self) -> list[Pending]:
+    def fail_all(self) -> list[PendingRequest]:
         """The pool is gone: every request under way, to be answered with PoolStopped."""
         lost = self.in_flight()
         for pending in lost:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from batchpool.client.lane_client import Port
+from batchpool.client.lane_client import LaneClient
 
 
-class Ports(dict[str, Port]):
+class LaneSet(dict[str, LaneClient]):
     """The ports by model; a port that takes another's place does not end the other.
 
     driven: all of them, those too that have moved and have rows under way: whoever reaps goes over
@@ -15,10 +15,10 @@ class Ports(dict[str, Port]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driven: list[Port] = []
+        self.driven: list[LaneClient] = []
         self.moving = False
 
-    def __setitem__(self, model: str, port: Port) -> None:
+    def __setitem__(self, model: str, port: LaneClient) -> None:
         super().__setitem__(model, port)
         self.driven.append(port)
 
@@ -26,7 +26,7 @@ class Ports(dict[str, Port]):
         """A port has found that its gate says MOVED."""
         self.moving = True
 
-    def part(self) -> list[Port]:
+    def part(self) -> list[LaneClient]:
         """No model has a port that has moved; those without rows are let go of, and returned."""
         for model in [model for model, port in self.items() if port.has_moved]:
             del self[model]

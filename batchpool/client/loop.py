@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, PoolError
 from batchpool.core.tensors.spec import Rows
@@ -25,17 +25,17 @@ _SAID_SOON_MS = 100.0
 _TICK_S = 0.02  # how late an expired request may be noticed
 
 
-class Taker(Protocol):
+class CompletionListener(Protocol):
     """Who submitted: told once, in the loop, how a request ended."""
 
-    def finished(self, pending: Pending) -> bool:
+    def finished(self, pending: PendingRequest) -> bool:
         """Its rows are done, well or not, and its slots are the taker's; False: unwanted."""
 
     def failed(self, error: PoolError) -> None:
         """It has no rows to come: its time is up, or the pool has gone."""
 
 
-class Reactor:
+class ClientLoop:
     """Drives the ports of one attached session from one running loop.
 
     lost: called when the pool is gone. heard: what the pool says unasked, with descriptors, which
@@ -54,7 +54,7 @@ class Reactor:
         self._lost = lost
         self._heard = heard
         self._loop = asyncio.get_running_loop()
-        self._dirty: set[Port] = set()
+        self._dirty: set[LaneClient] = set()
         self._flush_planned = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -65,19 +65,19 @@ class Reactor:
 
     def submit(
         self,
-        port: Port,
+        port: LaneClient,
         rows: Rows,
         start_ns: int,
         deadline_ns: int,
-        taker: Taker,
+        taker: CompletionListener,
         *,
         priority: int,
         flow: int,
         checked: bool = False,
-    ) -> Pending:
+    ) -> PendingRequest:
         """Submit rows; the taker hears when they are finished (DeadlineExceeded if late).
 
-        checked: as `Port.submit`. All submissions of one loop turn are published as one group
+        checked: as `LaneClient.submit`. All submissions of one loop turn are published as one group
         with one ring of the bell.
         """
         if self.over:
@@ -90,7 +90,7 @@ class Reactor:
             self._plan_look()
         return pending
 
-    def abandon(self, port: Port, pending: Pending) -> None:
+    def abandon(self, port: LaneClient, pending: PendingRequest) -> None:
         """The caller is gone: cancel what has not been dispatched."""
         if not self.over and pending.remaining:
             port.abandon(pending)
@@ -122,7 +122,7 @@ class Reactor:
         self._wake_waiting()
         self.session.close()
 
-    def _publish_soon(self, port: Port) -> None:
+    def _publish_soon(self, port: LaneClient) -> None:
         self._dirty.add(port)
         if not self._flush_planned:
             self._flush_planned = True

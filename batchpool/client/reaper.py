@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from batchpool.client.call import Call
 from batchpool.client.futures import Outcome, failures, outcomes_of, resolve
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError
 from batchpool.shm.doorbell import Waiter
@@ -20,7 +20,7 @@ from batchpool.shm.doorbell import Waiter
 _LOOK_NS = 500_000_000  # every wait has an end: look at the counters at least this often
 
 
-class Reaping:
+class Reaper:
     """The lock of a client, and all that is waited for. Every method but `join` wants the lock.
 
     session: the live one; None when the pool went away. closed: by the caller.
@@ -39,7 +39,7 @@ class Reaping:
         self.session = session
         self._waiter = Waiter(session.bell.fd, session.channel.fileno())
 
-    def lose(self, session: Session) -> list[Pending]:
+    def lose(self, session: Session) -> list[PendingRequest]:
         """The session is over: forget it; returns what was under way."""
         lost = [pending for port in session.ports.driven for pending in port.fail_all()]
         if self.session is session:
@@ -47,11 +47,11 @@ class Reaping:
         self.turn.notify_all()
         return lost
 
-    def drives(self, port: Port) -> bool:
+    def drives(self, port: LaneClient) -> bool:
         """Whether completions of this port are taken."""
         return self.session is not None and port in self.session.ports.driven
 
-    def why_not(self, port: Port, session: Session) -> PoolError:
+    def why_not(self, port: LaneClient, session: Session) -> PoolError:
         """Why completions of this port are not taken any more."""
         if port.has_moved:
             return Moved(f"model {port.spec.name!r} was replaced just now; send it again")
@@ -59,7 +59,7 @@ class Reaping:
 
     # -- waiting ------------------------------------------------------------------------
 
-    def wait(self, port: Port, done: Callable[[], bool], deadline_ns: int) -> None:
+    def wait(self, port: LaneClient, done: Callable[[], bool], deadline_ns: int) -> None:
         """Until `done()`, the deadline, or the end of the session."""
         while not done():
             session = self.session
@@ -74,7 +74,7 @@ class Reaping:
             else:
                 self._reap_once(session, until_ns)
 
-    def wait_for_room(self, port: Port, n: int, call: Call) -> None:
+    def wait_for_room(self, port: LaneClient, n: int, call: Call) -> None:
         """Until there is room, or another lane where there is."""
 
         def done() -> bool:
@@ -121,7 +121,7 @@ class Reaping:
             session.close()
         self.turn.notify_all()
 
-    def _reap(self, session: Session) -> list[tuple[Port, Pending]]:
+    def _reap(self, session: Session) -> list[tuple[LaneClient, PendingRequest]]:
         now_ns = time.monotonic_ns()
         finished = []
         for port in session.ports.driven:

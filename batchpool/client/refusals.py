@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from batchpool.client.backpressure import Outage, Pace
+from batchpool.client.backpressure import DrainRate, OutageBackoff
 from batchpool.core.errors import Draining, InternalError, Moved, NotReady, Overloaded, PoolError
-from batchpool.core.layout.slots import Cause, Refusal, SlotMap
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.slots import Cause, Refusal, SlotAllocator
+from batchpool.core.layout.states import LaneGate
 
 
-class Refusals:
+class Rejections:
     """Of one lane to this model. pace: how fast it drains. outage: None while somebody serves."""
 
     __slots__ = ("_map", "_model", "_pace", "outage")
 
-    def __init__(self, model: str, slots: SlotMap, pace: Pace) -> None:
+    def __init__(self, model: str, slots: SlotAllocator, pace: DrainRate) -> None:
         self._model = model
         self._map = slots
         self._pace = pace
-        self.outage: Outage | None = None
+        self.outage: OutageBackoff | None = None
 
     def shut(self, gate: int, now_ns: int) -> PoolError:
         """What a gate that is not open means."""
-        if gate in (Gate.MOVED, Gate.GONE):
+        if gate in (LaneGate.MOVED, LaneGate.GONE):
             return Moved(f"model {self._model!r} was replaced just now; send it again")
-        if gate == Gate.DRAINING:
+        if gate == LaneGate.DRAINING:
             return Draining("the pool takes no new requests")
-        if gate == Gate.BROKEN:
+        if gate == LaneGate.BROKEN:
             return InternalError(
                 f"this client's lane to model {self._model!r} was closed as broken"
             )
@@ -37,7 +37,7 @@ class Refusals:
 
     def _not_ready(self, text: str, now_ns: int) -> NotReady:
         if self.outage is None:
-            self.outage = Outage(now_ns)
+            self.outage = OutageBackoff(now_ns)
         return NotReady(text, self.outage.wait_ms(now_ns))
 
     def overloaded(self, refusal: Refusal) -> Overloaded:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from batchpool.client.lane_client import Pending
+from batchpool.client.lane_client import PendingRequest
 from batchpool.core.errors import PoolError
 
 
-class Reply(asyncio.Future[Pending]):
+class Reply(asyncio.Future[PendingRequest]):
     """A taker to wait for."""
 
-    def finished(self, pending: Pending) -> bool:
+    def finished(self, pending: PendingRequest) -> bool:
         if self.done():
             return False
         self.set_result(pending)

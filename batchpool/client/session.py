@@ -19,8 +19,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from batchpool.client.lane_client import Port
-from batchpool.client.lane_set import Ports
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.lane_set import LaneSet
 from batchpool.client.process_id import this_process
 from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.core.errors import (
@@ -33,11 +33,11 @@ from batchpool.core.errors import (
     PoolStopped,
 )
 from batchpool.core.layout.segments import VERSION, lane_layout
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
-from batchpool.shm.pool_state import Board
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.resource_errors import is_shortage, text_of
 from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
@@ -90,8 +90,8 @@ class Session:
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}
         self.edition = 0  # of models and server
-        self.ports = Ports()
-        self._board: Board | None = None
+        self.ports = LaneSet()
+        self._board: PoolStatePage | None = None
         self._batcher_bell: Doorbell | None = None
         self.closed = False
 
@@ -121,7 +121,7 @@ class Session:
         return session
 
     @property
-    def board(self) -> Board:
+    def board(self) -> PoolStatePage:
         assert self._board is not None, "attach first"
         return self._board
 
@@ -144,7 +144,7 @@ class Session:
         board_fd, bell_fd = fds
         self._batcher_bell = Doorbell(bell_fd)
         try:
-            self._board = Board(board_fd)
+            self._board = PoolStatePage(board_fd)
         finally:
             os.close(board_fd)
 
@@ -168,14 +168,14 @@ class Session:
             raise NotFound(f"there is no model {model!r}; the pool has {known}")
         return facts
 
-    def open_port(self, model: str, timeout_s: float = 10.0) -> Port:
+    def open_port(self, model: str, timeout_s: float = 10.0) -> LaneClient:
         """The port to a model; its lane is asked for at the first use. Waits for the gate."""
         port = self.ports.get(model)
         if port is None:
             port = self.ports[model] = self.new_port(model, timeout_s)
         return port
 
-    def new_port(self, model: str, timeout_s: float = 10.0) -> Port:
+    def new_port(self, model: str, timeout_s: float = 10.0) -> LaneClient:
         """A port on a new lane, which the caller puts into `ports`: a loop does that itself."""
         self.refresh(timeout_s)
         self.facts(model)
@@ -205,7 +205,7 @@ class Session:
         finally:
             close_all(left)
 
-    def _map_lane(self, facts: ModelFacts, form: dict[str, Any], fds: list[int]) -> Port:
+    def _map_lane(self, facts: ModelFacts, form: dict[str, Any], fds: list[int]) -> LaneClient:
         layout = lane_layout(facts.spec, form["slots"])
         try:
             if len(fds) != 1 or layout.digest != form["digest"]:
@@ -214,7 +214,7 @@ class Session:
         finally:
             close_all(fds)
         board, index = self.board, facts.index  # not self, which has the port
-        return Port(
+        return LaneClient(
             lane,
             watermark=facts.watermark,
             serving=lambda: board.serves(index),
@@ -233,7 +233,7 @@ class Session:
     def _await_gate(self, lane: Lane, until_ns: int) -> None:
         """The batcher rings when it has mapped the lane and opened it."""
         waiter = Waiter(self.bell.fd, self.channel.fileno())
-        while lane.gate.get() == Gate.CLOSED:
+        while lane.gate.get() == LaneGate.CLOSED:
             if time.monotonic_ns() >= until_ns:
                 raise NotReady(f"the pool at {self.where} did not open the lane in time")
             ready = waiter.wait_until(min(until_ns, time.monotonic_ns() + 100_000_000))

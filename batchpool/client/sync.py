@@ -14,9 +14,9 @@ from typing import Any
 from batchpool.client.call import Call, default_socket
 from batchpool.client.chunks import cut, join, window_rows
 from batchpool.client.futures import RowsFuture, failures
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.process_id import this_process
-from batchpool.client.reaper import Reaping
+from batchpool.client.reaper import Reaper
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolStopped
 from batchpool.core.tensors.spec import Array, Rows
@@ -40,7 +40,7 @@ class Client:
     ):
         self.socket = default_socket() if socket is None else os.fspath(socket)
         self._timeout_s, self._pinned = timeout_s, pinned
-        self._reaping = Reaping()
+        self._reaping = Reaper()
         self._turn = self._reaping.turn
         self._pid = this_process()
         with self._turn:
@@ -175,7 +175,7 @@ class Client:
         session = Session.connect(self.socket, self._timeout_s, pinned=self._pinned)
         self._reaping.begin(session)
 
-    def _port_of(self, model: str) -> Port:
+    def _port_of(self, model: str) -> LaneClient:
         """The port to a model; without the lock when it is open already.
 
         With nothing under way nobody may have noticed that the pool went away or that the model
@@ -191,7 +191,7 @@ class Client:
         with self._turn:
             return self._port(model)
 
-    def _port(self, model: str) -> Port:
+    def _port(self, model: str) -> LaneClient:
         session = self._usable()
         if session.is_over():
             lost = self._reaping.lose(session)
@@ -218,11 +218,11 @@ class Client:
 
     # -- calls --------------------------------------------------------------------------
 
-    def _run(self, port: Port, call: Call) -> list[dict[str, Array]]:
+    def _run(self, port: LaneClient, call: Call) -> list[dict[str, Array]]:
         """Send a call's rows in windows and wait for all. Raises Moved if none was sent, or if
         the answers of those that were would not go together with the others'."""
         size = window_rows(port.map.bound, self._facts(port.spec.name).max_batch)
-        under_way: deque[Pending] = deque()
+        under_way: deque[PendingRequest] = deque()
         results: list[dict[str, Array]] = []
         sent, moved = 0, False
         try:
@@ -246,7 +246,7 @@ class Client:
             raise
         return results + self._run_rest(port, call.rest(sent)) if moved else results
 
-    def _run_rest(self, old: Port, call: Call) -> list[dict[str, Array]]:
+    def _run_rest(self, old: LaneClient, call: Call) -> list[dict[str, Array]]:
         while True:
             self._let_go()
             port = self._port_of(old.spec.name)
@@ -254,7 +254,9 @@ class Client:
             with suppress(Moved):  # that one has moved too
                 return self._run(port, call)
 
-    def _try_submit(self, port: Port, call: Call, window: Rows, under_way: deque[Pending]) -> bool:
+    def _try_submit(
+        self, port: LaneClient, call: Call, window: Rows, under_way: deque[PendingRequest]
+    ) -> bool:
         with self._turn:
             session = self._usable()
             if port not in session.ports.driven:
@@ -268,7 +270,7 @@ class Client:
             under_way.append(pending)
             return True
 
-    def _send(self, port: Port, call: Call, future: RowsFuture) -> None:
+    def _send(self, port: LaneClient, call: Call, future: RowsFuture) -> None:
         """The rows of a future."""
         with self._turn:
             session = self._usable()
@@ -283,7 +285,9 @@ class Client:
             session.ring()
             self._reaping.expect(session, call)
 
-    def _result(self, port: Port, under_way: deque[Pending], call: Call) -> dict[str, Array]:
+    def _result(
+        self, port: LaneClient, under_way: deque[PendingRequest], call: Call
+    ) -> dict[str, Array]:
         """Wait for the oldest request, reaping for everybody if nobody else does."""
         pending = under_way[0]
         with self._turn:
@@ -302,7 +306,7 @@ class Client:
             f"the pool at {self.socket} has stopped; the request may or may not have run"
         )
 
-    def _wait_for_room(self, port: Port, n: int, call: Call) -> None:
+    def _wait_for_room(self, port: LaneClient, n: int, call: Call) -> None:
         with self._turn:
             self._reaping.wait_for_room(port, n, call)
         if monotonic_ns() >= call.deadline_ns:
@@ -320,7 +324,7 @@ class Client:
                 session.ring()
         return first
 
-    def _give_up(self, port: Port, under_way: deque[Pending]) -> None:
+    def _give_up(self, port: LaneClient, under_way: deque[PendingRequest]) -> None:
         """A call ends early: its rows are cancelled, those that are done make room."""
         with self._turn:
             session = self._reaping.session

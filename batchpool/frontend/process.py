@@ -33,7 +33,7 @@ from typing import Any
 
 import uvloop
 
-from batchpool.client.loop import Reactor
+from batchpool.client.loop import ClientLoop
 from batchpool.client.session import Session
 from batchpool.control.channel import close_all
 from batchpool.core.errors import NotFound, PoolError
@@ -42,12 +42,12 @@ from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.connection import ConnectionLimits
 from batchpool.frontend.http.request_context import surroundings
 from batchpool.frontend.server import Server
-from batchpool.frontend.service.pool_view import Front
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.log import setup
 from batchpool.process import bootstrap
-from batchpool.shm.heartbeat import Pulse, beat_interval_ns, frontend_post
-from batchpool.shm.stats.counters import Meters
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_post
+from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
@@ -70,9 +70,9 @@ def main(argv: Sequence[str]) -> int:
     setup.add_fields(surroundings)
     listener = socket.socket(fileno=own.listen_fd)
     listener.set_inheritable(False)
-    pulse = Pulse(own.pulse_fd, own.posts)
-    meters = Meters(own.meters_fd, own.posts - frontend_post(0))
-    recorder = Recorder(own.recorder_fd, writable=False)
+    pulse = Heartbeats(own.pulse_fd, own.posts)
+    meters = Counters(own.meters_fd, own.posts - frontend_post(0))
+    recorder = FlightRecorder(own.recorder_fd, writable=False)
     close_all((own.pulse_fd, own.meters_fd, own.recorder_fd))
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
     try:
@@ -105,8 +105,8 @@ async def serve(
     session: Session,
     listener: socket.socket,
     beat: Callable[[], None],
-    meters: Meters,
-    recorder: Recorder,
+    meters: Counters,
+    recorder: FlightRecorder,
     number: int,
 ) -> int:
     """Serve an attached session with open ports until SIGTERM; returns the exit status.
@@ -138,8 +138,8 @@ async def serve(
             loop.call_later(_SWEEP_S, sweep)
         gc.collect()
 
-    reactor = Reactor(session, lost, learn)
-    front = Front(reactor, meters, recorder, number)
+    reactor = ClientLoop(session, lost, learn)
+    front = PoolView(reactor, meters, recorder, number)
     front.aside.beat = beat
     protocol = fast_protocol(front)
     server = Server(
@@ -183,7 +183,7 @@ class _Stop:
     """SIGTERM: take leave. A second one ends it at once, unless it is the same wish: systemd
     and shells signal the whole group, and the supervisor passes on what it gets."""
 
-    def __init__(self, front: Front, server: Server, clock_s: Callable[[], float]) -> None:
+    def __init__(self, front: PoolView, server: Server, clock_s: Callable[[], float]) -> None:
         self._front = front
         self._server = server
         self._clock_s = clock_s

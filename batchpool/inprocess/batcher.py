@@ -14,7 +14,7 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.inprocess.arguments import at_least_one, check_callable, wait_ns
 from batchpool.inprocess.driver import ClockNs, Driver
 from batchpool.inprocess.function import ModelFn, is_async, outputs_of, run
-from batchpool.inprocess.queue import Line
+from batchpool.inprocess.queue import RequestQueue
 
 
 class InferenceBatcher:
@@ -60,7 +60,9 @@ class InferenceBatcher:
         self._clock_ns: ClockNs = lambda: int(clock_ns())  # of whatever kind it is
         self._is_async = is_async(model_fn)
         self._lock = threading.Lock()  # never held while model_fn runs
-        self._line: Line[Any] = Line(self._limits)  # by hand; the owner is the request id
+        self._line: RequestQueue[Any] = RequestQueue(
+            self._limits
+        )  # by hand; the owner is the request id
         self._drivers: dict[asyncio.AbstractEventLoop, Driver] = {}
         self._executor: tuple[int, ThreadPoolExecutor] | None = None  # with its process
 

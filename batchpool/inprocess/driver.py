@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from batchpool.core.errors import ModelError
 from batchpool.core.scheduler.decide import NEVER_NS, Limits
-from batchpool.inprocess.queue import Line
+from batchpool.inprocess.queue import RequestQueue
 
 ClockNs: TypeAlias = Callable[[], int]
 Request: TypeAlias = "tuple[Any, asyncio.Future[Any]]"  # an input, and the reply to its caller
@@ -31,7 +31,7 @@ class Driver:
         rest: Callable[[Driver], None],
     ) -> None:
         self.loop = loop
-        self._line: Line[asyncio.Future[Any]] = Line(limits)
+        self._line: RequestQueue[asyncio.Future[Any]] = RequestQueue(limits)
         self._clock_ns = clock_ns
         self._answer = answer
         self._rest = rest

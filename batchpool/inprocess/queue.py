@@ -10,14 +10,14 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, Worker, decide
+from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, WorkerView, decide
 from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue
 
 Owner = TypeVar("Owner")
 
 
 @dataclass(frozen=True)
-class Taken(Generic[Owner]):
+class TakenRequests(Generic[Owner]):
     """Requests (input, owner) that left the line, and the rows [FIELDS, n] they had in it."""
 
     rows: I64
@@ -27,7 +27,7 @@ class Taken(Generic[Owner]):
         return [given for given, _ in self.requests]
 
 
-class Line(Generic[Owner]):
+class RequestQueue(Generic[Owner]):
     """Requests in the order they came, each an input and its owner. Takes no lock."""
 
     def __init__(self, limits: Limits) -> None:
@@ -53,14 +53,14 @@ class Line(Generic[Owner]):
     def decide(self, now_ns: int, *, in_flight: int, draining: bool = False) -> Decision:
         """May a batch leave? in_flight: batches that run. draining: nobody waits for company."""
         limits = replace(self._limits, draining=draining)
-        return decide(now_ns, self._queue.view(), [Worker(0, in_flight)], limits)
+        return decide(now_ns, self._queue.view(), [WorkerView(0, in_flight)], limits)
 
-    def take(self, rows: slice | npt.NDArray[Any]) -> Taken[Owner]:
+    def take(self, rows: slice | npt.NDArray[Any]) -> TakenRequests[Owner]:
         """Take requests out by position, to run them."""
         taken = self._queue.take(rows)
-        return Taken(taken, [self._requests.pop(n) for n in taken[Field.SEQUENCE].tolist()])
+        return TakenRequests(taken, [self._requests.pop(n) for n in taken[Field.SEQUENCE].tolist()])
 
-    def put_back(self, taken: Taken[Owner]) -> None:
+    def put_back(self, taken: TakenRequests[Owner]) -> None:
         """After a failure: into the places they had, whichever batch comes back first."""
         numbers = taken.rows[Field.SEQUENCE].tolist()
         self._requests.update(zip(numbers, taken.requests, strict=True))
@@ -69,7 +69,7 @@ class Line(Generic[Owner]):
         both = np.concatenate([taken.rows, waiting], axis=1)
         self._queue.append(both[:, np.argsort(both[Field.SEQUENCE])])
 
-    def take_failed(self) -> Taken[Owner]:
+    def take_failed(self) -> TakenRequests[Owner]:
         """Take out the requests that were in a failed batch."""
         return self.take(np.flatnonzero(self._queue.view()[Field.ATTEMPT]))
 

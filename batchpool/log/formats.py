@@ -40,7 +40,7 @@ _PLAIN = re.compile(r"[!#-<>-~]+")  # a value that needs no quotes
 
 
 @dataclass(frozen=True)
-class Origin:
+class LogOrigin:
     """The process that says something. post: the place it fills, "worker 0 of mlp"."""
 
     role: str
@@ -49,7 +49,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One message, and nothing that keeps other objects alive.
 
     unsaid: the fields that the text does not mention. at_s: seconds since 1970.
@@ -68,7 +68,7 @@ class Entry:
         return self.logger.partition(".")[0] == OURS
 
 
-Form = Callable[[Origin, Entry, int], list[bytes]]
+Form = Callable[[LogOrigin, LogEntry, int], list[bytes]]
 """What to write for an entry: whole lines, each of at most so many bytes with its newline."""
 
 
@@ -77,7 +77,7 @@ def entry_of(
     *,
     with_exception: bool = True,
     around: Mapping[str, Any] = MappingProxyType({}),
-) -> Entry:
+) -> LogEntry:
     """What a record says. An exception or argument that cannot be shown is no problem.
 
     around: fields that it gets where it does not bring them.
@@ -92,7 +92,7 @@ def entry_of(
     pattern = str(record.msg)
     unsaid = {k: v for k, v in fields.items() if f"%({k})" not in pattern}
     exception = _traceback_of(record) if with_exception else ""
-    return Entry(record.created, record.levelno, record.name, text, fields, unsaid, exception)
+    return LogEntry(record.created, record.levelno, record.name, text, fields, unsaid, exception)
 
 
 def _traceback_of(record: logging.LogRecord) -> str:
@@ -110,7 +110,7 @@ def _traceback_of(record: logging.LogRecord) -> str:
 # -- JSON ------------------------------------------------------------------------------------
 
 
-def json_form(origin: Origin, entry: Entry, most_bytes: int) -> list[bytes]:
+def json_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes]:
     """One object. Of a message that is too long its texts lose their middles."""
     seconds, micro = divmod(round(entry.at_s * 1e6), 1_000_000)
     found: dict[str, Any] = {
@@ -171,7 +171,7 @@ def _local(seconds: int) -> str:
 # -- lines for people ------------------------------------------------------------------------
 
 
-def human_form(origin: Origin, entry: Entry, most_bytes: int) -> list[bytes]:
+def human_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes]:
     """A line, and indented ones behind it; time is local."""
     head = (
         f"{_local(int(entry.at_s))}.{int(entry.at_s * 1000) % 1000:03} {origin.post}[{origin.pid}] "
@@ -179,13 +179,13 @@ def human_form(origin: Origin, entry: Entry, most_bytes: int) -> list[bytes]:
     return _lines(head, "", entry, most_bytes)
 
 
-def journal_form(origin: Origin, entry: Entry, most_bytes: int) -> list[bytes]:
+def journal_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes]:
     """The same with a priority in front of each line, as sd-daemon(3) says."""
     priority = next((n for level, n in _PRIORITIES if entry.level >= level), 7)
     return _lines(f"{origin.post} ", f"<{priority}>", entry, most_bytes)
 
 
-def _lines(head: str, prefix: str, entry: Entry, most_bytes: int) -> list[bytes]:
+def _lines(head: str, prefix: str, entry: LogEntry, most_bytes: int) -> list[bytes]:
     level = logging.getLevelName(entry.level)
     name = "" if entry.is_ours else f"{printable(entry.logger)}: "
     first, *more = [entry.text] if entry.is_ours else entry.text.split("\n")

@@ -1,6 +1,6 @@
 """The log of a process of the pool: one set-up for all of them, whatever library speaks.
 
-Everything goes to stderr through one `Stream`: our loggers, those of uvicorn and of a model's
+Everything goes to stderr through one `LogStream`: our loggers, those of uvicorn and of a model's
 libraries, Python's warnings, and exceptions that nobody caught. What a model prints is its own.
 
 Warnings and errors that repeat are said a few times and then counted (core/text/log_limits.py); one
@@ -20,17 +20,17 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from batchpool.core.text.log_limits import Repeats
+from batchpool.core.text.log_limits import LogLimiter
 from batchpool.log.formats import (
-    Entry,
     Form,
-    Origin,
+    LogEntry,
+    LogOrigin,
     entry_of,
     human_form,
     journal_form,
     json_form,
 )
-from batchpool.log.sink import Sink, is_journal
+from batchpool.log.sink import LogSink, is_journal
 
 ACCESS = "batchpool.access"
 _SAYS_ALL = "batchpool.supervisor"
@@ -45,7 +45,7 @@ def _later(delay_s: float, call: Callable[[], None]) -> None:
     timer.start()
 
 
-class Stream(logging.Handler):
+class LogStream(logging.Handler):
     """Writes records to a sink. It raises nothing and waits for nothing.
 
     clock_s: seconds of a clock that does not go back. later: calls something after so long.
@@ -54,9 +54,9 @@ class Stream(logging.Handler):
 
     def __init__(
         self,
-        sink: Sink,
+        sink: LogSink,
         form: Form,
-        origin: Origin,
+        origin: LogOrigin,
         clock_s: Callable[[], float] = time.monotonic,
         later: Later = _later,
     ) -> None:
@@ -66,7 +66,7 @@ class Stream(logging.Handler):
         self._origin = origin
         self._clock_s = clock_s
         self._later = later
-        self._repeats: Repeats[Entry] = Repeats()
+        self._repeats: LogLimiter[LogEntry] = LogLimiter()
         self.surroundings: Callable[[], Mapping[str, Any]] = dict
         self._waits = False  # for the end of a period
         self._lost = 0  # messages that the sink did not take
@@ -94,7 +94,7 @@ class Stream(logging.Handler):
         self._repeats.hold(kind, entry)
         self._wait()
 
-    def _count(self, count: int, last: Entry) -> Entry:
+    def _count(self, count: int, last: LogEntry) -> LogEntry:
         """How often something was said in vain."""
         text = f"{count} more like this in {self._repeats.period_s:g} s; the last: {last.text}"
         more = {"repeats": count}
@@ -122,16 +122,16 @@ class Stream(logging.Handler):
             self._write(self._count(count, last))
         super().close()
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: LogEntry) -> None:
         if self._lost:
             text = f"{self._lost} messages are lost: stderr did not take them"
-            notice = Entry(entry.at_s, logging.WARNING, "batchpool.log", text)
+            notice = LogEntry(entry.at_s, logging.WARNING, "batchpool.log", text)
             if self._put(notice):
                 self._lost = 0
         if not self._put(entry):
             self._lost += 1
 
-    def _put(self, entry: Entry) -> bool:
+    def _put(self, entry: LogEntry) -> bool:
         return self._sink.write(self.form(self._origin, entry, self._sink.most_bytes))
 
 
@@ -149,7 +149,7 @@ def set_up(role: str, post: str, level: str, log_format: str) -> None:
     """Make this process's stderr its log, in `log_format` (core/config/schema.py). Once, at its start."""
     if sys.stderr is None:  # it was started without one, and 2 may be anything by now
         return
-    stream = Stream(Sink(_STDERR), _form_of(log_format), Origin(role, post, os.getpid()))
+    stream = LogStream(LogSink(_STDERR), _form_of(log_format), LogOrigin(role, post, os.getpid()))
     root = logging.getLogger()
     root.handlers[:] = [stream]
     root.setLevel(level.upper())
@@ -162,7 +162,7 @@ def set_up(role: str, post: str, level: str, log_format: str) -> None:
 def add_fields(surroundings: Callable[[], Mapping[str, Any]]) -> None:
     """Every message of this process gets these fields too."""
     for stream in logging.getLogger().handlers:
-        if isinstance(stream, Stream):
+        if isinstance(stream, LogStream):
             stream.surroundings = surroundings
 
 

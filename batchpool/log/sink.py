@@ -21,7 +21,7 @@ _PIPE_BYTES = select.PIPE_BUF
 _MOST_BYTES = 32 * 1024
 
 
-class Sink:
+class LogSink:
     """Writes whole lines to a descriptor of this process. most_bytes: of one line."""
 
     def __init__(self, fd: int) -> None:

@@ -27,7 +27,7 @@ def beat_interval_ns(stall_timeout_s: float) -> int:
     return min(_SLOWEST_NS, int(stall_timeout_s * 1e9) // 4) or _SLOWEST_NS
 
 
-class Pulse:
+class Heartbeats:
     """The pulse of `posts` processes; each writes its own word, the supervisor none."""
 
     def __init__(self, fd: int, posts: int, *, writable: bool = True) -> None:

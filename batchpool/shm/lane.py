@@ -13,7 +13,7 @@ import numpy as np
 
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import MESSAGE_BYTES, Layout, lane_layout
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.spec import Array, ModelSpec
 from batchpool.shm.columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
@@ -112,7 +112,7 @@ class Lane:
         return Consumer(*ring_parts(self.memory, self.layout, "cq"))
 
     def gate_is_open(self) -> bool:
-        return self.gate.get() == Gate.OPEN
+        return self.gate.get() == LaneGate.OPEN
 
     def write_status(
         self, slots: Array, status: Status, text: str = "", origin: Origin | None = None

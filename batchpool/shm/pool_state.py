@@ -8,7 +8,7 @@ from batchpool.shm.lane import Word
 from batchpool.shm.segment import map_checked, word
 
 
-class Board:
+class PoolStatePage:
     """The board of a pool; only the supervisor maps it writable."""
 
     def __init__(self, fd: int, *, writable: bool = False) -> None:

@@ -10,7 +10,7 @@ from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Memory, ring_parts, word
 
 
-class Records:
+class WorkerSegment:
     """The words and columns of one worker's segment; see core/layout/segments.py:worker_layout.
 
     Ring entries are record numbers (low 32 bits) with the low half of the record's token.

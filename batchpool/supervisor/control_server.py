@@ -36,11 +36,11 @@ from batchpool.core.errors import (
 )
 from batchpool.core.layout.segments import VERSION
 from batchpool.shm.resource_errors import check_descriptors, is_shortage
-from batchpool.supervisor.fleet.processes import Staff
+from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.resources.catalog import facts_of, model_facts
-from batchpool.supervisor.resources.client_connection import Attached
+from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.lane_table import lane_form
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.desk")
 _STRANGERS_MOST = 64  # connections that have not attached, an operator's among them
@@ -61,29 +61,29 @@ class Operations(Protocol):
         under way)."""
 
 
-class Desk:
+class ControlServer:
     """Serves attached clients. `status` composes the pool's account."""
 
     def __init__(
         self,
-        holdings: Holdings,
-        staff: Staff,
+        resources: PoolResources,
+        process_fleet: ProcessFleet,
         status: Callable[[], dict[str, Any]],
         operations: Operations,
     ) -> None:
-        self._holdings = holdings
-        self._staff = staff
+        self._resources = resources
+        self._process_fleet = process_fleet
         self._status = status
         self._operations = operations
         self._count = 0
         self._short_of = ""
-        self.local: list[Attached] = []
+        self.local: list[ClientConnection] = []
 
-    def accept(self) -> Attached | None:
+    def accept(self) -> ClientConnection | None:
         """A new local connection; None when it went away again, or was told that there is no room.
         OSError, as `is_shortage` has it, when it cannot even be told."""
         try:
-            sock, _ = self._holdings.control.sock.accept()
+            sock, _ = self._resources.control.sock.accept()
         except BlockingIOError:
             return None
         except OSError as exc:
@@ -112,11 +112,11 @@ class Desk:
             _sent(channel, _error(exc), [])
             channel.close()
             return None
-        attached = Attached(owner, channel, peer, pidfd_of(sock))
+        attached = ClientConnection(owner, channel, peer, pidfd_of(sock))
         self.local.append(attached)
         return attached
 
-    def hear(self, who: Attached) -> bool:
+    def hear(self, who: ClientConnection) -> bool:
         """Handle what a client sent, so far as it holds up nobody; False when it is gone."""
         for _ in range(_MOST_AT_ONCE):
             try:
@@ -133,7 +133,7 @@ class Desk:
                 return False
         return True  # the rest is still there at the next turn of the loop
 
-    def handle(self, who: Attached, message: dict[str, Any], fds: list[int]) -> bool:
+    def handle(self, who: ClientConnection, message: dict[str, Any], fds: list[int]) -> bool:
         """Answer one message; False when the client cannot be answered."""
         try:
             answer, out = self._answer(who, message, fds)
@@ -155,11 +155,11 @@ class Desk:
             self._short_of = str(why)
             _LOG.error("%s is refused: %s", owner, why)
 
-    def _send(self, who: Attached, answer: dict[str, Any], fds: list[int]) -> bool:
+    def _send(self, who: ClientConnection, answer: dict[str, Any], fds: list[int]) -> bool:
         return _sent(who.channel, answer, fds)
 
     def _answer(
-        self, who: Attached, message: dict[str, Any], fds: list[int]
+        self, who: ClientConnection, message: dict[str, Any], fds: list[int]
     ) -> tuple[dict[str, Any] | None, list[int]]:
         op = message["op"]
         if op == "attach":
@@ -186,7 +186,7 @@ class Desk:
             return {"op": "drain", "draining": draining, "answered": answered, "rows": rows}, []
         raise InvalidRequest(f"unknown control message {op!r}")
 
-    def _reload(self, who: Attached, message: dict[str, Any]) -> dict[str, Any] | None:
+    def _reload(self, who: ClientConnection, message: dict[str, Any]) -> dict[str, Any] | None:
         """The answer comes at the end of the reload to whoever waits for it."""
         _check_operator(who, "reload")
         if message.get("cancel") is True:
@@ -202,7 +202,7 @@ class Desk:
         return None
 
     def _attach(
-        self, who: Attached, message: dict[str, Any], fds: list[int]
+        self, who: ClientConnection, message: dict[str, Any], fds: list[int]
     ) -> tuple[dict[str, Any], list[int]]:
         if message.get("version") != VERSION:
             raise InvalidRequest(
@@ -211,7 +211,7 @@ class Desk:
             )
         if len(fds) != 1 or who.bell_fd >= 0:
             raise InvalidRequest("attach comes once, with one descriptor: the client's bell")
-        server = self._holdings.plan.server
+        server = self._resources.plan.server
         attached = sum(a.bell_fd >= 0 for a in self.local)
         if who.frontend is None and attached >= server.max_clients:
             raise Overloaded(
@@ -222,13 +222,15 @@ class Desk:
         who.bell_fd = fds.pop()
         who.pinned = who.frontend is not None or message.get("pinned") is True
         answer = {"op": "attached", **self._facts()}
-        return answer, [self._holdings.board_read_fd, self._holdings.batcher_bell.fd]
+        return answer, [self._resources.board_read_fd, self._resources.batcher_bell.fd]
 
     def _facts(self) -> dict[str, Any]:
-        return facts_of(self._holdings.plan, self._holdings.board.edition.get())
+        return facts_of(self._resources.plan, self._resources.board.edition.get())
 
-    def _lane(self, who: Attached, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        models = {model.spec.name: model for model in self._holdings.plan.models}
+    def _lane(
+        self, who: ClientConnection, message: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[int]]:
+        models = {model.spec.name: model for model in self._resources.plan.models}
         model = models.get(str(message.get("model", "")))
         if model is None:
             known = ", ".join(map(repr, models)) or "none"
@@ -237,41 +239,45 @@ class Desk:
             raise InvalidRequest("attach before asking for a lane")
         if who.frontend is None:
             check_descriptors("cannot open another lane")
-        own = [e for e in self._holdings.lanes.of_owner(who.owner) if e.model == model.entry]
+        own = [e for e in self._resources.lanes.of_owner(who.owner) if e.model == model.entry]
         if own and own[0].handed:
             raise InvalidRequest(f"this client has a lane to model {model.spec.name!r} already")
         # One may stand already: of a model that has moved.
-        entry = own[0] if own else self._staff.open_lane(who, model, handed=True)
+        entry = own[0] if own else self._process_fleet.open_lane(who, model, handed=True)
         entry.handed = True
         self._short_of = ""
         answer = {"op": "lane", **lane_form(entry), "facts": model_facts(model)}
         return answer, [entry.fd]
 
-    def _left(self, who: Attached, message: dict[str, Any]) -> None:
+    def _left(self, who: ClientConnection, message: dict[str, Any]) -> None:
         """Nobody waits for an answer, so that there is none to a lane that it does not have. By
         serial: of one it was evicted from, the number may be that of another lane of its own."""
-        for entry in self._holdings.lanes.of_owner(who.owner):
+        for entry in self._resources.lanes.of_owner(who.owner):
             if entry.serial == message.get("serial") and entry.moved and entry.handed:
                 entry.left = True
 
     def _batches(self) -> tuple[dict[str, Any], list[int]]:
         """The flight recorder itself, and the names of what its rows have numbers of."""
-        meters = self._holdings.meters
-        answer = {"op": "batches", "workers": meters.seat_names(), "models": meters.model_names()}
-        return answer, [self._holdings.recorder_read_fd]
+        meters = self._resources.meters
+        answer = {
+            "op": "batches",
+            "workers": meters.worker_slot_names(),
+            "models": meters.model_names(),
+        }
+        return answer, [self._resources.recorder_read_fd]
 
-    def drop(self, who: Attached) -> None:
+    def drop(self, who: ClientConnection) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""
-        for entry in self._holdings.lanes.of_owner(who.owner):
-            self._staff.retire_lane(entry)
+        for entry in self._resources.lanes.of_owner(who.owner):
+            self._process_fleet.retire_lane(entry)
         if who in self.local:
             self.local.remove(who)
         who.close()
 
 
-def attached_frontend(owner: str, channel: Channel, index: int) -> Attached:
+def attached_frontend(owner: str, channel: Channel, index: int) -> ClientConnection:
     """A front end as a client: it asks over the channel it was started with."""
-    return Attached(owner, channel, None, -1, index)
+    return ClientConnection(owner, channel, None, -1, index)
 
 
 def _error(exc: Exception) -> dict[str, Any]:
@@ -293,7 +299,7 @@ def _sent(channel: Channel, answer: dict[str, Any], fds: list[int]) -> bool:
     return True
 
 
-def _check_operator(who: Attached, what: str, *, told: bool = True) -> None:
+def _check_operator(who: ClientConnection, what: str, *, told: bool = True) -> None:
     """Raise unless the caller may tell the pool what to do, as the kernel knows him.
 
     told: it stands in the log who asked; of a refusal it always does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchpool.supervisor.resources.lane_table import LaneBook
+from batchpool.supervisor.resources.lane_table import LaneTable
 
 _REAP_GRACE_NS = 1_000_000_000  # how long clients get to take their last completions
 _QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be published yet
@@ -14,7 +14,7 @@ class Drain:
     batcher_done: whether the batcher said that it holds no row.
     """
 
-    def __init__(self, lanes: LaneBook) -> None:
+    def __init__(self, lanes: LaneTable) -> None:
         self._lanes = lanes
         self._turn = 0
         self.begin()

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from batchpool.supervisor.children.worker_slot import Seat
-from batchpool.supervisor.fleet.processes import Staff
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.resources.resources import PoolResources
 
 
-def headline(holdings: Holdings, staff: Staff, reload: str = "", last_reload: str = "") -> str:
+def headline(
+    resources: PoolResources, process_fleet: ProcessFleet, reload: str = "", last_reload: str = ""
+) -> str:
     """What the pool does now: loads, serves (and what it lacks), or drains; and reloads.
 
     reload: what a reload does now, "" for none. last_reload: how the last one ended.
     """
-    if staff.stopping or staff.closed:
-        rows = sum(entry.claimed() for entry in holdings.lanes)
+    if process_fleet.stopping or process_fleet.closed:
+        rows = sum(entry.claimed() for entry in resources.lanes)
         text = f"draining: {_count(rows, 'row')} under way"
-        return text if staff.stopping else text + _reload(reload, last_reload)
-    models = {entry: model.spec.name for entry, model in holdings.plan.entries.items()}
-    seats = [seat for seat in staff.workers.seats if seat.model in models]
-    cold = [seat for seat in seats if not seat.ready]
-    workers = len(seats)
+        return text if process_fleet.stopping else text + _reload(reload, last_reload)
+    models = {entry: model.spec.name for entry, model in resources.plan.entries.items()}
+    worker_slots = [
+        worker_slot
+        for worker_slot in process_fleet.workers.worker_slots
+        if worker_slot.model in models
+    ]
+    cold = [worker_slot for worker_slot in worker_slots if not worker_slot.ready]
+    workers = len(worker_slots)
     warm = f"{workers - len(cold)} of {workers} workers" if cold else _count(workers, "worker")
-    if not staff.was_ready:
+    if not process_fleet.was_ready:
         if not cold:
             return "starting the front ends"
         return f"loading {models[cold[0].model]} on {_place(cold[0])}; {warm} warm"
     text = f"serving {_count(len(models), 'model')}, {warm}"
-    lacking = [name for i, name in models.items() if not holdings.board.serves(i)]
+    lacking = [name for i, name in models.items() if not resources.board.serves(i)]
     if lacking:
         text += f"; no worker for {', '.join(lacking)}"
-    if staff.batcher is None or holdings.board.stalled.get():
+    if process_fleet.batcher is None or resources.board.stalled.get():
         text += "; the batcher stands still"
     return text + _reload(reload, last_reload)
 
@@ -40,9 +46,9 @@ def _reload(reload: str, last: str) -> str:
     return f"; last reload {last}" if last.startswith("failed") else ""
 
 
-def _place(seat: Seat) -> str:
-    gpu = seat.plan.cuda_visible
-    return seat.plan.device if gpu is None else f"GPU {gpu}"
+def _place(worker_slot: WorkerSlot) -> str:
+    gpu = worker_slot.plan.cuda_visible
+    return worker_slot.plan.device if gpu is None else f"GPU {gpu}"
 
 
 def _count(number: int, what: str) -> str:

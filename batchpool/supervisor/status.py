@@ -8,23 +8,25 @@ from typing import Any
 
 from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.totals import Histogram, Totals
-from batchpool.shm.heartbeat import Pulse
-from batchpool.supervisor.children.child import Child, Post
-from batchpool.supervisor.fleet.processes import Staff
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.shm.heartbeat import Heartbeats
+from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.resources.resources import PoolResources
 
 _SILENT_S = 1.0  # without a stamp, which comes at least every quarter of a second
 
 
-def compose(holdings: Holdings, staff: Staff, started_ns: int) -> dict[str, Any]:
+def compose(
+    resources: PoolResources, process_fleet: ProcessFleet, started_ns: int
+) -> dict[str, Any]:
     """Plain values for JSON, from what stands in shared memory: nobody is asked."""
     now_ns = time.monotonic_ns()
-    plan = holdings.plan
-    board = holdings.board
-    totals = holdings.meters.totals()
+    plan = resources.plan
+    board = resources.board
+    totals = resources.meters.totals()
     models = {}
     for index, model in plan.entries.items():
-        lanes_of = [e for e in holdings.lanes if e.model == index and not e.closing]
+        lanes_of = [e for e in resources.lanes if e.model == index and not e.closing]
         models[model.spec.name] = {
             "ready": board.serves(index),
             "workers": f"{int(board.serving[index])}/{len(model.workers)}",
@@ -36,20 +38,20 @@ def compose(holdings: Holdings, staff: Staff, started_ns: int) -> dict[str, Any]
     lanes = [
         {
             "lane": entry.number,
-            "model": staff.entries[entry.model].spec.name,
+            "model": process_fleet.entries[entry.model].spec.name,
             "owner": entry.owner,
             "slots": entry.layout.slots,
             "claimed": entry.claimed(),
             "bytes": entry.layout.total_bytes,
         }
-        for entry in holdings.lanes
+        for entry in resources.lanes
     ]
     return {
         "state": PoolState(board.state.get()).name.lower(),
         "url": plan.url,
         "socket": plan.socket,
         "uptime_s": round((now_ns - started_ns) / 1e9, 1),
-        "processes": _processes(staff, holdings.pulse, now_ns),
+        "processes": _processes(process_fleet, resources.pulse, now_ns),
         "models": models,
         "lanes": lanes,
     }
@@ -108,7 +110,7 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 0.0
 
 
-def _processes(staff: Staff, pulse: Pulse, now_ns: int) -> list[dict[str, Any]]:
+def _processes(process_fleet: ProcessFleet, pulse: Heartbeats, now_ns: int) -> list[dict[str, Any]]:
     """progress_age_s: since the last stamp of a watched process; None before its first."""
     rows = [
         {
@@ -119,20 +121,27 @@ def _processes(staff: Staff, pulse: Pulse, now_ns: int) -> list[dict[str, Any]]:
             "last_error": "",
         }
     ]
-    watched = [_row(staff.batcher_post, staff.batcher)]
-    for post, child in zip(staff.frontend_posts, staff.frontends, strict=True):
+    watched = [_row(process_fleet.batcher_post, process_fleet.batcher)]
+    for post, child in zip(process_fleet.frontend_posts, process_fleet.frontends, strict=True):
         watched.append(_row(post, child))
-    for number, (row, child) in enumerate(zip(watched, staff.watched(), strict=True)):
+    for number, (row, child) in enumerate(zip(watched, process_fleet.watched(), strict=True)):
         last_ns = None if child is None else pulse.last_ns(number, child.started_ns)
         age_s = row["progress_age_s"] = (
             None if last_ns is None else round(max(0, now_ns - last_ns) / 1e9, 2)
         )
         if row["state"] in ("running", "serving") and (age_s or 0) > _SILENT_S:
             row["state"] = "not answering"
-    return [*rows, *watched, *(_row(seat.post, seat.child, seat.name) for seat in staff.workers)]
+    return [
+        *rows,
+        *watched,
+        *(
+            _row(worker_slot.post, worker_slot.child, worker_slot.name)
+            for worker_slot in process_fleet.workers
+        ),
+    ]
 
 
-def _row(post: Post, child: Child | None, name: str = "") -> dict[str, Any]:
+def _row(post: ProcessSlot, child: Child | None, name: str = "") -> dict[str, Any]:
     state = "gone" if child is None else "killed" if child.condemned else child.state
     return {
         "name": name or post.name,

@@ -21,25 +21,25 @@ from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.shm.resource_errors import raise_descriptor_limit, text_of
 from batchpool.shm.ring import require_memory_order
 from batchpool.supervisor.children.child import Child
-from batchpool.supervisor.control_server import Desk, attached_frontend
+from batchpool.supervisor.control_server import ControlServer, attached_frontend
 from batchpool.supervisor.drain import Drain
-from batchpool.supervisor.fleet.processes import Staff
+from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.headline import headline
 from batchpool.supervisor.host.sd_notify import Notifier
-from batchpool.supervisor.host.service_status import Herald
+from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.host.signals import Signals
-from batchpool.supervisor.host.socket_activation import Activated
+from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.reload.controller import Reloading, Told
-from batchpool.supervisor.resources.client_connection import Attached
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.reload.controller import ReloadController, Told
+from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.resources import PoolResources
 from batchpool.supervisor.status import compose
 
 _LOG = logging.getLogger("batchpool.supervisor")
 _DEAF_NS = 1_000_000_000
 
 
-def run(plan: Plan, notifier: Notifier, activated: Activated, words: Sequence[str]) -> int:
+def run(plan: Plan, notifier: Notifier, activated: ActivatedSockets, words: Sequence[str]) -> int:
     """Serve a plan until a signal ends it; raises StartError when it cannot start.
 
     notifier: who is told of its state. activated: sockets it is not to open itself. words: the
@@ -65,51 +65,57 @@ class Supervisor:
         self,
         plan: Plan,
         notifier: Notifier,
-        activated: Activated,
+        activated: ActivatedSockets,
         words: Sequence[str],
         signals: Signals,
     ) -> None:
         self._signals = signals
         self._started_ns = time.monotonic_ns()
-        self._holdings = Holdings(plan, activated)
+        self._resources = PoolResources(plan, activated)
         self._poll = select.poll()
         self._fds: dict[int, Any] = {}
-        self._staff = Staff(self._holdings, self._watch, self._unwatch, time.monotonic_ns)
-        self._desk = Desk(self._holdings, self._staff, self._status, self)
-        self._herald = Herald(
+        self._process_fleet = ProcessFleet(
+            self._resources, self._watch, self._unwatch, time.monotonic_ns
+        )
+        self._control_server = ControlServer(
+            self._resources, self._process_fleet, self._status, self
+        )
+        self._service_status = ServiceStatus(
             notifier,
             plan.server,
             self._headline,
-            self._staff.standing,
+            self._process_fleet.standing,
             self._started_ns,
         )
-        self._edges: dict[int, Attached] = {}  # front end's pid -> it as a client
-        self._reloading = Reloading(
-            self._holdings, self._staff, self._herald, words,
+        self._edges: dict[int, ClientConnection] = {}  # front end's pid -> it as a client
+        self._reloading = ReloadController(
+            self._resources, self._process_fleet, self._service_status, words,
             self._watch, self._attached, time.monotonic_ns,
         )  # fmt: skip
-        self._drain = Drain(self._holdings.lanes)
+        self._drain = Drain(self._resources.lanes)
         self._given_up = False  # a front end left with requests under way
         self._deadline_ns = 0
         self._deaf_until_ns = 0  # to new clients
         self._register(self._signals.fileno(), "signals")
-        self._register(self._holdings.control.sock.fileno(), "control")
+        self._register(self._resources.control.sock.fileno(), "control")
 
     def _register(self, fd: int, what: Any) -> None:
         self._fds[fd] = what
         self._poll.register(fd, select.POLLIN)
 
-    def _attached(self) -> list[Attached]:
+    def _attached(self) -> list[ClientConnection]:
         """Every client that may have lanes."""
-        return [who for who in (*self._edges.values(), *self._desk.local) if who.bell_fd >= 0]
+        return [
+            who for who in (*self._edges.values(), *self._control_server.local) if who.bell_fd >= 0
+        ]
 
     def _forget(self, fd: int) -> None:
         if self._fds.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def _status(self) -> dict[str, Any]:
-        status = compose(self._holdings, self._staff, self._started_ns)
-        if self._staff.closed and self._drain.is_over(time.monotonic_ns()):
+        status = compose(self._resources, self._process_fleet, self._started_ns)
+        if self._process_fleet.closed and self._drain.is_over(time.monotonic_ns()):
             status["state"] = "drained"
         reloading = self._reloading
         return {
@@ -120,46 +126,46 @@ class Supervisor:
 
     def _headline(self) -> str:
         reloading = self._reloading
-        return headline(self._holdings, self._staff, reloading.state(), reloading.last)
+        return headline(self._resources, self._process_fleet, reloading.state(), reloading.last)
 
     # -- the loop -----------------------------------------------------------------------
 
     def run(self) -> int:
-        if self._holdings.leftovers:
-            _LOG.info("removed %d segments of dead pools", len(self._holdings.leftovers))
-        plan = self._holdings.plan
-        self._holdings.board.state.set(int(PoolState.STARTING))
+        if self._resources.leftovers:
+            _LOG.info("removed %d segments of dead pools", len(self._resources.leftovers))
+        plan = self._resources.plan
+        self._resources.board.state.set(int(PoolState.STARTING))
         names = ", ".join(f"{m.spec.name} ({len(m.workers)} workers)" for m in plan.models)
         _LOG.info("loading %s", names)
-        self._staff.start_all()
+        self._process_fleet.start_all()
         while True:
-            due_ns = min(self._staff.tick(), self._herald.tick(time.monotonic_ns()))
-            if self._staff.stopping:
+            due_ns = min(self._process_fleet.tick(), self._service_status.tick(time.monotonic_ns()))
+            if self._process_fleet.stopping:
                 status = self._end_of_drain()
                 if status is not None:
                     return status
                 due_ns = min(due_ns, time.monotonic_ns() + 20_000_000, self._deadline_ns)
-            elif not self._staff.was_ready and self._staff.all_serve():
+            elif not self._process_fleet.was_ready and self._process_fleet.all_serve():
                 self._announce_ready()
             self._reloading.tick()
             self._keep_ledger()
             self._wait(due_ns)
 
     def _keep_ledger(self) -> None:
-        holdings, staff = self._holdings, self._staff
-        posts = [staff.batcher_post, *staff.frontend_posts]
+        resources, process_fleet = self._resources, self._process_fleet
+        posts = [process_fleet.batcher_post, *process_fleet.frontend_posts]
         served = {
             entry: model.spec.name
-            for entry, model in staff.entries.items()
-            if entry in holdings.plan.entries or holdings.meters.alive[entry]
+            for entry, model in process_fleet.entries.items()
+            if entry in resources.plan.entries or resources.meters.alive[entry]
         }
-        holdings.ledger.look(
+        resources.ledger.look(
             self._started_ns,
-            holdings.board,
+            resources.board,
             served,
-            list(zip(posts, staff.watched(), strict=True)),
-            staff.workers,
-            holdings.lanes,
+            list(zip(posts, process_fleet.watched(), strict=True)),
+            process_fleet.workers,
+            resources.lanes,
             time.monotonic_ns(),
         )
 
@@ -167,7 +173,7 @@ class Supervisor:
         now_ns = time.monotonic_ns()
         if 0 < self._deaf_until_ns <= now_ns:
             self._deaf_until_ns = 0
-            self._register(self._holdings.control.sock.fileno(), "control")
+            self._register(self._resources.control.sock.fileno(), "control")
         timeout_ms = max(0.0, (due_ns - now_ns) / 1e6)
         ready = self._poll.poll(timeout_ms)
         # Before any death is judged: one signal may have gone to the whole group.
@@ -180,23 +186,23 @@ class Supervisor:
                 self._accept()
             elif isinstance(what, Child):
                 self._child_event(what, fd)
-            elif isinstance(what, Attached):
+            elif isinstance(what, ClientConnection):
                 self._client_event(what, fd)
         survey = self._reloading.survey
-        for child in (*self._staff.everybody(), *([] if survey is None else [survey])):
+        for child in (*self._process_fleet.everybody(), *([] if survey is None else [survey])):
             if child.pidfd < 0 and child.is_gone():
                 self._gone(child)
 
     def _announce_ready(self) -> None:
-        self._staff.was_ready = True
-        self._holdings.board.state.set(int(PoolState.READY))
-        plan = self._holdings.plan
+        self._process_fleet.was_ready = True
+        self._resources.board.state.set(int(PoolState.READY))
+        plan = self._resources.plan
         names = ", ".join(m.spec.name for m in plan.models)
         took_s = (time.monotonic_ns() - self._started_ns) / 1e9
-        urls = self._holdings.activated.urls or [plan.url]
+        urls = self._resources.activated.urls or [plan.url]
         _LOG.info("ready after %.1f s: %s serves %s", took_s, ", ".join(urls), names)
         _LOG.info("local clients: %s", plan.socket)
-        self._herald.ready(time.monotonic_ns())
+        self._service_status.ready(time.monotonic_ns())
 
     # -- children -----------------------------------------------------------------------
 
@@ -205,8 +211,8 @@ class Supervisor:
             self._register(child.pidfd, child)
         self._register(child.channel.fileno(), child)
         if child.role == "frontend":
-            index = self._staff.frontends.index(child)
-            owner = self._staff.owner_of(child)
+            index = self._process_fleet.frontends.index(child)
+            owner = self._process_fleet.owner_of(child)
             self._edges[child.pid] = attached_frontend(owner, child.channel, index)
 
     def _unwatch(self, child: Child) -> None:
@@ -236,16 +242,16 @@ class Supervisor:
                 child.condemn(f"could not be understood: {exc}")
                 return
             if child.role == "worker":
-                self._staff.workers.says(child, message)
+                self._process_fleet.workers.says(child, message)
             elif child.role == "survey":
                 self._reloading.survey_says(message)
             elif child.role == "frontend":
                 if message["op"] == "serving":
                     child.state = "serving"
-                    self._staff.tell_facts(child)  # as they are now; it asked a while ago
+                    self._process_fleet.tell_facts(child)  # as they are now; it asked a while ago
                     if child.post.restarts:
                         _LOG.info("%s (pid %d) serves again", child.post.name, child.pid)
-                elif not self._desk.handle(self._edges[child.pid], message, fds):
+                elif not self._control_server.handle(self._edges[child.pid], message, fds):
                     child.condemn("could not be answered")
             else:
                 self._batcher_says(child, message)
@@ -257,11 +263,11 @@ class Supervisor:
             if batcher.post.restarts:
                 _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
         elif op == "lane_closed":
-            self._staff.lane_closed(message["lane"])
+            self._process_fleet.lane_closed(message["lane"])
         elif op == "idle":
-            self._staff.workers.idle(message["worker"], message["turn"])
+            self._process_fleet.workers.idle(message["worker"], message["turn"])
         elif op == "worker_handled":
-            self._staff.workers.handled(message["worker"])
+            self._process_fleet.workers.handled(message["worker"])
         elif op == "drained":
             self._drain.batcher_says(message["turn"], message["empty"])
 
@@ -269,7 +275,7 @@ class Supervisor:
         if child.role == "frontend":
             edge = self._edges.pop(child.pid, None)
             if edge is not None:
-                self._desk.drop(edge)
+                self._control_server.drop(edge)
             if child.process.returncode == EXIT_GAVE_UP:
                 self._given_up = True
         if child.role == "survey":
@@ -277,16 +283,16 @@ class Supervisor:
             self._reloading.survey_gone(child)
             child.close()
         else:
-            self._staff.on_gone(child)
+            self._process_fleet.on_gone(child)
 
     # -- local clients ------------------------------------------------------------------
 
     def _accept(self) -> None:
         try:
-            who = self._desk.accept()
+            who = self._control_server.accept()
         except OSError as exc:  # they wait, and are looked at again later, not in circles
             _LOG.error("no client can be taken: %s", text_of(exc))
-            self._forget(self._holdings.control.sock.fileno())
+            self._forget(self._resources.control.sock.fileno())
             self._deaf_until_ns = time.monotonic_ns() + _DEAF_NS
             return
         if who is not None:
@@ -294,14 +300,14 @@ class Supervisor:
             if who.pidfd >= 0:
                 self._register(who.pidfd, who)
 
-    def _client_event(self, who: Attached, fd: int) -> None:
+    def _client_event(self, who: ClientConnection, fd: int) -> None:
         # The pidfd is readable when the process has died, even if a forked child of it still
         # holds the socket.
-        if fd == who.pidfd or not self._desk.hear(who):
+        if fd == who.pidfd or not self._control_server.hear(who):
             self._forget(who.channel.fileno())
             if who.pidfd >= 0:
                 self._forget(who.pidfd)
-            self._desk.drop(who)
+            self._control_server.drop(who)
 
     # -- what operators ask -------------------------------------------------------------
 
@@ -319,23 +325,25 @@ class Supervisor:
 
         Asking for what is so already changes nothing.
         """
-        if self._staff.stopping or not self._staff.was_ready:
-            raise NotReady(f"the pool is {'stopping' if self._staff.stopping else 'loading'}")
-        if on and not self._staff.closed:
+        if self._process_fleet.stopping or not self._process_fleet.was_ready:
+            raise NotReady(
+                f"the pool is {'stopping' if self._process_fleet.stopping else 'loading'}"
+            )
+        if on and not self._process_fleet.closed:
             _LOG.info("draining: no new requests until `batchpool drain --undo`")
-            self._staff.closed = True
+            self._process_fleet.closed = True
             self._close_gates()
-        elif on is False and self._staff.closed:
+        elif on is False and self._process_fleet.closed:
             _LOG.info("taking requests again")
-            self._staff.closed = False
-            self._holdings.board.state.set(int(PoolState.READY))
-            self._staff.drain(0)
-        over = self._staff.closed and self._drain.is_over(time.monotonic_ns())
-        return self._staff.closed, over, self._drain.rows()
+            self._process_fleet.closed = False
+            self._resources.board.state.set(int(PoolState.READY))
+            self._process_fleet.drain(0)
+        over = self._process_fleet.closed and self._drain.is_over(time.monotonic_ns())
+        return self._process_fleet.closed, over, self._drain.rows()
 
     def _close_gates(self) -> None:
-        self._holdings.board.state.set(int(PoolState.DRAINING))
-        self._staff.drain(self._drain.begin())
+        self._resources.board.state.set(int(PoolState.DRAINING))
+        self._process_fleet.drain(self._drain.begin())
 
     # -- the end ------------------------------------------------------------------------
 
@@ -344,32 +352,32 @@ class Supervisor:
             if is_reload:
                 _LOG.info("%s: reload", name)
                 self._reloading.ask()
-            elif not self._staff.stopping:
+            elif not self._process_fleet.stopping:
                 self._stop(name)
             else:
                 _LOG.warning("%s again: stopping at once", name)
                 self._deadline_ns = 0
 
     def _stop(self, name: str) -> None:
-        drain_s = self._holdings.plan.server.drain_s
+        drain_s = self._resources.plan.server.drain_s
         _LOG.info("%s: accepted requests get %g s to finish", name, drain_s)
-        self._staff.stopping = True
+        self._process_fleet.stopping = True
         self._deadline_ns = time.monotonic_ns() + int(drain_s * 1e9)
         self._close_gates()
-        self._herald.stopping()
+        self._service_status.stopping()
         self._reloading.stop()
         # Connections that nobody will accept any more are refused at once; those to a socket of
         # systemd's wait there for the next pool.
-        self._holdings.close_listeners()
-        self._staff.stop_frontends()
+        self._resources.close_listeners()
+        self._process_fleet.stop_frontends()
 
     def _end_of_drain(self) -> int | None:
         """The exit status once everything is answered or the time is up; None before."""
         now_ns = time.monotonic_ns()
-        answered = self._drain.batcher_done and not any(self._staff.frontends)
+        answered = self._drain.batcher_done and not any(self._process_fleet.frontends)
         over = answered and self._drain.is_over(now_ns)
         left = self._drain.rows()
-        if self._given_up and not any(self._staff.frontends):
+        if self._given_up and not any(self._process_fleet.frontends):
             _LOG.error("stopped with requests under way: they were given up, their time was up")
             return 1
         if over and not left:
@@ -388,12 +396,12 @@ class Supervisor:
 
     def close(self) -> None:
         """End every child, let everything go. Also after a failed start."""
-        self._holdings.board.state.set(int(PoolState.STOPPED))
-        self._staff.kill_all()
+        self._resources.board.state.set(int(PoolState.STOPPED))
+        self._process_fleet.kill_all()
         self._reloading.close()
         for edge in self._edges.values():
             edge.close()
-        for who in list(self._desk.local):
+        for who in list(self._control_server.local):
             who.close()
-        self._holdings.close()
+        self._resources.close()
         logging.shutdown()

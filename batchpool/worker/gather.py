@@ -14,7 +14,7 @@ from batchpool.shm.lane import Lane
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """The rows start..stop of a batch, all from one lane."""
 
     lane: Lane
@@ -24,19 +24,19 @@ class Part:
     stop: int
 
 
-def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Part]:
+def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[BatchPart]:
     """Split rows, sorted by lane, into one part a lane. KeyError: a lane is not mapped here."""
     n = len(numbers)
     if numbers[0] == numbers[-1]:  # sorted, so all are alike
-        return [Part(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
+        return [BatchPart(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), n]
     return [
-        Part(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
+        BatchPart(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
         for a, b in itertools.pairwise(cuts)
     ]
 
 
-def count_extents(parts: Sequence[Part]) -> int:
+def count_extents(parts: Sequence[BatchPart]) -> int:
     """How many runs of neighbouring slots the batch has: the copies a transfer needs."""
     return sum(
         1
@@ -47,7 +47,7 @@ def count_extents(parts: Sequence[Part]) -> int:
 
 
 def load_input(
-    parts: Sequence[Part],
+    parts: Sequence[BatchPart],
     name: str,
     *,
     parameter: bool = False,
@@ -96,11 +96,11 @@ def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) ->
         np.take(column.values, where, axis=0, out=rows, mode="clip")
 
 
-def _column(part: Part, name: str, parameter: bool) -> TensorColumn:
+def _column(part: BatchPart, name: str, parameter: bool) -> TensorColumn:
     return (part.lane.parameters if parameter else part.lane.inputs)[name]
 
 
-def store_output(parts: Sequence[Part], name: str, rows: Array | list[Array]) -> None:
+def store_output(parts: Sequence[BatchPart], name: str, rows: Array | list[Array]) -> None:
     """Write one output of the batch into its slots: an array, or one array a row."""
     for part in parts:
         column = part.lane.outputs[name]

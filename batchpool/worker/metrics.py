@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from batchpool.core.layout.states import Outcome
+from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.metrics.table import BLOCKS, metric_of
 
 _BLOCK = BLOCKS["worker"]
 _TIMES = metric_of("worker_compute_seconds").bounds
 _SUM = len(_TIMES) + 1
-_BATCHES = _BLOCK.word("worker_batches_total", Outcome.OK.name.lower()) - int(Outcome.OK)
+_BATCHES = _BLOCK.word("worker_batches_total", BatchOutcome.OK.name.lower()) - int(BatchOutcome.OK)
 _ROWS_OK = _BLOCK.word("worker_rows_total", "ok")
 _ROWS_FAILED = _BLOCK.word("worker_rows_total", "failed")
 GATHER = _BLOCK.word("worker_gather_seconds")
@@ -18,7 +18,7 @@ COMPUTE = _BLOCK.word("worker_compute_seconds")
 SCATTER = _BLOCK.word("worker_scatter_seconds")
 
 
-class WorkerMeter:
+class WorkerMetrics:
     """One worker's block of words, beginning at `at` of cells; by itself, in no pool's meters."""
 
     def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
@@ -31,7 +31,7 @@ class WorkerMeter:
         self.cells[phase + bisect_left(_TIMES, time_ns)] += 1
         self.cells[phase + _SUM] += time_ns
 
-    def ran(self, outcome: Outcome, rows: int, failed: int) -> None:
+    def ran(self, outcome: BatchOutcome, rows: int, failed: int) -> None:
         """A batch is over. failed: how many of its rows got an error."""
         self.cells[_BATCHES + outcome] += 1
         self.cells[_ROWS_OK] += rows - failed

@@ -20,7 +20,7 @@ IN_PLACE = object()
 
 
 @dataclass
-class Answers:
+class CheckedOutputs:
     """Outputs of the real rows, ready to be stored; failed rows {row: why}.
 
     An output is an array [rows, *row shape] or a list of one array a row.
@@ -36,7 +36,7 @@ def check_answers(
     n: int,
     sizes: Mapping[str, Array | None],
     rows: int | None = None,
-) -> Answers:
+) -> CheckedOutputs:
     """Check one call's return value: n rows, of which the first `rows` are real (default: all).
 
     What was answered for padding is dropped unseen. sizes: the inputs' dynamic sizes, at least
@@ -53,7 +53,7 @@ def check_answers(
         if name not in declared:
             raise ModelError(f"model {spec.name!r} returned an undeclared output {name!r}")
     named = _named_sizes(spec, sizes)
-    answers = Answers()
+    answers = CheckedOutputs()
     for tensor in spec.outputs:
         if tensor.name not in found:
             raise ModelError(f"model {spec.name!r} returned no output {tensor.name!r}")

@@ -28,13 +28,13 @@ from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import map_checked
-from batchpool.shm.stats.counters import Meters
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.stats.counters import Counters
+from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.cpu import make_runner
 from batchpool.worker.declaration import check_declaration
 from batchpool.worker.describe import load_class
 from batchpool.worker.device_errors import MustRestart
-from batchpool.worker.metrics import WorkerMeter
+from batchpool.worker.metrics import WorkerMetrics
 from batchpool.worker.padding import Padding
 from batchpool.worker.warm_up import warm_up, warm_up_rows
 from batchpool.worker.worker import Worker, describe_error
@@ -54,10 +54,10 @@ class WorkerProcess:
         self.spec = ModelSpec.from_wire(message["spec"])
         layout = worker_layout(message["max_batch"], message["max_lanes"])
         segment_fd, bell_fd, batcher_fd, meters_fd = fds
-        self._records = Records(map_checked(segment_fd, layout), layout)
-        meters = Meters(meters_fd, message["frontends"])
+        self._records = WorkerSegment(map_checked(segment_fd, layout), layout)
+        meters = Counters(meters_fd, message["frontends"])
         row = message["row"]
-        self._meter = WorkerMeter(meters.cells, meters.place("worker", row)) if row >= 0 else None
+        self._meter = WorkerMetrics(meters.cells, meters.place("worker", row)) if row >= 0 else None
         close_all((segment_fd, meters_fd))
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)

@@ -1,7 +1,7 @@
 """The worker's core: take batch records, run the model, write the outputs into the lanes.
 
 `Worker.step()` launches the next record if there is one and room in flight, else finishes
-the oldest in flight. What runs a batch is a `Runner` (worker/backends/cpu.py): the numpy and torch
+the oldest in flight. What runs a batch is a `Backend` (worker/backends/cpu.py): the numpy and torch
 roads on the CPU and the CUDA streams look the same from here.
 """
 
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from batchpool.core.errors import PoolError, Status
-from batchpool.core.layout.states import Outcome
+from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
 from batchpool.shm.lane import Lane, Origin
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import (
     FAILURES_IN_A_ROW_MOST,
     MustRestart,
     is_device_broken,
     is_out_of_memory,
 )
-from batchpool.worker.gather import Part, count_extents, load_input, parts_of, store_output
-from batchpool.worker.metrics import COMPUTE, GATHER, SCATTER, WorkerMeter
-from batchpool.worker.outputs import Answers, check_answers
+from batchpool.worker.gather import BatchPart, count_extents, load_input, parts_of, store_output
+from batchpool.worker.metrics import COMPUTE, GATHER, SCATTER, WorkerMetrics
+from batchpool.worker.outputs import CheckedOutputs, check_answers
 from batchpool.worker.padding import Padding
 
 _LOG = logging.getLogger("batchpool.worker")
 _MESSAGE_CHARS = 2000
 
 
-class Runner(Protocol):
+class Backend(Protocol):
     """Runs batches of one model. `launch` may return before the work is done.
 
     depth: batches in flight. gathers: batches are best put together in its own `room`.
@@ -56,7 +56,9 @@ class Runner(Protocol):
     def room(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
         """Where the next launch's input [n, *row shape] is to be put together."""
 
-    def fetch(self, tensor: Tensor, parts: Sequence[Part], n: int, padding: Array | None) -> Any:
+    def fetch(
+        self, tensor: Tensor, parts: Sequence[BatchPart], n: int, padding: Array | None
+    ) -> Any:
         """An input of the next launch, n rows of which padding [1, *row shape] fills the end;
         None: it does not pay here."""
 
@@ -66,7 +68,7 @@ class Runner(Protocol):
         inputs: dict[str, Any],
         sizes: dict[str, Array | None],
         views: bool,
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
     ) -> Any:
         """Start a batch on its inputs [n, ...], of which the first `rows` are no padding.
 
@@ -78,7 +80,7 @@ class Runner(Protocol):
 
 
 @dataclass
-class Flight:
+class LaunchedBatch:
     """A batch that was launched: `rows` rows, padded to n. sizes: [n, dynamic dims].
 
     loaded_ns: its inputs stood; computed_ns: the model's outputs did. 0 before that.
@@ -86,7 +88,7 @@ class Flight:
 
     record: int
     token: int
-    parts: list[Part]
+    parts: list[BatchPart]
     rows: int
     n: int
     sizes: dict[str, Array | None]
@@ -106,16 +108,16 @@ class Worker:
     def __init__(
         self,
         spec: ModelSpec,
-        records: Records,
-        runner: Runner,
+        records: WorkerSegment,
+        runner: Backend,
         ring_batcher: Callable[[], None],
         clock_ns: Callable[[], int],
         padding: Padding | None = None,
         number: int = 0,
-        meter: WorkerMeter | None = None,
+        meter: WorkerMetrics | None = None,
     ) -> None:
         self.spec = spec
-        self._meter = WorkerMeter() if meter is None else meter
+        self._meter = WorkerMetrics() if meter is None else meter
         self._number, self._pid = number, os.getpid()
         self.lanes: dict[int, Lane] = {}
         self._records = records
@@ -125,7 +127,7 @@ class Worker:
         self._padding = padding
         self._sq = records.sq_consumer()
         self._cq = records.cq_producer()
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[LaunchedBatch] = deque()
         self._failures = 0
 
     def add_lane(self, number: int, serial: int, lane: Lane, *, adopt: bool = False) -> None:
@@ -161,7 +163,7 @@ class Worker:
         self._flights.append(self._launch(entry & 0xFFFFFFFF))
         return True
 
-    def _launch(self, record: int) -> Flight:
+    def _launch(self, record: int) -> LaunchedBatch:
         records = self._records
         rows = int(records.n[record])
         token = int(records.token[record])
@@ -175,7 +177,7 @@ class Worker:
         )
         records.extents[record] = count_extents(parts)
         n = rows if self._padding is None else self._padding.size_for(rows)
-        flight = Flight(record, token, parts, rows, n, {}, None, None)
+        flight = LaunchedBatch(record, token, parts, rows, n, {}, None, None)
         try:
             inputs: dict[str, Array] = {}
             for tensor in self.spec.inputs:
@@ -191,7 +193,7 @@ class Worker:
         return flight
 
     def _load(
-        self, flight: Flight, tensor: Tensor, *, parameter: bool = False
+        self, flight: LaunchedBatch, tensor: Tensor, *, parameter: bool = False
     ) -> tuple[Any, Array | None]:
         """One input or parameter, padding included: [n, *row shape], sizes [n, dynamic dims]."""
         parts, name, runner = flight.parts, tensor.name, self._runner
@@ -215,7 +217,7 @@ class Worker:
     def _finish_oldest(self) -> None:
         flight = self._flights[0]
         failed: dict[int, str] | None = None
-        outcome, text = Outcome.OK, ""
+        outcome, text = BatchOutcome.OK, ""
         try:
             if flight.error is not None:
                 raise flight.error
@@ -230,34 +232,34 @@ class Worker:
             self._log(flight, exc, text)
             if is_device_broken(exc):
                 raise MustRestart(f"the device is broken: {text}") from exc
-            outcome = Outcome.NO_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
+            outcome = BatchOutcome.NO_MEMORY if is_out_of_memory(exc) else BatchOutcome.FAILED
             for part in flight.parts:
                 part.lane.write_status(part.slots, Status.MODEL_ERROR, text, self._origin(flight))
         if failed is not None:
             self._mark(flight, failed)
         wrong = flight.rows if failed is None else len(failed)
         self._publish(flight, outcome, wrong)
-        if outcome is Outcome.OK:
+        if outcome is BatchOutcome.OK:
             self._failures = 0
-        elif outcome is Outcome.FAILED:
+        elif outcome is BatchOutcome.FAILED:
             self._failures += 1
             if self._failures >= FAILURES_IN_A_ROW_MOST:
                 raise MustRestart(f"{self._failures} batches failed in a row: {text}")
 
-    def _log(self, flight: Flight, exc: BaseException, text: str) -> None:
+    def _log(self, flight: LaunchedBatch, exc: BaseException, text: str) -> None:
         batch, worker, pid = self._origin(flight)
         said = {"rows": flight.rows, "error": text, "model": self.spec.name}
         said |= {"batch": batch, "worker": worker, "worker_pid": pid}
         _LOG.warning("a batch of %(rows)d rows failed: %(error)s", said, exc_info=exc)
 
-    def _origin(self, flight: Flight) -> Origin:
+    def _origin(self, flight: LaunchedBatch) -> Origin:
         return flight.token, self._number, self._pid
 
-    def _store(self, flight: Flight, answers: Answers) -> None:
+    def _store(self, flight: LaunchedBatch, answers: CheckedOutputs) -> None:
         for name, rows in answers.outputs.items():
             store_output(flight.parts, name, rows)
 
-    def _mark(self, flight: Flight, failed: dict[int, str]) -> None:
+    def _mark(self, flight: LaunchedBatch, failed: dict[int, str]) -> None:
         for part in flight.parts:
             part.lane.status[part.slots] = int(Status.OK)
             for i in range(part.start, part.stop) if failed else ():
@@ -266,11 +268,11 @@ class Worker:
                     origin = self._origin(flight)
                     part.lane.write_status(slot, Status.MODEL_ERROR, failed[i], origin)
 
-    def _publish(self, flight: Flight, outcome: Outcome, failed: int) -> None:
+    def _publish(self, flight: LaunchedBatch, outcome: BatchOutcome, failed: int) -> None:
         """Outputs and statuses stand; `finished` says so, then the ring, then the bell."""
         records, record = self._records, flight.record
         now_ns = self._clock_ns()
-        if outcome is Outcome.OK:
+        if outcome is BatchOutcome.OK:
             self._meter.took(SCATTER, now_ns - flight.computed_ns)
         self._meter.ran(outcome, flight.rows, failed)
         records.end_ns[record] = now_ns
@@ -278,7 +280,7 @@ class Worker:
         records.fence()
         records.finished[record] = flight.token
         records.batches.set(records.batches.get() + 1)
-        if outcome is Outcome.OK:
+        if outcome is BatchOutcome.OK:
             records.good.set(records.good.get() + 1)
         records.rows.set(records.rows.get() + flight.rows)
         self._flights.popleft()

@@ -1,6 +1,6 @@
 """Tagged load while processes are killed and stopped; every request is accounted for.
 
-    python -m bench.chaos.__main__ [--seconds 600] [--rate 200] [--seed N] [--kills-only]
+    python -m bench.chaos [--seconds 600] [--rate 200] [--seed N] [--kills-only]
         [--scrapes-per-s 0] [--save FILE.json]
 
 A pool with two workers and two front ends gets `rate` requests per second, half of them over
@@ -130,7 +130,7 @@ def longest_gap_s(accounts: Sequence[Account]) -> float:
 # -- what is left -------------------------------------------------------------------------
 
 
-def holdings(served: Served) -> dict[str, Any]:
+def resources(served: Served) -> dict[str, Any]:
     """What must be the same before and after."""
     status = ask_status(served.socket)
     found = {
@@ -147,11 +147,11 @@ def holdings(served: Served) -> dict[str, Any]:
     }
 
 
-def await_holdings(served: Served, before: dict[str, Any]) -> dict[str, Any]:
+def await_resources(served: Served, before: dict[str, Any]) -> dict[str, Any]:
     """The holdings, once they are as before or time is up."""
     until_s = time.monotonic() + AFTERWARDS_S
     while True:
-        after = holdings(served)
+        after = resources(served)
         if after == before or time.monotonic() > until_s:
             return after
         time.sleep(0.1)
@@ -169,7 +169,7 @@ def run(
         beats = f"{folder}/beats"
         os.mkdir(beats)
         with serving(["bench.chaos.tagged:Tagged"], *FLAGS, env={BEATS: beats}, log=log) as served:
-            before = holdings(served)
+            before = resources(served)
             scrapes = Scrapes(served.port, scrapes_per_s) if scrapes_per_s else None
             if scrapes is not None:
                 scrapes.start()
@@ -180,7 +180,7 @@ def run(
                     scrapes.end()
                     record.faults += scrapes.faults
                     scraped = scrapes.rows()
-            after = await_holdings(served, before)
+            after = await_resources(served, before)
             counted = http_requests(served.port)
             pids = served.pids()
             served.process.terminate()

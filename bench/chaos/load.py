@@ -1,4 +1,4 @@
-"""The load of bench.chaos.__main__: processes that send tagged requests and account for every one.
+"""The load of bench.chaos: processes that send tagged requests and account for every one.
 
     python -m bench.chaos.load http|async|sync WHERE NUMBER RATE SECONDS
     python -m bench.chaos.load mortal SOCKET NUMBER

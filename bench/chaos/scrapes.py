@@ -61,7 +61,7 @@ class Scrapes(threading.Thread):
         self.join()
 
     def rows(self) -> dict[str, Any]:
-        """Of the table of bench.chaos.__main__."""
+        """Of the table of bench.chaos."""
         took = self._took_s or [0.0]
         return {
             "scrapes of /metrics": len(self._took_s),

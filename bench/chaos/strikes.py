@@ -1,4 +1,4 @@
-"""Kills and stops for bench.chaos.__main__: whom, how, and whether rows were RUNNING at that moment."""
+"""Kills and stops for bench.chaos: whom, how, and whether rows were RUNNING at that moment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Batching policies under many loads, in virtual time: the pool's own batcher, pretended workers.
 
-    python -m bench.policy.__main__ [--rows 20000] [--quick] [--processes 1] [--save FILE.json]
-    python -m bench.policy.__main__ --check
+    python -m bench.policy [--rows 20000] [--quick] [--processes 1] [--save FILE.json]
+    python -m bench.policy --check
 
 Fixed waits of 0, 5, 20 and 50 ms beside the adaptive policy, without and with a target for the
 99th percentile; models, loads and what is pretended: bench/policy/loads.py, policy_sim.py. Then
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.scheduler.decide import Limits
-from bench.policy.__main__ import fairness as policy_fairness
-from bench.policy.__main__ import sweep
-from bench.policy.__main__ import target as policy_target
-from bench.policy.__main__ import verdicts as policy_verdicts
+from bench.policy import fairness as policy_fairness
+from bench.policy import sweep
+from bench.policy import target as policy_target
+from bench.policy import verdicts as policy_verdicts
 from bench.policy.loads import SWEPT, Profile
 from bench.policy.simulation import Simulation
 from bench.policy.sweep import ADAPTIVE, MS, fixed

@@ -1,4 +1,4 @@
-"""Pictures of what bench.policy.__main__ saved: p99 and throughput over the load, one line per policy.
+"""Pictures of what bench.policy saved: p99 and throughput over the load, one line per policy.
 
     python -m bench.policy.plots FILE.json FOLDER
 

@@ -22,16 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.batcher.batcher import Batcher, ModelQueue
-from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, worker_layout
-from batchpool.core.layout.states import Gate, Reason
-from batchpool.core.layout.states import Outcome as BatchOutcome
+from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate
 from batchpool.core.scheduler.decide import NEVER_NS, Limits
 from batchpool.core.scheduler.fair_order import DEFAULT
 from batchpool.core.scheduler.queue import FIELDS, Field
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 from bench.policy.loads import I64, PROFILES, Profile
 
 STEP_NS = 30_000
@@ -99,7 +98,7 @@ class _Lane:
         self.lane = SimpleNamespace(
             state=np.zeros(rows, dtype=np.uint8),
             write_status=self._write_status,
-            gate=SimpleNamespace(get=lambda: Gate.CLOSED),
+            gate=SimpleNamespace(get=lambda: LaneGate.CLOSED),
         )
         self.running = 0
         self.came = _NO_ROWS
@@ -147,23 +146,23 @@ class _Lane:
         pass
 
 
-def _records() -> Records:
+def _records() -> WorkerSegment:
     """What a worker shares with the batcher; all its batches go well."""
     layout = worker_layout(max(profile.max_batch for profile in PROFILES.values()), 1)
     fd = create(layout, sealed=True)
-    records = Records(map_checked(fd, layout), layout)
+    records = WorkerSegment(map_checked(fd, layout), layout)
     os.close(fd)
     records.outcome[:] = int(BatchOutcome.OK)
     return records
 
 
-class _Worker(CrewMember):
+class _Worker(WorkerProxy):
     """The batcher's side of a worker, and the worker. What it measures is the pool's own."""
 
     def __init__(self, number: int, simulation: Simulation) -> None:
         super().__init__(number, 0, _records(), lambda: None)
         self.acknowledged[:] = True
-        self.done: list[tuple[float, Batch]] = []  # when seen, in order
+        self.done: list[tuple[float, DispatchedBatch]] = []  # when seen, in order
         self._busy_until_ns = 0.0
         self._simulation = simulation
 
@@ -173,21 +172,21 @@ class _Worker(CrewMember):
     def look_at_lanes(self, serials: I64) -> bool:
         return True
 
-    def prepare(self, rows: I64, reason: Reason, now_ns: int) -> Batch:
+    def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
         record = next(i for i in range(RECORDS) if i not in self.batches)
         self._token += 1
-        batch = Batch(record, self._token, rows, now_ns, rows.shape[1])
+        batch = DispatchedBatch(record, self._token, rows, now_ns, rows.shape[1])
         self.batches[record] = batch
         return batch
 
-    def publish(self, batch: Batch) -> None:
+    def publish(self, batch: DispatchedBatch) -> None:
         simulation = self._simulation
         simulation.batches.append(batch.size)
         start_ns = max(batch.sent_ns + simulation.way_ns, self._busy_until_ns)
         self._busy_until_ns = start_ns + simulation.time_ns(batch.size)
         self.done.append((self._busy_until_ns + simulation.way_ns, batch))
 
-    def finished(self) -> list[Batch]:
+    def finished(self) -> list[DispatchedBatch]:
         seen = [batch for at_ns, batch in self.done if at_ns <= self._simulation.now_ns]
         del self.done[: len(seen)]
         return seen

@@ -1,4 +1,4 @@
-"""Every policy under every load, simulated: the points of bench.policy.__main__.
+"""Every policy under every load, simulated: the points of bench.policy.
 
 A point is named by (profile, workers, shape, load, policy) and carries offered, rate, p50_ms,
 p99_ms, mean_batch, refused (and turned_away: those by the lane alone), missed, reasons.

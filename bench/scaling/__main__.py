@@ -1,8 +1,8 @@
 """What the pool adds to a bare loop, and how both scale with the GPUs; then the pool over HTTP.
 
-    python -m bench.scaling.__main__ [--gpus 1,2,4] [--only mlp,resnet,encoder,http] [--profile]
+    python -m bench.scaling [--gpus 1,2,4] [--only mlp,resnet,encoder,http] [--profile]
                             [--save FILE.json]
-    python -m bench.scaling.__main__ --devices cpu --quick     # a smoke test without a GPU
+    python -m bench.scaling --devices cpu --quick     # a smoke test without a GPU
 
 Models: the MLP of the examples, ResNet-50 on uint8 images, a six-layer encoder. Of each, in turns:
 

@@ -1,4 +1,4 @@
-"""The bare loop: the model without a pool, one process a GPU. A child of bench.scaling.__main__.
+"""The bare loop: the model without a pool, one process a GPU. A child of bench.scaling.
 
     python -m bench.scaling.bare WORKLOAD cuda:0|cpu ROWS.npy
 

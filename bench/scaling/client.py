@@ -1,4 +1,4 @@
-"""A local client that keeps a pool busy and checks what comes back. A child of bench.scaling.__main__.
+"""A local client that keeps a pool busy and checks what comes back. A child of bench.scaling.
 
     python -m bench.scaling.client WORKLOAD ROWS.npy ANSWERS.npy TOLERANCE NUMBER
 

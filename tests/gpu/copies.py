@@ -14,7 +14,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.core.tensors.spec import Dim, ModelSpec
 from batchpool.model import spec_of
-from batchpool.worker.backends.cuda import CudaRunner
+from batchpool.worker.backends.cuda import CudaBackend
 from batchpool.worker.warm_up import warm_up, warm_up_rows
 from tests.unit.worker.worker_bench import Bench
 
@@ -65,7 +65,7 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
     spec: ModelSpec = spec_of(model)
     loaded = model()
     loaded.load("cuda:0")
-    runner = CudaRunner(loaded, spec, "cuda:0", 8)
+    runner = CudaBackend(loaded, spec, "cuda:0", 8)
     if runner.graph_sizes:
         warm_up(spec, runner, warm_up_rows(loaded, spec), runner.graph_sizes)
         runner.transfer.copies.clear()

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import Status, TooLarge
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.slots import bound_of
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, Field
 from batchpool.core.tensors.spec import Array, Rows, check_rows
 from batchpool.shm.doorbell import Doorbell, Waiter
@@ -47,7 +47,7 @@ class Client:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
-        self.port = Port(_lane(task))
+        self.port = LaneClient(_lane(task))
         self.size = task["size"]
         self.rng = random.Random(task["seed"])
         self.bell, self.server = Doorbell(task["client_bell"]), Doorbell(task["server_bell"])
@@ -130,7 +130,7 @@ class Client:
             self.server.ring()
         return self.sent > before
 
-    def take(self, pending: Pending) -> None:
+    def take(self, pending: PendingRequest) -> None:
         rows, crcs = pending.tag
         found = self.port.result(pending)
         if found["crc"].tolist() != crcs:
@@ -162,7 +162,7 @@ class Server:
         self.waiting: list[tuple[int, int]] = []
         self.admitted(self.side.unfinished(), again=True)
         lane.generation.set(lane.generation.get() + 1)
-        self.side.open(Gate.OPEN)
+        self.side.open(LaneGate.OPEN)
         self.client.ring()
 
     def run(self) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class Server:
         self.admitted(self.side.admit())
         if self.waiting:
             group, self.waiting = self.waiting[:1], self.waiting[1:]
-            self.lane.state[self.echo(group)] = State.DONE  # and no entry for it
+            self.lane.state[self.echo(group)] = SlotState.DONE  # and no entry for it
         self.open(self.lane)
         # Let the client use some of those slots again, as many as its ring has room for,
         # while the entries of their former uses still wait.

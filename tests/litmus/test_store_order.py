@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
-from batchpool.client.lane_client import Port
+from batchpool.batcher.worker import WorkerProxy
+from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import Column, Layout, lane_layout, worker_layout
-from batchpool.core.layout.states import Gate, Reason
+from batchpool.core.layout.states import DispatchReason, LaneGate
 from batchpool.core.scheduler.queue import FIELDS, I64, Field
 from batchpool.core.tensors.spec import ModelSpec, Tensor, check_rows
 from batchpool.shm import ring
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import Segment, create, map_checked
-from batchpool.shm.worker_segment import Records
-from batchpool.worker.backends.cpu import HostRunner
+from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.worker.backends.cpu import CpuBackend
 from batchpool.worker.worker import Worker
 from tests.litmus.mutants import FENCE_MUTANTS, RING_MUTANTS, Mutant
 
@@ -155,11 +155,11 @@ def _keeps(order: list[str]) -> bool:
 # -- the client -----------------------------------------------------------------------------
 
 
-def new_port(order: list[str]) -> Port:
+def new_port(order: list[str]) -> LaneClient:
     layout = lane_layout(SPEC, 8)
     lane = Lane(SPEC, Recorded(layout, order), layout, lambda: order.append("fence"))
-    lane.gate.set(Gate.OPEN)
-    return Port(lane)
+    lane.gate.set(LaneGate.OPEN)
+    return LaneClient(lane)
 
 
 def rows_of(n: int) -> Any:
@@ -210,7 +210,7 @@ def test_a_cancel_word_stands_before_its_count() -> None:
 # -- the batcher ----------------------------------------------------------------------------
 
 
-def batchers_lane(port: Port, order: list[str]) -> AdmittedLane:
+def batchers_lane(port: LaneClient, order: list[str]) -> AdmittedLane:
     lane = Lane(SPEC, port.lane.memory, port.lane.layout, lambda: order.append("fence"))
     return AdmittedLane(0, 1, 0, lane, lambda: order.append("bell"))
 
@@ -258,7 +258,7 @@ def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
 # -- batcher and worker ---------------------------------------------------------------------
 
 
-class Affine(HostRunner):
+class Affine(CpuBackend):
     def launch(self, n: int, inputs: Any, sizes: Any, views: bool, parts: Any = ()) -> Any:
         return {"y": inputs["x"] * 2 + 1}
 
@@ -269,11 +269,11 @@ class Affine(HostRunner):
 def test_a_batch_there_and_back() -> None:
     order: list[str] = []
     layout = worker_layout(4, 2)
-    records = Records(Recorded(layout, order), layout, lambda: order.append("fence"))
-    member = CrewMember(0, 0, records, lambda: order.append("worker's bell"))
+    records = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
+    member = WorkerProxy(0, 0, records, lambda: order.append("worker's bell"))
     rows: I64 = np.zeros((FIELDS, 2), dtype=np.int64)
     rows[Field.SLOT] = (2, 3)
-    batch = member.prepare(rows, Reason.FULL, 1)
+    batch = member.prepare(rows, DispatchReason.FULL, 1)
     assert order[-1] == "token", "it makes the record the rows' own"
     assert {"n", "rows.lane", "rows.slot", "rows.sequence"} <= set(order[:-1])
     order.clear()
@@ -300,13 +300,13 @@ def test_a_failed_batch_has_its_statuses_before_it_is_finished() -> None:
     order: list[str] = []
     port = new_port(order)
     layout = worker_layout(4, 2)
-    records = Records(Recorded(layout, order), layout, lambda: order.append("fence"))
+    records = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
     worker = Worker(SPEC, records, Affine(), lambda: None, lambda: 5)
     worker.add_lane(0, 1, port.lane)
     worker.spec = ModelSpec("affine", "numpy", SPEC.inputs, (Tensor("z", "int8"),), SPEC.parameters)
-    member = CrewMember(0, 0, records, lambda: None)
+    member = WorkerProxy(0, 0, records, lambda: None)
     rows: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
-    member.publish(member.prepare(rows, Reason.FULL, 1))
+    member.publish(member.prepare(rows, DispatchReason.FULL, 1))
     order.clear()
     while worker.step():
         pass

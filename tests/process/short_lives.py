@@ -25,7 +25,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.client.control import ask_status
-from batchpool.core.layout.states import State
+from batchpool.core.layout.states import SlotState
 from batchpool.core.tensors.spec import check_rows
 from tests.process.pool_under_test import ROOT, Pool, serving, until
 
@@ -110,7 +110,7 @@ def leave_answers(client: bp.Client) -> None:
     pending = port.submit(rows, 1, 2**62)
     port.flush()
     session.ring()
-    while port.lane.state[pending.slots].min() != State.DONE:
+    while port.lane.state[pending.slots].min() != SlotState.DONE:
         os.sched_yield()
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.client.lane_client import Port
+from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.segments import HEAD_FIELDS
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.shm.segment import word
 from tests.process.load import Load
 from tests.process.pool_under_test import Pool, serving, until
@@ -28,7 +28,7 @@ def pool() -> Any:
         yield pool
 
 
-def port_of(client: bp.Client, model: str) -> Port:
+def port_of(client: bp.Client, model: str) -> LaneClient:
     session = client._reaping.session
     assert session is not None
     return session.ports[model]
@@ -40,7 +40,7 @@ def ring(client: bp.Client) -> None:
     session.ring()
 
 
-def raw_bytes(port: Port) -> memoryview:
+def raw_bytes(port: LaneClient) -> memoryview:
     """Every byte of the lane."""
     memory: Any = port.lane.memory
     return memoryview(memory.map)
@@ -58,11 +58,11 @@ def no_lanes(pool: Pool) -> None:
     until(lambda: not pool.lanes(), "the return of every lane")
 
 
-def too_high_a_slot(port: Port) -> None:
+def too_high_a_slot(port: LaneClient) -> None:
     port.lane.sq_producer().push_few([port.lane.slots + 5])
 
 
-def a_ring_too_full(port: Port) -> None:
+def a_ring_too_full(port: LaneClient) -> None:
     cells = port.lane.memory.cells()
     cells[word(port.lane.layout, "sq_tail")] += 2**40
 
@@ -75,7 +75,7 @@ def test_a_lane_with_an_impossible_entry_is_closed(pool: Pool, spoil: Any) -> No
         port = port_of(client, "affine")
         spoil(port)
         ring(client)
-        until(lambda: port.lane.gate.get() == Gate.BROKEN, "the end of the lane")
+        until(lambda: port.lane.gate.get() == LaneGate.BROKEN, "the end of the lane")
         with pytest.raises(bp.InternalError, match=r"'affine' was closed as broken"):
             client.infer("affine", x=ONES)
         assert client.infer("echo", text=[b"still"])["text"].tolist() == [b"still"]
@@ -96,7 +96,7 @@ def test_a_length_beyond_the_slot_leads_nobody_out_of_it(pool: Pool) -> None:
 
             def lie(claimed: int = claimed) -> int:
                 column.lengths[:] = claimed  # of every slot, just before the rows are published
-                return Port.flush(port)
+                return LaneClient.flush(port)
 
             port.flush = lie  # type: ignore[method-assign]
             found = client.infer("echo", text=[b"y" * 100])
@@ -118,7 +118,7 @@ def test_sizes_beyond_the_maximum_are_cut_to_it(pool: Pool) -> None:
 
             def lie(claimed: int = claimed) -> int:
                 column.sizes[:] = claimed
-                return Port.flush(port)
+                return LaneClient.flush(port)
 
             port.flush = lie  # type: ignore[method-assign]
             found = client.infer("ragged", ids=np.full((1, 64), 7))
@@ -163,7 +163,7 @@ def scribble(client: bp.Client, model: str, dice: random.Random) -> None:
         at = dice.randrange(HEAD_BYTES, size - 8) & ~7
         room[at : at + 8] = dice.choice(NONSENSE)(dice)
     for slot in range(0, 50, 3):
-        port.lane.state[slot] = dice.choice(list(State))
+        port.lane.state[slot] = dice.choice(list(SlotState))
 
 
 def kill(pool: Pool, role: str, number: int = 0) -> None:

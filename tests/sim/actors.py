@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from batchpool.batcher import batcher as pool_batcher
 from batchpool.batcher import recovery
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.metrics import Tally
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.metrics import BatcherMetrics
+from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.layout.segments import Layout
 from batchpool.shm.lane import Lane
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import MustRestart
 from batchpool.worker.worker import Worker
 from tests.sim.memory import Fault, Killed, Process, SimMemory
@@ -105,7 +105,7 @@ class WorkerActor(Actor):
     def attach(self, records: SimRecords, layout: Layout) -> None:
         world = self.world
         self.records = records
-        mapped = Records(records.memory.map(self.process), layout, fence=self.process.fence)
+        mapped = WorkerSegment(records.memory.map(self.process), layout, fence=self.process.fence)
         depth = world.random.choice((1, 2))
         runner = SimRunner(self.process, depth, world.max_batch, world.trouble)
         self.worker = Worker(
@@ -181,7 +181,7 @@ class BatcherActor(Actor):
             entry.limits,
             attempts=self.world.attempts,
             idempotent=True,
-            tally=Tally(entry.words),
+            tally=BatcherMetrics(entry.words),
         )
         self.batcher.add_model(entry.number, model)
 
@@ -199,12 +199,12 @@ class BatcherActor(Actor):
         self.batcher.add_lane(admitted, moved=moved)
 
     def add_worker(self, records: SimRecords, on_duty: bool, turn: int) -> None:
-        mapped = Records(
+        mapped = WorkerSegment(
             records.memory.map(self.process), self.world.records_layout, fence=self.process.fence
         )
         records.rules.off_duty = not on_duty
         model = records.entry.number
-        member = CrewMember(records.number, model, mapped, records.worker.ring, on_duty=on_duty)
+        member = WorkerProxy(records.number, model, mapped, records.worker.ring, on_duty=on_duty)
         self.batcher.add_worker(member, turn)
 
     def relieve(self, on: SimRecords, off: SimRecords, turn: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -35,7 +35,7 @@ class Request:
     numbers: list[int]
     deadline_ns: int
     tickets: list[Ticket] = field(default_factory=list)
-    pending: Pending | None = None
+    pending: PendingRequest | None = None
     lane: SimLane | None = None
 
 
@@ -48,8 +48,8 @@ class ClientActor(Actor):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, "client", number)
         self.lane: SimLane
-        self.port: Port
-        self.left: list[tuple[SimLane, Port]] = []
+        self.port: LaneClient
+        self.left: list[tuple[SimLane, LaneClient]] = []
         self.moves = 0
         self.open: list[Request] = []
         self.used: list[int] = []
@@ -59,10 +59,10 @@ class ClientActor(Actor):
         self.lane, entry = lane, lane.entry
         lane.handed = True
         memory = lane.memory.map(self.process)
-        self.port = Port(Lane(entry.spec, memory, entry.layout, fence=self.process.fence))
+        self.port = LaneClient(Lane(entry.spec, memory, entry.layout, fence=self.process.fence))
 
     @property
-    def ports(self) -> list[tuple[SimLane, Port]]:
+    def ports(self) -> list[tuple[SimLane, LaneClient]]:
         return [(self.lane, self.port), *self.left]
 
     def follow(self) -> None:
@@ -93,7 +93,7 @@ class ClientActor(Actor):
             self.reap()
         self.wake_at_ns = min(port.next_deadline_ns() for _, port in self.ports)
 
-    def _port_of(self, request: Request) -> Port:
+    def _port_of(self, request: Request) -> LaneClient:
         return next(port for lane, port in self.ports if lane is request.lane)
 
     def submit(self) -> None:
@@ -157,7 +157,7 @@ class ClientActor(Actor):
                 self.left.remove((lane, port))
                 self.world.moving.left(lane)
 
-    def _reap(self, lane: SimLane, port: Port) -> None:
+    def _reap(self, lane: SimLane, port: LaneClient) -> None:
         now_ns = self.world.now_ns
         for pending in port.reap(now_ns):
             self.take(port, pending, pending.tag)
@@ -167,7 +167,7 @@ class ClientActor(Actor):
                 raise Fault(f"{self.process} expires {pending.tag} early, at {now_ns}")
             self._cancelled(pending.tag)
 
-    def take(self, port: Port, pending: Pending, request: Request) -> None:
+    def take(self, port: LaneClient, pending: PendingRequest, request: Request) -> None:
         """Compare one answer with what it must be."""
         self._answer(request)
         copy = self.world.random.random() < 0.8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchpool.batcher.metrics import End, Tally
-from batchpool.core.layout.states import Outcome, State
+from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.metrics.segments import BATCHES_KEPT
 from tests.sim.callers import ClientActor
 from tests.sim.memory import SimMemory
@@ -29,8 +29,8 @@ def left_over(world: World) -> list[str]:
         )
         memory = client.lane.memory
         for slot, state in enumerate(memory.column("state")):
-            if state != State.FREE:
-                left.append(f"lane {number} slot {slot} is {State(state).name}")
+            if state != SlotState.FREE:
+                left.append(f"lane {number} slot {slot} is {SlotState(state).name}")
         left += _pending(memory, f"lane {number}")
     for records in world.crew.values():
         left += _pending(records.memory, f"worker {records.number}")
@@ -60,11 +60,11 @@ def wrong_counts(world: World) -> list[str]:
     No batch is counted twice and none that was answered is missing, whenever batchers died; rows
     that came in and rows that ended are as many, unless one died in between.
     """
-    tallies, batches = [Tally(words) for words in world.tallies], world.recorder.last()
+    tallies, batches = [BatcherMetrics(words) for words in world.tallies], world.recorder.last()
     ended_by = {end: sum(tally.ended(end) for tally in tallies) for end in End}
     admitted = sum(tally.admitted for tally in tallies)
     names = {(batch.process, batch.token) for batch in batches}
-    ok = sum(batch.rows for batch in batches if batch.outcome == Outcome.OK)
+    ok = sum(batch.rows for batch in batches if batch.outcome == BatchOutcome.OK)
     ended = sum(ended_by.values())
     wrong = []
     if len(names) < len(batches):

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from batchpool.core.layout.segments import Layout, lane_layout
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.supervisor.reload.lane_migration import Act, Departure, wishes
+from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationAction, wishes
 from tests.sim.actors import SimLane, SimRecords
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
@@ -41,7 +41,7 @@ class SimEntry:
     @classmethod
     def of(cls, number: int, spec: ModelSpec, slots: int, limits: Limits) -> SimEntry:
         words = memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q")
-        limits = replace(limits, bucketed=Buckets(spec).many)
+        limits = replace(limits, bucketed=SizeBuckets(spec).many)
         return cls(number, spec, lane_layout(spec, slots), limits, words)
 
 
@@ -55,7 +55,7 @@ class Moving:
         self.ending: SimEntry | None = None
         self.done = 0
         self._workers: list[SimRecords] = []
-        self._departure = Departure((), 0)
+        self._departure = LaneMigration((), 0)
 
     @property
     def busy(self) -> bool:
@@ -103,7 +103,7 @@ class Moving:
         return [lane for lane in self._world.lanes.values() if lane.entry is entry]
 
     def _may_commit(self, entry: SimEntry) -> bool:
-        opened = (Gate.OPEN, Gate.DRAINING)
+        opened = (LaneGate.OPEN, LaneGate.DRAINING)
         return all(records.memory.word("ready") for records in self._workers) and all(
             lane.gone or lane.memory.word("gate") in opened for lane in self._lanes(entry)
         )
@@ -117,7 +117,7 @@ class Moving:
             lane.moved = True
         numbers = [lane.number for lane in lanes]
         patience_ns = world.random.choice((0, 3 * MS, 60_000 * MS))
-        self._departure = Departure(numbers, world.now_ns + patience_ns)
+        self._departure = LaneMigration(numbers, world.now_ns + patience_ns)
         for lane in lanes:
             if not lane.handed:  # its client was still on the one before
                 self._departure.left(lane.number)
@@ -168,7 +168,7 @@ class Moving:
         world = self._world
         for order in self._departure.step(world.now_ns):
             lane = world.lanes[order.lane]
-            if order.act is Act.CLOSE:
+            if order.act is MigrationAction.CLOSE:
                 self.close_lane(lane)
             else:
                 self._evict_lane(lane)

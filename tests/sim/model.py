@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Rows, Tensor, check_rows
-from batchpool.worker.backends.cpu import HostRunner
+from batchpool.worker.backends.cpu import CpuBackend
 from tests.sim.memory import Fault, Killed, Process
 
 X = Tensor("x", "int64", (2,))
@@ -62,7 +62,7 @@ class Trouble:
         self.raised: Counter[int] = Counter()  # in how many batches that raised a row was
 
 
-class SimRunner(HostRunner):
+class SimRunner(CpuBackend):
     """y = 2x + k + 1, after it has checked that every row is whole."""
 
     def __init__(self, process: Process, depth: int, max_batch: int, trouble: Trouble) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import Pending, Port
-from batchpool.core.layout.states import State
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.core.layout.states import SlotState
 from batchpool.shm.ring import Consumer, Producer
 from batchpool.worker.worker import Worker
 from tests.sim.memory import Process
@@ -133,9 +133,11 @@ def worker_passes_a_record_before_it_is_finished(patch: Patch) -> None:
 
 
 def entry_before_payload(patch: Patch) -> None:
-    submit = Port.submit
+    submit = LaneClient.submit
 
-    def hasty(self: Port, rows: Any, now_ns: int, deadline_ns: int, **more: Any) -> Pending:
+    def hasty(
+        self: LaneClient, rows: Any, now_ns: int, deadline_ns: int, **more: Any
+    ) -> PendingRequest:
         inputs, self._inputs = self._inputs, []
         parameters, self._parameters = self._parameters, []
         try:
@@ -149,13 +151,13 @@ def entry_before_payload(patch: Patch) -> None:
             column.values[pending.where] = rows.parameters[name]
         return pending
 
-    patch.setattr(Port, "submit", hasty)
+    patch.setattr(LaneClient, "submit", hasty)
 
 
 def entry_before_header(patch: Patch) -> None:
-    submit = Port.submit
+    submit = LaneClient.submit
 
-    def hasty(self: Port, *args: Any, **more: Any) -> Pending:
+    def hasty(self: LaneClient, *args: Any, **more: Any) -> PendingRequest:
         real = self._deadline
         self._deadline = {}  # type: ignore[assignment]
         try:
@@ -167,13 +169,13 @@ def entry_before_header(patch: Patch) -> None:
             self._deadline[slot] = pending.deadline_ns
         return pending
 
-    patch.setattr(Port, "submit", hasty)
+    patch.setattr(LaneClient, "submit", hasty)
 
 
 def entry_before_submitted(patch: Patch) -> None:
-    submit = Port.submit
+    submit = LaneClient.submit
 
-    def hasty(self: Port, *args: Any, **more: Any) -> Pending:
+    def hasty(self: LaneClient, *args: Any, **more: Any) -> PendingRequest:
         real = self._state
         self._state = {}  # type: ignore[assignment]
         try:
@@ -181,19 +183,19 @@ def entry_before_submitted(patch: Patch) -> None:
         finally:
             self._state = real
         for slot in pending.slots:
-            self._state[slot] = State.FILLING
+            self._state[slot] = SlotState.FILLING
         self.flush()
         for slot in pending.slots:
-            self._state[slot] = State.SUBMITTED
+            self._state[slot] = SlotState.SUBMITTED
         return pending
 
-    patch.setattr(Port, "submit", hasty)
+    patch.setattr(LaneClient, "submit", hasty)
 
 
 def cancel_counted_before_its_words(patch: Patch) -> None:
-    abandon = Port.abandon
+    abandon = LaneClient.abandon
 
-    def hasty(self: Port, pending: Pending) -> None:
+    def hasty(self: LaneClient, pending: PendingRequest) -> None:
         self.flush()
         cancels = self.lane.cancels
         cancels.set(cancels.get() + 1)
@@ -203,44 +205,46 @@ def cancel_counted_before_its_words(patch: Patch) -> None:
         finally:
             self.lane.cancels = cancels
 
-    patch.setattr(Port, "abandon", hasty)
+    patch.setattr(LaneClient, "abandon", hasty)
 
 
 def cancel_before_its_row_is_published(patch: Patch) -> None:
-    abandon = Port.abandon
+    abandon = LaneClient.abandon
 
-    def hasty(self: Port, pending: Pending) -> None:
+    def hasty(self: LaneClient, pending: PendingRequest) -> None:
         queued, self._queued = self._queued, []
         try:
             abandon(self, pending)
         finally:
             self._queued = queued
 
-    patch.setattr(Port, "abandon", hasty)
+    patch.setattr(LaneClient, "abandon", hasty)
 
 
 def client_trusts_completion_entries(patch: Patch) -> None:
     """Neither the slot's state nor its use is compared with the entry."""
-    complete = Port._complete
+    complete = LaneClient._complete
 
-    def trusting(self: Port, tickets: Any, finished: list[Pending]) -> None:
-        real, self._state = self._state, Always(self._state, State.DONE)  # type: ignore[assignment]
+    def trusting(self: LaneClient, tickets: Any, finished: list[PendingRequest]) -> None:
+        real, self._state = self._state, Always(self._state, SlotState.DONE)  # type: ignore[assignment]
         try:
             complete(self, ((slot, self._uses[slot]) for slot, _ in tickets), finished)
         finally:
             self._state = real
 
-    def done_slots_only(self: Port, finished: list[Pending]) -> None:
+    def done_slots_only(self: LaneClient, finished: list[PendingRequest]) -> None:
         self._generation = self.lane.generation.get()
-        mine = [s for s, owner in enumerate(self._owner) if owner and self._state[s] == State.DONE]
+        mine = [
+            s for s, owner in enumerate(self._owner) if owner and self._state[s] == SlotState.DONE
+        ]
         complete(self, ((slot, self._uses[slot]) for slot in mine), finished)
 
-    patch.setattr(Port, "_complete", trusting)
-    patch.setattr(Port, "_look_again", done_slots_only)
+    patch.setattr(LaneClient, "_complete", trusting)
+    patch.setattr(LaneClient, "_look_again", done_slots_only)
 
 
 def client_looks_for_no_done_slots(patch: Patch) -> None:
-    patch.setattr(Port, "_look_again", lambda self, finished: None)
+    patch.setattr(LaneClient, "_look_again", lambda self, finished: None)
 
 
 # -- the worker -------------------------------------------------------------------------

@@ -12,15 +12,15 @@ import numpy as np
 
 from batchpool.batcher import recovery
 from batchpool.batcher.batcher import Batcher
-from batchpool.batcher.completion import Endings
+from batchpool.batcher.completion import Completion
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS
-from batchpool.core.layout.states import State
-from batchpool.core.scheduler.bisection import Suspects
+from batchpool.core.layout.states import SlotState
+from batchpool.core.scheduler.bisection import Bisection
 from batchpool.core.scheduler.queue import Field
-from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.shm.ring import pack, unpack
 from tests.sim import lane_migration
 from tests.sim.memory import Process
@@ -34,31 +34,31 @@ def completion_entry_before_done(patch: Patch) -> None:
     def complete(self: AdmittedLane, slots: Any, sequences: Any) -> None:
         self._cq.push(pack(slots, sequences))
         self.ring_client()
-        self.lane.state[slots] = State.DONE
+        self.lane.state[slots] = SlotState.DONE
 
     patch.setattr(AdmittedLane, "complete", complete)
 
 
 def status_after_done(patch: Patch) -> None:
-    def hasty(self: Endings, model: Any, rows: Any, status: Any, text: str = "") -> None:
+    def hasty(self: Completion, model: Any, rows: Any, status: Any, text: str = "") -> None:
         rows = rows[:, np.argsort(rows[Field.LANE], kind="stable")]
         self._hand_back(model, rows)
         for lane, part in self.by_lane(rows):
             lane.lane.write_status(part[Field.SLOT], status, text)
 
-    patch.setattr(Endings, "end", hasty)
+    patch.setattr(Completion, "end", hasty)
 
 
 def any_sequence_is_admitted(patch: Patch) -> None:
     def admit(self: AdmittedLane) -> Any:
         entries = self._sq.peek()
         slots, sequences = unpack(entries)
-        good = self.lane.state[slots] == State.SUBMITTED
+        good = self.lane.state[slots] == SlotState.SUBMITTED
         slots, sequences = self._only_good(slots, sequences, good)
         rows = self._headers(slots, sequences)
         rows[Field.ATTEMPT] = 0
         self.lane.attempt[slots] = 0
-        self.lane.state[slots] = State.QUEUED
+        self.lane.state[slots] = SlotState.QUEUED
         if len(entries):
             self._sq.advance(len(entries))
         return rows
@@ -75,7 +75,7 @@ def any_state_is_admitted(patch: Patch) -> None:
         rows = self._headers(slots, sequences)
         rows[Field.ATTEMPT] = 0
         self.lane.attempt[slots] = 0
-        self.lane.state[slots] = State.QUEUED
+        self.lane.state[slots] = SlotState.QUEUED
         if len(entries):
             self._sq.advance(len(entries))
         return rows
@@ -100,7 +100,7 @@ def any_state_is_admitted_alone(patch: Patch) -> None:
     admit_one = AdmittedLane._admit_one
 
     def trusting(self: AdmittedLane, entry: int) -> bool:
-        real, self._state = self._state, Always(self._state, State.SUBMITTED)
+        real, self._state = self._state, Always(self._state, SlotState.SUBMITTED)
         try:
             return admit_one(self, entry)
         finally:
@@ -146,27 +146,27 @@ def cancels_are_not_asked_again(patch: Patch) -> None:
 
 
 def record_token_after_publish(patch: Patch) -> None:
-    prepare, publish = CrewMember.prepare, CrewMember.publish
+    prepare, publish = WorkerProxy.prepare, WorkerProxy.publish
 
-    def without_token(self: CrewMember, *args: Any) -> Any:
+    def without_token(self: WorkerProxy, *args: Any) -> Any:
         real, self.records.token = self.records.token, {}  # type: ignore[assignment]
         try:
             return prepare(self, *args)
         finally:
             self.records.token = real
 
-    def then_token(self: CrewMember, batch: Any) -> None:
+    def then_token(self: WorkerProxy, batch: Any) -> None:
         publish(self, batch)
         self.records.token[batch.record] = batch.token
 
-    patch.setattr(CrewMember, "prepare", without_token)
-    patch.setattr(CrewMember, "publish", then_token)
+    patch.setattr(WorkerProxy, "prepare", without_token)
+    patch.setattr(WorkerProxy, "publish", then_token)
 
 
 def record_token_before_rows(patch: Patch) -> None:
-    prepare = CrewMember.prepare
+    prepare = WorkerProxy.prepare
 
-    def hasty(self: CrewMember, *args: Any) -> Any:
+    def hasty(self: WorkerProxy, *args: Any) -> Any:
         record = next(r for r in range(RECORDS) if r not in self.batches)
         self.records.token[record] = self._token + 1
         real, self.records.token = self.records.token, {}  # type: ignore[assignment]
@@ -175,7 +175,7 @@ def record_token_before_rows(patch: Patch) -> None:
         finally:
             self.records.token = real
 
-    patch.setattr(CrewMember, "prepare", hasty)
+    patch.setattr(WorkerProxy, "prepare", hasty)
 
 
 def running_after_publish(patch: Patch) -> None:
@@ -184,16 +184,16 @@ def running_after_publish(patch: Patch) -> None:
         batch = member.prepare(rows[:, order], reason, now)
         member.publish(batch)
         for lane, part in self.by_lane(batch.rows):
-            lane.lane.state[part[Field.SLOT]] = State.RUNNING
+            lane.lane.state[part[Field.SLOT]] = SlotState.RUNNING
             lane.running += part.shape[1]
 
     patch.setattr(Batcher, "_dispatch", dispatch)
 
 
 def record_freed_before_completions(patch: Patch) -> None:
-    finished = Endings.finished
+    finished = Completion.finished
 
-    def hasty(self: Endings, member: CrewMember, batch: Any) -> None:
+    def hasty(self: Completion, member: WorkerProxy, batch: Any) -> None:
         member.free(batch)
         member.free = lambda batch: None  # type: ignore[method-assign]
         try:
@@ -201,37 +201,37 @@ def record_freed_before_completions(patch: Patch) -> None:
         finally:
             del member.free
 
-    patch.setattr(Endings, "finished", hasty)
+    patch.setattr(Completion, "finished", hasty)
 
 
 def error_for_all_of_a_failed_batch(patch: Patch) -> None:
-    def add_failed(self: Suspects, rows: Any, attempts: int, size: int) -> Any:
+    def add_failed(self: Bisection, rows: Any, attempts: int, size: int) -> Any:
         if rows[Field.ATTEMPT].min() >= attempts:
             return rows
         self.add_group(rows)
         return rows[:, :0]
 
-    patch.setattr(Suspects, "add_failed", add_failed)
+    patch.setattr(Bisection, "add_failed", add_failed)
 
 
 def companions_that_are_gone_do_not_count(patch: Patch) -> None:
-    add_failed = Suspects.add_failed
+    add_failed = Bisection.add_failed
 
-    def lonely(self: Suspects, rows: Any, attempts: int, size: int) -> Any:
+    def lonely(self: Bisection, rows: Any, attempts: int, size: int) -> Any:
         return add_failed(self, rows, attempts, rows.shape[1])
 
-    patch.setattr(Suspects, "add_failed", lonely)
+    patch.setattr(Bisection, "add_failed", lonely)
 
 
 def suspects_have_no_last_attempt(patch: Patch) -> None:
-    add_failed = Suspects.add_failed
+    add_failed = Bisection.add_failed
     patch.setattr(
-        Suspects, "add_failed", lambda self, rows, most, size: add_failed(self, rows, 99, size)
+        Bisection, "add_failed", lambda self, rows, most, size: add_failed(self, rows, 99, size)
     )
 
 
 def suspects_stay_when_they_are_late(patch: Patch) -> None:
-    patch.setattr(Suspects, "take_late", lambda self, now_ns: self.of_lane(-1))
+    patch.setattr(Bisection, "take_late", lambda self, now_ns: self.of_lane(-1))
 
 
 def takeover_mixes_suspects_with_others(patch: Patch) -> None:
@@ -246,21 +246,21 @@ def takeover_mixes_suspects_with_others(patch: Patch) -> None:
 
 
 def size_buckets_meet(patch: Patch) -> None:
-    patch.setattr(Buckets, "of", lambda self, sizes: 0)
+    patch.setattr(SizeBuckets, "of", lambda self, sizes: 0)
 
 
 def refused_rows_are_forgotten(patch: Patch) -> None:
-    end = Endings.end
+    end = Completion.end
 
-    def only_others(self: Endings, model: Any, rows: Any, status: Any, text: str = "") -> None:
+    def only_others(self: Completion, model: Any, rows: Any, status: Any, text: str = "") -> None:
         if status is not Status.OVERLOADED:
             end(self, model, rows, status, text)
 
-    patch.setattr(Endings, "end", only_others)
+    patch.setattr(Completion, "end", only_others)
 
 
 def worker_gets_lanes_it_has_not_mapped(patch: Patch) -> None:
-    patch.setattr(CrewMember, "look_at_lanes", lambda self, serials: True)
+    patch.setattr(WorkerProxy, "look_at_lanes", lambda self, serials: True)
 
 
 def lane_closed_while_its_rows_run(patch: Patch) -> None:
@@ -299,9 +299,9 @@ def takeover_runs_published_records_again(patch: Patch) -> None:
 def takeover_adopts_rows_in_any_state(patch: Patch) -> None:
     still = recovery._still
 
-    def all_of(batcher: Batcher, rows: Any, state: State) -> Any:
+    def all_of(batcher: Batcher, rows: Any, state: SlotState) -> Any:
         parts = [still(batcher, rows[:, i : i + 1].copy(), s) for i in range(rows.shape[1])
-                 for s in (State.RUNNING, State.QUEUED, State.DONE)]  # fmt: skip
+                 for s in (SlotState.RUNNING, SlotState.QUEUED, SlotState.DONE)]  # fmt: skip
         return np.concatenate([rows[:, :0], *parts], axis=1)
 
     patch.setattr(recovery, "_still", all_of)
@@ -343,14 +343,14 @@ def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
 
 
 def death_counted_before_queued(patch: Patch) -> None:
-    requeue = Endings._requeue
+    requeue = Completion._requeue
 
-    def hasty(self: Endings, rows: Any) -> None:
+    def hasty(self: Completion, rows: Any) -> None:
         for lane, part in self.by_lane(rows):
             lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT]
         requeue(self, rows)
 
-    patch.setattr(Endings, "_requeue", hasty)
+    patch.setattr(Completion, "_requeue", hasty)
 
 
 def completion_ring_has_one_entry_a_slot(patch: Patch) -> None:

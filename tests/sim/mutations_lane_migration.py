@@ -6,9 +6,9 @@ from typing import Any
 
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import Port
-from batchpool.core.layout.states import Gate
-from batchpool.supervisor.reload.lane_migration import Departure
+from batchpool.client.lane_client import LaneClient
+from batchpool.core.layout.states import LaneGate
+from batchpool.supervisor.reload.lane_migration import LaneMigration
 from tests.sim import lane_migration
 from tests.sim.lane_migration import Moving, SimEntry
 from tests.sim.mutations import Patch
@@ -16,19 +16,19 @@ from tests.sim.mutations import Patch
 
 def lane_closed_before_its_late_rows_are_served(patch: Patch) -> None:
     """An empty ring is taken for a client that has left."""
-    init = Departure.__init__
+    init = LaneMigration.__init__
 
-    def hasty(self: Departure, lanes: Any, until_ns: int) -> None:
+    def hasty(self: LaneMigration, lanes: Any, until_ns: int) -> None:
         lanes = list(lanes)
         init(self, lanes, until_ns)
         for lane in lanes:
             self.left(lane)
 
-    patch.setattr(Departure, "__init__", hasty)
+    patch.setattr(LaneMigration, "__init__", hasty)
 
 
 def client_claims_behind_moved(patch: Patch) -> None:
-    patch.setattr(Port, "check_gate", lambda self, now_ns: None)
+    patch.setattr(LaneClient, "check_gate", lambda self, now_ns: None)
 
 
 def one_client_is_not_sent_its_lane(patch: Patch) -> None:
@@ -38,18 +38,18 @@ def one_client_is_not_sent_its_lane(patch: Patch) -> None:
 
 def client_leaves_with_rows_under_way(patch: Patch) -> None:
     """It says that it has left once it knows of the move."""
-    look_again = Port._look_again
+    look_again = LaneClient._look_again
 
-    def hasty(self: Port, finished: Any) -> None:
+    def hasty(self: LaneClient, finished: Any) -> None:
         look_again(self, finished)
         if self.has_moved:
             self.map.claimed = 0
 
-    patch.setattr(Port, "_look_again", hasty)
+    patch.setattr(LaneClient, "_look_again", hasty)
 
 
 def client_waits_for_a_batcher_that_has_left(patch: Patch) -> None:
-    patch.setattr(Port, "_take_back", lambda self: None)
+    patch.setattr(LaneClient, "_take_back", lambda self: None)
 
 
 def clients_are_not_told_of_the_gate(patch: Patch) -> None:
@@ -62,7 +62,7 @@ def takeover_opens_moved_gates(patch: Patch) -> None:
 
     def open_all(self: Batcher, lane: AdmittedLane, *, moved: bool = False) -> None:
         add_lane(self, lane)
-        lane.open(Gate.OPEN)
+        lane.open(LaneGate.OPEN)
 
     patch.setattr(Batcher, "add_lane", open_all)
 

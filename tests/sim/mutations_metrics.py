@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from batchpool.batcher.completion import Endings, ModelQueue
-from batchpool.batcher.metrics import End, Tally
-from batchpool.batcher.worker import Batch, CrewMember
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.batcher.completion import Completion, ModelQueue
+from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.mutations import Patch
 
 
 def takeover_counts_again(patch: Patch) -> None:
     """The old batcher may have counted a batch and died before all of it was published."""
-    patch.setattr(Recorder, "has", lambda self, process, token: False)
+    patch.setattr(FlightRecorder, "has", lambda self, process, token: False)
 
 
 def counted_after_publication(patch: Patch) -> None:
     """A batcher that dies in between has answered rows that nobody counts."""
-    account = Endings._account
-    late: list[tuple[Endings, CrewMember, ModelQueue, Batch, int]] = []
+    account = Completion._account
+    late: list[tuple[Completion, WorkerProxy, ModelQueue, DispatchedBatch, int]] = []
 
     def later(
-        self: Endings, member: CrewMember, model: ModelQueue, batch: Batch, outcome: int
+        self: Completion,
+        member: WorkerProxy,
+        model: ModelQueue,
+        batch: DispatchedBatch,
+        outcome: int,
     ) -> None:
         late.append((self, member, model, batch, outcome))
 
-    hand_back = Endings._hand_back
+    hand_back = Completion._hand_back
 
-    def then(self: Endings, *rows: object, **more: object) -> None:
+    def then(self: Completion, *rows: object, **more: object) -> None:
         hand_back(self, *rows, **more)  # type: ignore[arg-type]
         while late:
             account(*late.pop())
 
-    patch.setattr(Endings, "_account", later)
-    patch.setattr(Endings, "_hand_back", then)
+    patch.setattr(Completion, "_account", later)
+    patch.setattr(Completion, "_hand_back", then)
 
 
 def rows_of_the_gone_are_forgotten(patch: Patch) -> None:
-    end = Tally.end
+    end = BatcherMetrics.end
 
-    def forgetful(self: Tally, how: int, n: int) -> None:
+    def forgetful(self: BatcherMetrics, how: int, n: int) -> None:
         if how != End.CLIENT_GONE:
             end(self, how, n)
 
-    patch.setattr(Tally, "end", forgetful)
+    patch.setattr(BatcherMetrics, "end", forgetful)

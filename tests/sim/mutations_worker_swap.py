@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from batchpool.batcher.batcher import Batcher
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.worker import WorkerProxy
 from tests.sim.mutations import Patch
 
 
@@ -27,7 +27,7 @@ def off_duty_is_not_heard(patch: Patch) -> None:
 def takeover_forgets_who_is_off_duty(patch: Patch) -> None:
     add_worker = Batcher.add_worker
 
-    def forgetful(self: Batcher, member: CrewMember, turn: int = 0) -> None:
+    def forgetful(self: Batcher, member: WorkerProxy, turn: int = 0) -> None:
         add_worker(self, member, turn)
         member.on_duty = True
 
@@ -49,7 +49,7 @@ def suspects_of_whom_has_left_do_not_count(patch: Patch) -> None:
     """The next group leaves while one still runs on a worker that is off duty."""
     dispatch_apart = Batcher._dispatch_apart
 
-    def hasty(self: Batcher, model: Any, crew: list[CrewMember], now_ns: int) -> None:
+    def hasty(self: Batcher, model: Any, crew: list[WorkerProxy], now_ns: int) -> None:
         everybody, self.crew = self.crew, {member.number: member for member in crew}
         dispatch_apart(self, model, crew, now_ns)
         self.crew = everybody

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchpool.core.layout.segments import LANE_WORDS, RECORDS, WORKER_WORDS
-from batchpool.core.layout.states import MOVES, OWNER, Gate, Owner, State
+from batchpool.core.layout.states import MOVES, OWNER, LaneGate, SlotOwner, SlotState
 from tests.sim.memory import Fault, Process, SimMemory
 
 Ticket = tuple[int, int, int]  # lane number, slot, sequence
@@ -97,59 +97,63 @@ class LaneRules:
     def _store_word(self, who: Process, name: str, value: int) -> None:
         self._only(who, LANE_WORDS[name], name)
         if name == "gate":
-            self._store_gate(who, Gate(value))
+            self._store_gate(who, LaneGate(value))
         if name.endswith(("_tail", "_head")):
             _counter(who, self._memory, name, value)
         elif name not in ("gate", "claimed") and value < self._memory.word(name):
             raise Fault(f"{who} lowers {name}")
 
-    def _store_gate(self, who: Process, gate: Gate) -> None:
-        now = Gate(self._memory.word("gate"))
-        if now >= Gate.MOVED and gate < now:
+    def _store_gate(self, who: Process, gate: LaneGate) -> None:
+        now = LaneGate(self._memory.word("gate"))
+        if now >= LaneGate.MOVED and gate < now:
             raise Fault(f"{who} opens the gate of lane {self._number} again: {gate.name}")
-        if gate >= Gate.MOVED and self._moved_at < 0:
+        if gate >= LaneGate.MOVED and self._moved_at < 0:
             self._moved_at = self._clock()
 
     def _store_column(self, who: Process, name: str, slot: int, value: int) -> None:
         state = self._state[slot]
-        if self._memory.word("gate") == Gate.GONE:
+        if self._memory.word("gate") == LaneGate.GONE:
             self._only(who, "client", f"{name}, behind GONE")
             return
         if name == "state":
-            self._move(who, slot, State(state), State(value))
+            self._move(who, slot, SlotState(state), SlotState(value))
         elif name == "cancel":
             self._only(who, "client", name)
         elif name in ("status", "message", "message_len"):
             holder = self._holder((self._number, slot, self._sequence[slot]))
-            if who.role == "batcher" and OWNER[State(state)] is Owner.BATCHER and holder is None:
+            if (
+                who.role == "batcher"
+                and OWNER[SlotState(state)] is SlotOwner.BATCHER
+                and holder is None
+            ):
                 return
             self._held(who, name, slot, state)
         elif self._writers[name] == "worker":
             self._held(who, name, slot, state)
         elif name == "attempt":
             self._only(who, "batcher", name)
-            if OWNER[State(state)] is not Owner.BATCHER:
-                raise Fault(f"{who} stores attempt of slot {slot} in state {State(state).name}")
+            if OWNER[SlotState(state)] is not SlotOwner.BATCHER:
+                raise Fault(f"{who} stores attempt of slot {slot} in state {SlotState(state).name}")
         else:
             self._only(who, self._writers[name], name)
-            if state != State.FILLING:
-                raise Fault(f"{who} stores {name} of slot {slot} in state {State(state).name}")
+            if state != SlotState.FILLING:
+                raise Fault(f"{who} stores {name} of slot {slot} in state {SlotState(state).name}")
 
     def _held(self, who: Process, name: str, slot: int, state: int) -> None:
         ticket = (self._number, slot, self._sequence[slot])
-        if who.role != "worker" or state != State.RUNNING or self._holder(ticket) is not who:
+        if who.role != "worker" or state != SlotState.RUNNING or self._holder(ticket) is not who:
             raise Fault(
-                f"{who} stores {name} of {ticket} in state {State(state).name},"
+                f"{who} stores {name} of {ticket} in state {SlotState(state).name},"
                 f" held by {self._holder(ticket)}"
             )
 
-    def _move(self, who: Process, slot: int, old: State, new: State) -> None:
+    def _move(self, who: Process, slot: int, old: SlotState, new: SlotState) -> None:
         self._only(who, OWNER[old].value, f"state {old.name} -> {new.name}")
         if new not in MOVES[old]:
             raise Fault(f"{who} moves slot {slot} from {old.name} to {new.name}")
-        if new is State.FILLING and 0 <= self._moved_at < who.since:
+        if new is SlotState.FILLING and 0 <= self._moved_at < who.since:
             raise Fault(f"{who} claims slot {slot} of lane {self._number}, which has moved")
-        if new is not State.RUNNING:
+        if new is not SlotState.RUNNING:
             return
         use = self._sequence[slot]
         deadline_ns = self._memory.column("deadline_ns")[slot]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.worker import WorkerProxy
 from batchpool.worker.worker import Worker
 from tests.sim import mutations as m
 from tests.sim import mutations_batcher as b
@@ -108,7 +108,7 @@ CASES = [
     Case(c.counted_after_publication, "batcher", found_by=202),
     Case(c.rows_of_the_gone_are_forgotten, "client"),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
-    Case(m.no_bell(CrewMember, "publish", "ring"), "calm", name="no_bell_for_workers"),
+    Case(m.no_bell(WorkerProxy, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),
 ]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchpool.core.layout.states import State
+from batchpool.core.layout.states import SlotState
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
@@ -106,4 +106,4 @@ def test_a_quiet_run_frees_every_slot() -> None:
     clients = [actor for actor in world.actors if isinstance(actor, ClientActor)]
     assert sum(client.answered for client in clients) > 2
     for client in clients:
-        assert set(client.lane.memory.column("state")) == {State.FREE}
+        assert set(client.lane.memory.column("state")) == {SlotState.FREE}

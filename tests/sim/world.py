@@ -19,8 +19,8 @@ from random import Random
 
 from batchpool.core.layout.segments import worker_layout
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.size_buckets import Buckets
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.core.scheduler.size_buckets import SizeBuckets
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.actors import (
     NEVER_NS,
     Actor,
@@ -58,7 +58,7 @@ class World:
             adaptive=random.random() < profile.adaptive,
             max_wait_peak_ns=2 * self.max_wait_ns,
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
-            bucketed=Buckets(spec).many,
+            bucketed=SizeBuckets(spec).many,
         )
         self.own_flows = random.random() < 0.5
         self.attempts = random.choice((1, 2, 3, 3))
@@ -68,7 +68,7 @@ class World:
         self.trouble = Trouble()
         self.trace: deque[str] = deque(maxlen=60)
         self.lost: dict[Ticket, set[int]] = defaultdict(set)
-        self.recorder = Recorder()
+        self.recorder = FlightRecorder()
         self.right_rows = 0  # in answers that clients found right
         self.lanes: dict[int, SimLane] = {}
         self.crew: dict[int, SimRecords] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from batchpool.core.layout.segments import Layout, lane_layout, worker_layout
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import Segment, create, map_checked
-from batchpool.shm.worker_segment import Records
+from batchpool.shm.worker_segment import WorkerSegment
 
 
 def segment_of(layout: Layout) -> Segment:
@@ -20,7 +20,7 @@ def segment_of(layout: Layout) -> Segment:
         os.close(fd)
 
 
-def new_lane(spec: ModelSpec, slots: int, gate: Gate = Gate.OPEN) -> Lane:
+def new_lane(spec: ModelSpec, slots: int, gate: LaneGate = LaneGate.OPEN) -> Lane:
     """A lane as its client maps it, with the batcher's gate already set."""
     layout = lane_layout(spec, slots)
     lane = Lane(spec, segment_of(layout), layout)
@@ -33,6 +33,6 @@ def other_side(lane: Lane) -> Lane:
     return Lane(lane.spec, lane.memory, lane.layout)
 
 
-def new_records(max_batch: int, max_lanes: int = 8) -> Records:
+def new_records(max_batch: int, max_lanes: int = 8) -> WorkerSegment:
     layout = worker_layout(max_batch, max_lanes)
-    return Records(segment_of(layout), layout)
+    return WorkerSegment(segment_of(layout), layout)

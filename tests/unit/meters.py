@@ -6,15 +6,15 @@ import os
 
 from batchpool.core.metrics.segments import meters_layout, recorder_layout
 from batchpool.shm.segment import create
-from batchpool.shm.stats.counters import Meters
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 
-def new_meters(frontends: int = 1, *models: str) -> Meters:
+def new_meters(frontends: int = 1, *models: str) -> Counters:
     """Meters of a pool that serves these models."""
     fd = create(meters_layout(frontends), sealed=True)
     try:
-        meters = Meters(fd, frontends)
+        meters = Counters(fd, frontends)
     finally:
         os.close(fd)
     for entry, name in enumerate(models):
@@ -23,9 +23,9 @@ def new_meters(frontends: int = 1, *models: str) -> Meters:
     return meters
 
 
-def new_recorder() -> Recorder:
+def new_recorder() -> FlightRecorder:
     fd = create(recorder_layout(), sealed=True)
     try:
-        return Recorder(fd)
+        return FlightRecorder(fd)
     finally:
         os.close(fd)

@@ -57,7 +57,7 @@ def bound_of(slots: int, watermark: float) -> int:
     return max(1, math.floor(slots * watermark + 1e-9))
 
 
-class SlotMap:
+class SlotAllocator:
     """The claimed slots of one lane, for its one client.
 
     flow: whose rows they are, where the client has several callers; 0 is a client that has none

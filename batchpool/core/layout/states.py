@@ -29,7 +29,7 @@ from __future__ import annotations
 import enum
 
 
-class State(enum.IntEnum):
+class SlotState(enum.IntEnum):
     FREE = 0
     FILLING = 1
     SUBMITTED = 2
@@ -38,31 +38,31 @@ class State(enum.IntEnum):
     DONE = 5
 
 
-class Owner(enum.Enum):
+class SlotOwner(enum.Enum):
     CLIENT = "client"
     BATCHER = "batcher"
 
 
-OWNER: dict[State, Owner] = {
-    State.FREE: Owner.CLIENT,
-    State.FILLING: Owner.CLIENT,
-    State.SUBMITTED: Owner.BATCHER,
-    State.QUEUED: Owner.BATCHER,
-    State.RUNNING: Owner.BATCHER,
-    State.DONE: Owner.CLIENT,
+OWNER: dict[SlotState, SlotOwner] = {
+    SlotState.FREE: SlotOwner.CLIENT,
+    SlotState.FILLING: SlotOwner.CLIENT,
+    SlotState.SUBMITTED: SlotOwner.BATCHER,
+    SlotState.QUEUED: SlotOwner.BATCHER,
+    SlotState.RUNNING: SlotOwner.BATCHER,
+    SlotState.DONE: SlotOwner.CLIENT,
 }
 
-MOVES: dict[State, frozenset[State]] = {
-    State.FREE: frozenset({State.FILLING}),
-    State.FILLING: frozenset({State.SUBMITTED, State.FREE}),
-    State.SUBMITTED: frozenset({State.QUEUED, State.DONE}),
-    State.QUEUED: frozenset({State.RUNNING, State.DONE}),
-    State.RUNNING: frozenset({State.DONE, State.QUEUED}),
-    State.DONE: frozenset({State.FREE}),
+MOVES: dict[SlotState, frozenset[SlotState]] = {
+    SlotState.FREE: frozenset({SlotState.FILLING}),
+    SlotState.FILLING: frozenset({SlotState.SUBMITTED, SlotState.FREE}),
+    SlotState.SUBMITTED: frozenset({SlotState.QUEUED, SlotState.DONE}),
+    SlotState.QUEUED: frozenset({SlotState.RUNNING, SlotState.DONE}),
+    SlotState.RUNNING: frozenset({SlotState.DONE, SlotState.QUEUED}),
+    SlotState.DONE: frozenset({SlotState.FREE}),
 }
 
 
-class Gate(enum.IntEnum):
+class LaneGate(enum.IntEnum):
     """The lane's gate word, written by the batcher: may the client claim?
 
     MOVED and GONE are for good, whatever becomes of the batcher. GONE makes all slots the client's:
@@ -86,7 +86,7 @@ class PoolState(enum.IntEnum):
     STOPPED = 3
 
 
-class Reason(enum.IntEnum):
+class DispatchReason(enum.IntEnum):
     """Why a batch was dispatched."""
 
     FULL = 1
@@ -97,7 +97,7 @@ class Reason(enum.IntEnum):
     APART = 6  # suspects of a failed batch, which run apart from all others
 
 
-class Outcome(enum.IntEnum):
+class BatchOutcome(enum.IntEnum):
     """How a batch record ended, written by the worker."""
 
     NONE = 0
@@ -106,13 +106,15 @@ class Outcome(enum.IntEnum):
     NO_MEMORY = 3  # the device's memory was too small for so many rows; statuses as for FAILED
 
 
-assert set(MOVES) == set(State) == set(OWNER)
+assert set(MOVES) == set(SlotState) == set(OWNER)
 assert all(moves for moves in MOVES.values()), "no state is a dead end"
-assert min(State, key=int) is State(0) is State.FREE, "fresh, zeroed memory is all FREE slots"
-assert min(Gate, key=int) is Gate(0) is Gate.CLOSED, "a fresh lane takes no claims"
+assert min(SlotState, key=int) is SlotState(0) is SlotState.FREE, (
+    "fresh, zeroed memory is all FREE slots"
+)
+assert min(LaneGate, key=int) is LaneGate(0) is LaneGate.CLOSED, "a fresh lane takes no claims"
 for _state, _moves in MOVES.items():
     # Only the owner moves a slot, so a state's moves are all by one side; the moves that
     # change the owner are the two hand-overs.
     for _next in _moves:
         if OWNER[_state] is not OWNER[_next]:
-            assert _next in (State.SUBMITTED, State.DONE), (_state, _next)
+            assert _next in (SlotState.SUBMITTED, SlotState.DONE), (_state, _next)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from batchpool.core.errors import all_errors
-from batchpool.core.layout.states import PoolState, Reason
+from batchpool.core.layout.states import DispatchReason, PoolState
 
 PREFIX = "batchpool_"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
@@ -54,7 +54,7 @@ ENDS = (
     *("client_gone", "not_ready"),
 )
 RETRIES = ("model_error", "worker_lost", "no_memory", "not_started")
-REASONS = tuple(reason.name.lower() for reason in Reason)
+REASONS = tuple(reason.name.lower() for reason in DispatchReason)
 OUTCOMES = ("ok", "failed", "no_memory", "lost")
 
 

@@ -24,7 +24,7 @@ PARTS = 8
 _NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
 
 
-class Suspects:
+class Bisection:
     """The groups of one model that wait to be run apart, first in, first out."""
 
     def __init__(self) -> None:

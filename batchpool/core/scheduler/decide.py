@@ -45,20 +45,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.layout.states import Reason
-from batchpool.core.scheduler.estimators import BatchTime, Traffic
+from batchpool.core.layout.states import DispatchReason
+from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of, too_late
-from batchpool.core.scheduler.limits import NEVER_NS, Limits, Worker
+from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, Field, least
 
-__all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "Worker", "decide"]
+__all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "WorkerView", "decide"]
 
 AHEAD = 2  # full batches more, where they are short
 # A batch that is over sooner than this is over before the batcher has heard of the one before it
 # and sent another: two wake-ups and a step.
 _SHORT_NS = 1_000_000
 _FLOOD = 0.5  # of what the workers can do: above it waits may reach max_wait_peak
-_FULL, _IDLE = Reason.FULL, Reason.IDLE  # the usual ones: an enum's member is slow to look up
+_FULL, _IDLE = (
+    DispatchReason.FULL,
+    DispatchReason.IDLE,
+)  # the usual ones: an enum's member is slow to look up
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Dispatch:
 
     worker: int
     rows: slice | npt.NDArray[Any]
-    reason: Reason
+    reason: DispatchReason
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,9 @@ _NONE = np.empty(0, dtype=np.int64)
 def decide(
     now_ns: int,
     queue: I64,
-    workers: Sequence[Worker],
+    workers: Sequence[WorkerView],
     limits: Limits,
-    traffic: Traffic | None = None,
+    traffic: ArrivalEstimator | None = None,
 ) -> Decision:
     """Decide for one model. queue: [FIELDS, n] in the order of service; see core/scheduler/queue.py."""
     n = queue.shape[1]
@@ -126,15 +129,15 @@ class _Shift:
         self,
         now_ns: int,
         queue: I64,
-        workers: Sequence[Worker],
+        workers: Sequence[WorkerView],
         limits: Limits,
-        traffic: Traffic | None,
+        traffic: ArrivalEstimator | None,
     ) -> None:
         self.now_ns = now_ns
         self.queue = queue
         self.limits = limits
         self.traffic = traffic
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, WorkerView] = {}
         self.load: dict[int, int] = {}
         self.free_ns: dict[int, int] = {}
         for worker in workers:
@@ -198,7 +201,7 @@ class _Shift:
         One that is due and waits for an idle worker only is not passed by full ones of other
         buckets: in a flood of those no worker would ever be idle.
         """
-        first: tuple[npt.NDArray[Any], Reason] | None = None
+        first: tuple[npt.NDArray[Any], DispatchReason] | None = None
         while len(rows):
             alike = self._of_first_bucket(rows)
             cap = self._cap(number)
@@ -234,7 +237,7 @@ class _Shift:
             return next(iter(self.load))
         return min(self.load, key=lambda number: (self.load[number], self.free_ns[number], number))
 
-    def _room(self, number: int, reason: Reason) -> int:
+    def _room(self, number: int, reason: DispatchReason) -> int:
         """How many batches the worker may have in flight with this one."""
         if reason is not _FULL:
             return 1
@@ -245,14 +248,16 @@ class _Shift:
             return depth
         return depth + (AHEAD if time.mean_ns(self.limits.max_batch) < _SHORT_NS else 0)
 
-    def _send(self, number: int, rows: slice | npt.NDArray[Any], n: int, reason: Reason) -> None:
+    def _send(
+        self, number: int, rows: slice | npt.NDArray[Any], n: int, reason: DispatchReason
+    ) -> None:
         self.dispatch.append(Dispatch(number, rows, reason))
         self.load[number] += 1
         time = self.workers[number].time
         if time is not None and len(self.workers) > 1:
             self.free_ns[number] = max(self.free_ns[number], self.now_ns) + int(time.mean_ns(n))
 
-    def _look_again(self, number: int, reason: Reason | None, until_ns: int) -> None:
+    def _look_again(self, number: int, reason: DispatchReason | None, until_ns: int) -> None:
         """Rows wait for company: until then. Rows that wait for a worker: it will ring."""
         if reason is None and self.load[number] == 0:
             self.wake_at_ns = min(self.wake_at_ns, until_ns)
@@ -260,15 +265,15 @@ class _Shift:
     def _cap(self, number: int) -> int:
         return cap_of(self.workers[number].time, self.limits)
 
-    def _at_once(self, n: int, cap: int) -> Reason | None:
+    def _at_once(self, n: int, cap: int) -> DispatchReason | None:
         """Why a batch of the n rows at the front may leave whatever their times are, if so."""
         if n >= cap:
             return _FULL
-        return Reason.DRAIN if self.limits.draining else None
+        return DispatchReason.DRAIN if self.limits.draining else None
 
     def _due(
         self, number: int, n: int, oldest_ns: int, deadline_ns: int
-    ) -> tuple[Reason | None, int]:
+    ) -> tuple[DispatchReason | None, int]:
         """Why a batch of the n rows at the front may leave now; else None and until when it
         waits for company."""
         limits, time = self.limits, self.workers[number].time
@@ -276,14 +281,14 @@ class _Shift:
         if time is not None and time.known:
             latest_ns = deadline_ns - int(time.high_ns(limits.padded(n)))
             if latest_ns < until_ns:
-                reason, until_ns = Reason.DEADLINE, latest_ns
+                reason, until_ns = DispatchReason.DEADLINE, latest_ns
         return (reason if self.now_ns >= until_ns else None), until_ns
 
-    def _company(self, number: int, n: int, oldest_ns: int) -> tuple[Reason, int]:
+    def _company(self, number: int, n: int, oldest_ns: int) -> tuple[DispatchReason, int]:
         """Until when the policy lets n rows wait for others, and why they leave then."""
         limits, traffic, time = self.limits, self.traffic, self.workers[number].time
         if not limits.adaptive:
-            reason = Reason.WAIT if limits.max_wait_ns else Reason.IDLE
+            reason = DispatchReason.WAIT if limits.max_wait_ns else DispatchReason.IDLE
             return reason, oldest_ns + limits.max_wait_ns
         if traffic is None or time is None or not time.known:
             return _IDLE, oldest_ns
@@ -296,9 +301,13 @@ class _Shift:
         if limits.target_ns:
             most_ns = max(0.0, min(most_ns, limits.within_ns - time.high_ns(n + int(traffic.rows))))
         wait_ns = oldest_ns + int(most_ns)
-        return (Reason.WAIT, wait_ns) if wait_ns <= worth_ns else (Reason.IDLE, worth_ns)
+        return (
+            (DispatchReason.WAIT, wait_ns)
+            if wait_ns <= worth_ns
+            else (DispatchReason.IDLE, worth_ns)
+        )
 
-    def _is_flood(self, time: BatchTime, traffic: Traffic) -> bool:
+    def _is_flood(self, time: ServiceTime, traffic: ArrivalEstimator) -> bool:
         most = self.limits.max_batch
         capacity_per_s = len(self.workers) * most / max(1e-9, time.mean_ns(most) / 1e9)
         return traffic.rows_per_s > _FLOOD * capacity_per_s

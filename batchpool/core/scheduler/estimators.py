@@ -1,10 +1,10 @@
 """What the adaptive policy knows: how long batches take, and how rows come in.
 
-`BatchTime` fits t(n) = base + n x row for one worker. Batches of like size (the same power of
+`ServiceTime` fits t(n) = base + n x row for one worker. Batches of like size (the same power of
 two) share an average that forgets slowly, and a weighted line goes through the averages: one
 slow batch moves little, and sizes that were not seen for a while are not forgotten.
 
-`Traffic` averages arrivals: the gap between them and how many rows each brings (exponentially
+`ArrivalEstimator` averages arrivals: the gap between them and how many rows each brings (exponentially
 weighted, so that a burst shows after a few arrivals). What comes in after a silence of more than
 `_SILENCE` usual gaps belongs to no burst that is known of: until the next arrival that silence is
 the gap, and what has come in is all that is expected in it. So, whatever came before, after a
@@ -55,7 +55,7 @@ _EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean over geometric mea
 _REFIT_EVERY = 8  # batches, once there were `_BATCHES` of them
 
 
-class BatchTime:
+class ServiceTime:
     """t(n) of one worker, in ns; `known` once a batch was measured.
 
     sizes: the only ones its engine takes, rising; n rows take the time of the next one.
@@ -143,7 +143,7 @@ class BatchTime:
         self.base_ns, self.row_ns = base_ns, row_ns
 
 
-class Traffic:
+class ArrivalEstimator:
     """How rows come in.
 
     gap_ns: between arrivals, as is usual: one long silence between bursts says nothing about the
@@ -189,7 +189,7 @@ class Traffic:
         """The arrival rate of late."""
         return 1e9 * self.rows / (self._silence_ns or self._mean_gap_ns)
 
-    def worth_until_ns(self, n: int, time: BatchTime, workers: int, most: int) -> int:
+    def worth_until_ns(self, n: int, time: ServiceTime, workers: int, most: int) -> int:
         """Until when n rows should wait for company, if nobody comes before; 0: not at all.
 
         most: the rows of a full batch.
@@ -200,7 +200,7 @@ class Traffic:
         alone_ns = self.last_ns + int(silence_ns) if silence_ns else 0
         return max(alone_ns, self._echo.until_ns(time.base_ns / workers))
 
-    def _crowd_ns(self, n: int, time: BatchTime, workers: int, most: int) -> float:
+    def _crowd_ns(self, n: int, time: ServiceTime, workers: int, most: int) -> float:
         """The longest silence since the last arrival that n rows should bear where several
         workers run; 0: none at all."""
         missing = min(self.keeping_up(time, workers), most) - n
@@ -210,7 +210,7 @@ class Traffic:
             return 0.0
         return min(_GAPS * self.gap_ns, time.base_ns)
 
-    def keeping_up(self, time: BatchTime, workers: int) -> float:
+    def keeping_up(self, time: ServiceTime, workers: int) -> float:
         """Rows a batch needs so that workers with such batches keep up with what comes in."""
         rate = _SLACK * self.rows_per_s / 1e9 / workers  # rows per ns
         left = 1 - rate * time.row_ns
@@ -271,7 +271,7 @@ class _Usual:
         self.ns = _EXP_GAMMA * math.exp(self._log)
 
 
-def patience_ns(n: int, time: BatchTime, traffic: Traffic) -> float:
+def patience_ns(n: int, time: ServiceTime, traffic: ArrivalEstimator) -> float:
     """The longest silence since the last arrival that n rows should bear; 0: none at all."""
     k = traffic.rows
     limit_ns = k * (time.base_ns - n * time.row_ns) / (n + k)

@@ -44,7 +44,7 @@ def first_key(priority: _I64) -> _I64:
     return keys
 
 
-class Turns:
+class FairOrder:
     """The turns of one queue: what was served last, and the last turn each flow was given."""
 
     def __init__(self) -> None:

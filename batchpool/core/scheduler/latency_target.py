@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.scheduler.estimators import BatchTime
-from batchpool.core.scheduler.limits import NEVER_NS, Limits, Worker
+from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, Field, least
 
 _WORTH = 0.25  # what the rows of a batch should take at least, of its fixed cost
@@ -19,7 +19,7 @@ _LOOK_NS = 1_000_000  # how often to look at what cannot be foreseen to the mome
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def cap_of(time: BatchTime | None, limits: Limits) -> int:
+def cap_of(time: ServiceTime | None, limits: Limits) -> int:
     """The most rows of a batch for a worker of these times: two of them, one after the other,
     must keep the target. Two usual ones leave the way to the caller its part of it; a slow one
     among the two may use that too, since a slow way then, or two slow ones, are too rare to
@@ -31,7 +31,7 @@ def cap_of(time: BatchTime | None, limits: Limits) -> int:
     return cap if cap == limits.max_batch else max(cap, least_cap(time, limits))
 
 
-def least_cap(time: BatchTime, limits: Limits) -> int:
+def least_cap(time: ServiceTime, limits: Limits) -> int:
     """No smaller batches, whatever the target: they would be nearly all fixed cost.
 
     With rows that take a quarter of the fixed cost a worker does a fifth of what it can do at
@@ -48,19 +48,19 @@ def least_cap(time: BatchTime, limits: Limits) -> int:
     return min(enough, _most_of(limits.target_ns / (1 + time.spread), time, limits))
 
 
-def cycle_ns(n: int, time: BatchTime, limits: Limits) -> float:
+def cycle_ns(n: int, time: ServiceTime, limits: Limits) -> float:
     """A batch of n rows behind another: the time that 99 of 100 of them keep."""
     n = limits.padded(n)
     return time.mean_ns(n) + time.high_ns(n)
 
 
-def _keeps_alone(time: BatchTime, limits: Limits) -> bool:
+def _keeps_alone(time: ServiceTime, limits: Limits) -> bool:
     """Whether lone rows, one behind another, keep the target."""
     mean_ns = time.mean_ns(limits.padded(1))
     return 2 * mean_ns <= limits.within_ns and cycle_ns(1, time, limits) <= limits.target_ns
 
 
-def allowed_ns(time: BatchTime, limits: Limits) -> float:
+def allowed_ns(time: ServiceTime, limits: Limits) -> float:
     """How long a row may be foreseen to take, by the 99th percentile of its own batch's times.
 
     Late are, for every batch that takes far longer than usual, its own rows and those of the batch
@@ -74,7 +74,7 @@ def allowed_ns(time: BatchTime, limits: Limits) -> float:
     return max(most_ns, cycle_ns(cap, time, limits))
 
 
-def why_out_of_reach(workers: Sequence[Worker], limits: Limits) -> str:
+def why_out_of_reach(workers: Sequence[WorkerView], limits: Limits) -> str:
     """Why not even lone rows keep the target, and what is done instead; "" if they do on some
     worker, or none is known well enough."""
     why = ""
@@ -101,7 +101,7 @@ def why_out_of_reach(workers: Sequence[Worker], limits: Limits) -> str:
     return why
 
 
-def _most_of(longest_ns: float, time: BatchTime, limits: Limits) -> int:
+def _most_of(longest_ns: float, time: ServiceTime, limits: Limits) -> int:
     """The most rows that take no longer than that on average; 0 if not even one does."""
     most = limits.max_batch
     if time.mean_ns(most) <= longest_ns:
@@ -117,7 +117,7 @@ def too_late(
     now_ns: int,
     queue: I64,
     live: npt.NDArray[np.bool_] | None,
-    workers: Sequence[Worker],
+    workers: Sequence[WorkerView],
     limits: Limits,
 ) -> tuple[npt.NDArray[Any], int]:
     """Positions of the live rows that would be answered after the target or their deadline; and
@@ -164,9 +164,9 @@ def too_late(
 class _Lines:
     """The workers as lines to stand in: when each is free, and how long its batches take."""
 
-    def __init__(self, now_ns: int, workers: Sequence[Worker], limits: Limits) -> None:
+    def __init__(self, now_ns: int, workers: Sequence[WorkerView], limits: Limits) -> None:
         known = [w.time for w in workers if w.time is not None and w.time.known]
-        self.free: list[tuple[float, int, BatchTime, int, int]] = []
+        self.free: list[tuple[float, int, ServiceTime, int, int]] = []
         allowed = [allowed_ns(time, limits) for time in known]
         kept = [ns for ns in allowed if ns <= limits.target_ns]
         self.allowed_ns = max(kept) if kept else min(allowed, default=0.0)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.config.schema import ModelConfig
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.estimators import ServiceTime
 
 NEVER_NS = 2**63 - 1
 _TARGET_SHARE = 0.85  # of the target; the rest is for the way to the caller
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerView:
     """A worker as the decision sees it. lanes: which it may run, by lane number; None: all.
 
     time: what is known of its batches. free_at_ns: when it will have run what it has. closed: it
@@ -68,7 +68,7 @@ class Worker:
     number: int
     in_flight: int
     lanes: npt.NDArray[np.bool_] | None = None
-    time: BatchTime | None = None
+    time: ServiceTime | None = None
     free_at_ns: int = 0
     closed: bool = False
     overdue_since_ns: int = 0

@@ -19,7 +19,7 @@ from batchpool.core.scheduler.fair_order import (
     DEFAULT,
     HIGHEST,
     LOWEST,
-    Turns,
+    FairOrder,
     first_key,
     priority_of,
 )
@@ -97,7 +97,7 @@ class Queue:
         self._block: I64 = np.empty((FIELDS, capacity), dtype=np.int64)
         self._head = 0
         self._tail = 0
-        self._turns = Turns()
+        self._turns = FairOrder()
 
     def __len__(self) -> int:
         return self._tail - self._head

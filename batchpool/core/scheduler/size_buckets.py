@@ -16,7 +16,7 @@ _SHARED = 16  # below it padding costs less than a batch of one's own
 _CLASSES = 32  # of one dimension: sizes are 32 bits
 
 
-class Buckets:
+class SizeBuckets:
     """The buckets of one model; a model without dynamic inputs has one."""
 
     def __init__(self, spec: ModelSpec) -> None:

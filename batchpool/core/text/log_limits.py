@@ -29,7 +29,7 @@ class _Kind(Generic[Message]):
     last: Message | None = None
 
 
-class Repeats(Generic[Message]):
+class LogLimiter(Generic[Message]):
     """Counts messages by kind."""
 
     def __init__(self, first: int = FIRST, period_s: float = PERIOD_S) -> None:

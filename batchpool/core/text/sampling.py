@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 
-class Sample:
+class TraceSample:
     """A share, 0 to 1, of all requests."""
 
     def __init__(self, share: float) -> None:

@@ -23,18 +23,18 @@ from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.metrics import ASGI
-from batchpool.frontend.http.request_body import Upload
+from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import ended, note, visit
-from batchpool.frontend.http.response import Answer, refusal
-from batchpool.frontend.service.endpoint import VERSION, Arrival
-from batchpool.frontend.service.pool_view import Ask, Front
+from batchpool.frontend.http.response import HttpResponse, refusal
+from batchpool.frontend.service.endpoint import VERSION, RequestHead
+from batchpool.frontend.service.pool_view import Ask, PoolView
 
 # How much of a body that was refused is taken and dropped so that the caller can read why.
 # It costs no memory; a caller that goes on sending beyond that loses its connection.
 _LEAST_DISCARD_BYTES = 256 * 2**20
 
 
-def build_app(front: Front) -> Starlette:
+def build_app(front: PoolView) -> Starlette:
     """The application of one front end."""
     discard = discard_bytes(front)
     routes = [Route(path, Infer(front, discard), methods=["POST"]) for path in _model("/infer")]
@@ -51,7 +51,7 @@ def build_app(front: Front) -> Starlette:
     routes += [Route(path, Question(ask, discard), methods=["GET"]) for path, ask in questions]
     if front.has_page:
 
-        async def send_answer(answer: Answer, upload: Upload, send: Send) -> None:
+        async def send_answer(answer: HttpResponse, upload: RequestBody, send: Send) -> None:
             await _send(answer, upload, send, discard)
 
         routes += page_routes(front, send_answer)
@@ -77,7 +77,7 @@ class _App(Starlette):
         await visit(super().__call__, self._access, scope, receive, send)
 
 
-def discard_bytes(front: Front) -> int:
+def discard_bytes(front: PoolView) -> int:
     """How much of a refused body is taken and dropped."""
     return max(_LEAST_DISCARD_BYTES, 4 * front.max_body_bytes)
 
@@ -86,7 +86,7 @@ def _model(tail: str) -> tuple[str, str]:
     return f"/v2/models/{{model}}{tail}", f"/v2/models/{{model}}/versions/{{version}}{tail}"
 
 
-def _refusal_of(request: Request, exc: Exception) -> Answer:
+def _refusal_of(request: Request, exc: Exception) -> HttpResponse:
     """What Starlette refuses, in our words. It logs by itself what nobody expected."""
     if isinstance(exc, PoolError):
         return refusal(exc)
@@ -114,30 +114,30 @@ class Question:
             answer = self._ask(**scope["path_params"])
         except Exception as exc:
             answer = refusal(exc)
-        upload = Upload(receive, _headers(scope))
+        upload = RequestBody(receive, _headers(scope))
         await _send(answer, upload, send, self._discard_bytes)
 
 
 class Infer:
     """The infer endpoint."""
 
-    def __init__(self, front: Front, discard_bytes: int) -> None:
+    def __init__(self, front: PoolView, discard_bytes: int) -> None:
         self._front = front
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
-        upload = Upload(receive, headers)
+        upload = RequestBody(receive, headers)
         names = scope["path_params"]
-        answer: Answer | None
+        answer: HttpResponse | None
         peer = scope.get("client") or ("",)
-        arrival = Arrival.of(headers, peer[0])
+        arrival = RequestHead.of(headers, peer[0])
         meter = self._front.meter(names["model"])
         try:
-            door = self._front.door(names["model"], names.get("version", VERSION))
+            endpoint = self._front.endpoint(names["model"], names.get("version", VERSION))
             note(model=names["model"])
             front = self._front
-            answer = await infer(door, arrival, upload, front.aside, front.bodies)
+            answer = await infer(endpoint, arrival, upload, front.aside, front.bodies)
         except Exception as exc:
             answer = refusal(exc)
         if answer is None:
@@ -153,7 +153,7 @@ class Infer:
 class Metrics:
     """GET /metrics, made in the thread for long work."""
 
-    def __init__(self, front: Front, discard_bytes: int) -> None:
+    def __init__(self, front: PoolView, discard_bytes: int) -> None:
         self._front = front
         self._discard_bytes = discard_bytes
 
@@ -164,25 +164,25 @@ class Metrics:
             answer = await self._front.aside.begin(self._front.scrape, accept)
         except Exception as exc:
             answer = refusal(exc)
-        await _send(answer, Upload(receive, headers), send, self._discard_bytes)
+        await _send(answer, RequestBody(receive, headers), send, self._discard_bytes)
 
 
 class _Sent(Response):
     """An answer as Starlette's exception handling wants it."""
 
-    def __init__(self, answer: Answer, discard_bytes: int) -> None:
+    def __init__(self, answer: HttpResponse, discard_bytes: int) -> None:
         self._answer = answer
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _send(self._answer, Upload(receive, _headers(scope)), send, self._discard_bytes)
+        await _send(self._answer, RequestBody(receive, _headers(scope)), send, self._discard_bytes)
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-async def _send(answer: Answer, upload: Upload, send: Send, discard_bytes: int) -> None:
+async def _send(answer: HttpResponse, upload: RequestBody, send: Send, discard_bytes: int) -> None:
     """Send an answer at once, and after it take and drop what is left of the body.
 
     A caller that still waits for leave to send its body gets the answer instead, and the

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from batchpool.client.lane_client import Pending
+from batchpool.client.lane_client import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, Moved
-from batchpool.frontend.http.body_budget import Bodies, Held
-from batchpool.frontend.http.request_body import Upload
+from batchpool.frontend.http.body_budget import BodyBudget, BodyReservation
+from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note
-from batchpool.frontend.http.response import Answer
-from batchpool.frontend.service.endpoint import Arrival, Door
+from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.service.endpoint import Endpoint, RequestHead
 from batchpool.wire.request import Body, InferRequest
 
 _Result = TypeVar("_Result")
 
 
-class Aside:
+class BackgroundThread:
     """A thread for the few requests whose parsing or encoding takes long, one after another.
 
     One only: it competes with the loop for the interpreter, which a single step of reading
@@ -49,60 +49,68 @@ class Aside:
 
 
 async def infer(
-    door: Door, arrival: Arrival, upload: Upload, aside: Aside, bodies: Bodies
-) -> Answer | None:
+    endpoint: Endpoint,
+    arrival: RequestHead,
+    upload: RequestBody,
+    aside: BackgroundThread,
+    bodies: BodyBudget,
+) -> HttpResponse | None:
     """The answer to one request; None when the caller has gone. Raises what refuses it."""
-    door = door.admit(arrival)
+    endpoint = endpoint.admit(arrival)
     reply = Reply()
-    held = Held(bodies)
+    held = BodyReservation(bodies)
     try:
-        body = await upload.read(door.max_body_bytes, held)
+        body = await upload.read(endpoint.max_body_bytes, held)
         if body is None:
             return None
-        door, request, pending = await _submit(door, arrival, body, reply, aside)
+        endpoint, request, pending = await _submit(endpoint, arrival, body, reply, aside)
         del body
     finally:
         held.release()
-    if not await _finished(door, pending, reply, upload):
+    if not await _finished(endpoint, pending, reply, upload):
         return None
-    if door.encodes_long(arrival, request, pending.n):
+    if endpoint.encodes_long(arrival, request, pending.n):
         # Copies: the slots are free at once, and no thread reads what is another's by then.
-        outputs = door.fetch(request, pending)
-        return await aside.begin(door.encode, arrival, request, outputs)
-    return door.fetch_and_encode(arrival, request, pending)
+        outputs = endpoint.fetch(request, pending)
+        return await aside.begin(endpoint.encode, arrival, request, outputs)
+    return endpoint.fetch_and_encode(arrival, request, pending)
 
 
 async def _submit(
-    door: Door, arrival: Arrival, body: Body, reply: Reply, aside: Aside
-) -> tuple[Door, InferRequest, Pending]:
+    endpoint: Endpoint, arrival: RequestHead, body: Body, reply: Reply, aside: BackgroundThread
+) -> tuple[Endpoint, InferRequest, PendingRequest]:
     """Parse and submit at this door, or at the one that its model has by then."""
     while True:
-        if door.parses_long(arrival, len(body)):
-            request = await aside.begin(door.parse, arrival, body)
+        if endpoint.parses_long(arrival, len(body)):
+            request = await aside.begin(endpoint.parse, arrival, body)
         else:
-            request = door.parse(arrival, body)
+            request = endpoint.parse(arrival, body)
         note(rows=request.rows.n)
         try:
-            return door, request, door.submit(arrival, request, reply)
+            return endpoint, request, endpoint.submit(arrival, request, reply)
         except Moved:
-            door = door.successor()
+            endpoint = endpoint.successor()
 
 
-async def _finished(door: Door, pending: Pending, reply: Reply, upload: Upload) -> bool:
+async def _finished(
+    endpoint: Endpoint, pending: PendingRequest, reply: Reply, upload: RequestBody
+) -> bool:
     """Wait for the rows; False when the caller goes first. Raises why they are not finished."""
-    watch = asyncio.create_task(_leave_when_lost(door, pending, reply, upload))
+    watch = asyncio.create_task(_leave_when_lost(endpoint, pending, reply, upload))
     try:
         await reply
     except Cancelled:
         return False
     except BaseException:
-        door.forget(pending, reply)
+        endpoint.forget(pending, reply)
         raise
     finally:
         watch.cancel()
     return True
 
 
-async def _leave_when_lost(door: Door, pending: Pending, reply: Reply, upload: Upload) -> None:
+async def _leave_when_lost(
+    endpoint: Endpoint, pending: PendingRequest, reply: Reply, upload: RequestBody
+) -> None:
     await upload.until_lost()
-    door.leave(pending, reply)
+    endpoint.leave(pending, reply)

@@ -11,7 +11,7 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-from batchpool.frontend.http.response import Answer, found
+from batchpool.frontend.http.response import HttpResponse, found
 
 _TYPES = {
     "html": b"text/html; charset=utf-8",
@@ -46,13 +46,13 @@ def names() -> list[str]:
     return sorted(f.name for f in folder.iterdir() if f.name.rpartition(".")[2] in _TYPES)
 
 
-def asset(name: str, known: bytes = b"") -> Answer:
+def asset(name: str, known: bytes = b"") -> HttpResponse:
     """One file of `names()`. known: the caller's If-None-Match."""
     whole = _whole(name)
     tag = dict(whole.headers)[b"etag"]
     if tag in (part.strip().removeprefix(b"W/") for part in known.split(b",")):
         kept = [field for field in whole.headers if field[0] not in _OF_A_BODY]
-        return Answer(_NOT_MODIFIED, kept, b"")
+        return HttpResponse(_NOT_MODIFIED, kept, b"")
     return whole
 
 
@@ -60,7 +60,7 @@ _OF_A_BODY = (b"content-type", b"content-length")
 
 
 @cache
-def _whole(name: str) -> Answer:
+def _whole(name: str) -> HttpResponse:
     body = resources.files(__package__).joinpath(name).read_bytes()
     tag = b'"%s"' % hashlib.sha256(body).hexdigest()[:16].encode()
     fields = [

@@ -33,7 +33,7 @@ def event(content: Any, kind: str = "") -> bytes:
     return named + b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
-class Broadcast:
+class Broadcaster:
     """The snapshots of one front end to all its viewers."""
 
     def __init__(self, source: Source, interval_s: float = INTERVAL_S) -> None:

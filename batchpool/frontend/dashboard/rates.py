@@ -55,7 +55,7 @@ class Span:
         return Histogram(rise.bounds, counts, max(0.0, rise.total))
 
 
-class Window:
+class SlidingWindow:
     """The readings of the last WINDOW_S seconds."""
 
     def __init__(self) -> None:

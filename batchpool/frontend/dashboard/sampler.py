@@ -12,27 +12,27 @@ from typing import Any
 from batchpool.client.session import Session
 from batchpool.core.errors import PoolError
 from batchpool.core.layout.states import PoolState
-from batchpool.frontend.asgi.infer import Aside
-from batchpool.frontend.dashboard.rates import Window
-from batchpool.frontend.dashboard.snapshot import Sight, compose
-from batchpool.frontend.dashboard.status_client import Inquiry
+from batchpool.frontend.asgi.infer import BackgroundThread
+from batchpool.frontend.dashboard.rates import SlidingWindow
+from batchpool.frontend.dashboard.snapshot import SnapshotInputs, compose
+from batchpool.frontend.dashboard.status_client import StatusClient
 from batchpool.frontend.service.gpu_metrics import Gpus
-from batchpool.shm.stats.counters import Meters
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 _BATCHES = 12  # of the last ones
 
 
-class Lookout:
+class Sampler:
     """The pool as an attached session sees it. version: of the package."""
 
     def __init__(
         self,
         session: Session,
-        meters: Meters,
-        recorder: Recorder,
+        meters: Counters,
+        recorder: FlightRecorder,
         gpus: Gpus,
-        aside: Aside,
+        aside: BackgroundThread,
         version: str,
     ) -> None:
         self._session = session
@@ -41,8 +41,8 @@ class Lookout:
         self._gpus = gpus
         self._aside = aside
         self._version = version
-        self._inquiry = Inquiry(session.server["socket"])
-        self._window = Window()
+        self._inquiry = StatusClient(session.server["socket"])
+        self._window = SlidingWindow()
         self._account: dict[str, Any] | None = None  # what the supervisor said last
         self._account_s = 0.0
 
@@ -66,7 +66,7 @@ class Lookout:
 
     def _look(self, status: dict[str, Any] | None, why: str) -> dict[str, Any]:
         meters, recorder = self._meters, self._recorder
-        sight = Sight(
+        sight = SnapshotInputs(
             span=self._window.add(time.monotonic(), meters.totals()),
             facts=tuple(self._session.models.values()),
             state=PoolState(self._session.board.state.get()).name.lower(),
@@ -76,7 +76,7 @@ class Lookout:
             now_ns=time.monotonic_ns(),
             batches=recorder.last(_BATCHES),
             incidents=recorder.incidents.last(),
-            worker_names=meters.seat_names(),
+            worker_names=meters.worker_slot_names(),
             model_names=meters.model_names(),
             gpus={gpu.index: gpu.values for gpu in self._gpus.look()},
             version=self._version,

@@ -22,25 +22,25 @@ from typing import Any
 
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import error_for
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
 from batchpool.frontend.dashboard.rates import Span
 from batchpool.shm.stats.flight_recorder import LOST, BatchEntry
-from batchpool.shm.stats.recent_errors import Incident
+from batchpool.shm.stats.recent_errors import RecentError
 
 Json = dict[str, Any]
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Where a request's time goes, and the metric of it.
 _TIMES = {"request": "http_request_seconds", "queue": "queue_seconds", "batch": "batch_seconds"}
-_OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome} | {LOST: "lost"}
-_REASONS = {int(reason): reason.name.lower() for reason in Reason}
+_OUTCOMES = {int(outcome): outcome.name.lower() for outcome in BatchOutcome} | {LOST: "lost"}
+_REASONS = {int(reason): reason.name.lower() for reason in DispatchReason}
 _MOST_ERRORS = 10
 _MOST_LANES = 6  # shown by themselves; more local clients are added up
 
 
 @dataclass(frozen=True)
-class Sight:
+class SnapshotInputs:
     """Everything that a snapshot is made of.
 
     state: of the pool. status: the supervisor's account, None if it never answered; why: what is
@@ -59,12 +59,12 @@ class Sight:
     batches: Sequence[BatchEntry]
     worker_names: Sequence[str]
     model_names: Sequence[str]
-    incidents: Sequence[Incident]
+    incidents: Sequence[RecentError]
     gpus: Mapping[str, Mapping[str, float]]
     version: str
 
 
-def compose(sight: Sight) -> Json:
+def compose(sight: SnapshotInputs) -> Json:
     """The snapshot."""
     status = sight.status or {}
     lanes = sorted(status.get("lanes", ()), key=_front_ends_first)
@@ -192,7 +192,7 @@ def codes(model: str, span: Span) -> list[Json]:
 # -- workers and batches ----------------------------------------------------------------
 
 
-def worker_views(sight: Sight) -> list[Json]:
+def worker_views(sight: SnapshotInputs) -> list[Json]:
     """The supervisor's account of each worker with what it counted itself."""
     devices = {
         f"worker {worker} of {model}": (model, worker, device)
@@ -232,7 +232,7 @@ def gpu_view(device: str, gpus: Mapping[str, Mapping[str, float]]) -> Json | Non
     }
 
 
-def batch_view(sight: Sight, batch: BatchEntry) -> Json:
+def batch_view(sight: SnapshotInputs, batch: BatchEntry) -> Json:
     """One batch of the flight recorder; ms: from its dispatch to its completion."""
     known = batch.dispatched_ns > 0
     return {
@@ -240,7 +240,7 @@ def batch_view(sight: Sight, batch: BatchEntry) -> Json:
         "model": _named(sight.model_names, batch.model),
         "rows": batch.rows,
         "reason": _REASONS.get(batch.reason, "unknown"),
-        "worker": _named(sight.worker_names, batch.seat),
+        "worker": _named(sight.worker_names, batch.worker_slot),
         "outcome": _OUTCOMES.get(batch.outcome, "unknown"),
         "ms": (batch.completed_ns - batch.dispatched_ns) / 1e6 if known else None,
     }
@@ -250,7 +250,7 @@ def _named(names: Sequence[str], number: int) -> str:
     return names[number] if number < len(names) else "unknown"
 
 
-def error_views(sight: Sight) -> list[Json]:
+def error_views(sight: SnapshotInputs) -> list[Json]:
     """The last errors; the same one again and again is one, with how often and its last time."""
     found: dict[tuple[str, str, str], Json] = {}
     for incident in reversed(sight.incidents):
@@ -263,7 +263,7 @@ def error_views(sight: Sight) -> list[Json]:
             found[key] = {
                 "time_s": sight.now_s - (sight.now_ns - incident.at_ns) / 1e9,
                 "model": model,
-                "worker": _named(sight.worker_names, incident.seat),
+                "worker": _named(sight.worker_names, incident.worker_slot),
                 "code": error.code,
                 "text": error.message,
                 "times": 1,

@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from batchpool.core.errors import PoolError
 from batchpool.frontend.dashboard.assets import SECURITY
-from batchpool.frontend.dashboard.broadcaster import Broadcast, event
-from batchpool.frontend.http.request_body import Upload
-from batchpool.frontend.http.response import Answer, found, refusal
+from batchpool.frontend.dashboard.broadcaster import Broadcaster, event
+from batchpool.frontend.http.request_body import RequestBody
+from batchpool.frontend.http.response import HttpResponse, found, refusal
 
 BEAT_S = 5.0
 RETRY_MS = 1000
@@ -31,18 +31,18 @@ _FIELDS = [
     *SECURITY,
 ]
 
-SendAnswer = Callable[[Answer, Upload, Send], Awaitable[None]]
+SendAnswer = Callable[[HttpResponse, RequestBody, Send], Awaitable[None]]
 
 
-class Events:
+class EventStream:
     """The endpoint. send_answer: how an answer that is no stream is sent."""
 
-    def __init__(self, broadcast: Broadcast, send_answer: SendAnswer) -> None:
+    def __init__(self, broadcast: Broadcaster, send_answer: SendAnswer) -> None:
         self._broadcast = broadcast
         self._send_answer = send_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        upload = Upload(receive, dict(scope["headers"]))
+        upload = RequestBody(receive, dict(scope["headers"]))
         if scope["method"] == "HEAD":
             await self._send_answer(found(_FIELDS, b""), upload, send)
             return

@@ -16,7 +16,7 @@ from batchpool.core.errors import NotReady, PoolError, PoolStopped
 PATIENCE_S = 2.0  # a supervisor that is well answers within milliseconds
 
 
-class Inquiry:
+class StatusClient:
     """path: of the pool's unix socket."""
 
     def __init__(self, path: str, patience_s: float = PATIENCE_S) -> None:

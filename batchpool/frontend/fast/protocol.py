@@ -1,8 +1,8 @@
 """Fast road: an infer request answered inside the protocol, without an ASGI task.
 
-`FastConnection` decides when a request's headers are complete. The fast road takes a POST to
+`FastProtocol` decides when a request's headers are complete. The fast road takes a POST to
 the literal path of an infer endpoint, in any form, with a Content-Length. It walks the
-`Door`'s steps from the parser's own calls, one request at a time. A head that is, byte for
+`Endpoint`'s steps from the parser's own calls, one request at a time. A head that is, byte for
 byte, the last one of its connection is not parsed again if its whole body came with it:
 
     headers complete   admit; a refusal is written at once, and the body dropped as it comes
@@ -27,17 +27,17 @@ from typing import Any, ClassVar
 from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from batchpool.client.lane_client import Pending
+from batchpool.client.lane_client import PendingRequest
 from batchpool.core.errors import Overloaded, PoolError
-from batchpool.frontend.fast.request import FastCycle, KnownHead
-from batchpool.frontend.fast.road import FastRoad
-from batchpool.frontend.http.access_log import GONE, Outcome
-from batchpool.frontend.http.body_budget import Held
+from batchpool.frontend.fast.request import FastRequest, KnownHead
+from batchpool.frontend.fast.road import FastPath
+from batchpool.frontend.http.access_log import GONE, RequestOutcome
+from batchpool.frontend.http.body_budget import BodyReservation
 from batchpool.frontend.http.connection import Connection, ConnectionLimits
 from batchpool.frontend.http.metrics import FAST
-from batchpool.frontend.http.response import Answer, refusal
-from batchpool.frontend.service.endpoint import Arrival, Door
-from batchpool.frontend.service.pool_view import Front
+from batchpool.frontend.http.response import HttpResponse, refusal
+from batchpool.frontend.service.endpoint import Endpoint, RequestHead
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.request_id import REQUEST_ID, TRACEPARENT, made_id, request_id
 
@@ -51,27 +51,27 @@ _LONG_BODY_BYTES = 64 * 1024  # of an answer; copying it behind its head would t
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class FastConnection(Connection):
+class FastProtocol(Connection):
     """One connection with a fast road. A subclass says whose: see `fast_protocol`."""
 
-    road: ClassVar[FastRoad]
+    road: ClassVar[FastPath]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._peer = self.client[0] if self.client else ""
-        self._taking: FastCycle | None = None  # its body is on its way
-        self._held = Held(self.road.bodies)  # of that body, if it takes several reads
+        self._taking: FastRequest | None = None  # its body is on its way
+        self._held = BodyReservation(self.road.bodies)  # of that body, if it takes several reads
         self._known: KnownHead | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._held.release()
         cycle: Any = self.cycle
-        if not isinstance(cycle, FastCycle):
+        if not isinstance(cycle, FastRequest):
             return
         if cycle.pending is not None:
             cycle.disconnected = True
-            cycle.door.abandon(cycle.pending)
+            cycle.endpoint.abandon(cycle.pending)
             self._gone(cycle)
         elif cycle is self._taking and cycle.answered:
             self._tell_of_refused(cycle)
@@ -88,7 +88,7 @@ class FastConnection(Connection):
             and self.cycle.response_complete
             and not self.flow.write_paused
             and not self.transport.is_closing()
-            and self.road.doors.get(known.path) is known.door
+            and self.road.endpoints.get(known.path) is known.endpoint
         ):
             self._stirred_s = self.loop.time()
             if self.timeout_keep_alive_task is not None:
@@ -106,31 +106,33 @@ class FastConnection(Connection):
         """Know this request's head again, if the fast road took all of it from one read."""
         cycle: Any = self.cycle
         self._known = None
-        if isinstance(cycle, FastCycle) and cycle.keep_alive and cycle.request is not None:
+        if isinstance(cycle, FastRequest) and cycle.keep_alive and cycle.request is not None:
             size = int(cycle.arrival.headers.get(b"content-length", b"0"))
             head = data[: len(data) - size]
             if len(head) <= _LONG_HEAD_BYTES and head.endswith(b"\r\n\r\n"):
-                door, arrival, request = cycle.door, cycle.arrival, cycle.request
-                raw = door.again(arrival, request, size)
-                self._known = KnownHead(head, len(data), cycle.path, door, arrival, request, raw)
+                endpoint, arrival, request = cycle.endpoint, cycle.arrival, cycle.request
+                raw = endpoint.again(arrival, request, size)
+                self._known = KnownHead(
+                    head, len(data), cycle.path, endpoint, arrival, request, raw
+                )
 
     def _take_whole(self, known: KnownHead, data: bytes) -> None:
         """A request whose head is known to the byte, and all of its body: no need to parse it."""
-        cycle = FastCycle(self, True)
+        cycle = FastRequest(self, True)
         self.cycle = cycle  # type: ignore[assignment]
-        cycle.door = door = known.door
+        cycle.endpoint = endpoint = known.endpoint
         cycle.path = known.path
         cycle.arrival = arrival = known.arrival.again()
         at = len(known.head)
         try:
-            door.admit_again(arrival)
+            endpoint.admit_again(arrival)
             if known.raw is not None:
                 cycle.request = request = known.request
                 rows = known.raw.rows(data, at)
             else:
-                cycle.request = request = door.parse(arrival, memoryview(data)[at:])
+                cycle.request = request = endpoint.parse(arrival, memoryview(data)[at:])
                 rows = request.rows
-            cycle.pending = door.submit_again(arrival, request, rows, cycle)
+            cycle.pending = endpoint.submit_again(arrival, request, rows, cycle)
         except Exception as exc:
             self.road.fail(cycle, exc, memoryview(data)[at:])
 
@@ -156,10 +158,10 @@ class FastConnection(Connection):
     def on_headers_complete(self) -> None:
         if self.transport.is_closing():
             # What is sent behind a request that ends the connection is nobody's.
-            self._take(FastCycle(self, False)).answered = True
+            self._take(FastRequest(self, False)).answered = True
             return
-        door = self.road.doors.get(self.url)
-        if door is None or not self._admit(door):
+        endpoint = self.road.endpoints.get(self.url)
+        if endpoint is None or not self._admit(endpoint):
             self._to_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -192,7 +194,7 @@ class FastConnection(Connection):
         else:
             self._submit(cycle)
 
-    def _hold(self, cycle: FastCycle) -> None:
+    def _hold(self, cycle: FastRequest) -> None:
         """More of its body is to come: count what came, or refuse it."""
         try:
             self._held.grow_to(len(cycle.body))
@@ -215,7 +217,7 @@ class FastConnection(Connection):
 
     # -- the door's steps ---------------------------------------------------------------
 
-    def _admit(self, door: Door) -> bool:
+    def _admit(self, endpoint: Endpoint) -> bool:
         """Take the request, or refuse it; False when it is ASGI's."""
         if self.flow.write_paused or not (self.cycle is None or self.cycle.response_complete):
             return False
@@ -230,13 +232,13 @@ class FastConnection(Connection):
         keep_alive = parser.should_keep_alive()
         if keep_alive and b"connection" in headers:
             keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
-        cycle = FastCycle(self, keep_alive)
-        cycle.door = door
+        cycle = FastRequest(self, keep_alive)
+        cycle.endpoint = endpoint
         cycle.path = self.url
-        cycle.arrival = arrival = Arrival.of(headers, self._peer)
+        cycle.arrival = arrival = RequestHead.of(headers, self._peer)
         try:
-            cycle.door = door = door.admit(arrival)
-            if door.parses_long(arrival, int(announced)):
+            cycle.endpoint = endpoint = endpoint.admit(arrival)
+            if endpoint.parses_long(arrival, int(announced)):
                 return False
         except Exception as exc:
             cycle.answered = True
@@ -244,42 +246,42 @@ class FastConnection(Connection):
         self._take(cycle)
         return True
 
-    def _take(self, cycle: FastCycle) -> FastCycle:
+    def _take(self, cycle: FastRequest) -> FastRequest:
         self.cycle = cycle  # type: ignore[assignment]
         self._taking = cycle
         self._in_head = False
         return cycle
 
-    def _submit(self, cycle: FastCycle) -> None:
+    def _submit(self, cycle: FastRequest) -> None:
         body, cycle.body = cycle.body, b""
         try:
-            cycle.request = request = cycle.door.parse(cycle.arrival, body)
-            cycle.pending = cycle.door.submit(cycle.arrival, request, cycle)
+            cycle.request = request = cycle.endpoint.parse(cycle.arrival, body)
+            cycle.pending = cycle.endpoint.submit(cycle.arrival, request, cycle)
         except Exception as exc:
             self.road.fail(cycle, exc, body)
 
-    def rows_finished(self, cycle: FastCycle, pending: Pending) -> bool:
+    def rows_finished(self, cycle: FastRequest, pending: PendingRequest) -> bool:
         """Answer with the outputs, or the error of a row; False: the caller has gone."""
         if self._is_gone(cycle):
             self._gone(cycle)
             return False
-        door, arrival, request = cycle.door, cycle.arrival, cycle.request
+        endpoint, arrival, request = cycle.endpoint, cycle.arrival, cycle.request
         assert request is not None
         try:
-            frame = door.frame(arrival, request, pending.n)
+            frame = endpoint.frame(arrival, request, pending.n)
             if frame is not None and frame.size <= _LONG_BODY_BYTES:
                 self._answer_in_frame(cycle, frame, pending)
-            elif door.encodes_long(arrival, request, pending.n):
-                outputs = door.fetch(request, pending)
-                encoded = self.road.aside.begin(door.encode, arrival, request, outputs)
+            elif endpoint.encodes_long(arrival, request, pending.n):
+                outputs = endpoint.fetch(request, pending)
+                encoded = self.road.aside.begin(endpoint.encode, arrival, request, outputs)
                 encoded.add_done_callback(partial(self._on_encoded, cycle))
             else:
-                self.answer(cycle, door.fetch_and_encode(arrival, request, pending))
+                self.answer(cycle, endpoint.fetch_and_encode(arrival, request, pending))
         except Exception as exc:
             self.refuse(cycle, exc)
         return True
 
-    def _on_encoded(self, cycle: FastCycle, encoded: asyncio.Future[Answer]) -> None:
+    def _on_encoded(self, cycle: FastRequest, encoded: asyncio.Future[HttpResponse]) -> None:
         if encoded.cancelled():  # the front end has ended
             return
         error = encoded.exception()
@@ -290,38 +292,38 @@ class FastConnection(Connection):
 
     # -- the answer ---------------------------------------------------------------------
 
-    def _is_gone(self, cycle: FastCycle) -> bool:
+    def _is_gone(self, cycle: FastRequest) -> bool:
         return cycle.disconnected or self.transport.is_closing()
 
-    def answer(self, cycle: FastCycle, answer: Answer) -> None:
+    def answer(self, cycle: FastRequest, answer: HttpResponse) -> None:
         """The one answer to this request, which is complete with it."""
         self._write(cycle, answer, *self._name_of(cycle, answer.status))
         self._end(cycle)
 
-    def refuse(self, cycle: FastCycle, error: BaseException) -> None:
+    def refuse(self, cycle: FastRequest, error: BaseException) -> None:
         """The same, saying why not."""
         self._write_refusal(cycle, error)
         self._end(cycle)
 
-    def _write_refusal(self, cycle: FastCycle, error: BaseException) -> None:
+    def _write_refusal(self, cycle: FastRequest, error: BaseException) -> None:
         name = request_id(cycle.arrival.headers) or made_id()
-        answer = refusal(error, name=name, model=cycle.door.facts.spec.name)
+        answer = refusal(error, name=name, model=cycle.endpoint.facts.spec.name)
         self._write(cycle, answer, name, self.access.wants(answer.status, name))
 
-    def _name_of(self, cycle: FastCycle, status: int) -> tuple[bytes, bool]:
+    def _name_of(self, cycle: FastRequest, status: int) -> tuple[bytes, bool]:
         """The id that a request's answer is to have, and whether the access log tells of it."""
         name = request_id(cycle.arrival.headers)
         is_told = self.access.wants(status, name)
         return name or (made_id() if is_told else b""), is_told
 
     def _write(
-        self, cycle: FastCycle, answer: Answer, name: bytes = b"", is_told: bool = False
+        self, cycle: FastRequest, answer: HttpResponse, name: bytes = b"", is_told: bool = False
     ) -> None:
         """Write it, unless the caller has gone; count it before.
 
         name: the request's id, if the answer is to have it. is_told: in the access log.
         """
-        meter = cycle.door.meter
+        meter = cycle.endpoint.meter
         if self._is_gone(cycle):
             self._gone(cycle)
             return
@@ -338,15 +340,15 @@ class FastConnection(Connection):
             self.transport.write(b"".join(pieces))
             self.transport.write(answer.body)
         if is_told:
-            outcome = Outcome(answer.status, answer.code, answer.error, len(answer.body))
+            outcome = RequestOutcome(answer.status, answer.code, answer.error, len(answer.body))
             if cycle.answered:
                 cycle.untold = outcome, name, monotonic_ns()
             else:
                 self._tell(cycle, outcome, name, monotonic_ns())
 
-    def _answer_in_frame(self, cycle: FastCycle, frame: Frame, pending: Pending) -> None:
+    def _answer_in_frame(self, cycle: FastRequest, frame: Frame, pending: PendingRequest) -> None:
         """Answer 200 with a frame that was made before, and the tensors as they lie in the lane."""
-        port = cycle.door.port
+        port = cycle.endpoint.port
         tensors: list[Any] = port.views(pending)
         head = self.road.head(_OK, self.server_state.default_headers)
         end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
@@ -355,32 +357,34 @@ class FastConnection(Connection):
             name, is_told = self._name_of(cycle, _OK)
             if name:
                 end = b"x-request-id: %s\r\n%s" % (name, end)
-        cycle.door.meter.answered(FAST, cycle.arrival.at_ns)
+        cycle.endpoint.meter.answered(FAST, cycle.arrival.at_ns)
         try:
             self.transport.write(b"".join([head, frame.fields.lines, end, frame.head, *tensors]))
         finally:
             port.release(pending)
         if is_told:
-            self._tell(cycle, Outcome(_OK, "ok", "", frame.size), name, monotonic_ns())
+            self._tell(cycle, RequestOutcome(_OK, "ok", "", frame.size), name, monotonic_ns())
         self._end(cycle)
 
-    def _gone(self, cycle: FastCycle) -> None:
+    def _gone(self, cycle: FastRequest) -> None:
         """The caller has left: nobody is there for an answer."""
-        cycle.door.meter.refused(FAST, GONE.code)
+        cycle.endpoint.meter.refused(FAST, GONE.code)
         name = request_id(cycle.arrival.headers)
         if self.access.wants(GONE.status, name):
             self._tell(cycle, GONE, name or made_id(), monotonic_ns())
 
-    def _tell_of_refused(self, cycle: FastCycle) -> None:
+    def _tell_of_refused(self, cycle: FastRequest) -> None:
         """Whose body came, or not, after the answer."""
         if cycle.untold is not None:
             self._tell(cycle, *cycle.untold)
 
-    def _tell(self, cycle: FastCycle, outcome: Outcome, name: bytes, ended_ns: int) -> None:
+    def _tell(
+        self, cycle: FastRequest, outcome: RequestOutcome, name: bytes, ended_ns: int
+    ) -> None:
         whole = cycle is not self._taking and not cycle.answered
         cycle.tell(self.access, self._peer, outcome, name, ended_ns, whole=whole)
 
-    def _end(self, cycle: FastCycle) -> None:
+    def _end(self, cycle: FastRequest) -> None:
         """The answer is complete and so is the request: go on with what came behind it."""
         cycle.response_complete = True
         if not cycle.keep_alive:
@@ -393,8 +397,8 @@ class FastConnection(Connection):
         self._stirred_s = self.loop.time()
 
 
-def fast_protocol(front: Front) -> type[FastConnection]:
+def fast_protocol(front: PoolView) -> type[FastProtocol]:
     """The connections of one front end."""
     limits = ConnectionLimits.of(front.session.server)
-    facts = {"road": FastRoad(front), "access": front.access, "meter": front.no_model}
-    return type("FrontConnection", (FastConnection,), {**facts, "limits": limits})
+    facts = {"road": FastPath(front), "access": front.access, "meter": front.no_model}
+    return type("FrontConnection", (FastProtocol,), {**facts, "limits": limits})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, NamedTuple, Protocol
 
-from batchpool.client.lane_client import Pending
+from batchpool.client.lane_client import PendingRequest
 from batchpool.core.errors import PoolError
-from batchpool.frontend.http.access_log import AccessLog, Outcome
-from batchpool.frontend.service.endpoint import Arrival, Door
+from batchpool.frontend.http.access_log import AccessLog, RequestOutcome
+from batchpool.frontend.service.endpoint import Endpoint, RequestHead
 from batchpool.wire.raw import RawAgain
 from batchpool.wire.request import InferRequest
 
@@ -25,8 +25,8 @@ class KnownHead(NamedTuple):
     head: bytes
     length: int
     path: bytes
-    door: Door
-    arrival: Arrival
+    endpoint: Endpoint
+    arrival: RequestHead
     request: InferRequest
     raw: RawAgain | None
 
@@ -34,14 +34,14 @@ class KnownHead(NamedTuple):
 class Answering(Protocol):
     """The connection of a request."""
 
-    def rows_finished(self, cycle: FastCycle, pending: Pending) -> bool:
+    def rows_finished(self, cycle: FastRequest, pending: PendingRequest) -> bool:
         """Answer with the outputs, or the error of a row; False: the caller has gone."""
 
-    def refuse(self, cycle: FastCycle, error: BaseException) -> None:
+    def refuse(self, cycle: FastRequest, error: BaseException) -> None:
         """The one answer to this request, which is complete with it, says why not."""
 
 
-class FastCycle:
+class FastRequest:
     """One request on the fast road.
 
     To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
@@ -56,8 +56,8 @@ class FastCycle:
         "body",
         "connection",
         "disconnected",
-        "door",
         "dropped_bytes",
+        "endpoint",
         "keep_alive",
         "path",
         "pending",
@@ -66,9 +66,9 @@ class FastCycle:
         "untold",
     )
     message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
-    door: Door
+    endpoint: Endpoint
     path: bytes
-    arrival: Arrival
+    arrival: RequestHead
 
     def __init__(self, connection: Answering, keep_alive: bool) -> None:
         self.connection = connection
@@ -78,15 +78,15 @@ class FastCycle:
         self.answered = False
         self.body: bytes | bytearray = b""
         self.dropped_bytes = 0
-        self.untold: tuple[Outcome, bytes, int] | None = None
+        self.untold: tuple[RequestOutcome, bytes, int] | None = None
         self.request: InferRequest | None = None  # once it was parsed
-        self.pending: Pending | None = None  # while its rows are under way
+        self.pending: PendingRequest | None = None  # while its rows are under way
 
     def tell(
         self,
         access: AccessLog,
         peer: str,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         name: bytes,
         ended_ns: int,
         *,
@@ -105,12 +105,12 @@ class FastCycle:
             begun_ns=arrival.at_ns,
             ended_ns=ended_ns,
             name=name,
-            model=self.door.facts.spec.name,
+            model=self.endpoint.facts.spec.name,
             rows=0 if request is None else request.rows.n,
             bytes_in=announced if whole else len(self.body) + self.dropped_bytes,
         )
 
-    def finished(self, pending: Pending) -> bool:
+    def finished(self, pending: PendingRequest) -> bool:
         self.pending = None
         return self.connection.rows_finished(self, pending)
 

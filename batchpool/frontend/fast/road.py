@@ -6,41 +6,41 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from batchpool.core.errors import Moved
 from batchpool.frontend.asgi.app import discard_bytes
-from batchpool.frontend.fast.request import FastCycle
-from batchpool.frontend.http.response import Answer
-from batchpool.frontend.service.pool_view import Front
+from batchpool.frontend.fast.request import FastRequest
+from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.request import Body, Fields, HeaderList
 
 
-class FastRoad:
+class FastPath:
     """What the connections of one front end share.
 
     doors: by the path as it is sent.  discard_bytes: how much of a refused body is dropped.
     """
 
-    def __init__(self, front: Front) -> None:
-        self.doors = front.paths
+    def __init__(self, front: PoolView) -> None:
+        self.endpoints = front.paths
         self.aside = front.aside
         self.bodies = front.bodies
         self.discard_bytes = discard_bytes(front)
         self._fields: HeaderList | None = None
         self._heads: dict[int, bytes] = {}
 
-    def fail(self, cycle: FastCycle, error: Exception, body: Body) -> None:
+    def fail(self, cycle: FastRequest, error: Exception, body: Body) -> None:
         """A request with this body could not be submitted: refuse it, unless its model has moved;
         then it begins anew at the door that the model has now."""
         if isinstance(error, Moved):
             try:
-                cycle.door = door = cycle.door.successor().admit(cycle.arrival)
-                cycle.request = request = door.parse(cycle.arrival, body)
-                cycle.pending = door.submit(cycle.arrival, request, cycle)
+                cycle.endpoint = endpoint = cycle.endpoint.successor().admit(cycle.arrival)
+                cycle.request = request = endpoint.parse(cycle.arrival, body)
+                cycle.pending = endpoint.submit(cycle.arrival, request, cycle)
                 return
             except Exception as exc:
                 error = exc
         cycle.connection.refuse(cycle, error)
 
     def pieces(
-        self, answer: Answer, fields: HeaderList, name: bytes, keep_alive: bool
+        self, answer: HttpResponse, fields: HeaderList, name: bytes, keep_alive: bool
     ) -> list[bytes]:
         """An answer without its body. fields: of every answer. name: of this request, or b""."""
         pieces = [self.head(answer.status, fields)]

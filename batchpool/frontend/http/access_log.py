@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from batchpool.core.errors import Cancelled
 from batchpool.core.text.escape import cut
-from batchpool.core.text.sampling import Sample
+from batchpool.core.text.sampling import TraceSample
 from batchpool.log.setup import ACCESS
 from batchpool.wire.request import Headers
 
@@ -28,7 +28,7 @@ LEAST_ERROR = 400  # status
 _MOST_CHARACTERS = 256
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """What became of a request. error: what its caller was told. bytes_out: of the body."""
 
     status: int
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     bytes_out: int = 0
 
 
-GONE = Outcome(Cancelled.status, Cancelled.code)
+GONE = RequestOutcome(Cancelled.status, Cancelled.code)
 
 
 class AccessLog:
@@ -50,7 +50,7 @@ class AccessLog:
         """Go by these keys of [server]: access_log, access_log_sample."""
         which = server["access_log"]
         self.is_on: bool = which != "off"
-        self._sample = Sample(server["access_log_sample"] if which == "all" else 0)
+        self._sample = TraceSample(server["access_log_sample"] if which == "all" else 0)
 
     def wants(self, status: int, name: bytes) -> bool:
         """Whether a request gets a line. name: its id, b"" if it has none. Ask once for each."""
@@ -58,7 +58,7 @@ class AccessLog:
 
     def tell(
         self,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         *,
         road: str,
         peer: str,

@@ -11,7 +11,7 @@ from batchpool.core.errors import Overloaded
 _COME_BACK_MS = 1000
 
 
-class Bodies:
+class BodyBudget:
     """All bodies that are arriving. most_bytes: may be held of them."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -19,12 +19,12 @@ class Bodies:
         self.held_bytes = 0
 
 
-class Held:
+class BodyReservation:
     """What is held of one of them. size: in bytes."""
 
     __slots__ = ("_bodies", "size")
 
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: BodyBudget) -> None:
         self._bodies = bodies
         self.size = 0
 

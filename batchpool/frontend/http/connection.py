@@ -29,8 +29,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from batchpool.core.errors import InvalidRequest, PoolError, RequestTimeout
-from batchpool.frontend.http.access_log import AccessLog, Outcome
-from batchpool.frontend.http.metrics import NO_ROAD, DoorMeter
+from batchpool.frontend.http.access_log import AccessLog, RequestOutcome
+from batchpool.frontend.http.metrics import NO_ROAD, EndpointMetrics
 from batchpool.frontend.http.request_context import end
 from batchpool.frontend.http.response import refusal
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
@@ -71,7 +71,7 @@ class Connection(HttpToolsProtocol):
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     access: ClassVar[AccessLog] = AccessLog({"access_log": "off", "access_log_sample": 0})
-    meter: ClassVar[DoorMeter | None] = None  # of what is no request
+    meter: ClassVar[EndpointMetrics | None] = None  # of what is no request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):
         lines += [b"connection: close", b"", answer.body]
         self.transport.write(b"\r\n".join(lines))
         self.transport.close()
-        outcome = Outcome(answer.status, answer.code, answer.error, len(answer.body))
+        outcome = RequestOutcome(answer.status, answer.code, answer.error, len(answer.body))
         if begun:
             end(cycle.scope, outcome, name)
             return

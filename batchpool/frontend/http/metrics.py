@@ -25,7 +25,7 @@ FAST, ASGI, NO_ROAD = range(len(ROADS))
 GONE = "cancelled"
 
 
-class DoorMeter:
+class EndpointMetrics:
     """One block of a front end, beginning at `at` of cells."""
 
     __slots__ = ("_cells",)

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from batchpool.core.errors import TooLarge
-from batchpool.frontend.http.body_budget import Held
+from batchpool.frontend.http.body_budget import BodyReservation
 from batchpool.wire.request import Body, Headers
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class Upload:
+class RequestBody:
     """One body. ended: all of it has come.  lost: the caller has closed the connection."""
 
     __slots__ = ("_receive", "awaited", "ended", "lost")
@@ -45,7 +45,7 @@ class Upload:
         """Whether nothing more of the body will come."""
         return self.ended or self.lost
 
-    async def read(self, most_bytes: int, held: Held) -> Body | None:
+    async def read(self, most_bytes: int, held: BodyReservation) -> Body | None:
         """The whole body; None when the caller has gone. TooLarge beyond `most_bytes`, Overloaded
         where too much is held of all bodies; `held` counts it while it arrives."""
         first = b"" if self.is_over() else await self._next()

@@ -13,14 +13,14 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batchpool.frontend.http.access_log import GONE, LEAST_ERROR, AccessLog, Outcome
+from batchpool.frontend.http.access_log import GONE, LEAST_ERROR, AccessLog, RequestOutcome
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
 _ENDED = "batchpool.ended"
-_current: ContextVar[Visit | None] = ContextVar("visit", default=None)
+_current: ContextVar[RequestContext | None] = ContextVar("visit", default=None)
 
 
-class Visit:
+class RequestContext:
     """One request. model, rows: once they are known. code, error: the answer's, "ok" and "" of
     no error."""
 
@@ -75,7 +75,7 @@ class Visit:
             message["headers"] = [*message["headers"], (REQUEST_ID, self.name)]
 
     def _tell(self) -> None:
-        outcome = Outcome(self._status, self.code, self.error, self._bytes_out)
+        outcome = RequestOutcome(self._status, self.code, self.error, self._bytes_out)
         if not self._status:
             outcome, self._name = self._scope.get(_ENDED, (GONE, self._name))
             self._is_told = self._access.wants(outcome.status, self._name)
@@ -105,24 +105,24 @@ async def visit(
     if scope["type"] != "http":
         await app(scope, receive, send)
         return
-    begun = Visit(scope, access)
+    begun = RequestContext(scope, access)
     _current.set(begun)
     await begun.through(app, receive, send)
 
 
-def end(scope: MutableMapping[str, Any], outcome: Outcome, name: bytes) -> None:
+def end(scope: MutableMapping[str, Any], outcome: RequestOutcome, name: bytes) -> None:
     """The connection itself has answered this request under this id; the visit goes on until it
     hears that nobody is there any more."""
     scope[_ENDED] = outcome, name
 
 
-def ended(scope: MutableMapping[str, Any]) -> Outcome:
+def ended(scope: MutableMapping[str, Any]) -> RequestOutcome:
     """What became of a request that the application has not answered."""
-    outcome: Outcome = scope.get(_ENDED, (GONE, b""))[0]
+    outcome: RequestOutcome = scope.get(_ENDED, (GONE, b""))[0]
     return outcome
 
 
-def current() -> Visit | None:
+def current() -> RequestContext | None:
     """The visit of the task that asks; None outside of the ASGI road."""
     return _current.get()
 

@@ -20,7 +20,7 @@ _OK = 200
 _FAILURES = frozenset({ModelError.code, WorkerLost.code})
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """One response. Header names are lower-case bytes; Content-Length is among them.
 
     code, error: the error's, as metrics count it, and its text; "ok" and "" of what is none.
@@ -33,12 +33,12 @@ class Answer(NamedTuple):
     error: str = ""
 
 
-def found(headers: HeaderList, body: bytes) -> Answer:
+def found(headers: HeaderList, body: bytes) -> HttpResponse:
     """A 200 answer."""
-    return Answer(_OK, headers, body)
+    return HttpResponse(_OK, headers, body)
 
 
-def json_answer(content: Mapping[str, Any]) -> Answer:
+def json_answer(content: Mapping[str, Any]) -> HttpResponse:
     """A 200 answer that is a JSON object."""
     return _json(_OK, content, {})
 
@@ -49,7 +49,7 @@ def refusal(
     *,
     name: bytes = b"",
     model: str = "",
-) -> Answer:
+) -> HttpResponse:
     """The answer that says why not. extra: more keys for its JSON object.
 
     The log hears of rows that failed, and where, so that it can be found in a worker's log too.
@@ -76,8 +76,8 @@ def _tell(error: BaseException, name: bytes, model: str) -> None:
         _LOG.error("unexpected exception while answering a request", said, exc_info=error)
 
 
-def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
+def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> HttpResponse:
     body = msgspec.json.encode(content)
     fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     fields += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    return Answer(status, fields, body)
+    return HttpResponse(status, fields, body)

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Mapping
 from zlib import crc32
 
-from batchpool.client.lane_client import Pending, Port
-from batchpool.client.loop import Reactor, Taker
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.loop import ClientLoop, CompletionListener
 from batchpool.client.reply import Reply
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded, Moved, TooLarge
 from batchpool.core.tensors.spec import Array, Rows
-from batchpool.frontend.http.metrics import DoorMeter
-from batchpool.frontend.http.response import Answer, found
+from batchpool.frontend.http.metrics import EndpointMetrics
+from batchpool.frontend.http.response import HttpResponse, found
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
 from batchpool.wire.model_tables import Frame
@@ -50,7 +50,7 @@ _LONG_TO_COMPRESS_BYTES = 128 * 1024
 _WORTH_COMPRESSING_BYTES = 1024
 
 
-class Arrival:
+class RequestHead:
     """What is known of a request when its headers are complete.
 
     headers: lower-case names.  flow: who must be fair to whom, 32 bits, not 0.
@@ -68,18 +68,18 @@ class Arrival:
         self.at_ns = at_ns
         self.priority = priority
 
-    def again(self) -> Arrival:
+    def again(self) -> RequestHead:
         """An arrival now, of a request with the same headers from the same peer."""
-        return Arrival(self.headers, self.flow, time.monotonic_ns(), self.priority)
+        return RequestHead(self.headers, self.flow, time.monotonic_ns(), self.priority)
 
     @classmethod
-    def of(cls, headers: Headers, peer: str) -> Arrival:
+    def of(cls, headers: Headers, peer: str) -> RequestHead:
         """An arrival now. peer: the address at the other end, for callers without a name."""
         name = headers.get(_CLIENT_ID)
         return cls(headers, crc32(name or peer.encode()) or 1, time.monotonic_ns())
 
 
-class Door:
+class Endpoint:
     """One model's door in one front end. max_body_bytes: before and after decompression.
 
     after: of a door whose port has moved, the one that its model has now; raises if there is none.
@@ -88,11 +88,11 @@ class Door:
     def __init__(
         self,
         facts: ModelFacts,
-        port: Port,
-        reactor: Reactor,
+        port: LaneClient,
+        reactor: ClientLoop,
         max_body_bytes: int,
-        meter: DoorMeter,
-        after: Callable[[Door], Door],
+        meter: EndpointMetrics,
+        after: Callable[[Endpoint], Endpoint],
     ) -> None:
         self.meter = meter
         self.port = port
@@ -111,7 +111,7 @@ class Door:
         self._limit_ns = int(facts.request_timeout_s * 1e9)
         self.port.map.set_watermark(facts.watermark)
 
-    def admit(self, arrival: Arrival) -> Door:
+    def admit(self, arrival: RequestHead) -> Endpoint:
         """Raise why this request cannot come in, before its body is read; else the door at which
         it goes on: the one that its model has now.
 
@@ -133,11 +133,11 @@ class Door:
             return self.successor().admit(arrival)
         return self
 
-    def successor(self) -> Door:
+    def successor(self) -> Endpoint:
         """Its model has moved: the door that it has now. NotFound if it is no more."""
         return self._after(self)
 
-    def admit_again(self, arrival: Arrival) -> None:
+    def admit_again(self, arrival: RequestHead) -> None:
         """The same for headers that were admitted before: only the lane may say no, or Moved."""
         if self._reactor.over:
             raise self._reactor.session.stopped()
@@ -152,7 +152,7 @@ class Door:
         except Moved:
             self.successor().check_open()
 
-    def parses_long(self, arrival: Arrival, size: int) -> bool:
+    def parses_long(self, arrival: RequestHead, size: int) -> bool:
         """Whether `parse` of a body of `size` bytes would keep others waiting for too long."""
         if size > _LONG_COMPRESSED_BYTES and arrival.headers.get(b"content-encoding"):
             return True
@@ -165,12 +165,14 @@ class Door:
         length = arrival.headers.get(HEADER_LENGTH, b"")
         return not length.isdigit() or int(length) > _LONG_JSON_BYTES
 
-    def parse(self, arrival: Arrival, body: Body) -> InferRequest:
+    def parse(self, arrival: RequestHead, body: Body) -> InferRequest:
         """The request in a whole body. Its rows are views of the body; see `Codec.parse`."""
         plain = decode_body(arrival.headers, body, self.max_body_bytes)
         return self._codec.parse(arrival.headers, plain)
 
-    def submit(self, arrival: Arrival, request: InferRequest, taker: Taker) -> Pending:
+    def submit(
+        self, arrival: RequestHead, request: InferRequest, taker: CompletionListener
+    ) -> PendingRequest:
         """Claim slots, write the rows and queue them; the request gives its rows away.
 
         The deadline is the model's limit from now, or the request's own from its arrival if
@@ -183,26 +185,26 @@ class Door:
         rows.tensors.clear()
         return pending
 
-    def again(self, arrival: Arrival, request: InferRequest, size: int) -> RawAgain | None:
+    def again(self, arrival: RequestHead, request: InferRequest, size: int) -> RawAgain | None:
         """How to read more bodies of `size` bytes with these headers, if that is quick."""
         return self._codec.again(request, size)
 
     def submit_again(
-        self, arrival: Arrival, request: InferRequest, rows: Rows, taker: Taker
-    ) -> Pending:
+        self, arrival: RequestHead, request: InferRequest, rows: Rows, taker: CompletionListener
+    ) -> PendingRequest:
         """`submit` of other rows than the request's, in the moment of its `admit_again`."""
         return self._submit(arrival, request, rows, taker, arrival.at_ns, checked=True)
 
     def _submit(
         self,
-        arrival: Arrival,
+        arrival: RequestHead,
         request: InferRequest,
         rows: Rows,
-        taker: Taker,
+        taker: CompletionListener,
         now_ns: int,
         *,
         checked: bool = False,
-    ) -> Pending:
+    ) -> PendingRequest:
         deadline_ns = now_ns + self._limit_ns
         if request.timeout_ns is not None:
             deadline_ns = min(deadline_ns, arrival.at_ns + request.timeout_ns)
@@ -219,17 +221,17 @@ class Door:
             checked=checked and request.priority == arrival.priority,
         )
 
-    def abandon(self, pending: Pending) -> None:
+    def abandon(self, pending: PendingRequest) -> None:
         """The caller has gone: take back what has not been dispatched. Its taker hears no more."""
         self._reactor.abandon(self.port, pending)
 
-    def leave(self, pending: Pending, reply: Reply) -> None:
+    def leave(self, pending: PendingRequest, reply: Reply) -> None:
         """The same for a taker that is waited for; no answer is needed."""
         if not reply.done():
             reply.set_exception(Cancelled("the caller closed the connection"))
             self.abandon(pending)
 
-    def forget(self, pending: Pending, reply: Reply) -> None:
+    def forget(self, pending: PendingRequest, reply: Reply) -> None:
         """Nobody will fetch the outputs, however far the request has come."""
         if not reply.done() or reply.cancelled():
             reply.cancel()
@@ -237,7 +239,7 @@ class Door:
         elif reply.exception() is None:
             self.port.release(pending)
 
-    def encodes_long(self, arrival: Arrival, request: InferRequest, n: int) -> bool:
+    def encodes_long(self, arrival: RequestHead, request: InferRequest, n: int) -> bool:
         """Whether writing the answer of n rows may take so long that others should not wait."""
         values = 0
         for choice in request.outputs:
@@ -249,18 +251,20 @@ class Door:
             return False
         return n * sum(self._row_bytes[c.name] for c in request.outputs) > _LONG_TO_COMPRESS_BYTES
 
-    def frame(self, arrival: Arrival, request: InferRequest, n: int) -> Frame | None:
+    def frame(self, arrival: RequestHead, request: InferRequest, n: int) -> Frame | None:
         """The 200 answer of n rows without its tensors, where that is made before; they follow as
-        `Port.views` has them."""
+        `LaneClient.views` has them."""
         if b"accept-encoding" in arrival.headers:
             return None
         return self._codec.frame(request, n)
 
-    def fetch(self, request: InferRequest, pending: Pending) -> dict[str, Array]:
+    def fetch(self, request: InferRequest, pending: PendingRequest) -> dict[str, Array]:
         """Copies of the outputs asked for; frees the slots. Raises the error of a row."""
         return self.port.result(pending, [choice.name for choice in request.outputs])
 
-    def fetch_and_encode(self, arrival: Arrival, request: InferRequest, pending: Pending) -> Answer:
+    def fetch_and_encode(
+        self, arrival: RequestHead, request: InferRequest, pending: PendingRequest
+    ) -> HttpResponse:
         """Both at once, without the copy between: the answer is made of views of the lane."""
         names = [choice.name for choice in request.outputs]
         outputs = self.port.result(pending, names, copy=False)
@@ -270,8 +274,8 @@ class Door:
             self.port.release(pending)
 
     def encode(
-        self, arrival: Arrival, request: InferRequest, outputs: Mapping[str, Array]
-    ) -> Answer:
+        self, arrival: RequestHead, request: InferRequest, outputs: Mapping[str, Array]
+    ) -> HttpResponse:
         """The 200 answer, compressed if the caller asked for that and it is worth it."""
         headers, body = self._codec.encode(request, outputs)
         accepted = arrival.headers.get(b"accept-encoding")

@@ -12,30 +12,30 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
-from batchpool.client.lane_client import Port
-from batchpool.client.loop import Reactor
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.loop import ClientLoop
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Draining, NotFound, NotReady, PoolError
 from batchpool.core.layout.states import PoolState
-from batchpool.frontend.asgi.infer import Aside
-from batchpool.frontend.dashboard.broadcaster import Broadcast
-from batchpool.frontend.dashboard.sampler import Lookout
+from batchpool.frontend.asgi.infer import BackgroundThread
+from batchpool.frontend.dashboard.broadcaster import Broadcaster
+from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.http.access_log import AccessLog
-from batchpool.frontend.http.body_budget import Bodies
-from batchpool.frontend.http.metrics import DoorMeter
-from batchpool.frontend.http.response import Answer, json_answer, refusal
-from batchpool.frontend.service.endpoint import VERSION, Door
+from batchpool.frontend.http.body_budget import BodyBudget
+from batchpool.frontend.http.metrics import EndpointMetrics
+from batchpool.frontend.http.response import HttpResponse, json_answer, refusal
+from batchpool.frontend.service.endpoint import VERSION, Endpoint
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.prometheus import Scrape
-from batchpool.shm.stats.counters import NO_MODEL, Meters
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.counters import NO_MODEL, Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from batchpool.wire import metadata as objects
 
 _MIB = 2**20
 _BODIES = 8  # of the largest size may arrive at the same time where nothing else is said
 
 
-class Front:
+class PoolView:
     """The doors of one attached session. stopping: set when this front end takes its leave.
 
     meters: the pool's, in which this front end's rows are those of `number`. recorder: its flight
@@ -43,28 +43,28 @@ class Front:
     """
 
     def __init__(
-        self, reactor: Reactor, meters: Meters, recorder: Recorder, number: int = 0
+        self, reactor: ClientLoop, meters: Counters, recorder: FlightRecorder, number: int = 0
     ) -> None:
         session = reactor.session
         self.max_body_bytes: int = session.server["max_body_mib"] * _MIB
-        self.bodies = Bodies(_most_bodies_bytes(session.server))
+        self.bodies = BodyBudget(_most_bodies_bytes(session.server))
         self.stopping = False
-        self.aside = Aside()
+        self.aside = BackgroundThread()
         self.access = AccessLog(session.server)
         self.meters = meters
         self.recorder = recorder
         gpus, version = Gpus(), package_version()
         self.scrape = Scrape(meters, gpus, version)
         self.has_page: bool = session.server["page"]
-        self.broadcast = Broadcast(Lookout(session, meters, recorder, gpus, self.aside, version))
+        self.broadcast = Broadcaster(Sampler(session, meters, recorder, gpus, self.aside, version))
         self.no_model = self._meter(number, NO_MODEL)
-        self.doors: dict[str, Door] = {}
-        self.paths: dict[bytes, Door] = {}  # by an infer request's path as it is sent
+        self.endpoints: dict[str, Endpoint] = {}
+        self.paths: dict[bytes, Endpoint] = {}  # by an infer request's path as it is sent
         self._number = number
         self.session = session
         self._reactor = reactor
         self._server = json_answer(objects.server_metadata(package_version()))
-        self._set_doors()
+        self._set_endpoints()
         self._describe()
 
     def leave(self) -> None:
@@ -78,81 +78,81 @@ class Front:
         self.max_body_bytes = session.server["max_body_mib"] * _MIB
         self.bodies.most_bytes = _most_bodies_bytes(session.server)
         self.access.learn(session.server)
-        self._set_doors()
-        for name, door in self.doors.items():
-            door.learn(session.models[name], self.max_body_bytes)
+        self._set_endpoints()
+        for name, endpoint in self.endpoints.items():
+            endpoint.learn(session.models[name], self.max_body_bytes)
         self._describe()
 
-    def _set_doors(self) -> None:
+    def _set_endpoints(self) -> None:
         """A door to each model's port. Where that is another port now, so is the door; what is at
         the one before is finished there."""
-        before, self.doors = self.doors, {}
+        before, self.endpoints = self.endpoints, {}
         for name, facts in self._reactor.session.models.items():
             port = self._reactor.session.ports.get(name)
-            door = before.get(name)
-            if port is not None and (door is None or door.port is not port):
-                self.doors[name] = self._new_door(facts, port)
-            elif door is not None:
-                self.doors[name] = door
-        for name, door in before.items():
-            door.meter = self.meter(name)  # its words may soon be another model's
+            endpoint = before.get(name)
+            if port is not None and (endpoint is None or endpoint.port is not port):
+                self.endpoints[name] = self._new_endpoint(facts, port)
+            elif endpoint is not None:
+                self.endpoints[name] = endpoint
+        for name, endpoint in before.items():
+            endpoint.meter = self.meter(name)  # its words may soon be another model's
         self.paths.clear()
-        for name, door in self.doors.items():
+        for name, endpoint in self.endpoints.items():
             for path in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{VERSION}"):
-                self.paths[f"{path}/infer".encode()] = door
+                self.paths[f"{path}/infer".encode()] = endpoint
 
-    def _new_door(self, facts: ModelFacts, port: Port) -> Door:
+    def _new_endpoint(self, facts: ModelFacts, port: LaneClient) -> Endpoint:
         meter = self._meter(self._number, facts.index)
-        return Door(facts, port, self._reactor, self.max_body_bytes, meter, self.door_after)
+        return Endpoint(facts, port, self._reactor, self.max_body_bytes, meter, self.endpoint_after)
 
-    def door_after(self, door: Door) -> Door:
+    def endpoint_after(self, endpoint: Endpoint) -> Endpoint:
         """The door of the same model, whose port has moved. NotFound if it is no more."""
-        name = door.facts.spec.name
-        if self.doors.get(name) is door:
+        name = endpoint.facts.spec.name
+        if self.endpoints.get(name) is endpoint:
             self._reactor.listen()  # other lanes are sent before the gates of these say so
-        after = self.door(name)
-        if after is door:
+        after = self.endpoint(name)
+        if after is endpoint:
             raise NotReady(f"model {name!r} is being replaced; send it again")
         return after
 
     def _describe(self) -> None:
         self._models = {
-            name: json_answer(objects.model_metadata(door.facts.spec, (VERSION,)))
-            for name, door in self.doors.items()
+            name: json_answer(objects.model_metadata(endpoint.facts.spec, (VERSION,)))
+            for name, endpoint in self.endpoints.items()
         }
         self._configs = {
             name: json_answer(
                 objects.model_config(
-                    door.facts.spec,
-                    door.facts.max_batch,
-                    round(door.facts.max_wait_ms * 1000),
-                    door.facts.batch_sizes,
+                    endpoint.facts.spec,
+                    endpoint.facts.max_batch,
+                    round(endpoint.facts.max_wait_ms * 1000),
+                    endpoint.facts.batch_sizes,
                 )
             )
-            for name, door in self.doors.items()
+            for name, endpoint in self.endpoints.items()
         }
 
-    def _meter(self, number: int, entry: int) -> DoorMeter:
-        return DoorMeter(self.meters.cells, self.meters.place("frontend", number, entry))
+    def _meter(self, number: int, entry: int) -> EndpointMetrics:
+        return EndpointMetrics(self.meters.cells, self.meters.place("frontend", number, entry))
 
-    def meter(self, model: str) -> DoorMeter:
+    def meter(self, model: str) -> EndpointMetrics:
         """Where requests for this name are counted."""
-        door = self.doors.get(model)
-        return self.no_model if door is None else door.meter
+        endpoint = self.endpoints.get(model)
+        return self.no_model if endpoint is None else endpoint.meter
 
-    def door(self, model: str, version: str = VERSION) -> Door:
+    def endpoint(self, model: str, version: str = VERSION) -> Endpoint:
         """The door of a model; NotFound names the models or the version there are."""
-        door = self.doors.get(model)
-        if door is None:
-            known = ", ".join(map(repr, self.doors)) or "none"
+        endpoint = self.endpoints.get(model)
+        if endpoint is None:
+            known = ", ".join(map(repr, self.endpoints)) or "none"
             raise NotFound(f"there is no model {model!r}; the server has {known}")
         if version != VERSION:
             raise NotFound(f"model {model!r} has no version {version!r}; it has {VERSION!r}")
-        return door
+        return endpoint
 
     # -- answers ------------------------------------------------------------------------
 
-    def root(self) -> Answer:
+    def root(self) -> HttpResponse:
         """GET /: where to go from here."""
         return json_answer(
             {
@@ -160,36 +160,36 @@ class Front:
                 "version": package_version(),
                 "api": "/v2",
                 "protocol": "Open Inference Protocol v2",
-                "models": [f"/v2/models/{name}" for name in self.doors],
+                "models": [f"/v2/models/{name}" for name in self.endpoints],
                 "documentation": "README.md of batchpool",
             }
         )
 
-    def server_metadata(self) -> Answer:
+    def server_metadata(self) -> HttpResponse:
         return self._server
 
-    def live(self) -> Answer:
+    def live(self) -> HttpResponse:
         return json_answer(objects.live())
 
-    def ready(self) -> Answer:
+    def ready(self) -> HttpResponse:
         try:
             self._check_ready()
         except PoolError as exc:
             return refusal(exc, objects.ready(False))
         return json_answer(objects.ready(True))
 
-    def model_metadata(self, model: str, version: str = VERSION) -> Answer:
-        return self._models[self.door(model, version).facts.spec.name]
+    def model_metadata(self, model: str, version: str = VERSION) -> HttpResponse:
+        return self._models[self.endpoint(model, version).facts.spec.name]
 
-    def model_config(self, model: str, version: str = VERSION) -> Answer:
-        return self._configs[self.door(model, version).facts.spec.name]
+    def model_config(self, model: str, version: str = VERSION) -> HttpResponse:
+        return self._configs[self.endpoint(model, version).facts.spec.name]
 
-    def model_ready(self, model: str, version: str = VERSION) -> Answer:
-        door = self.door(model, version)
+    def model_ready(self, model: str, version: str = VERSION) -> HttpResponse:
+        endpoint = self.endpoint(model, version)
         try:
             self._check_leaving()
             self._check_batcher()
-            door.check_open()
+            endpoint.check_open()
         except PoolError as exc:
             return refusal(exc, objects.model_ready(model, False))
         return json_answer(objects.model_ready(model, True))
@@ -207,11 +207,11 @@ class Front:
         self._check_leaving()
         if self._reactor.session.board.state.get() != PoolState.READY:
             raise NotReady("the server is starting")
-        if not self.doors:
+        if not self.endpoints:
             raise NotReady("the server has no models")
         self._check_batcher()
-        for door in self.doors.values():
-            door.check_open()
+        for endpoint in self.endpoints.values():
+            endpoint.check_open()
 
     def _check_batcher(self) -> None:
         if self._reactor.session.board.stalled.get():
@@ -223,7 +223,7 @@ def _most_bodies_bytes(server: Mapping[str, Any]) -> int:
     return most_mib * _MIB
 
 
-Ask = Callable[..., Answer]
+Ask = Callable[..., HttpResponse]
 
 
 def package_version() -> str:

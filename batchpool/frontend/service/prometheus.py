@@ -21,9 +21,9 @@ from batchpool.core.compiled import CODE
 from batchpool.core.metrics import table
 from batchpool.core.metrics.table import COUNTER, HISTOGRAM, METRICS, metric_of
 from batchpool.core.metrics.totals import Totals
-from batchpool.frontend.http.response import Answer, found
+from batchpool.frontend.http.response import HttpResponse, found
 from batchpool.frontend.service.gpu_metrics import Gpus
-from batchpool.shm.stats.counters import Meters
+from batchpool.shm.stats.counters import Counters
 
 _OPENMETRICS = b"application/openmetrics-text"
 _openmetrics_text: Callable[[CollectorRegistry], bytes] = openmetrics.generate_latest
@@ -32,12 +32,12 @@ _openmetrics_text: Callable[[CollectorRegistry], bytes] = openmetrics.generate_l
 class Scrape:
     """Answers of /metrics. version: of batchpool."""
 
-    def __init__(self, meters: Meters, gpus: Gpus, version: str) -> None:
+    def __init__(self, meters: Counters, gpus: Gpus, version: str) -> None:
         self._meters = meters
         self._gpus = gpus
         self._build = (version, platform.python_version(), CODE)
 
-    def __call__(self, accept: bytes = b"") -> Answer:
+    def __call__(self, accept: bytes = b"") -> HttpResponse:
         """The answer now. accept: the caller's Accept; it may ask for OpenMetrics."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Found(self._families()))

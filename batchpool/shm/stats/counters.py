@@ -31,7 +31,7 @@ def frontend_row(i: int) -> int:
     return 2 + i
 
 
-class Meters:
+class Counters:
     """The meters of a pool with so many front ends."""
 
     def __init__(self, fd: int, frontends: int, *, writable: bool = True) -> None:
@@ -55,9 +55,9 @@ class Meters:
             row = row * column.shape[1] + entry
         return column.offset // 8 + row * column.shape[-1]
 
-    def seat_row(self, seat: int) -> int:
+    def worker_slot_row(self, worker_slot: int) -> int:
         """The process row of the worker in this seat's row."""
-        return 2 + self.frontends + seat
+        return 2 + self.frontends + worker_slot
 
     # -- whose they are: the supervisor writes it -----------------------------------------
 
@@ -98,15 +98,17 @@ class Meters:
         for at in range(place, place + words):
             self.cells[at] = 0
 
-    def label_seat(self, seat: int, model: str, worker: int, device: str) -> None:
+    def label_worker_slot(self, worker_slot: int, model: str, worker: int, device: str) -> None:
         """Whose the row of a seat is, until it is forgotten."""
-        _write_text(self._labels, seat, f"{model}\0{worker}\0{device}")
+        _write_text(self._labels, worker_slot, f"{model}\0{worker}\0{device}")
 
-    def forget_seat(self, seat: int) -> None:
+    def forget_worker_slot(self, worker_slot: int) -> None:
         """The row is nobody's any more: nobody counts there."""
-        _write_text(self._labels, seat, "")
-        self._clear(self.place("worker", seat), BLOCKS["worker"].size)
-        self._clear(self.place("process", self.seat_row(seat)), BLOCKS["process"].size)
+        _write_text(self._labels, worker_slot, "")
+        self._clear(self.place("worker", worker_slot), BLOCKS["worker"].size)
+        self._clear(
+            self.place("process", self.worker_slot_row(worker_slot)), BLOCKS["process"].size
+        )
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -114,15 +116,15 @@ class Meters:
         """The name of the model of an entry; "" if it never had one."""
         return _text(self._names, entry)
 
-    def seat_label(self, seat: int) -> tuple[str, str, str]:
+    def worker_slot_label(self, worker_slot: int) -> tuple[str, str, str]:
         """(model, number of the worker, device) of a seat's row; three times "" if it has none."""
-        model, _, rest = _text(self._labels, seat).partition("\0")
+        model, _, rest = _text(self._labels, worker_slot).partition("\0")
         worker, _, device = rest.partition("\0")
         return model, worker, device
 
-    def seat_name(self, seat: int) -> str:
+    def worker_slot_name(self, worker_slot: int) -> str:
         """The worker of a seat's row as the other accounts name it; "" if there is none."""
-        model, worker, _ = self.seat_label(seat)
+        model, worker, _ = self.worker_slot_label(worker_slot)
         return f"worker {worker} of {model}" if model else ""
 
     def model_names(self) -> list[str]:
@@ -132,15 +134,15 @@ class Meters:
             names.pop()
         return names
 
-    def seat_names(self) -> list[str]:
+    def worker_slot_names(self) -> list[str]:
         """The names of the workers by row; "" where there is none."""
-        rows = self.seat_rows()
+        rows = self.worker_slot_rows()
         names = [""] * (rows[-1] + 1 if rows else 0)
         for row in rows:
-            names[row] = self.seat_name(row)
+            names[row] = self.worker_slot_name(row)
         return names
 
-    def seat_rows(self) -> list[int]:
+    def worker_slot_rows(self) -> list[int]:
         """The rows that are somebody's."""
         rows: list[int] = np.flatnonzero(self._labels[:, 0]).tolist()
         return rows
@@ -181,13 +183,16 @@ class Meters:
                     words = self._words(f"kept.{writer}", entry)
                     totals.add(writer, (name,), words, gone=True)
         self._add_frontends(totals, NO_MODEL, "")
-        for seat in self.seat_rows():
-            label = self.seat_label(seat)
+        for worker_slot in self.worker_slot_rows():
+            label = self.worker_slot_label(worker_slot)
             if not label[0]:
                 continue  # it was forgotten meanwhile
-            totals.add("worker", label, self._words("worker", seat))
-            words, name = self._words("process", self.seat_row(seat)), self.seat_name(seat)
-            gone = not self.held[seat]
+            totals.add("worker", label, self._words("worker", worker_slot))
+            words, name = (
+                self._words("process", self.worker_slot_row(worker_slot)),
+                self.worker_slot_name(worker_slot),
+            )
+            gone = not self.held[worker_slot]
             totals.add("process", (name,), words, alive=words[_PID] != 0, gone=gone)
         return totals
 

@@ -16,7 +16,7 @@ import numpy as np
 from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, recorder_layout
 from batchpool.core.tensors.spec import Array
 from batchpool.shm.segment import map_checked
-from batchpool.shm.stats.recent_errors import Incidents
+from batchpool.shm.stats.recent_errors import RecentErrors
 
 LOST = 4  # an outcome beside those of core/layout/states.py: the worker died with the batch
 _ROW = struct.Struct(f"<{BATCH_WORDS}Q")
@@ -35,7 +35,7 @@ class BatchEntry:
 
     serial: int
     model: int
-    seat: int
+    worker_slot: int
     process: int
     token: int
     rows: int
@@ -51,7 +51,7 @@ class BatchEntry:
     completed_ns: int
 
 
-class Recorder:
+class FlightRecorder:
     """The recorder of a pool, or one of this process's own. incidents: the errors beside it."""
 
     def __init__(self, fd: int = -1, *, writable: bool = True) -> None:
@@ -64,14 +64,14 @@ class Recorder:
             self._memory = memoryview(map_checked(fd, layout, writable=writable).map)
         words = np.frombuffer(self._memory, np.uint64, BATCHES_KEPT * BATCH_WORDS, self._at)
         self._rows = words.reshape(BATCHES_KEPT, BATCH_WORDS)
-        self.incidents = Incidents(self._memory, layout.columns["incidents"].offset)
+        self.incidents = RecentErrors(self._memory, layout.columns["incidents"].offset)
         # Also past a row that was never finished: the ring shows a hole there, for one round.
         self._serial = int(self._rows[:, 0].max())
 
     def write(
         self,
         model: int,
-        seat: int,
+        worker_slot: int,
         process: int,
         token: int,
         rows: int,
@@ -90,7 +90,7 @@ class Recorder:
         self._serial = serial = self._serial + 1
         _ROW.pack_into(
             self._memory, self._at + serial % BATCHES_KEPT * _ROW.size,
-            serial, model, seat, process, token, rows, size, reason, attempt, outcome, extents,
+            serial, model, worker_slot, process, token, rows, size, reason, attempt, outcome, extents,
             queued_ns, dispatched_ns, launched_ns, finished_ns, completed_ns, serial,
         )  # fmt: skip
 

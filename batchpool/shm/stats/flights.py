@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.shm.stats.flight_recorder import LOST, BatchEntry
 
 
@@ -18,16 +18,16 @@ def flight_of(
     sent: from dispatch until the worker began; ran: in the worker; back: from there until its rows
     were complete. None where nobody knows, as of a worker that died.
     """
-    outcome = "LOST" if entry.outcome == LOST else _name(Outcome, entry.outcome)
+    outcome = "LOST" if entry.outcome == LOST else _name(BatchOutcome, entry.outcome)
     return {
         "age_s": round((now_ns - entry.completed_ns) / 1e9, 3),
         "model": _at(models, entry.model),
-        "worker": _at(workers, entry.seat),
+        "worker": _at(workers, entry.worker_slot),
         "process": entry.process,
         "token": entry.token,
         "rows": entry.rows,
         "size": entry.size,
-        "reason": _name(Reason, entry.reason),
+        "reason": _name(DispatchReason, entry.reason),
         "attempt": entry.attempt,
         "outcome": outcome,
         "extents": entry.extents,
@@ -46,7 +46,7 @@ def _at(names: Sequence[str], place: int) -> str:
     return names[place] if place < len(names) and names[place] else str(place)
 
 
-def _name(kind: type[Outcome] | type[Reason], value: int) -> str:
+def _name(kind: type[BatchOutcome] | type[DispatchReason], value: int) -> str:
     try:
         return kind(value).name
     except ValueError:

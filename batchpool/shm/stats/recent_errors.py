@@ -20,19 +20,19 @@ assert _ROW.size == INCIDENT_BYTES
 
 
 @dataclass(frozen=True)
-class Incident:
+class RecentError:
     """One error. model: the entry of its model. seat: the row of its worker in the meters.
     status: core/errors.py's Status. at_ns: CLOCK_MONOTONIC."""
 
     serial: int
     at_ns: int
     model: int
-    seat: int
+    worker_slot: int
     status: int
     text: str
 
 
-class Incidents:
+class RecentErrors:
     """The ring that begins at `at` of a recorder's memory."""
 
     def __init__(self, memory: memoryview, at: int) -> None:
@@ -40,22 +40,22 @@ class Incidents:
         self._at = at
         self._serial = max((row[0] for row in self._rows()), default=0)
 
-    def note(self, model: int, seat: int, status: int, text: str, at_ns: int) -> None:
+    def note(self, model: int, worker_slot: int, status: int, text: str, at_ns: int) -> None:
         """Rows are handed back with this error. Only the batcher calls this."""
         self._serial = serial = self._serial + 1
         raw = text.encode(errors="replace")[:_TEXT_BYTES]
         at = self._at + serial % INCIDENTS_KEPT * INCIDENT_BYTES
         _ROW.pack_into(
-            self._memory, at, serial, at_ns, model, seat, status, len(raw), raw, serial
+            self._memory, at, serial, at_ns, model, worker_slot, status, len(raw), raw, serial
         )  # fmt: skip
 
-    def last(self, n: int = INCIDENTS_KEPT) -> list[Incident]:
+    def last(self, n: int = INCIDENTS_KEPT) -> list[RecentError]:
         """The last n (fewer if there are no more), the newest last."""
         first, second = self._rows(), self._rows()
         whole = [row for row, again in zip(first, second, strict=True) if row == again]
         whole = [row for row in whole if row[0] and row[0] == row[-1]]
         return [
-            Incident(*row[:5], row[6][: row[5]].decode(errors="replace"))
+            RecentError(*row[:5], row[6][: row[5]].decode(errors="replace"))
             for row in sorted(whole)[-n:]
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Attention:
+class LoopGaps:
     """Looks, and the breaks between them.
 
     look_ns: how often it is going to look. limits_ns: what will be judged by. A break is a time

@@ -16,7 +16,7 @@ from typing import Any
 from batchpool.control.channel import Channel, Closed, close_all, pair
 from batchpool.core.errors import StartError
 from batchpool.shm.resource_errors import named, text_of
-from batchpool.supervisor.children.excuses import Excuse
+from batchpool.supervisor.children.excuses import Exemption
 
 _LOG = logging.getLogger("batchpool.supervisor")
 STUCK_NS = 60_000_000_000  # a GPU's driver may take long to take its memory back
@@ -28,7 +28,7 @@ _NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass
-class Post:
+class ProcessSlot:
     """A place a process fills, one after another: "worker 0 of minilm". It has the history."""
 
     name: str
@@ -62,7 +62,7 @@ class Child:
     """
 
     role: str
-    post: Post
+    post: ProcessSlot
     process: subprocess.Popen[bytes]
     channel: Channel
     pidfd: int
@@ -71,7 +71,7 @@ class Child:
     cause: str = ""
     condemned: bool = False
     killed_ns: int = 0
-    excuse: Excuse = field(default_factory=Excuse, repr=False)
+    excuse: Exemption = field(default_factory=Exemption, repr=False)
     closed: bool = field(default=False, repr=False)
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque, repr=False)
 
@@ -183,7 +183,7 @@ class Child:
 def start_child(
     role: str,
     module: Sequence[str],
-    post: Post,
+    post: ProcessSlot,
     *,
     started_ns: int,
     flags: Sequence[str] = (),

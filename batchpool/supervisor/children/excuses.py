@@ -40,7 +40,7 @@ def waited_ns(pid: int) -> int:
 
 
 @dataclass
-class Excuse:
+class Exemption:
     """Time that is not held against one process: all up to until_ns (CLOCK_MONOTONIC)."""
 
     until_ns: int = 0

@@ -16,26 +16,26 @@ import logging
 from collections.abc import Callable, Sequence
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
-from batchpool.shm.heartbeat import BATCHER, Pulse, beat_interval_ns
-from batchpool.shm.pool_state import Board
-from batchpool.supervisor.children.attention import Attention
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns
+from batchpool.shm.pool_state import PoolStatePage
+from batchpool.supervisor.children.attention import LoopGaps
 from batchpool.supervisor.children.child import Child
 from batchpool.supervisor.children.excuses import is_traced, waited_ns
-from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 
 _LOG = logging.getLogger("batchpool.supervisor")
 _LEAST_START_S = 60.0  # load_timeout_s is a model's, and may be shorter than a Python's start
 
 
-class Vigil:
+class Watchdog:
     """Judges the supervisor's children, and says on the board when the batcher stalls."""
 
     def __init__(
         self,
         server: ServerConfig,
         models: Sequence[ModelConfig],
-        board: Board,
-        pulse: Pulse,
+        board: PoolStatePage,
+        pulse: Heartbeats,
         now_ns: int,
         is_traced: Callable[[int], bool] = is_traced,
         waited_ns: Callable[[int], int] = waited_ns,
@@ -57,21 +57,21 @@ class Vigil:
         limits_s = [self._start_s, self._stall_s]
         limits_s += [server.load_timeout_s for server in servers]
         limits_s += [model.batch_timeout_s for model in models]
-        self._attention = Attention(self.look_ns, map(_ns, limits_s), now_ns)
+        self._attention = LoopGaps(self.look_ns, map(_ns, limits_s), now_ns)
 
     def look(
         self,
         now_ns: int,
         watched: Sequence[Child | None],
-        seats: Sequence[Seat],
+        worker_slots: Sequence[WorkerSlot],
         *,
         was_ready: bool,
     ) -> None:
         """Judge everybody; due every look_ns. watched: who is there, by the pulse's posts."""
         self._attention.look(now_ns)
-        for seat in seats:
-            if seat.child is not None and not seat.child.condemned:
-                self._judge_worker(seat, seat.child, now_ns)
+        for worker_slot in worker_slots:
+            if worker_slot.child is not None and not worker_slot.child.condemned:
+                self._judge_worker(worker_slot, worker_slot.child, now_ns)
         for post, child in enumerate(watched if self._stall_s else ()):
             if child is not None and not child.condemned:
                 self._judge_progress(post, child, now_ns, was_ready)
@@ -93,13 +93,13 @@ class Vigil:
                 found.append(name)
         return found
 
-    def _judge_worker(self, seat: Seat, worker: Child, now_ns: int) -> None:
-        batch_s, load_s = seat.of.config.batch_timeout_s, seat.server.load_timeout_s
-        if not seat.ready:
+    def _judge_worker(self, worker_slot: WorkerSlot, worker: Child, now_ns: int) -> None:
+        batch_s, load_s = worker_slot.of.config.batch_timeout_s, worker_slot.server.load_timeout_s
+        if not worker_slot.ready:
             if self._is_over(worker, worker.started_ns, load_s, now_ns):
                 limit = f"within load_timeout_s = {load_s:g}"
                 _condemn(worker, "does not load", "did not load", limit)
-        elif self._is_over(worker, now_ns - seat.over_batch_ns(now_ns), batch_s, now_ns):
+        elif self._is_over(worker, now_ns - worker_slot.over_batch_ns(now_ns), batch_s, now_ns):
             limit = f"for more than batch_timeout_s = {batch_s:g}"
             _condemn(worker, "is stuck in a batch", "was stuck in a batch", limit)
 

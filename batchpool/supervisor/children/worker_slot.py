@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchpool.core.config.schema import ServerConfig
-from batchpool.core.layout.states import Reason
+from batchpool.core.layout.states import DispatchReason
 from batchpool.shm.doorbell import Doorbell
-from batchpool.shm.worker_segment import Records
-from batchpool.supervisor.children.child import Child, Post
+from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
 
 
 @dataclass
-class Seat:
+class WorkerSlot:
     """One worker's place: a model on a device. The rest is of the worker in it now.
 
     model: its entry. of: what is served there; server: by which settings. part: "" for whoever has
@@ -24,7 +24,7 @@ class Seat:
 
     model: int
     plan: WorkerPlan
-    post: Post
+    post: ProcessSlot
     of: ModelPlan
     server: ServerConfig
     part: str = ""
@@ -35,7 +35,7 @@ class Seat:
     row: int = -1  # in the meters
     fd: int = -1
     bell: Doorbell | None = None
-    records: Records | None = None
+    records: WorkerSegment | None = None
     ready: bool = False
     start_at_ns: int | None = None
     waiting_since_ns: int | None = None  # since when a batch is seen that it does not begin
@@ -62,7 +62,7 @@ class Seat:
         records = self.records
         assert records is not None
         aboard = records.token != records.freed
-        apart = bool((aboard & (records.reason == int(Reason.APART))).any())
+        apart = bool((aboard & (records.reason == int(DispatchReason.APART))).any())
         return apart or records.good.get() > 0
 
     def over_batch_ns(self, now_ns: int) -> int:

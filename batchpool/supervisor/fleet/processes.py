@@ -18,41 +18,43 @@ from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.scheduler.decide import Limits
 from batchpool.shm.heartbeat import beat_interval_ns, frontend_post
-from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, Post, start_child
-from batchpool.supervisor.children.watchdog import Vigil
-from batchpool.supervisor.fleet.workers import Workforce
+from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, ProcessSlot, start_child
+from batchpool.supervisor.children.watchdog import Watchdog
+from batchpool.supervisor.fleet.workers import WorkerFleet
 from batchpool.supervisor.plan.plan import ModelPlan, Plan
 from batchpool.supervisor.resources.catalog import facts_of
-from batchpool.supervisor.resources.client_connection import Attached
+from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.lane_table import LaneEntry, lane_form
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
 
-class Staff:
+class ProcessFleet:
     """All children. `watch(child)` and `unwatch(child)` are the supervisor's event loop."""
 
     def __init__(
         self,
-        holdings: Holdings,
+        resources: PoolResources,
         watch: Callable[[Child], None],
         unwatch: Callable[[Child], None],
         clock_ns: Callable[[], int],
     ) -> None:
-        self._holdings = holdings
+        self._resources = resources
         self._watch = watch
         self._unwatch = unwatch
         self._clock_ns = clock_ns
-        self.batcher_post = Post("batcher")
+        self.batcher_post = ProcessSlot("batcher")
         self.batcher: Child | None = None
-        self.frontend_posts = [Post(f"frontend {i}") for i in range(self._plan.frontends)]
+        self.frontend_posts = [ProcessSlot(f"frontend {i}") for i in range(self._plan.frontends)]
         self.frontends: list[Child | None] = [None] * self._plan.frontends
         self._frontend_at_ns: dict[int, int] = {}
         self._batcher_at_ns: int | None = None
-        self.workers = Workforce(holdings, watch, clock_ns, self.tell_batcher, self.flags)
+        self.workers = WorkerFleet(resources, watch, clock_ns, self.tell_batcher, self.flags)
         configs = [model.config for model in self._plan.models]
-        self._vigil = Vigil(self._plan.server, configs, holdings.board, holdings.pulse, clock_ns())
+        self._watchdog = Watchdog(
+            self._plan.server, configs, resources.board, resources.pulse, clock_ns()
+        )
         self._other: Plan | None = None  # in a reload, until its commit: the plan that may come
         self.entries = dict(self._plan.entries)  # those that come and those that leave too
         self.was_ready = False
@@ -66,13 +68,13 @@ class Staff:
         self.start_batcher(takeover=False)
         for i in range(self._plan.frontends):
             self.start_frontend(i)
-        for seat in self.workers.seats:
-            self.workers.start(seat)
+        for worker_slot in self.workers.worker_slots:
+            self.workers.start(worker_slot)
 
     @property
     def _plan(self) -> Plan:
         """The plan of now: a reload may change it."""
-        return self._holdings.plan
+        return self._resources.plan
 
     @staticmethod
     def flags(server: ServerConfig) -> list[str]:
@@ -90,7 +92,7 @@ class Staff:
         self.tell_batcher({"op": "drain", "turn": turn})
 
     def start_batcher(self, *, takeover: bool) -> None:
-        holdings = self._holdings
+        resources = self._resources
         child = start_child(
             "batcher",
             ["batchpool.batcher"],
@@ -104,18 +106,18 @@ class Staff:
             "op": "start",
             "models": self._limits(),
             "draining": self.drain_turn,
-            "max_lanes": holdings.max_lanes,
+            "max_lanes": resources.max_lanes,
             "posts": self._plan.posts,
             "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
         }
-        fds = [holdings.batcher_bell.fd, holdings.pulse_fd]
-        child.tell(start, [*fds, holdings.meters_fd, holdings.recorder_fd])
-        for entry in holdings.lanes:
+        fds = [resources.batcher_bell.fd, resources.pulse_fd]
+        child.tell(start, [*fds, resources.meters_fd, resources.recorder_fd])
+        for entry in resources.lanes:
             self._tell_lane(child, entry)
         self.workers.introduce_all(child.tell)
-        evicted = [entry.number for entry in holdings.lanes if entry.evicted]
+        evicted = [entry.number for entry in resources.lanes if entry.evicted]
         child.tell({"op": "begin", "takeover": takeover, "evicted": evicted})
-        for entry in holdings.lanes:
+        for entry in resources.lanes:
             if entry.closing and not entry.evicted:
                 child.tell({"op": "unlane", "lane": entry.number})
         self.workers.report_lost(child.tell)
@@ -147,12 +149,12 @@ class Staff:
         )
 
     def start_frontend(self, i: int) -> None:
-        holdings = self._holdings
+        resources = self._resources
         own = {
-            "--listen-fd": holdings.listeners[i].fileno(),
-            "--pulse-fd": holdings.pulse_fd,
-            "--meters-fd": holdings.meters_fd,
-            "--recorder-fd": holdings.recorder_read_fd,
+            "--listen-fd": resources.listeners[i].fileno(),
+            "--pulse-fd": resources.pulse_fd,
+            "--meters-fd": resources.meters_fd,
+            "--recorder-fd": resources.recorder_read_fd,
             "--posts": self._plan.posts,
             "--post": frontend_post(i),
         }
@@ -183,9 +185,9 @@ class Staff:
 
     def plan_counts(self, old: Plan, new: Plan) -> None:
         """The new plan counts, although workers of the old one may still be over a batch."""
-        self._holdings.plan = new
+        self._resources.plan = new
         self.entries |= new.entries
-        self._holdings.name_models(new)
+        self._resources.name_models(new)
         self._go_by(old, new, between=False)
         self._tell_limits()
         logging.getLogger().setLevel(new.server.log_level.upper())
@@ -203,7 +205,7 @@ class Staff:
     def _go_by(self, other: Plan, plan: Plan, *, between: bool) -> None:
         self._other = other if between else None
         configs = [model.config for model in (*other.models, *plan.models)]
-        self._vigil.judge_by([other.server, plan.server], configs, self._clock_ns())
+        self._watchdog.judge_by([other.server, plan.server], configs, self._clock_ns())
 
     def _tell_limits(self) -> None:
         server = self._plan.server
@@ -217,10 +219,10 @@ class Staff:
         if frontend.state != "serving":
             return
         owner = self.owner_of(frontend)
-        plan, board = self._plan, self._holdings.board
+        plan, board = self._plan, self._resources.board
         lanes = [
             lane
-            for lane in self._holdings.lanes.of_owner(owner)
+            for lane in self._resources.lanes.of_owner(owner)
             if not lane.handed and lane.model in plan.entries
         ]
         for lane in lanes:
@@ -247,12 +249,12 @@ class Staff:
 
     # -- lanes --------------------------------------------------------------------------
 
-    def open_lane(self, who: Attached, model: ModelPlan, *, handed: bool) -> LaneEntry:
+    def open_lane(self, who: ClientConnection, model: ModelPlan, *, handed: bool) -> LaneEntry:
         """A new lane of a client, which the batcher and the model's workers map. Overloaded and
-        StartError as `LaneBook.add`. handed: the client is told of it now."""
+        StartError as `LaneTable.add`. handed: the client is told of it now."""
         local = who.frontend is None
         layout = model.client_lane if local else model.lane
-        entry = self._holdings.lanes.add(
+        entry = self._resources.lanes.add(
             model.entry, who.owner, layout, who.bell_fd, local=local, pinned=who.pinned
         )
         entry.handed = handed
@@ -280,18 +282,20 @@ class Staff:
 
     def lane_closed(self, number: int) -> None:
         """The batcher has let it go: so do the workers, and the number is free again."""
-        entry = self._holdings.lanes.get(number)
+        entry = self._resources.lanes.get(number)
         if entry is None:
             return
         self.workers.drop_lane(entry)
-        self._holdings.lanes.remove(number)
+        self._resources.lanes.remove(number)
 
     # -- what children say and how they end ---------------------------------------------
 
     def all_serve(self) -> bool:
         """Whether every worker of every model is warm and every front end listens."""
         listening = (child is not None and child.state == "serving" for child in self.frontends)
-        return all(seat.ready for seat in self.workers.seats) and all(listening)
+        return all(worker_slot.ready for worker_slot in self.workers.worker_slots) and all(
+            listening
+        )
 
     def on_gone(self, child: Child) -> None:
         """A child has ended and was reaped. StartError before the pool was ready once."""
@@ -325,8 +329,8 @@ class Staff:
     def tick(self) -> int:
         """Do what is due; returns when something is next due (CLOCK_MONOTONIC ns)."""
         now_ns = self._clock_ns()
-        self._vigil.look(now_ns, self.watched(), [*self.workers], was_ready=self.was_ready)
-        due_ns = now_ns + self._vigil.look_ns
+        self._watchdog.look(now_ns, self.watched(), [*self.workers], was_ready=self.was_ready)
+        due_ns = now_ns + self._watchdog.look_ns
         for child in self.everybody():
             child.flush()
         if self._batcher_at_ns is not None and not self.batcher:
@@ -357,10 +361,10 @@ class Staff:
 
     def standing(self, since_ns: int) -> list[str]:
         """Who of them has not moved since then (CLOCK_MONOTONIC ns)."""
-        return self._vigil.standing(self.watched(), since_ns)
+        return self._watchdog.standing(self.watched(), since_ns)
 
     def everybody(self) -> list[Child]:
-        workers = [seat.child for seat in self.workers]
+        workers = [worker_slot.child for worker_slot in self.workers]
         return [child for child in (*self.watched(), *workers) if child is not None]
 
     def stop_frontends(self, sig: signal.Signals = signal.SIGTERM) -> None:

@@ -22,12 +22,12 @@ from batchpool.core.layout.segments import MODELS_MOST, worker_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.resource_errors import named
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.worker_segment import Records
-from batchpool.supervisor.children.child import Child, Post, start_child
-from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.supervisor.children.child import Child, ProcessSlot, start_child
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
 from batchpool.supervisor.resources.lane_table import LaneEntry
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
@@ -48,20 +48,20 @@ class _Lost:
     bell: Doorbell
 
 
-class Witness(Protocol):
+class WorkerObserver(Protocol):
     """Who hears of workers because they may be part of a reload (supervisor/reload/worker_swap_executor.py)."""
 
-    def warm(self, seat: Seat) -> None:
+    def warm(self, worker_slot: WorkerSlot) -> None:
         """A worker is warm."""
 
-    def idle(self, seat: Seat) -> None:
+    def idle(self, worker_slot: WorkerSlot) -> None:
         """A worker off duty has nothing in flight."""
 
-    def lost(self, seat: Seat, child: Child) -> bool:
+    def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
         """A worker has ended; whether that was the reload's business and not the seat's."""
 
 
-class Workforce:
+class WorkerFleet:
     """All workers. seats: one for each place of the plan. beside: heirs and standbys. remains:
     those that a reload does not wait for any more, since they do not end although they were killed;
     they have no seat, get no rows, and what they had comes back at their end.
@@ -72,13 +72,13 @@ class Workforce:
 
     def __init__(
         self,
-        holdings: Holdings,
+        resources: PoolResources,
         watch: Callable[[Child], None],
         clock_ns: Callable[[], int],
         tell_batcher: TellBatcher,
         flags: Callable[[ServerConfig], list[str]],
     ) -> None:
-        self._holdings = holdings
+        self._resources = resources
         self._watch = watch
         self._flags = flags
         self._clock_ns = clock_ns
@@ -86,93 +86,98 @@ class Workforce:
         self._numbers = 0
         self._turns = 0
         self._lost: dict[int, _Lost] = {}
-        plan = holdings.plan
-        self.seats = [
-            new_seat(plan, model.entry, worker) for model in plan.models for worker in model.workers
+        plan = resources.plan
+        self.worker_slots = [
+            new_worker_slot(plan, model.entry, worker)
+            for model in plan.models
+            for worker in model.workers
         ]
-        self.beside: list[Seat] = []
-        self.remains: list[Seat] = []
-        self.witness: Witness | None = None
+        self.beside: list[WorkerSlot] = []
+        self.remains: list[WorkerSlot] = []
+        self.witness: WorkerObserver | None = None
 
-    def __iter__(self) -> Iterator[Seat]:
-        return iter([*self.seats, *self.beside, *self.remains])
+    def __iter__(self) -> Iterator[WorkerSlot]:
+        return iter([*self.worker_slots, *self.beside, *self.remains])
 
-    def of_child(self, child: Child) -> Seat:
-        return next(seat for seat in self if seat.child is child)
+    def of_child(self, child: Child) -> WorkerSlot:
+        return next(worker_slot for worker_slot in self if worker_slot.child is child)
 
     # -- starting -----------------------------------------------------------------------
 
-    def start(self, seat: Seat) -> None:
+    def start(self, worker_slot: WorkerSlot) -> None:
         """A worker into an empty seat. StartError when there is no memory, descriptor or process
         to be had for it; the seat stays empty then."""
-        holdings, model = self._holdings, seat.of
-        layout = worker_layout(model.config.max_batch, holdings.max_lanes)
-        seat.fd = create(layout, sealed=False, whose=seat.post.name)
+        resources, model = self._resources, worker_slot.of
+        layout = worker_layout(model.config.max_batch, resources.max_lanes)
+        worker_slot.fd = create(layout, sealed=False, whose=worker_slot.post.name)
         self._numbers += 1
-        seat.number = self._numbers
-        seat.row = holdings.ledger.row_for(seat, self)
-        seat.ready = False
-        seat.start_at_ns = None
-        seat.waiting_since_ns = None
+        worker_slot.number = self._numbers
+        worker_slot.row = resources.ledger.row_for(worker_slot, self)
+        worker_slot.ready = False
+        worker_slot.start_at_ns = None
+        worker_slot.waiting_since_ns = None
         try:
-            with named(f"cannot start {seat.post.name}"):
-                seat.bell = Doorbell()
-                seat.records = Records(map_checked(seat.fd, layout), layout)
+            with named(f"cannot start {worker_slot.post.name}"):
+                worker_slot.bell = Doorbell()
+                worker_slot.records = WorkerSegment(map_checked(worker_slot.fd, layout), layout)
             child = start_child(
                 "worker",
                 ["batchpool.worker"],
-                seat.post,
+                worker_slot.post,
                 started_ns=self._clock_ns(),
-                flags=self._flags(seat.server),
-                settings=seat.plan.settings(os.environ),
+                flags=self._flags(worker_slot.server),
+                settings=worker_slot.plan.settings(os.environ),
             )
         except StartError:
-            os.close(seat.fd)
-            if seat.bell is not None:
-                seat.bell.close()
-            seat.bell = seat.records = None
+            os.close(worker_slot.fd)
+            if worker_slot.bell is not None:
+                worker_slot.bell.close()
+            worker_slot.bell = worker_slot.records = None
             raise
-        seat.child = child
+        worker_slot.child = child
         start = {
             "op": "start",
-            "place": seat.plan.index,
+            "place": worker_slot.plan.index,
             "import": model.config.import_name,
             "spec": model.spec.to_wire(),
-            "device": seat.plan.device,
+            "device": worker_slot.plan.device,
             "max_batch": model.config.max_batch,
             "batch_sizes": list(model.config.batch_sizes),
-            "max_lanes": holdings.max_lanes,
-            "frontends": holdings.plan.frontends,
-            "row": seat.row,
+            "max_lanes": resources.max_lanes,
+            "frontends": resources.plan.frontends,
+            "row": worker_slot.row,
         }
-        child.tell(start, [seat.fd, seat.bell.fd, holdings.batcher_bell.fd, holdings.meters_fd])
-        for entry in holdings.lanes:
-            if entry.model == seat.model:
+        child.tell(
+            start,
+            [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.meters_fd],
+        )
+        for entry in resources.lanes:
+            if entry.model == worker_slot.model:
                 _tell_lane(child, entry)
-        self._introduce(seat, self._tell_batcher)
+        self._introduce(worker_slot, self._tell_batcher)
         self._watch(child)
 
-    def _introduce(self, seat: Seat, tell: TellBatcher) -> None:
-        assert seat.bell is not None
-        assert seat.child is not None
+    def _introduce(self, worker_slot: WorkerSlot, tell: TellBatcher) -> None:
+        assert worker_slot.bell is not None
+        assert worker_slot.child is not None
         message = {
             "op": "worker",
-            "worker": seat.number,
-            "place": seat.plan.index,
-            "pid": seat.child.pid,
-            "model": seat.model,
-            "max_batch": seat.of.config.max_batch,
-            "row": seat.row,
-            "on_duty": seat.on_duty,
-            "turn": seat.turn,
+            "worker": worker_slot.number,
+            "place": worker_slot.plan.index,
+            "pid": worker_slot.child.pid,
+            "model": worker_slot.model,
+            "max_batch": worker_slot.of.config.max_batch,
+            "row": worker_slot.row,
+            "on_duty": worker_slot.on_duty,
+            "turn": worker_slot.turn,
         }
-        tell(message, [seat.fd, seat.bell.fd])
+        tell(message, [worker_slot.fd, worker_slot.bell.fd])
 
     def introduce_all(self, tell: TellBatcher) -> None:
         """To a new batcher: everybody, also the dead whose rows nobody has dealt with."""
-        for seat in self:
-            if seat.bell is not None:
-                self._introduce(seat, tell)
+        for worker_slot in self:
+            if worker_slot.bell is not None:
+                self._introduce(worker_slot, tell)
         for lost in self._lost.values():
             message = {
                 "op": "worker",
@@ -194,79 +199,88 @@ class Workforce:
 
     def has_any(self, entry: int) -> bool:
         """Whether there is a worker of this entry, or one whose rows nobody has dealt with."""
-        models = [*(seat.model for seat in self), *(lost.model for lost in self._lost.values())]
+        models = [
+            *(worker_slot.model for worker_slot in self),
+            *(lost.model for lost in self._lost.values()),
+        ]
         return entry in models
 
     # -- lanes --------------------------------------------------------------------------
 
     def has_remains(self, entry: int) -> bool:
         """Whether there is a worker of this entry that does not end."""
-        return any(seat.model == entry for seat in self.remains)
+        return any(worker_slot.model == entry for worker_slot in self.remains)
 
-    def leave_behind(self, seat: Seat) -> None:
+    def leave_behind(self, worker_slot: WorkerSlot) -> None:
         """Nobody waits for the end of this one any more."""
-        for seats in (self.seats, self.beside):
-            if seat in seats:
-                seats.remove(seat)
-        self.remains.append(seat)
-        seat.part = "remains"
-        if seat.child is not None:
-            seat.child.condemned = True
-        if seat.on_duty:
-            self.relieve(None, seat)
+        for worker_slots in (self.worker_slots, self.beside):
+            if worker_slot in worker_slots:
+                worker_slots.remove(worker_slot)
+        self.remains.append(worker_slot)
+        worker_slot.part = "remains"
+        if worker_slot.child is not None:
+            worker_slot.child.condemned = True
+        if worker_slot.on_duty:
+            self.relieve(None, worker_slot)
 
     def announce_lane(self, entry: LaneEntry) -> None:
-        for seat in (*self.seats, *self.beside):
-            if seat.model == entry.model and seat.child is not None:
-                _tell_lane(seat.child, entry)
+        for worker_slot in (*self.worker_slots, *self.beside):
+            if worker_slot.model == entry.model and worker_slot.child is not None:
+                _tell_lane(worker_slot.child, entry)
 
     def drop_lane(self, entry: LaneEntry) -> None:
-        for seat in (*self.seats, *self.beside):
-            if seat.model == entry.model and seat.child is not None:
-                seat.child.tell({"op": "unlane", "lane": entry.number})
+        for worker_slot in (*self.worker_slots, *self.beside):
+            if worker_slot.model == entry.model and worker_slot.child is not None:
+                worker_slot.child.tell({"op": "unlane", "lane": entry.number})
 
     # -- who takes rows -----------------------------------------------------------------
 
-    def relieve(self, on: Seat | None, off: Seat | None) -> None:
+    def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
         """From now on new batches go to `on`, and to `off` no more, both in one message."""
         self._turns += 1
         message: dict[str, Any] = {"op": "duty", "turn": self._turns}
-        for name, seat in (("on", on), ("off", off)):
+        for name, worker_slot in (("on", on), ("off", off)):
             numbers = []
-            if seat is not None:
-                seat.on_duty, seat.turn = seat is on, self._turns
-                if seat.bell is not None:
-                    numbers.append(seat.number)
+            if worker_slot is not None:
+                worker_slot.on_duty, worker_slot.turn = worker_slot is on, self._turns
+                if worker_slot.bell is not None:
+                    numbers.append(worker_slot.number)
             message[name] = numbers
         self._tell_batcher(message, [])
         self.count_serving()
 
     def count_serving(self) -> None:
-        board = self._holdings.board
+        board = self._resources.board
         for entry in range(MODELS_MOST):
-            board.serving[entry] = sum(s.serves for s in self.seats if s.model == entry)
+            board.serving[entry] = sum(s.serves for s in self.worker_slots if s.model == entry)
 
     # -- what they say and how they end -------------------------------------------------
 
     def says(self, child: Child, message: dict[str, object]) -> None:
-        seat = self.of_child(child)
+        worker_slot = self.of_child(child)
         if message["op"] == "ready":
-            seat.ready = True
+            worker_slot.ready = True
             child.state = "serving"
             self.count_serving()
             took_s = (self._clock_ns() - child.started_ns) / 1e9
-            _LOG.info("%s is warm on %s after %.1f s", seat.name, seat.plan.device, took_s)
+            _LOG.info(
+                "%s is warm on %s after %.1f s", worker_slot.name, worker_slot.plan.device, took_s
+            )
             if self.witness is not None:
-                self.witness.warm(seat)
+                self.witness.warm(worker_slot)
         elif message["op"] == "failed":
             child.cause = str(message["error"])
 
     def idle(self, number: int, turn: int) -> None:
         """The batcher: this one, which is off duty, has nothing in flight any more."""
-        for seat in self:
-            same = seat.number == number and seat.turn == turn and not seat.on_duty
+        for worker_slot in self:
+            same = (
+                worker_slot.number == number
+                and worker_slot.turn == turn
+                and not worker_slot.on_duty
+            )
             if same and self.witness is not None:
-                self.witness.idle(seat)
+                self.witness.idle(worker_slot)
 
     def handled(self, number: int) -> None:
         """The batcher has taken every row of a lost worker: its segment may go."""
@@ -276,40 +290,40 @@ class Workforce:
 
     def gone(self, child: Child, *, was_ready: bool, stopping: bool) -> None:
         """A worker has ended and was reaped. StartError before the pool was ready once."""
-        seat = self.of_child(child)
-        assert seat.records is not None
-        assert seat.bell is not None
-        useful = seat.was_useful()
-        seat.child = None
-        seat.ready = False
+        worker_slot = self.of_child(child)
+        assert worker_slot.records is not None
+        assert worker_slot.bell is not None
+        useful = worker_slot.was_useful()
+        worker_slot.child = None
+        worker_slot.ready = False
         self.count_serving()
         why = child.why()
-        self._lost[seat.number] = _Lost(
-            seat.number, seat.plan.index, child.pid,
-            seat.model, seat.of.config.max_batch, seat.row, seat.fd, seat.bell,
+        self._lost[worker_slot.number] = _Lost(
+            worker_slot.number, worker_slot.plan.index, child.pid,
+            worker_slot.model, worker_slot.of.config.max_batch, worker_slot.row, worker_slot.fd, worker_slot.bell,
         )  # fmt: skip
-        seat.records = None
-        seat.bell = None
-        self._tell_batcher({"op": "worker_lost", "worker": seat.number, "cause": why}, [])
+        worker_slot.records = None
+        worker_slot.bell = None
+        self._tell_batcher({"op": "worker_lost", "worker": worker_slot.number, "cause": why}, [])
         if not was_ready and not stopping:
-            seat.post.last_error = why
+            worker_slot.post.last_error = why
             raise StartError(
-                f"model {seat.of.spec.name!r} cannot be served: {seat.post.name} on"
-                f" {seat.plan.device} {_while_loading(child, why)}"
+                f"model {worker_slot.of.spec.name!r} cannot be served: {worker_slot.post.name} on"
+                f" {worker_slot.plan.device} {_while_loading(child, why)}"
             )
-        if seat in self.remains:
-            self.remains.remove(seat)
-            _LOG.info("the %s (pid %d) have left at last", seat.name, child.pid)
+        if worker_slot in self.remains:
+            self.remains.remove(worker_slot)
+            _LOG.info("the %s (pid %d) have left at last", worker_slot.name, child.pid)
             return
-        if self.witness is not None and self.witness.lost(seat, child):
+        if self.witness is not None and self.witness.lost(worker_slot, child):
             return
-        seat.post.last_error = why
-        delay_s = seat.post.next_start_s(useful)
-        seat.start_at_ns = self._clock_ns() + int(delay_s * 1e9)
+        worker_slot.post.last_error = why
+        delay_s = worker_slot.post.next_start_s(useful)
+        worker_slot.start_at_ns = self._clock_ns() + int(delay_s * 1e9)
         if not stopping:
             _LOG.warning(
                 "%s (pid %d) %s; starting another in %.1f s",
-                seat.post.name, child.pid, why, delay_s,
+                worker_slot.post.name, child.pid, why, delay_s,
             )  # fmt: skip
 
     # -- time ---------------------------------------------------------------------------
@@ -318,25 +332,25 @@ class Workforce:
         """Start whoever is due; returns when somebody is next due (CLOCK_MONOTONIC ns)."""
         self.count_serving()  # one may have been condemned since
         due_ns = 1 << 62
-        for seat in self.seats:
-            if seat.start_at_ns is not None:
-                if seat.start_at_ns <= now_ns:
-                    self._start_again(seat, now_ns)
-                due_ns = min(due_ns, seat.start_at_ns or due_ns)
+        for worker_slot in self.worker_slots:
+            if worker_slot.start_at_ns is not None:
+                if worker_slot.start_at_ns <= now_ns:
+                    self._start_again(worker_slot, now_ns)
+                due_ns = min(due_ns, worker_slot.start_at_ns or due_ns)
         return due_ns
 
-    def _start_again(self, seat: Seat, now_ns: int) -> None:
+    def _start_again(self, worker_slot: WorkerSlot, now_ns: int) -> None:
         try:
-            self.start(seat)
+            self.start(worker_slot)
         except StartError as exc:
-            seat.start_at_ns = now_ns + int(seat.post.put_off_s(exc) * 1e9)
+            worker_slot.start_at_ns = now_ns + int(worker_slot.post.put_off_s(exc) * 1e9)
 
 
-def new_seat(plan: Plan, entry: int, worker: WorkerPlan) -> Seat:
+def new_worker_slot(plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
     """An empty seat of the plan's model with this entry."""
     model: ModelPlan = plan.entries[entry]
-    post = Post(f"worker {worker.index} of {model.spec.name}")
-    return Seat(entry, worker, post, model, plan.server)
+    post = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
+    return WorkerSlot(entry, worker, post, model, plan.server)
 
 
 def _tell_lane(child: Child, entry: LaneEntry) -> None:

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Sequence
 
 from batchpool.core.errors import StartError
-from batchpool.supervisor.host.port_owners import Occupant, occupants
+from batchpool.supervisor.host.port_owners import PortOwner, occupants
 
 _BACKLOG = 4096
 
@@ -27,7 +27,7 @@ _BACKLOG = 4096
 class PortTaken(StartError):
     """Somebody listens there. by: who, as far as that can be known."""
 
-    def __init__(self, host: str, port: int, by: Sequence[Occupant]) -> None:
+    def __init__(self, host: str, port: int, by: Sequence[PortOwner]) -> None:
         who = ", ".join(one.name for one in by) or "another process"
         super().__init__(
             f"port {port} on {host} is taken by {who}; stop that one or choose another with --port"

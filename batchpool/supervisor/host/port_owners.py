@@ -12,7 +12,7 @@ _LISTENS = "0A"
 
 
 @dataclass(frozen=True)
-class Occupant:
+class PortOwner:
     """A process that holds a listening socket. command: its command line."""
 
     pid: int
@@ -34,7 +34,7 @@ class Occupant:
         return self.pid == 1
 
 
-def occupants(port: int, proc: Path = Path("/proc")) -> list[Occupant]:
+def occupants(port: int, proc: Path = Path("/proc")) -> list[PortOwner]:
     """Every process that holds a socket which listens on this port, by pid."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
@@ -50,14 +50,14 @@ def _inodes(port: int, proc: Path) -> Iterator[str]:
                     yield fields[9]
 
 
-def _holders(sockets: set[str], pids: list[int], proc: Path) -> Iterator[Occupant]:
+def _holders(sockets: set[str], pids: list[int], proc: Path) -> Iterator[PortOwner]:
     for pid in pids:
         with suppress(OSError):  # it has gone, or is not ours to look at
             fds = (proc / str(pid) / "fd").iterdir()
             if any(_target(fd) in sockets for fd in fds):
                 command = (proc / str(pid) / "cmdline").read_bytes().rstrip(b"\0")
                 words = command.decode(errors="replace").split("\0")
-                yield Occupant(pid, tuple(words))
+                yield PortOwner(pid, tuple(words))
 
 
 def _target(fd: Path) -> str:

@@ -45,7 +45,7 @@ class _Phase(enum.Enum):
     STOPPING = enum.auto()
 
 
-class Herald:
+class ServiceStatus:
     """Speaks for one pool.
 
     status: one line on its state. standing: who among the batcher and the front ends has not

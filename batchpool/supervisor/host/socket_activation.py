@@ -25,7 +25,7 @@ _CLIENTS = "clients"
 
 
 @dataclass(frozen=True)
-class Activated:
+class ActivatedSockets:
     """The sockets that came. clients: that of local clients, or None if it did not come."""
 
     http: tuple[socket.socket, ...] = ()
@@ -67,7 +67,9 @@ class Activated:
             self.clients.close()
 
 
-def take_sockets(env: MutableMapping[str, str], pid: int, first_fd: int = _FIRST_FD) -> Activated:
+def take_sockets(
+    env: MutableMapping[str, str], pid: int, first_fd: int = _FIRST_FD
+) -> ActivatedSockets:
     """The sockets passed to process `pid`; their variables are taken out of the environment.
 
     Raises StartError for a descriptor that is not one of the above, and for a second socket of
@@ -75,7 +77,7 @@ def take_sockets(env: MutableMapping[str, str], pid: int, first_fd: int = _FIRST
     """
     count, whose, names = (env.pop(name, "") for name in _VARIABLES)
     if whose != str(pid):
-        return Activated()
+        return ActivatedSockets()
     if not count.isdecimal():
         raise StartError(f"LISTEN_FDS = {count!r}: expected a number of sockets")
     named = names.split(":") if names else []
@@ -91,7 +93,7 @@ def take_sockets(env: MutableMapping[str, str], pid: int, first_fd: int = _FIRST
         for sock in (*http, *clients):
             sock.close()
         raise
-    return Activated(tuple(http), clients[0] if clients else None)
+    return ActivatedSockets(tuple(http), clients[0] if clients else None)
 
 
 def _adopt(fd: int, name: str) -> socket.socket:

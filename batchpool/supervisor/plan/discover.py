@@ -19,16 +19,16 @@ from batchpool.core.layout.segments import VERSION
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.supervisor.plan.devices import available_cores, gpu_count, visible_devices
 from batchpool.supervisor.plan.plan import Plan, make_plan
-from batchpool.supervisor.plan.probe_model import Described, describe
+from batchpool.supervisor.plan.probe_model import ProbedModel, describe
 
 
 @dataclass(frozen=True)
-class Survey:
+class Discovery:
     """What a plan is made of. described: of each model; visible: GPUs, as
     CUDA_VISIBLE_DEVICES names them."""
 
     config: Config
-    described: tuple[Described, ...]
+    described: tuple[ProbedModel, ...]
     visible: tuple[str, ...]
     cores: int
 
@@ -37,7 +37,7 @@ class Survey:
         return make_plan(config, self.described, self.visible, self.cores, socket)
 
 
-def observe(config: Config, env: Mapping[str, str]) -> Survey:
+def observe(config: Config, env: Mapping[str, str]) -> Discovery:
     """Look around; starts one child process for each class. Raises StartError as its parts do."""
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))
     names = [model.import_name for model in config.models]
@@ -45,7 +45,7 @@ def observe(config: Config, env: Mapping[str, str]) -> Survey:
         name: describe(name, env, config.server.load_timeout_s) for name in dict.fromkeys(names)
     }
     described = tuple(found[name] for name in names)
-    return Survey(config, described, tuple(visible), available_cores())
+    return Discovery(config, described, tuple(visible), available_cores())
 
 
 def survey(config: Config, env: Mapping[str, str]) -> Plan:
@@ -57,7 +57,7 @@ def survey(config: Config, env: Mapping[str, str]) -> Plan:
     return observe(config, env).plan(config, socket)
 
 
-def to_message(found: Survey) -> dict[str, Any]:
+def to_message(found: Discovery) -> dict[str, Any]:
     """A survey as a control message."""
     return {
         "op": "surveyed",
@@ -73,7 +73,7 @@ def to_message(found: Survey) -> dict[str, Any]:
     }
 
 
-def from_message(message: Mapping[str, Any], ours: str) -> Survey:
+def from_message(message: Mapping[str, Any], ours: str) -> Discovery:
     """What `to_message` told; StartError when another batchpool than `ours` wrote it."""
     if message["made_by"] != ours:
         raise StartError(
@@ -81,11 +81,11 @@ def from_message(message: Mapping[str, Any], ours: str) -> Survey:
         )
     models = tuple(ModelConfig(**form) for form in message["models"])
     described = tuple(
-        Described(form["import"], ModelSpec.from_wire(form["spec"]), form["cuda"])
+        ProbedModel(form["import"], ModelSpec.from_wire(form["spec"]), form["cuda"])
         for form in message["described"]
     )
     config = Config(ServerConfig(**message["server"]), models)
-    return Survey(config, described, tuple(message["visible"]), message["cores"])
+    return Discovery(config, described, tuple(message["visible"]), message["cores"])
 
 
 def made_by() -> str:

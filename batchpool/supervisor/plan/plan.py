@@ -31,7 +31,7 @@ from batchpool.core.metrics.segments import meters_layout, recorder_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.memory_limits import size_text
 from batchpool.supervisor.plan.devices import thread_settings, threads_per_worker
-from batchpool.supervisor.plan.probe_model import Described
+from batchpool.supervisor.plan.probe_model import ProbedModel
 
 AUTO_SLOTS_MOST = 4096
 AUTO_LANE_BYTES_MOST = 1 << 30
@@ -196,7 +196,7 @@ def _batches(config: ModelConfig) -> str:
 
 def make_plan(
     config: Config,
-    described: Sequence[Described],
+    described: Sequence[ProbedModel],
     visible: Sequence[str],
     cores: int,
     socket: str,
@@ -239,7 +239,7 @@ def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
     return 2 * max(models, _MODELS_LEAST) * (frontends + server.max_clients)
 
 
-def _named(models: Sequence[ModelConfig], described: Sequence[Described]) -> list[ModelSpec]:
+def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> list[ModelSpec]:
     """Each model's tensors under the name it is served by; every name once."""
     specs: list[ModelSpec] = []
     imports: dict[str, str] = {}
@@ -260,7 +260,7 @@ def _named(models: Sequence[ModelConfig], described: Sequence[Described]) -> lis
     return specs
 
 
-def _devices_of(model: ModelConfig, found: Described, visible: Sequence[str]) -> list[str | None]:
+def _devices_of(model: ModelConfig, found: ProbedModel, visible: Sequence[str]) -> list[str | None]:
     """The model's devices: entries for CUDA_VISIBLE_DEVICES, or [None], which is the CPU."""
     if model.devices == "cpu":
         return [None]

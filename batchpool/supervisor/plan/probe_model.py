@@ -20,7 +20,7 @@ _COMMAND = (sys.executable, "-m", "batchpool.worker.describe")
 
 
 @dataclass(frozen=True)
-class Described:
+class ProbedModel:
     """A model's tensors, and whether its framework could use a GPU (torch with CUDA built in)."""
 
     import_name: str
@@ -33,7 +33,7 @@ def describe(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     command: Sequence[str] = _COMMAND,
-) -> Described:
+) -> ProbedModel:
     """Ask a child process (worker/describe.py) what MODULE:CLASS is.
 
     env: the child's environment, default ours. Raises StartError naming the model and the
@@ -63,7 +63,7 @@ def describe(
             raise StartError(f"model {import_name}: {_ending(code, _text_of(err))}")
     if not form["ok"]:
         raise StartError(f"model {import_name}: {form['error']}")
-    return Described(import_name, ModelSpec.from_wire(form["spec"]), bool(form["cuda"]))
+    return ProbedModel(import_name, ModelSpec.from_wire(form["spec"]), bool(form["cuda"]))
 
 
 def _text_of(stream: IO[bytes]) -> str:

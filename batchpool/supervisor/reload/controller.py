@@ -21,24 +21,24 @@ from typing import Any
 
 from batchpool.core.config.paths import socket_path
 from batchpool.core.errors import ConfigError, InvalidRequest, StartError
-from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, Post, start_child
-from batchpool.supervisor.fleet.processes import Staff
-from batchpool.supervisor.host.service_status import Herald
+from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, ProcessSlot, start_child
+from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.plan.diff import differences, revised
 from batchpool.supervisor.plan.discover import from_message, made_by
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.reload.lane_migration_executor import Moving
-from batchpool.supervisor.reload.worker_swap import Phase
-from batchpool.supervisor.reload.worker_swap_executor import Succession
-from batchpool.supervisor.resources.client_connection import Attached
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.reload.lane_migration_executor import LaneMigrationExecutor
+from batchpool.supervisor.reload.worker_swap import SwapPhase
+from batchpool.supervisor.reload.worker_swap_executor import WorkerSwapExecutor
+from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
 Told = Callable[[bool, str], None]  # whether it was done; what was done, or why not
 
 
-class Reloading:
+class ReloadController:
     """All reloads of one pool. words: what `batchpool` was started with, as "serve pool.toml".
 
     watch: the supervisor's event loop. clients: all that are attached. Nothing here waits.
@@ -46,17 +46,17 @@ class Reloading:
 
     def __init__(
         self,
-        holdings: Holdings,
-        staff: Staff,
-        herald: Herald,
+        resources: PoolResources,
+        process_fleet: ProcessFleet,
+        service_status: ServiceStatus,
         words: Sequence[str],
         watch: Callable[[Child], None],
-        clients: Callable[[], Sequence[Attached]],
+        clients: Callable[[], Sequence[ClientConnection]],
         clock_ns: Callable[[], int],
     ) -> None:
-        self._holdings = holdings
-        self._staff = staff
-        self._herald = herald
+        self._resources = resources
+        self._process_fleet = process_fleet
+        self._service_status = service_status
         self._words = words
         self._watch = watch
         self._clients = clients
@@ -68,9 +68,11 @@ class Reloading:
         self._began_ns = 0
         self.survey: Child | None = None
         self._found: dict[str, Any] | None = None
-        self._succession: Succession | None = None
-        self._moving: Moving | None = None
-        self._left: list[Moving] = []  # of earlier ones, with entries that still have something
+        self._swap_executor: WorkerSwapExecutor | None = None
+        self._moving: LaneMigrationExecutor | None = None
+        self._left: list[
+            LaneMigrationExecutor
+        ] = []  # of earlier ones, with entries that still have something
         self._told = True  # how the one under way has ended
         self._failure = ""  # why it goes back
         self._left_behind: list[str] = []  # who does not end
@@ -80,7 +82,7 @@ class Reloading:
     @property
     def busy(self) -> bool:
         """Whether one is under way."""
-        return not (self.survey is None and self._succession is None and self._moving is None)
+        return not (self.survey is None and self._swap_executor is None and self._moving is None)
 
     def state(self) -> str:
         """What it is doing, for people; "" for nothing."""
@@ -89,10 +91,10 @@ class Reloading:
         if self._moving is not None and self._told:
             left = self._moving.leaving()
             return f"waiting for {left}" if left else "ending what was replaced"
-        if self._succession is None:
+        if self._swap_executor is None:
             return ""
-        serving, of = self._succession.reload.progress()
-        if self._succession.reload.failure:
+        serving, of = self._swap_executor.reload.progress()
+        if self._swap_executor.reload.failure:
             return f"going back, {serving} of {of} new workers still serve"
         return f"{serving} of {of} new workers serve"
 
@@ -111,11 +113,11 @@ class Reloading:
             self.survey.cause = "was cancelled"
             self.survey.kill()
             return "cancelled: nothing was changed"
-        if self._succession is None or self._told:
+        if self._swap_executor is None or self._told:
             raise InvalidRequest("no reload is under way")
-        if self._succession.reload.phase is Phase.COMMITTED:
+        if self._swap_executor.reload.phase is SwapPhase.COMMITTED:
             raise InvalidRequest("it is too late: the new workers serve, and the old ones end")
-        self._succession.reload.fail("it was cancelled")
+        self._swap_executor.reload.fail("it was cancelled")
         return "cancelled: the old workers serve"
 
     def tick(self) -> None:
@@ -128,7 +130,12 @@ class Reloading:
         self._left = [moving for moving in self._left if not moving.over]
         if self._moving is not None:
             self._carry_on(self._moving)
-        if self._wanted and not self.busy and self._staff.was_ready and not self._staff.stopping:
+        if (
+            self._wanted
+            and not self.busy
+            and self._process_fleet.was_ready
+            and not self._process_fleet.stopping
+        ):
             self._begin()
 
     def _begin(self) -> None:
@@ -141,15 +148,15 @@ class Reloading:
             self.survey = start_child(
                 "survey",
                 ["batchpool.cli.reread"],
-                Post("survey"),
+                ProcessSlot("survey"),
                 started_ns=self._began_ns,
-                flags=[*self._staff.flags(self._holdings.plan.server), "--", *self._words],
+                flags=[*self._process_fleet.flags(self._resources.plan.server), "--", *self._words],
             )
         except StartError as exc:
             self._tell(False, f"nothing was changed: {exc}")
         else:
             self._watch(self.survey)
-            self._herald.reloading(self._began_ns)
+            self._service_status.reloading(self._began_ns)
 
     # -- surveyed -----------------------------------------------------------------------
 
@@ -161,7 +168,7 @@ class Reloading:
         if child is not self.survey:
             return  # it was waited for no longer
         self.survey = None
-        if self._staff.stopping:
+        if self._process_fleet.stopping:
             return
         try:
             if self._found is None or child.cause:  # cancelled, though it had said what it found
@@ -177,15 +184,17 @@ class Reloading:
             raise ConfigError(message["error"])
         found = from_message(message, self._ours)
         path = socket_path(found.config.server, os.environ, os.getuid())
-        config = self._holdings.activated.configured(found.config, path)
-        plan, holdings = found.plan(config, config.server.socket), self._holdings
-        names = holdings.meters.model_names()
-        return revised(holdings.plan, plan, names, holdings.max_lanes, self._staff.entries)
+        config = self._resources.activated.configured(found.config, path)
+        plan, resources = found.plan(config, config.server.socket), self._resources
+        names = resources.meters.model_names()
+        return revised(
+            resources.plan, plan, names, resources.max_lanes, self._process_fleet.entries
+        )
 
     # -- carried out --------------------------------------------------------------------
 
     def _go_over(self, new: Plan) -> None:
-        old = self._holdings.plan
+        old = self._resources.plan
         self._summary = "; ".join(
             [
                 ", ".join(
@@ -196,39 +205,41 @@ class Reloading:
                 *differences(old, new),
             ]
         )
-        self._staff.plan_begins(old, new)
-        staff, clock_ns = self._staff, self._clock_ns
-        moving = self._moving = Moving(old, new, self._holdings, staff, self._clients, clock_ns)
+        self._process_fleet.plan_begins(old, new)
+        process_fleet, clock_ns = self._process_fleet, self._clock_ns
+        moving = self._moving = LaneMigrationExecutor(
+            old, new, self._resources, process_fleet, self._clients, clock_ns
+        )
         self._told, self._failure = False, ""
-        self._succession = Succession(
-            old, new, staff.workers, moving, lambda: self._commit(old, new, moving)
+        self._swap_executor = WorkerSwapExecutor(
+            old, new, process_fleet.workers, moving, lambda: self._commit(old, new, moving)
         )
         self._carry_on(moving)
-        self._herald.look()
+        self._service_status.look()
 
-    def _commit(self, old: Plan, new: Plan, moving: Moving) -> None:
-        self._staff.plan_counts(old, new)
+    def _commit(self, old: Plan, new: Plan, moving: LaneMigrationExecutor) -> None:
+        self._process_fleet.plan_counts(old, new)
         moving.commit()
-        self._herald.go_by(new.server)
+        self._service_status.go_by(new.server)
 
-    def _carry_on(self, moving: Moving) -> None:
+    def _carry_on(self, moving: LaneMigrationExecutor) -> None:
         moving.step()
-        succession = self._succession
-        if succession is not None:
-            succession.step()
+        swap_executor = self._swap_executor
+        if swap_executor is not None:
+            swap_executor.step()
             if moving.failure:
-                succession.reload.fail(moving.failure)
-                succession.step()
-            self._failure = succession.reload.failure
-            self._left_behind = succession.left_behind
+                swap_executor.reload.fail(moving.failure)
+                swap_executor.step()
+            self._failure = swap_executor.reload.failure
+            self._left_behind = swap_executor.left_behind
             if self._failure:
                 moving.undo()
-            elif succession.reload.served and not self._told:
+            elif swap_executor.reload.served and not self._told:
                 self._tell_end()
-            if not succession.over:
+            if not swap_executor.over:
                 return
-            self._succession = None
-            self._staff.plan_settled()
+            self._swap_executor = None
+            self._process_fleet.plan_settled()
             moving.settle()
         if moving.over or moving.waits_for_remains:
             self._moving = None
@@ -253,9 +264,9 @@ class Reloading:
             self.last = f"failed: {text}"
             _LOG.error("reload failed: %s", text)
         self._told = True
-        self._holdings.ledger.reloaded(done, self._clock_ns())
+        self._resources.ledger.reloaded(done, self._clock_ns())
         waiting, self._waiting = self._waiting, []
-        self._herald.reloaded()
+        self._service_status.reloaded()
         for told in waiting:
             told(done, text)
 
@@ -268,10 +279,10 @@ class Reloading:
         self._wanted = False
         if self.survey is not None:
             self.survey.kill()
-        if self._succession is not None:
-            self._succession.abandon()
+        if self._swap_executor is not None:
+            self._swap_executor.abandon()
         unknown = self.survey is not None or not self._told or bool(self._waiting)
-        self._succession = self._moving = None
+        self._swap_executor = self._moving = None
         self._left.clear()
         if unknown:
             self._tell(False, "the pool is stopping")

@@ -50,20 +50,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
-class Act(enum.Enum):
+class MigrationAction(enum.Enum):
     CLOSE = "close"  # its client is done with it
     EVICT = "evict"  # its client has had its time
 
 
 @dataclass(frozen=True)
-class Order:
+class MigrationOrder:
     """What is to be done now with a lane."""
 
-    act: Act
+    act: MigrationAction
     lane: int
 
 
-class Departure:
+class LaneMigration:
     """An entry that leaves, from the moment its gates are told to move.
 
     lanes: numbers of those it has. until_ns: until when their clients may take their time.
@@ -91,20 +91,20 @@ class Departure:
         for lanes in (self._moved, self._left, self._ending):
             lanes.discard(lane)
 
-    def step(self, now_ns: int) -> list[Order]:
+    def step(self, now_ns: int) -> list[MigrationOrder]:
         """What is to be done now, once for each lane."""
-        orders = [Order(Act.CLOSE, lane) for lane in sorted(self._left)]
+        orders = [MigrationOrder(MigrationAction.CLOSE, lane) for lane in sorted(self._left)]
         self._ending |= self._left
         self._left.clear()
         if now_ns >= self.until_ns:
-            orders += [Order(Act.EVICT, lane) for lane in sorted(self._moved)]
+            orders += [MigrationOrder(MigrationAction.EVICT, lane) for lane in sorted(self._moved)]
             self._ending |= self._moved
             self._moved.clear()
         return orders
 
 
 @dataclass(frozen=True)
-class Wish:
+class WantedLane:
     """A lane of this entry for this client."""
 
     owner: str
@@ -116,7 +116,7 @@ def wishes(
     has: Iterable[tuple[str, int]],
     coming: Sequence[int],
     heir_of: dict[int, int],
-) -> list[Wish]:
+) -> list[WantedLane]:
     """The lanes that must be there before a commit, and are not.
 
     clients: (owner, whether it is a front end) of all that are attached. has: (owner, entry) of
@@ -130,5 +130,5 @@ def wishes(
         entries = (
             coming if is_frontend else [new for old, new in heir_of.items() if (owner, old) in had]
         )
-        wanted += [Wish(owner, entry) for entry in entries if (owner, entry) not in had]
+        wanted += [WantedLane(owner, entry) for entry in entries if (owner, entry) not in had]
     return wanted

@@ -29,14 +29,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-class Phase(enum.Enum):
+class SwapPhase(enum.Enum):
     AHEAD = "ahead"
     COMMITTED = "committed"
     BACK = "back"
     OVER = "over"
 
 
-class At(enum.Enum):
+class WorkerStage(enum.Enum):
     """Where a worker is in its life, as a reload sees it."""
 
     ABSENT = enum.auto()
@@ -49,12 +49,12 @@ class At(enum.Enum):
     GONE = enum.auto()
 
 
-class Who(enum.Enum):
+class SwapParty(enum.Enum):
     HEIR = "heir"
     OLD = "old"
 
 
-class Act(enum.Enum):
+class SwapAction(enum.Enum):
     START = enum.auto()  # load the heir; for OLD: load another in place of a dead standby
     TAKE_OVER = enum.auto()  # this one gets the seat, the other is relieved
     RELEASE = enum.auto()  # no more rows for this one, and nobody in its place
@@ -64,16 +64,16 @@ class Act(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Order:
+class SwapOrder:
     """What is to be done now, to whom, of which seat (of no seat: -1)."""
 
-    act: Act
-    seat: int = -1
-    who: Who = Who.HEIR
+    act: SwapAction
+    worker_slot: int = -1
+    who: SwapParty = SwapParty.HEIR
 
 
 @dataclass(frozen=True)
-class Change:
+class SlotChange:
     """What a reload does to one seat. place: where only one heir may load at a time.
 
     old: whether there is a worker now; new: whether there is to be one. moves: the old one serves
@@ -87,166 +87,189 @@ class Change:
     moves: bool = False
 
 
-_READY = (At.OFF, At.IDLE, At.WARM)  # may take the seat at once
+_READY = (WorkerStage.OFF, WorkerStage.IDLE, WorkerStage.WARM)  # may take the seat at once
 
 
 @dataclass
 class _Seat:
-    change: Change
-    heir: At
-    old: At
+    change: SlotChange
+    heir: WorkerStage
+    old: WorkerStage
     refilled: bool = False
     needed: bool = True  # where it moves
 
 
-class Reload:
+class WorkerSwap:
     """One reload. Tell it what happens, then carry out what `step` says, in that order.
 
     lanes_open: whether every lane stands that clients are sent at the commit.
     """
 
-    def __init__(self, changes: Sequence[Change]) -> None:
-        self.phase = Phase.AHEAD
+    def __init__(self, changes: Sequence[SlotChange]) -> None:
+        self.phase = SwapPhase.AHEAD
         self.failure = ""
         self.lanes_open = True
-        self._seats = [
+        self._worker_slots = [
             _Seat(
                 change,
-                At.ABSENT if change.new else At.GONE,
-                At.DUTY if change.old else At.GONE,
+                WorkerStage.ABSENT if change.new else WorkerStage.GONE,
+                WorkerStage.DUTY if change.old else WorkerStage.GONE,
             )
             for change in changes
         ]
 
     # -- what happens -------------------------------------------------------------------
 
-    def warm(self, seat: int, who: Who) -> None:
+    def warm(self, worker_slot: int, who: SwapParty) -> None:
         """It is loaded and warm, and its answers fit its declaration."""
-        if self.at(seat, who) is At.LOADING:
-            self._put(seat, who, At.WARM)
+        if self.at(worker_slot, who) is WorkerStage.LOADING:
+            self._put(worker_slot, who, WorkerStage.WARM)
 
-    def idle(self, seat: int, who: Who) -> None:
+    def idle(self, worker_slot: int, who: SwapParty) -> None:
         """It has no rows in flight and gets no more."""
-        if self.at(seat, who) is At.OFF:
-            self._put(seat, who, At.IDLE)
+        if self.at(worker_slot, who) is WorkerStage.OFF:
+            self._put(worker_slot, who, WorkerStage.IDLE)
 
-    def lost(self, seat: int, who: Who, why: str) -> None:
+    def lost(self, worker_slot: int, who: SwapParty, why: str) -> None:
         """Its process has ended."""
-        self._put(seat, who, At.GONE)
-        if who is Who.HEIR:
-            self.fail(f"{self._seats[seat].change.name} {why}")
+        self._put(worker_slot, who, WorkerStage.GONE)
+        if who is SwapParty.HEIR:
+            self.fail(f"{self._worker_slots[worker_slot].change.name} {why}")
 
     def fail(self, why: str) -> None:
         """Turn back, unless it is too late or done already."""
-        if self.phase is Phase.AHEAD:
-            self.phase, self.failure = Phase.BACK, why
+        if self.phase is SwapPhase.AHEAD:
+            self.phase, self.failure = SwapPhase.BACK, why
 
-    def emptied(self, seat: int) -> None:
+    def emptied(self, worker_slot: int) -> None:
         """The entry of an old worker has no lanes any more."""
-        self._seats[seat].needed = False
+        self._worker_slots[worker_slot].needed = False
 
     @property
     def served(self) -> bool:
         """Whether it is done but for the entries that leave."""
-        return self.phase is Phase.COMMITTED and all(
-            seat.old is At.GONE or seat.change.moves for seat in self._seats
+        return self.phase is SwapPhase.COMMITTED and all(
+            worker_slot.old is WorkerStage.GONE or worker_slot.change.moves
+            for worker_slot in self._worker_slots
         )
 
-    def at(self, seat: int, who: Who) -> At:
-        found = self._seats[seat]
-        return found.heir if who is Who.HEIR else found.old
+    def at(self, worker_slot: int, who: SwapParty) -> WorkerStage:
+        found = self._worker_slots[worker_slot]
+        return found.heir if who is SwapParty.HEIR else found.old
 
-    def owns(self, seat: int, who: Who) -> bool:
+    def owns(self, worker_slot: int, who: SwapParty) -> bool:
         """Whether this worker's end is the reload's to hear of, not the seat's usual business."""
-        if self.phase is Phase.OVER:
+        if self.phase is SwapPhase.OVER:
             return False
-        at = self.at(seat, who)
-        if at is At.DUTY:
-            return who is Who.HEIR and self.phase is not Phase.COMMITTED
-        return at not in (At.ABSENT, At.GONE)
+        at = self.at(worker_slot, who)
+        if at is WorkerStage.DUTY:
+            return who is SwapParty.HEIR and self.phase is not SwapPhase.COMMITTED
+        return at not in (WorkerStage.ABSENT, WorkerStage.GONE)
 
     def progress(self) -> tuple[int, int]:
         """How many heirs have their seats, of how many."""
-        new = [seat for seat in self._seats if seat.change.new]
-        return sum(seat.heir is At.DUTY for seat in new), len(new)
+        new = [worker_slot for worker_slot in self._worker_slots if worker_slot.change.new]
+        return sum(worker_slot.heir is WorkerStage.DUTY for worker_slot in new), len(new)
 
     # -- what to do ---------------------------------------------------------------------
 
-    def step(self) -> list[Order]:
+    def step(self) -> list[SwapOrder]:
         """What is to be done now; nothing until something else happens."""
-        orders: list[Order] = []
-        if self.phase is Phase.AHEAD:
+        orders: list[SwapOrder] = []
+        if self.phase is SwapPhase.AHEAD:
             self._ahead(orders)
-        if self.phase is Phase.COMMITTED:
+        if self.phase is SwapPhase.COMMITTED:
             self._release(orders)
-            self._end_idle(orders, Who.OLD)
-            if all(seat.old is At.GONE for seat in self._seats):
-                self.phase = Phase.OVER
-        if self.phase is Phase.BACK:
-            for number, seat in enumerate(self._seats):
-                self._back(orders, number, seat)
-            self._end_idle(orders, Who.HEIR)
-            if all(_is_undone(seat) for seat in self._seats):
-                self.phase = Phase.OVER
+            self._end_idle(orders, SwapParty.OLD)
+            if all(worker_slot.old is WorkerStage.GONE for worker_slot in self._worker_slots):
+                self.phase = SwapPhase.OVER
+        if self.phase is SwapPhase.BACK:
+            for number, worker_slot in enumerate(self._worker_slots):
+                self._back(orders, number, worker_slot)
+            self._end_idle(orders, SwapParty.HEIR)
+            if all(_is_undone(worker_slot) for worker_slot in self._worker_slots):
+                self.phase = SwapPhase.OVER
         return orders
 
-    def _ahead(self, orders: list[Order]) -> None:
-        taken = {seat.change.place for seat in self._seats if seat.heir is At.LOADING}
-        for number, seat in enumerate(self._seats):
-            if seat.heir is At.WARM:
-                orders.append(Order(Act.TAKE_OVER, number))
-                seat.heir = At.DUTY
-                seat.old = At.OFF if seat.old is At.DUTY else seat.old
-            elif seat.heir is At.ABSENT and seat.change.place not in taken:
-                orders.append(Order(Act.START, number))
-                seat.heir = At.LOADING
-                taken.add(seat.change.place)
-        serve = all(seat.heir is At.DUTY for seat in self._seats if seat.change.new)
+    def _ahead(self, orders: list[SwapOrder]) -> None:
+        taken = {
+            worker_slot.change.place
+            for worker_slot in self._worker_slots
+            if worker_slot.heir is WorkerStage.LOADING
+        }
+        for number, worker_slot in enumerate(self._worker_slots):
+            if worker_slot.heir is WorkerStage.WARM:
+                orders.append(SwapOrder(SwapAction.TAKE_OVER, number))
+                worker_slot.heir = WorkerStage.DUTY
+                worker_slot.old = (
+                    WorkerStage.OFF if worker_slot.old is WorkerStage.DUTY else worker_slot.old
+                )
+            elif worker_slot.heir is WorkerStage.ABSENT and worker_slot.change.place not in taken:
+                orders.append(SwapOrder(SwapAction.START, number))
+                worker_slot.heir = WorkerStage.LOADING
+                taken.add(worker_slot.change.place)
+        serve = all(
+            worker_slot.heir is WorkerStage.DUTY
+            for worker_slot in self._worker_slots
+            if worker_slot.change.new
+        )
         if serve and self.lanes_open:
-            self.phase = Phase.COMMITTED
-            orders.append(Order(Act.COMMIT))
+            self.phase = SwapPhase.COMMITTED
+            orders.append(SwapOrder(SwapAction.COMMIT))
 
-    def _release(self, orders: list[Order]) -> None:
+    def _release(self, orders: list[SwapOrder]) -> None:
         """Those after whom nobody comes."""
-        for number, seat in enumerate(self._seats):
-            if seat.old is At.DUTY and not (seat.change.moves and seat.needed):
-                orders.append(Order(Act.RELEASE, number, Who.OLD))
-                seat.old = At.OFF
+        for number, worker_slot in enumerate(self._worker_slots):
+            if worker_slot.old is WorkerStage.DUTY and not (
+                worker_slot.change.moves and worker_slot.needed
+            ):
+                orders.append(SwapOrder(SwapAction.RELEASE, number, SwapParty.OLD))
+                worker_slot.old = WorkerStage.OFF
 
-    def _back(self, orders: list[Order], number: int, seat: _Seat) -> None:
-        if seat.heir is At.ABSENT:
-            seat.heir = At.GONE
-        elif seat.heir in (At.LOADING, At.WARM):
-            orders.append(Order(Act.END, number))
-            seat.heir = At.ENDING
-        if seat.old in _READY:
-            orders.append(Order(Act.TAKE_OVER, number, Who.OLD))
-            seat.old = At.DUTY
-            seat.heir = At.OFF if seat.heir is At.DUTY else seat.heir
-        elif seat.old is At.GONE and not seat.change.old and seat.heir is At.DUTY:
-            orders.append(Order(Act.RELEASE, number))
-            seat.heir = At.OFF
-        elif seat.old is At.GONE and seat.change.old:
-            if seat.heir is At.DUTY and not seat.refilled:
-                orders.append(Order(Act.START, number, Who.OLD))
-                seat.old, seat.refilled = At.LOADING, True
+    def _back(self, orders: list[SwapOrder], number: int, worker_slot: _Seat) -> None:
+        if worker_slot.heir is WorkerStage.ABSENT:
+            worker_slot.heir = WorkerStage.GONE
+        elif worker_slot.heir in (WorkerStage.LOADING, WorkerStage.WARM):
+            orders.append(SwapOrder(SwapAction.END, number))
+            worker_slot.heir = WorkerStage.ENDING
+        if worker_slot.old in _READY:
+            orders.append(SwapOrder(SwapAction.TAKE_OVER, number, SwapParty.OLD))
+            worker_slot.old = WorkerStage.DUTY
+            worker_slot.heir = (
+                WorkerStage.OFF if worker_slot.heir is WorkerStage.DUTY else worker_slot.heir
+            )
+        elif (
+            worker_slot.old is WorkerStage.GONE
+            and not worker_slot.change.old
+            and worker_slot.heir is WorkerStage.DUTY
+        ):
+            orders.append(SwapOrder(SwapAction.RELEASE, number))
+            worker_slot.heir = WorkerStage.OFF
+        elif worker_slot.old is WorkerStage.GONE and worker_slot.change.old:
+            if worker_slot.heir is WorkerStage.DUTY and not worker_slot.refilled:
+                orders.append(SwapOrder(SwapAction.START, number, SwapParty.OLD))
+                worker_slot.old, worker_slot.refilled = WorkerStage.LOADING, True
             else:  # nobody serves in it, or there is no old worker to be had
-                orders.append(Order(Act.VACATE, number, Who.OLD))
-                seat.old = At.DUTY
-                seat.heir = At.OFF if seat.heir is At.DUTY else seat.heir
+                orders.append(SwapOrder(SwapAction.VACATE, number, SwapParty.OLD))
+                worker_slot.old = WorkerStage.DUTY
+                worker_slot.heir = (
+                    WorkerStage.OFF if worker_slot.heir is WorkerStage.DUTY else worker_slot.heir
+                )
 
-    def _end_idle(self, orders: list[Order], who: Who) -> None:
-        for number in range(len(self._seats)):
-            if self.at(number, who) is At.IDLE:
-                orders.append(Order(Act.END, number, who))
-                self._put(number, who, At.ENDING)
+    def _end_idle(self, orders: list[SwapOrder], who: SwapParty) -> None:
+        for number in range(len(self._worker_slots)):
+            if self.at(number, who) is WorkerStage.IDLE:
+                orders.append(SwapOrder(SwapAction.END, number, who))
+                self._put(number, who, WorkerStage.ENDING)
 
-    def _put(self, seat: int, who: Who, at: At) -> None:
-        if who is Who.HEIR:
-            self._seats[seat].heir = at
+    def _put(self, worker_slot: int, who: SwapParty, at: WorkerStage) -> None:
+        if who is SwapParty.HEIR:
+            self._worker_slots[worker_slot].heir = at
         else:
-            self._seats[seat].old = at
+            self._worker_slots[worker_slot].old = at
 
 
-def _is_undone(seat: _Seat) -> bool:
-    return seat.heir is At.GONE and (seat.old is At.DUTY or not seat.change.old)
+def _is_undone(worker_slot: _Seat) -> bool:
+    return worker_slot.heir is WorkerStage.GONE and (
+        worker_slot.old is WorkerStage.DUTY or not worker_slot.change.old
+    )

@@ -9,34 +9,42 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchpool.core.errors import StartError
-from batchpool.supervisor.children.child import Child, Post
-from batchpool.supervisor.children.worker_slot import Seat
-from batchpool.supervisor.fleet.workers import Workforce
+from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.fleet.workers import WorkerFleet
 from batchpool.supervisor.plan.diff import Pair, pairs_of
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.reload.worker_swap import Act, At, Change, Order, Phase, Reload, Who
+from batchpool.supervisor.reload.worker_swap import (
+    SlotChange,
+    SwapAction,
+    SwapOrder,
+    SwapParty,
+    SwapPhase,
+    WorkerStage,
+    WorkerSwap,
+)
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
 
 @dataclass
 class _Two:
-    """The old worker and the heir of one seat; one may lack. moves: as in `Change`."""
+    """The old worker and the heir of one seat; one may lack. moves: as in `SlotChange`."""
 
-    old: Seat | None
-    heir: Seat | None
+    old: WorkerSlot | None
+    heir: WorkerSlot | None
     moves: bool = False
 
-    def who(self, who: Who) -> Seat:
-        seat = self.heir if who is Who.HEIR else self.old
-        assert seat is not None, "nobody there to give an order to"
-        return seat
+    def who(self, who: SwapParty) -> WorkerSlot:
+        worker_slot = self.heir if who is SwapParty.HEIR else self.old
+        assert worker_slot is not None, "nobody there to give an order to"
+        return worker_slot
 
-    def other(self, who: Who) -> Seat | None:
-        return self.old if who is Who.HEIR else self.heir
+    def other(self, who: SwapParty) -> WorkerSlot | None:
+        return self.old if who is SwapParty.HEIR else self.heir
 
 
-class Lanes(Protocol):
+class LaneChanges(Protocol):
     """What becomes of lanes meanwhile (supervisor/reload/lane_migration_executor.py)."""
 
     def ready(self) -> bool:
@@ -46,7 +54,7 @@ class Lanes(Protocol):
         """Whether the entry has lanes still."""
 
 
-class Succession:
+class WorkerSwapExecutor:
     """One reload from a plan to the next one, which is `revised`. It is the workers' witness.
 
     commit: called when there is no way back; the new plan counts from then on. left_behind: who
@@ -57,8 +65,8 @@ class Succession:
         self,
         old: Plan,
         new: Plan,
-        workers: Workforce,
-        lanes: Lanes,
+        workers: WorkerFleet,
+        lanes: LaneChanges,
         commit: Callable[[], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -67,38 +75,38 @@ class Succession:
         self._commit = commit
         self._clock_ns = clock_ns
         self.left_behind: list[str] = []
-        self._seats = [self._two(pair, new) for pair in pairs_of(old, new)]
-        self.reload = Reload([_change(two) for two in self._seats])
+        self._worker_slots = [self._two(pair, new) for pair in pairs_of(old, new)]
+        self.reload = WorkerSwap([_change(two) for two in self._worker_slots])
         workers.witness = self
 
     def _two(self, pair: Pair, new: Plan) -> _Two:
         old = heir = None
         if pair.old is not None:
             old = next(
-                seat
-                for seat in self._workers.seats
-                if seat.model == pair.model and seat.plan == pair.old
+                worker_slot
+                for worker_slot in self._workers.worker_slots
+                if worker_slot.model == pair.model and worker_slot.plan == pair.old
             )
         if pair.new is not None:
             model = new.entries[pair.model]
             name = f"worker {pair.new.index} of {model.spec.name}"
             # A post of its own: restarts and errors are those of its predecessor's code.
-            place = pair.model, pair.new, Post(name), model, new.server
-            heir = Seat(*place, part="heir", on_duty=False)
+            place = pair.model, pair.new, ProcessSlot(name), model, new.server
+            heir = WorkerSlot(*place, part="heir", on_duty=False)
         return _Two(old, heir, pair.moves)
 
     @property
     def over(self) -> bool:
-        return self.reload.phase is Phase.OVER
+        return self.reload.phase is SwapPhase.OVER
 
     def step(self) -> None:
         """Do what is to be done now."""
         self._leave_behind()
-        if self.reload.phase is Phase.AHEAD:
+        if self.reload.phase is SwapPhase.AHEAD:
             self.reload.lanes_open = self._lanes.ready()
-        elif self.reload.phase is Phase.COMMITTED:
-            for number, two in enumerate(self._seats):
-                if two.moves and not self._lanes.has_any(two.who(Who.OLD).model):
+        elif self.reload.phase is SwapPhase.COMMITTED:
+            for number, two in enumerate(self._worker_slots):
+                if two.moves and not self._lanes.has_any(two.who(SwapParty.OLD).model):
                     self.reload.emptied(number)
         while orders := self.reload.step():
             for order in orders:
@@ -109,184 +117,192 @@ class Succession:
     def _leave_behind(self) -> None:
         """Whoever was killed and does not end is waited for no longer."""
         now_ns = self._clock_ns()
-        for number, two in enumerate(self._seats):
-            for who, seat in ((Who.HEIR, two.heir), (Who.OLD, two.old)):
-                child = None if seat is None else seat.child
+        for number, two in enumerate(self._worker_slots):
+            for who, worker_slot in ((SwapParty.HEIR, two.heir), (SwapParty.OLD, two.old)):
+                child = None if worker_slot is None else worker_slot.child
                 if child is None or not child.is_stuck(now_ns):
                     continue
-                assert seat is not None
+                assert worker_slot is not None
                 at = self.reload.at(number, who)
-                moves = two.moves and self.reload.phase is Phase.COMMITTED
-                if at is At.GONE or (at is At.DUTY and not moves):
+                moves = two.moves and self.reload.phase is SwapPhase.COMMITTED
+                if at is WorkerStage.GONE or (at is WorkerStage.DUTY and not moves):
                     continue  # it has its seat: its successor, if there is one, takes over first
-                text = f"{seat.name} (pid {child.pid}) does not end although it was killed"
+                text = f"{worker_slot.name} (pid {child.pid}) does not end although it was killed"
                 _LOG.error("%s: it is waited for no longer", text)
                 self.left_behind.append(text)
-                self._workers.leave_behind(seat)
+                self._workers.leave_behind(worker_slot)
                 self.reload.lost(number, who, "does not end although it was killed")
 
     def abandon(self) -> None:
         """The pool stops: whoever loads ends now, the others go on until it has stopped."""
         self._workers.witness = None
-        for number, two in enumerate(self._seats):
-            for who in Who:
-                if self.reload.at(number, who) in (At.LOADING, At.WARM):
+        for number, two in enumerate(self._worker_slots):
+            for who in SwapParty:
+                if self.reload.at(number, who) in (WorkerStage.LOADING, WorkerStage.WARM):
                     _end(two.who(who))
 
     # -- what happens -------------------------------------------------------------------
 
-    def warm(self, seat: Seat) -> None:
-        number, who = self._find(seat)
+    def warm(self, worker_slot: WorkerSlot) -> None:
+        number, who = self._find(worker_slot)
         if number >= 0:
             self.reload.warm(number, who)
 
-    def idle(self, seat: Seat) -> None:
-        number, who = self._find(seat)
+    def idle(self, worker_slot: WorkerSlot) -> None:
+        number, who = self._find(worker_slot)
         if number >= 0:
             self.reload.idle(number, who)
 
-    def lost(self, seat: Seat, child: Child) -> bool:
-        number, who = self._find(seat)
+    def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
+        number, who = self._find(worker_slot)
         if number < 0 or not self.reload.owns(number, who):
             return False
         at = self.reload.at(number, who)
-        if at is At.ENDING:
-            _LOG.info("the %s (pid %d) has left", seat.name, child.pid)
+        if at is WorkerStage.ENDING:
+            _LOG.info("the %s (pid %d) has left", worker_slot.name, child.pid)
         else:
-            _LOG.warning("%s (pid %d) %s", seat.name, child.pid, child.why())
+            _LOG.warning("%s (pid %d) %s", worker_slot.name, child.pid, child.why())
         self._lose(number, who, _why(child))
         return True
 
-    def _lose(self, number: int, who: Who, why: str) -> None:
-        seat = self._seats[number].who(who)
-        if seat in self._workers.beside:
-            self._workers.beside.remove(seat)
-        elif self._seats[number].old is None:  # its seat was new too
-            self._workers.seats.remove(seat)
+    def _lose(self, number: int, who: SwapParty, why: str) -> None:
+        worker_slot = self._worker_slots[number].who(who)
+        if worker_slot in self._workers.beside:
+            self._workers.beside.remove(worker_slot)
+        elif self._worker_slots[number].old is None:  # its seat was new too
+            self._workers.worker_slots.remove(worker_slot)
         self.reload.lost(number, who, why)
 
-    def _find(self, seat: Seat) -> tuple[int, Who]:
+    def _find(self, worker_slot: WorkerSlot) -> tuple[int, SwapParty]:
         """The place of a worker in this reload; (-1, ...) of one that has none."""
-        for number, two in enumerate(self._seats):
-            if two.heir is seat:
-                return number, Who.HEIR
-            if two.old is seat:
-                return number, Who.OLD
-        return -1, Who.OLD
+        for number, two in enumerate(self._worker_slots):
+            if two.heir is worker_slot:
+                return number, SwapParty.HEIR
+            if two.old is worker_slot:
+                return number, SwapParty.OLD
+        return -1, SwapParty.OLD
 
     # -- what to do ---------------------------------------------------------------------
 
-    def _carry_out(self, order: Order) -> None:
-        if order.act is Act.COMMIT:
+    def _carry_out(self, order: SwapOrder) -> None:
+        if order.act is SwapAction.COMMIT:
             self._change_names()
             self._commit()
-        elif order.act is Act.START:
-            self._start(order.seat, order.who)
-        elif order.act is Act.TAKE_OVER:
-            self._take_over(order.seat, order.who)
-        elif order.act is Act.RELEASE:
-            self._release(order.seat, order.who)
-        elif order.act is Act.VACATE:
-            self._vacate(order.seat)
+        elif order.act is SwapAction.START:
+            self._start(order.worker_slot, order.who)
+        elif order.act is SwapAction.TAKE_OVER:
+            self._take_over(order.worker_slot, order.who)
+        elif order.act is SwapAction.RELEASE:
+            self._release(order.worker_slot, order.who)
+        elif order.act is SwapAction.VACATE:
+            self._vacate(order.worker_slot)
         else:
-            _end(self._seats[order.seat].who(order.who))
+            _end(self._worker_slots[order.worker_slot].who(order.who))
 
     def _change_names(self) -> None:
         """Workers of an entry that comes have been heirs until now, although nobody was in their
         seats; those of one that leaves are not the model's any more."""
-        for two in self._seats:
+        for two in self._worker_slots:
             if two.heir is not None:
                 two.heir.part = ""
             if two.moves:
-                two.who(Who.OLD).part = "predecessor"
+                two.who(SwapParty.OLD).part = "predecessor"
 
-    def _release(self, number: int, who: Who) -> None:
-        seat = self._seats[number].who(who)
-        is_there, part = seat.ready, seat.part
-        self._stand_aside(seat, who)
-        seat.part = part or seat.part
-        self._workers.relieve(None, seat)
+    def _release(self, number: int, who: SwapParty) -> None:
+        worker_slot = self._worker_slots[number].who(who)
+        is_there, part = worker_slot.ready, worker_slot.part
+        self._stand_aside(worker_slot, who)
+        worker_slot.part = part or worker_slot.part
+        self._workers.relieve(None, worker_slot)
         if not is_there:  # it was about to start again
-            seat.start_at_ns = None
-            if seat.child is None:
+            worker_slot.start_at_ns = None
+            if worker_slot.child is None:
                 self._lose(number, who, "was not there")
             else:
-                seat.child.kill()
+                worker_slot.child.kill()
 
-    def _start(self, number: int, who: Who) -> None:
-        two = self._seats[number]
-        if who is Who.OLD:
-            two.old = _successor(two.who(Who.OLD))
-        seat = two.who(who)
-        self._workers.beside.append(seat)
+    def _start(self, number: int, who: SwapParty) -> None:
+        two = self._worker_slots[number]
+        if who is SwapParty.OLD:
+            two.old = _successor(two.who(SwapParty.OLD))
+        worker_slot = two.who(who)
+        self._workers.beside.append(worker_slot)
         try:
-            self._workers.start(seat)
+            self._workers.start(worker_slot)
         except StartError as exc:
             self._lose(number, who, f"cannot start: {exc}")
 
-    def _take_over(self, number: int, who: Who) -> None:
-        two = self._seats[number]
+    def _take_over(self, number: int, who: SwapParty) -> None:
+        two = self._worker_slots[number]
         taker, other = two.who(who), two.other(who)
         self._workers.beside.remove(taker)
-        self._seat(taker, other)
+        self._worker_slot(taker, other)
         if two.old is None:
             taker.part = "heir"  # the seat is not the plan's yet
         if other is not None and other.child is not None:
-            self._stand_aside(other, Who.OLD if who is Who.HEIR else Who.HEIR)
+            self._stand_aside(other, SwapParty.OLD if who is SwapParty.HEIR else SwapParty.HEIR)
         self._workers.relieve(taker, other)
-        if who is Who.HEIR and other is not None and not other.ready:
+        if who is SwapParty.HEIR and other is not None and not other.ready:
             # It was about to start again. Its standby would be of no use to anybody.
             other.start_at_ns = None
             if other.child is None:
-                self.reload.lost(number, Who.OLD, "was not there")
+                self.reload.lost(number, SwapParty.OLD, "was not there")
             else:
                 other.child.kill()
 
-    def _seat(self, taker: Seat, other: Seat | None) -> None:
+    def _worker_slot(self, taker: WorkerSlot, other: WorkerSlot | None) -> None:
         """Put one into the seat of the other, or into one of its own."""
         taker.part = ""
-        seats = self._workers.seats
-        if other in seats:
-            seats[seats.index(other)] = taker
+        worker_slots = self._workers.worker_slots
+        if other in worker_slots:
+            worker_slots[worker_slots.index(other)] = taker
         else:
-            seats.append(taker)
-        seats.sort(key=lambda seat: (seat.model, seat.plan.index))
+            worker_slots.append(taker)
+        worker_slots.sort(key=lambda worker_slot: (worker_slot.model, worker_slot.plan.index))
 
-    def _stand_aside(self, seat: Seat, who: Who) -> None:
-        seat.part = "heir" if who is Who.HEIR else "standby"
-        if seat in self._workers.seats:
-            self._workers.seats.remove(seat)
-        if seat not in self._workers.beside:
-            self._workers.beside.append(seat)
+    def _stand_aside(self, worker_slot: WorkerSlot, who: SwapParty) -> None:
+        worker_slot.part = "heir" if who is SwapParty.HEIR else "standby"
+        if worker_slot in self._workers.worker_slots:
+            self._workers.worker_slots.remove(worker_slot)
+        if worker_slot not in self._workers.beside:
+            self._workers.beside.append(worker_slot)
 
     def _vacate(self, number: int) -> None:
         """The seat is the old plan's and nobody is in it: from now on as any other."""
-        two = self._seats[number]
-        empty = two.old = _successor(two.who(Who.OLD))
+        two = self._worker_slots[number]
+        empty = two.old = _successor(two.who(SwapParty.OLD))
         heir = two.heir
-        self._seat(empty, heir)
+        self._worker_slot(empty, heir)
         if heir is not None and heir.child is not None:
-            self._stand_aside(heir, Who.HEIR)
+            self._stand_aside(heir, SwapParty.HEIR)
         self._workers.relieve(empty, heir)
         empty.start_at_ns = 0
 
 
-def _change(two: _Two) -> Change:
-    seat = two.heir or two.old
-    assert seat is not None
-    place = seat.plan.cuda_visible or "cpu"
-    return Change(seat.post.name, place, two.old is not None, two.heir is not None, two.moves)
+def _change(two: _Two) -> SlotChange:
+    worker_slot = two.heir or two.old
+    assert worker_slot is not None
+    place = worker_slot.plan.cuda_visible or "cpu"
+    return SlotChange(
+        worker_slot.post.name, place, two.old is not None, two.heir is not None, two.moves
+    )
 
 
-def _successor(seat: Seat) -> Seat:
+def _successor(worker_slot: WorkerSlot) -> WorkerSlot:
     """An empty seat for another worker in place of a dead one."""
-    place = seat.model, seat.plan, seat.post, seat.of, seat.server
-    return Seat(*place, part="standby", on_duty=False)
+    place = (
+        worker_slot.model,
+        worker_slot.plan,
+        worker_slot.post,
+        worker_slot.of,
+        worker_slot.server,
+    )
+    return WorkerSlot(*place, part="standby", on_duty=False)
 
 
-def _end(seat: Seat) -> None:
-    if seat.child is not None:
-        seat.child.kill()
+def _end(worker_slot: WorkerSlot) -> None:
+    if worker_slot.child is not None:
+        worker_slot.child.kill()
 
 
 def _why(child: Child) -> str:

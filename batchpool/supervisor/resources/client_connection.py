@@ -10,7 +10,7 @@ from batchpool.control.peer import Peer
 
 
 @dataclass
-class Attached:
+class ClientConnection:
     """A control connection. `bell_fd` is -1 until it has attached.
 
     frontend: the front end's place, or None for a local client; its channel is that of the child.

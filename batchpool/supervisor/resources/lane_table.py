@@ -59,7 +59,7 @@ def lane_form(entry: LaneEntry) -> dict[str, Any]:
             "digest": layout.digest}  # fmt: skip
 
 
-class LaneBook:
+class LaneTable:
     """All lanes of the pool. leaving: told of each before it goes."""
 
     def __init__(

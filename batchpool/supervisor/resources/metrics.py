@@ -14,10 +14,10 @@ from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.segments import SEATS_MOST
 from batchpool.core.metrics.table import BLOCKS
-from batchpool.shm.pool_state import Board
-from batchpool.shm.stats.counters import BATCHER, SUPERVISOR, Meters
-from batchpool.supervisor.children.child import Child, Post
-from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.shm.pool_state import PoolStatePage
+from batchpool.shm.stats.counters import BATCHER, SUPERVISOR, Counters
+from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.resources.lane_table import LaneEntry
 
 _MOST_AT_ONCE = 2**32  # claims refused between two looks
@@ -27,36 +27,40 @@ _POOL, _LANES, _PROCESS = (BLOCKS[writer] for writer in ("pool", "supervisor", "
 _WORKS = ("running", "serving")
 
 
-class Ledger:
+class SupervisorMetrics:
     """Keeps the supervisor's words of the meters. epoch_ns: Unix time at CLOCK_MONOTONIC's zero."""
 
-    def __init__(self, meters: Meters, epoch_ns: int) -> None:
+    def __init__(self, meters: Counters, epoch_ns: int) -> None:
         self._meters = meters
         self._epoch_ns = epoch_ns
         self._refused: dict[int, list[int]] = {}  # a lane's serial -> its words at the last look
         self._gone_ns: dict[tuple[str, int, str], int] = {}  # kind, number, name
         self._forget_at_ns = 0
         self._restarts: dict[int, int] = {}  # the id of a post -> its restarts so far
-        self._posts: list[Post] = []  # kept, so that no id is used again
+        self._posts: list[ProcessSlot] = []  # kept, so that no id is used again
 
     # -- seats ----------------------------------------------------------------------------
 
-    def row_for(self, seat: Seat, seats: Iterable[Seat]) -> int:
+    def row_for(self, worker_slot: WorkerSlot, worker_slots: Iterable[WorkerSlot]) -> int:
         """A row for the worker that is about to be started in a seat; -1 if all are taken.
 
         The row that this worker's predecessor had, so that its counts go on; while that one
         lives, as during a reload, another of the same label.
         """
         meters = self._meters
-        taken = {other.row for other in seats if other is not seat and other.child is not None}
-        model, worker, device = seat.label
-        rows = meters.seat_rows()
+        taken = {
+            other.row
+            for other in worker_slots
+            if other is not worker_slot and other.child is not None
+        }
+        model, worker, device = worker_slot.label
+        rows = meters.worker_slot_rows()
         for row in rows:
-            if meters.seat_label(row) == (model, str(worker), device) and row not in taken:
+            if meters.worker_slot_label(row) == (model, str(worker), device) and row not in taken:
                 return row
         row = next((row for row in range(SEATS_MOST) if row not in rows), -1)
         if row >= 0:
-            meters.label_seat(row, model, worker, device)
+            meters.label_worker_slot(row, model, worker, device)
         return row
 
     def reloaded(self, done: bool, now_ns: int) -> None:
@@ -70,10 +74,10 @@ class Ledger:
     def look(
         self,
         started_ns: int,
-        board: Board,
+        board: PoolStatePage,
         models: Mapping[int, str],
-        watched: Sequence[tuple[Post, Child | None]],
-        seats: Iterable[Seat],
+        watched: Sequence[tuple[ProcessSlot, Child | None]],
+        worker_slots: Iterable[WorkerSlot],
         lanes: Iterable[LaneEntry],
         now_ns: int,
     ) -> None:
@@ -95,7 +99,7 @@ class Ledger:
             cells[at] = int(board.serving[entry])
         for row, (post, child) in enumerate(watched, BATCHER):
             self._post(row, post, child)
-        self._look_at_seats(list(seats))
+        self._look_at_worker_slots(list(worker_slots))
         self._look_at_lanes(list(lanes))
         if now_ns >= self._forget_at_ns:
             self._forget_at_ns = now_ns + _FORGET_EACH_NS
@@ -105,10 +109,10 @@ class Ledger:
         """What nobody has been for an hour is told no more: everybody has read its last counts."""
         meters, served = self._meters, set(models.values())
         names = enumerate(meters.model_names())
-        empty = [row for row in meters.seat_rows() if not meters.held[row]]
+        empty = [row for row in meters.worker_slot_rows() if not meters.held[row]]
         gone = [
             *(("model", n, name) for n, name in names if name and name not in served),
-            *(("seat", row, meters.seat_name(row)) for row in empty),
+            *(("worker_slot", row, meters.worker_slot_name(row)) for row in empty),
         ]
         self._gone_ns = {what: self._gone_ns.get(what, now_ns) for what in gone}
         for (kind, number, _), since_ns in self._gone_ns.items():
@@ -117,17 +121,21 @@ class Ledger:
             if kind == "model":
                 meters.name_model(number, "")
             else:
-                meters.forget_seat(number)
+                meters.forget_worker_slot(number)
 
-    def _look_at_seats(self, seats: Sequence[Seat]) -> None:
-        held = {seat.row for seat in seats}
-        for row in self._meters.seat_rows():
+    def _look_at_worker_slots(self, worker_slots: Sequence[WorkerSlot]) -> None:
+        held = {worker_slot.row for worker_slot in worker_slots}
+        for row in self._meters.worker_slot_rows():
             self._meters.held[row] = int(row in held)
-        for seat in seats:
-            if seat.row >= 0:
-                self._post(self._meters.seat_row(seat.row), seat.post, seat.child)
+        for worker_slot in worker_slots:
+            if worker_slot.row >= 0:
+                self._post(
+                    self._meters.worker_slot_row(worker_slot.row),
+                    worker_slot.post,
+                    worker_slot.child,
+                )
 
-    def _post(self, row: int, post: Post, child: Child | None) -> None:
+    def _post(self, row: int, post: ProcessSlot, child: Child | None) -> None:
         if child is None:
             self._process(row, 0, 0, up=False)
         else:

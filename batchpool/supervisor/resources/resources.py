@@ -11,24 +11,24 @@ import time
 from batchpool.core.layout.segments import board_layout, pulse_layout
 from batchpool.core.metrics.segments import meters_layout, recorder_layout
 from batchpool.shm.doorbell import Doorbell
-from batchpool.shm.heartbeat import Pulse
-from batchpool.shm.pool_state import Board
+from batchpool.shm.heartbeat import Heartbeats
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create, remove_leftovers
-from batchpool.shm.stats.counters import Meters
+from batchpool.shm.stats.counters import Counters
 from batchpool.supervisor.host.listen import ControlSocket, PassedSocket, listen_http
-from batchpool.supervisor.host.socket_activation import Activated
+from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.resources.lane_table import LaneBook
-from batchpool.supervisor.resources.metrics import Ledger
+from batchpool.supervisor.resources.lane_table import LaneTable
+from batchpool.supervisor.resources.metrics import SupervisorMetrics
 
 
-class Holdings:
+class PoolResources:
     """The pool's sockets, board, pulse, meters, flight recorder, bells and lanes.
 
     activated: sockets that systemd holds for it. Raises StartError for what cannot be had.
     """
 
-    def __init__(self, plan: Plan, activated: Activated) -> None:
+    def __init__(self, plan: Plan, activated: ActivatedSockets) -> None:
         self.plan = plan
         self.activated = activated
         # The port first: two pools by their defaults collide in both, and people know the port.
@@ -50,17 +50,17 @@ class Holdings:
         self.board_fd = create(board_layout(), sealed=False)
         # Clients may map the board, but not writable.
         self.board_read_fd = _read_only(self.board_fd)
-        self.board = Board(self.board_fd, writable=True)
+        self.board = PoolStatePage(self.board_fd, writable=True)
         self.pulse_fd = create(pulse_layout(plan.posts), sealed=False)
-        self.pulse = Pulse(self.pulse_fd, plan.posts, writable=False)
+        self.pulse = Heartbeats(self.pulse_fd, plan.posts, writable=False)
         self.meters_fd = create(meters_layout(plan.frontends), sealed=False)
-        self.meters = Meters(self.meters_fd, plan.frontends)
-        self.ledger = Ledger(self.meters, time.time_ns() - time.monotonic_ns())
+        self.meters = Counters(self.meters_fd, plan.frontends)
+        self.ledger = SupervisorMetrics(self.meters, time.time_ns() - time.monotonic_ns())
         self.recorder_fd = create(recorder_layout(), sealed=False)
         self.recorder_read_fd = _read_only(self.recorder_fd)
         self.batcher_bell = Doorbell()
         self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
-        self.lanes = LaneBook(self.max_lanes, self.ledger.forget)
+        self.lanes = LaneTable(self.max_lanes, self.ledger.forget)
 
     def name_models(self, plan: Plan) -> None:
         """Whose the words of the meters are, before anybody counts there; clients that look are

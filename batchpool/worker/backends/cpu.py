@@ -13,7 +13,7 @@ from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
 from batchpool.model import Batch, Model
 from batchpool.shm.lane import Lane
-from batchpool.worker.gather import Part
+from batchpool.worker.gather import BatchPart
 from batchpool.worker.padding import host_room
 from batchpool.worker.worker import describe_error
 
@@ -35,7 +35,7 @@ def call_model(model: Model, batch: Batch) -> Any:
         raise ModelError(describe_error(exc)) from exc
 
 
-class HostRunner:
+class CpuBackend:
     """What runners on the CPU have in common: they read the lanes themselves."""
 
     depth = 1
@@ -50,11 +50,13 @@ class HostRunner:
     def release(self, lane: Lane) -> None:
         pass
 
-    def fetch(self, tensor: Tensor, parts: Sequence[Part], n: int, padding: Array | None) -> Any:
+    def fetch(
+        self, tensor: Tensor, parts: Sequence[BatchPart], n: int, padding: Array | None
+    ) -> Any:
         return None
 
 
-class NumpyRunner(HostRunner):
+class NumpyBackend(CpuBackend):
     """Runs a numpy model in the worker's thread.
 
     Inputs are read-only, views of the lane where the batch is one extent; a model with
@@ -70,7 +72,7 @@ class NumpyRunner(HostRunner):
         inputs: dict[str, Any],
         sizes: dict[str, Array | None],
         views: bool,
-        parts: Sequence[Part] = (),
+        parts: Sequence[BatchPart] = (),
     ) -> Any:
         if not self._model.writable:
             inputs = {name: _locked(array) for name, array in inputs.items()}
@@ -82,7 +84,7 @@ class NumpyRunner(HostRunner):
         return flight
 
 
-class TorchRunner(HostRunner):
+class TorchCpuBackend(CpuBackend):
     """Runs a torch model on the CPU. Each input is copied once: a retry must see the original."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
@@ -98,7 +100,7 @@ class TorchRunner(HostRunner):
         inputs: dict[str, Any],
         sizes: dict[str, Array | None],
         views: bool,
-        parts: Sequence[Part] = (),
+        parts: Sequence[BatchPart] = (),
     ) -> Any:
         batch: dict[str, Any] = {}
         for name, array in inputs.items():
@@ -144,9 +146,9 @@ def make_runner(
 ) -> Any:
     """The runner for a loaded model. batch_sizes: those it allows; () for any up to max_batch."""
     if spec.framework == "numpy":
-        return NumpyRunner(model)
+        return NumpyBackend(model)
     if device.startswith("cuda"):
-        from batchpool.worker.backends.cuda import CudaRunner
+        from batchpool.worker.backends.cuda import CudaBackend
 
-        return CudaRunner(model, spec, device, max_batch, batch_sizes)
-    return TorchRunner(model, spec)
+        return CudaBackend(model, spec, device, max_batch, batch_sizes)
+    return TorchCpuBackend(model, spec)

@@ -26,10 +26,10 @@ from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.cpu import batch_of, call_model, to_host
-from batchpool.worker.backends.cuda_graphs import Graphs, capture_on, graph_sizes
-from batchpool.worker.backends.cuda_transfer import Transfer
-from batchpool.worker.backends.pinned import Room
-from batchpool.worker.gather import Part
+from batchpool.worker.backends.cuda_graphs import CudaGraphs, capture_on, graph_sizes
+from batchpool.worker.backends.cuda_transfer import LaneTransfer
+from batchpool.worker.backends.pinned import PinnedBuffer
+from batchpool.worker.gather import BatchPart
 from batchpool.worker.outputs import IN_PLACE
 from batchpool.worker.padding import host_room
 
@@ -37,19 +37,19 @@ _LOOK_NS = 100_000  # what a thread that looks whether a batch is done may use o
 
 
 @dataclass
-class Turn:
+class StreamBuffers:
     """What one of the batches in flight has for itself. given: the arrays in `rooms` that were
     handed out for the next launch; outputs: pinned buffers, kept as large as they were needed."""
 
     stream: Any
     event: Any
-    rooms: dict[str, Room]
-    graphs: Graphs | None
+    rooms: dict[str, PinnedBuffer]
+    graphs: CudaGraphs | None
     given: dict[str, Array] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
 
 
-class CudaRunner:
+class CudaBackend:
     """Runs a torch model on one CUDA device: two batches in flight, each on its own stream.
 
     batch_sizes: the sizes that the model allows; () for any up to max_batch.
@@ -73,16 +73,16 @@ class CudaRunner:
         self._spec = spec
         self._device = torch.device(device)
         self._tensors = {t.name: t for t in (*spec.inputs, *spec.parameters)}
-        self.transfer = Transfer(torch, self._device, spec)
+        self.transfer = LaneTransfer(torch, self._device, spec)
         self.direct = frozenset(self.transfer.inputs)
         self.graph_sizes = graph_sizes(max_batch, batch_sizes) if model.cuda_graphs else ()
         self._turns = [self._turn(max_batch) for _ in range(self.depth)]
         self._next = self._turns[0]
 
-    def _turn(self, max_batch: int) -> Turn:
+    def _turn(self, max_batch: int) -> StreamBuffers:
         torch: Any = self._torch
         rooms = {
-            name: Room(torch, tensor, max_batch, pin=True)
+            name: PinnedBuffer(torch, tensor, max_batch, pin=True)
             for name, tensor in self._tensors.items()
             if not tensor.is_bytes
         }
@@ -91,12 +91,12 @@ class CudaRunner:
             # A memory pool for each turn, since the turns' graphs run at the same time.
             capture = capture_on(torch, torch.cuda.graph_pool_handle())
             large = self.transfer.inputs, self.transfer.outputs
-            graphs = Graphs(
+            graphs = CudaGraphs(
                 torch, self._model, self._spec, self._device, rooms, *large, sizes, capture
             )
         # Blocking: the thread sleeps in the driver instead of spinning on a core.
         event = torch.cuda.Event(blocking=True)
-        return Turn(torch.cuda.Stream(device=self._device), event, rooms, graphs)
+        return StreamBuffers(torch.cuda.Stream(device=self._device), event, rooms, graphs)
 
     def room(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
         """The pinned memory of the next launch itself, so that the batch is copied once."""
@@ -113,7 +113,7 @@ class CudaRunner:
         self.transfer.release(lane)
 
     def fetch(
-        self, tensor: Tensor, parts: Sequence[Part], n: int, padding: Array | None
+        self, tensor: Tensor, parts: Sequence[BatchPart], n: int, padding: Array | None
     ) -> Any | None:
         """A large input of the next launch on the device already, or None: gather it."""
         turn = self._next
@@ -127,7 +127,7 @@ class CudaRunner:
         inputs: dict[str, Any],
         sizes: dict[str, Array | None],
         views: bool,
-        parts: Sequence[Part] = (),
+        parts: Sequence[BatchPart] = (),
     ) -> Any:
         torch, turn = self._torch, self._next
         self._next = self._turns[self._turns[0] is turn]
@@ -150,11 +150,11 @@ class CudaRunner:
 
     def _call(
         self,
-        turn: Turn,
+        turn: StreamBuffers,
         rows: int,
         inputs: dict[str, Any],
         sizes: dict[str, Array | None],
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
     ) -> tuple[Any, Any]:
         """Run the model; what must live until it is done, and its outputs on their way."""
         batch: dict[str, Any] = {}
@@ -170,7 +170,11 @@ class CudaRunner:
         return batch, self._to_host(turn, found, parts, len(next(iter(batch.values()))))
 
     def _replay(
-        self, turn: Turn, graphs: Graphs, inputs: dict[str, Any], parts: Sequence[Part]
+        self,
+        turn: StreamBuffers,
+        graphs: CudaGraphs,
+        inputs: dict[str, Any],
+        parts: Sequence[BatchPart],
     ) -> dict[str, Any]:
         """Run the model's graph; its outputs on their way."""
         n = len(next(iter(inputs.values())))
@@ -188,7 +192,7 @@ class CudaRunner:
             self.transfer.copies["out, gathered"] += len(captured.on_host)
         return host
 
-    def _gathered(self, turn: Turn, name: str, array: Array) -> Any:
+    def _gathered(self, turn: StreamBuffers, name: str, array: Array) -> Any:
         """The rows in pinned memory, put there unless they were put together there."""
         room = turn.rooms[name]
         if turn.given.get(name) is not array:
@@ -197,7 +201,7 @@ class CudaRunner:
         return room.tensor(array.shape)
 
     def _to_host(
-        self, turn: Turn, found: Mapping[str, Any], parts: Sequence[Part], n: int
+        self, turn: StreamBuffers, found: Mapping[str, Any], parts: Sequence[BatchPart], n: int
     ) -> dict[str, Any]:
         """Start copying outputs: large ones into their slots, others into pinned buffers kept
         for this turn."""

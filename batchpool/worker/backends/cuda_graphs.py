@@ -21,7 +21,7 @@ from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Array, ModelSpec
 from batchpool.model import Model
 from batchpool.worker.backends.cpu import batch_of, call_model, to_host
-from batchpool.worker.backends.pinned import Room
+from batchpool.worker.backends.pinned import PinnedBuffer
 
 # Records what a function has the device do; what it returns does the same again.
 Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
@@ -56,7 +56,7 @@ def capture_on(torch: Any, pool: Any) -> Capture:
 
 
 @dataclass
-class Captured:
+class CapturedGraph:
     """A batch size that can be replayed. on_host: outputs [size, ...] that the graph itself
     copies into pinned memory; on_device: those that are copied by others, from the device."""
 
@@ -65,7 +65,7 @@ class Captured:
     on_device: dict[str, Any] = field(default_factory=dict)
 
 
-class Graphs:
+class CudaGraphs:
     """One batch in flight at a time: its inputs on the device, and the captured sizes.
 
     rooms: where the worker puts inputs together. large_inputs, large_outputs: those that the graph
@@ -78,7 +78,7 @@ class Graphs:
         model: Model,
         spec: ModelSpec,
         device: Any,
-        rooms: Mapping[str, Room],
+        rooms: Mapping[str, PinnedBuffer],
         large_inputs: Collection[str],
         large_outputs: Collection[str],
         sizes: Sequence[int],
@@ -98,9 +98,9 @@ class Graphs:
             for t in (*spec.inputs, *spec.parameters)
         }
         self._spare: dict[str, Any] = {}  # one row of each large input, which the model accepts
-        self._captured: dict[int, Captured] = {}
+        self._captured: dict[int, CapturedGraph] = {}
 
-    def launch(self, n: int) -> Captured:
+    def launch(self, n: int) -> CapturedGraph:
         """Run the n rows that stand in `rooms` and `inputs`, on the current stream."""
         size = self._sizes[bisect_left(self._sizes, n)]
         captured = self._captured.get(size)
@@ -111,10 +111,10 @@ class Graphs:
         captured.replay()
         return captured
 
-    def _captured_at(self, size: int) -> Captured:
+    def _captured_at(self, size: int) -> CapturedGraph:
         """Run the model once as it is, for what it makes at its first call and to see its outputs;
         then once more into a graph."""
-        captured = Captured()
+        captured = CapturedGraph()
         for name in self.inputs.keys() - set(self._small) - self._spare.keys():
             self._spare[name] = self.inputs[name][:1].clone()
         try:

@@ -23,7 +23,7 @@ import numpy as np
 from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
 from batchpool.shm.columns import TensorColumn
 from batchpool.shm.lane import Lane
-from batchpool.worker.gather import Part
+from batchpool.worker.gather import BatchPart
 
 _LOG = logging.getLogger("batchpool.worker")
 DIRECT_ROW_BYTES = 16 * 1024  # columns of smaller rows are not registered
@@ -41,7 +41,7 @@ def is_large(tensor: Tensor) -> bool:
     return not (tensor.is_bytes or tensor.dynamic) and tensor.row_bytes >= DIRECT_ROW_BYTES
 
 
-def extents_of(part: Part) -> Iterator[tuple[int, int, int]]:
+def extents_of(part: BatchPart) -> Iterator[tuple[int, int, int]]:
     """The runs of neighbouring slots of a part: (first slot, rows, first row of the batch)."""
     if isinstance(part.where, slice):
         yield part.where.start, part.stop - part.start, part.start
@@ -52,7 +52,7 @@ def extents_of(part: Part) -> Iterator[tuple[int, int, int]]:
         yield int(slots[start]), stop - start, part.start + start
 
 
-class Transfer:
+class LaneTransfer:
     """One worker's direct copies. copies: how many of each kind were started, for tests."""
 
     def __init__(self, torch: Any, device: Any, spec: ModelSpec) -> None:
@@ -102,7 +102,7 @@ class Transfer:
     def fetch(
         self,
         tensor: Tensor,
-        parts: Sequence[Part],
+        parts: Sequence[BatchPart],
         n: int,
         padding: Array | None,
         into: Any = None,
@@ -137,7 +137,7 @@ class Transfer:
             self._padding[tensor.name] = there.view(dtype)
         return self._padding[tensor.name]
 
-    def deliver(self, tensor: Tensor, parts: Sequence[Part], value: Any, n: int) -> bool:
+    def deliver(self, tensor: Tensor, parts: Sequence[BatchPart], value: Any, n: int) -> bool:
         """Copy a large output [n, *row shape] into the slots, on the current stream.
 
         False where it must go the common way: it is not what was declared, or its lanes are not
@@ -155,7 +155,7 @@ class Transfer:
         return True
 
     def _moves(
-        self, road: str, tensor: Tensor, parts: Sequence[Part]
+        self, road: str, tensor: Tensor, parts: Sequence[BatchPart]
     ) -> list[tuple[Any, int, int, int]] | None:
         """(column, first slot, rows, first row of the batch) of every extent, if that pays."""
         moves = []

@@ -10,7 +10,7 @@ import numpy as np
 from batchpool.core.tensors.spec import Array, Tensor
 
 
-class Room:
+class PinnedBuffer:
     """Memory for up to `most` rows of a numeric tensor, seen as numpy and as torch see it.
 
     pin: False where there is no device. Zeros at first, later what was last put there.

@@ -7,10 +7,10 @@ import pytest
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
-from batchpool.batcher.worker import CrewMember
-from batchpool.client.lane_client import Port
+from batchpool.batcher.worker import WorkerProxy
+from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import ModelError, NotReady
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.decide import Limits
 from tests.unit.client.lane_clients import LATER, NOW, new_port, rows_of
 from tests.unit.lanes import new_records, other_side
@@ -23,16 +23,16 @@ class House:
         self.closed: list[int] = []
         self.model = ModelQueue("m", Limits(2, 0), idempotent=idempotent)
         self.batcher = Batcher([self.model], 8, lane_closed=self.closed.append)
-        self.port = new_port(8, Gate.CLOSED)
+        self.port = new_port(8, LaneGate.CLOSED)
         self.add_lane(self.port, 0)
         self.worker = self.add_worker(5)
 
-    def add_lane(self, port: Port, number: int, *, moved: bool = False) -> None:
+    def add_lane(self, port: LaneClient, number: int, *, moved: bool = False) -> None:
         lane = AdmittedLane(number, number + 1, 0, other_side(port.lane), lambda: None)
         self.batcher.add_lane(lane, moved=moved)
 
-    def add_worker(self, number: int) -> CrewMember:
-        member = CrewMember(number, 0, new_records(2), lambda: None)
+    def add_worker(self, number: int) -> WorkerProxy:
+        member = WorkerProxy(number, 0, new_records(2), lambda: None)
         member.records.ready.set(1)
         member.records.lanes[:] = [*range(1, 9)]
         self.batcher.add_worker(member)
@@ -45,8 +45,8 @@ class House:
         self.batcher.step(NOW)
         return pending
 
-    def gate(self) -> Gate:
-        return Gate(self.port.lane.gate.get())
+    def gate(self) -> LaneGate:
+        return LaneGate(self.port.lane.gate.get())
 
     def fate(self, pending: object) -> type[Exception] | None:
         """What its caller hears; None while it waits."""
@@ -61,20 +61,20 @@ class House:
 
 def test_a_moved_lane_is_served_and_stays_moved() -> None:
     house = House()
-    assert house.gate() is Gate.OPEN
+    assert house.gate() is LaneGate.OPEN
     house.batcher.move_lanes([0, 7])  # of 7 it has not heard
-    assert house.gate() is Gate.MOVED
+    assert house.gate() is LaneGate.MOVED
     house.batcher.drain()
     house.batcher.open_again()
-    assert house.gate() is Gate.MOVED
+    assert house.gate() is LaneGate.MOVED
     again = House()
-    for gate in (Gate.MOVED, Gate.GONE):
+    for gate in (LaneGate.MOVED, LaneGate.GONE):
         port = new_port(4, gate)
         again.add_lane(port, 1 + gate)
         assert port.lane.gate.get() == gate, "whatever the one before it knew"
-    told = new_port(4, Gate.CLOSED)
+    told = new_port(4, LaneGate.CLOSED)
     again.add_lane(told, 7, moved=True)
-    assert told.lane.gate.get() == Gate.MOVED, "the one before it died before it did so"
+    assert told.lane.gate.get() == LaneGate.MOVED, "the one before it died before it did so"
 
 
 def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
@@ -95,7 +95,7 @@ def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
         records.finished[record] = records.token[record]
         house.worker.records.cq_producer().push_few([record | int(records.token[record]) << 32])
     house.batcher.step(NOW)
-    assert (house.gate(), house.closed) == (Gate.GONE, [0])
+    assert (house.gate(), house.closed) == (LaneGate.GONE, [0])
     finished = house.port.reap(NOW)
     assert {id(pending) for pending in finished} == {id(p) for p in (*runs, published)}
     with pytest.raises(NotReady):
@@ -114,7 +114,7 @@ def test_rows_of_an_evicted_lane_do_not_run_again(idempotent: bool, launched: bo
         house.worker.records.launched.set(1)
     house.batcher.lose_worker(5, "was killed")
     assert house.batcher.is_empty()
-    assert (house.closed, house.gate()) == ([0], Gate.GONE)
+    assert (house.closed, house.gate()) == ([0], LaneGate.GONE)
     ran = launched and not idempotent
     finished = house.port.reap(NOW)
     assert finished == [running]
@@ -147,4 +147,4 @@ def test_entries_come_and_go() -> None:
     house.batcher.retire_model(0)
     assert house.batcher.models == {}
     assert house.batcher.step(NOW) > NOW
-    assert house.port.lane.state[0] == State.FREE
+    assert house.port.lane.state[0] == SlotState.FREE

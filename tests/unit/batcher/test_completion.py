@@ -9,7 +9,7 @@ import pytest
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
-from batchpool.batcher.worker import CrewMember
+from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
 from tests.unit.core.scheduler.decisions import NOW, time_of
@@ -25,7 +25,7 @@ def batcher() -> Batcher:
     made = Batcher([ModelQueue("m", limits)], 1)
     lane = new_lane(model(Tensor("x", "float32", (4,))), 64)
     made.add_lane(AdmittedLane(0, 1, 0, lane, lambda: None, own_flow=False))
-    member = CrewMember(0, 0, new_records(8, 1), lambda: None)
+    member = WorkerProxy(0, 0, new_records(8, 1), lambda: None)
     member.records.ready.set(1)
     member.records.lanes[0] = 1
     made.add_worker(member)
@@ -70,7 +70,7 @@ def test_not_before_the_times_are_well_known(batcher: Batcher) -> None:
 
 
 def test_not_where_one_of_the_workers_can_keep_it(batcher: Batcher) -> None:
-    second = CrewMember(1, 0, new_records(8, 1), lambda: None)
+    second = WorkerProxy(1, 0, new_records(8, 1), lambda: None)
     second.records.ready.set(1)
     second.records.lanes[0] = 1
     batcher.add_worker(second)

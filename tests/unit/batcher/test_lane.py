@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import Pending, Port
-from batchpool.core.layout.states import Gate, State
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, Field
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor, check_rows
 from tests.unit.lanes import new_lane, other_side
@@ -25,7 +25,7 @@ class Road:
     """A port and the batcher's side of its lane."""
 
     def __init__(self, *, own_flow: bool = False) -> None:
-        self.port = Port(new_lane(SPEC, SLOTS))
+        self.port = LaneClient(new_lane(SPEC, SLOTS))
         self.rings = 0
         lane = other_side(self.port.lane)
         self.side = AdmittedLane(3, SERIAL, 0, lane, self.ring, own_flow=own_flow)
@@ -35,7 +35,7 @@ class Road:
 
     def send(
         self, size: int = 1, priority: int = 0, flow: int = 0, deadline_ns: int = 9
-    ) -> Pending:
+    ) -> PendingRequest:
         rows = check_rows(SPEC, {"x": np.zeros((1, size), np.float32)})
         return self.port.submit(rows, 7, deadline_ns, priority=priority, flow=flow)
 
@@ -68,7 +68,7 @@ def test_rows_one_by_one_are_what_they_are_together(
     assert found.tolist() == np.concatenate(singles, axis=1).tolist()
     states = [lane.side.lane.state[:].tolist() for lane in (together, alone)]
     assert states[0] == states[1]
-    assert states[0].count(State.QUEUED) == len(rows)
+    assert states[0].count(SlotState.QUEUED) == len(rows)
 
 
 def test_an_attempt_of_an_earlier_use_is_forgotten() -> None:
@@ -84,7 +84,7 @@ def test_a_stale_entry_is_counted_and_takes_no_row(others: int) -> None:
     road = Road()
     pending = [road.send() for _ in range(others)]
     gone = road.send()
-    road.port.lane.state[gone.slots[0]] = State.FREE
+    road.port.lane.state[gone.slots[0]] = SlotState.FREE
     assert road.take()[Field.SLOT].tolist() == [p.slots[0] for p in pending]
     assert road.side.lane.stale.get() == 1
     assert road.side.lane.sq_consumer().pending() == 0
@@ -100,7 +100,7 @@ def test_an_entry_of_another_use_is_counted_and_takes_no_row(others: int) -> Non
     road.port.lane.sequence[slot] += 1
     assert slot not in road.take()[Field.SLOT]
     assert road.side.lane.stale.get() == 1
-    assert road.side.lane.state[slot] == State.SUBMITTED
+    assert road.side.lane.state[slot] == SlotState.SUBMITTED
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -112,7 +112,7 @@ def test_a_slot_that_there_is_not_closes_the_lane(others: int) -> None:
     road.port.lane.sq_producer().push_few([SLOTS | 1 << 32])
     assert road.side.admit().shape[1] == 0
     assert road.side.broken
-    assert road.side.lane.gate.get() == Gate.BROKEN
+    assert road.side.lane.gate.get() == LaneGate.BROKEN
     assert road.rings == 1
 
 

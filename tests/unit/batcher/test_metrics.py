@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.batcher.metrics import END_OF, End, Retry, Tally
+from batchpool.batcher.metrics import END_OF, BatcherMetrics, End, Retry
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.segments import meters_layout
 from batchpool.core.metrics.table import BLOCKS, metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
@@ -23,7 +23,7 @@ TIMES = metric_of("queue_seconds").bounds
 S = 10**9
 
 
-def totals_of(tally: Tally) -> Totals:
+def totals_of(tally: BatcherMetrics) -> Totals:
     totals = Totals()
     block = BLOCKS["batcher"]
     words = [tally._cells[i] for i in range(block.used)]
@@ -31,7 +31,7 @@ def totals_of(tally: Tally) -> Totals:
     return totals
 
 
-def histogram(tally: Tally, name: str) -> Histogram:
+def histogram(tally: BatcherMetrics, name: str) -> Histogram:
     return totals_of(tally).histogram(name)
 
 
@@ -47,14 +47,14 @@ SUBMITTED = st.one_of(
 @settings(deadline=None)
 @given(st.lists(st.lists(SUBMITTED, min_size=1, max_size=70), max_size=6))
 def test_every_row_is_in_the_bucket_of_its_time_in_the_queue(batches: list[list[int]]) -> None:
-    tally = Tally()
+    tally = BatcherMetrics()
     counts, total = [0] * (len(TIMES) + 1), 0
     for submits in batches:
         # An honest clock never makes the difference overflow; a liar's is cut as any nonsense.
         wraps = [(NOW - at + 2**63) % 2**64 - 2**63 if len(submits) > 4 else NOW - at
                  for at in submits]  # fmt: skip
         waits = [min(max(wait, 0), DAY_NS) for wait in wraps]
-        longest = tally.dispatch(np.array(submits, dtype=np.int64), Reason.FULL, NOW)
+        longest = tally.dispatch(np.array(submits, dtype=np.int64), DispatchReason.FULL, NOW)
         assert longest == max(waits)
         for wait in waits:
             counts[bisect_left(TIMES, wait)] += 1
@@ -71,26 +71,31 @@ def test_every_row_is_in_the_bucket_of_its_time_in_the_queue(batches: list[list[
 def test_a_batch_of_like_rows_counts_as_one_of_unlike_rows(rows: int, spread_ns: int) -> None:
     random = np.random.default_rng(rows)
     submits = NOW - 3_000_000 - random.integers(0, spread_ns + 1, rows)
-    whole, single = Tally(), Tally()
-    whole.dispatch(submits, Reason.IDLE, NOW)
+    whole, single = BatcherMetrics(), BatcherMetrics()
+    whole.dispatch(submits, DispatchReason.IDLE, NOW)
     for i in range(rows):
-        single.dispatch(submits[i : i + 1], Reason.IDLE, NOW)
+        single.dispatch(submits[i : i + 1], DispatchReason.IDLE, NOW)
     assert histogram(whole, "queue_seconds") == histogram(single, "queue_seconds")
 
 
 def test_reasons_are_counted_by_name() -> None:
-    tally = Tally()
-    for reason in (Reason.FULL, Reason.APART, Reason.FULL, Reason.WAIT):
+    tally = BatcherMetrics()
+    for reason in (
+        DispatchReason.FULL,
+        DispatchReason.APART,
+        DispatchReason.FULL,
+        DispatchReason.WAIT,
+    ):
         tally.dispatch(np.array([NOW]), reason, NOW)
     assert tally.reasons == {"FULL": 2, "WAIT": 1, "APART": 1}
     assert totals_of(tally).values("batches_total", "reason") == {"full": 2, "wait": 1, "apart": 1}
 
 
 def test_batches_that_came_back_and_those_that_did_not() -> None:
-    tally = Tally()
-    tally.finish(Outcome.OK, 3, 2_000_000)
-    tally.finish(Outcome.FAILED, 1, 0)
-    tally.finish(Outcome.NO_MEMORY, 1, 5)
+    tally = BatcherMetrics()
+    tally.finish(BatchOutcome.OK, 3, 2_000_000)
+    tally.finish(BatchOutcome.FAILED, 1, 0)
+    tally.finish(BatchOutcome.NO_MEMORY, 1, 5)
     tally.lose()
     totals = totals_of(tally)
     assert totals.values("batches_finished_total", "outcome") == {
@@ -102,7 +107,7 @@ def test_batches_that_came_back_and_those_that_did_not() -> None:
 
 
 def test_rows_end_once_for_one_reason() -> None:
-    tally = Tally()
+    tally = BatcherMetrics()
     tally.admit(100)
     for n, end in enumerate(End, 1):
         tally.end(end, n)
@@ -131,10 +136,10 @@ def test_a_successor_counts_on_in_the_same_words_and_in_no_others() -> None:
     before = bytes(meters.cells)
     size, at = BLOCKS["batcher"].size, meters.place("batcher", 1)
     for n in (1, 2):
-        tally = Tally(meters.cells, at)
+        tally = BatcherMetrics(meters.cells, at)
         tally.admit(10)
-        tally.dispatch(np.full(n * 30, NOW - 1000), Reason.FULL, NOW)
-        tally.finish(Outcome.OK, n, 1000)
+        tally.dispatch(np.full(n * 30, NOW - 1000), DispatchReason.FULL, NOW)
+        tally.finish(BatchOutcome.OK, n, 1000)
         tally.end(End.OK, 7)
         tally.show(3)
         tally.limit(64)

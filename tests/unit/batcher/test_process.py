@@ -13,7 +13,7 @@ from batchpool.control.channel import Channel, Closed, close_all, pair
 from batchpool.core.layout.segments import pulse_layout
 from batchpool.core.metrics.segments import meters_layout, recorder_layout
 from batchpool.shm.doorbell import Doorbell
-from batchpool.shm.heartbeat import BATCHER, Pulse
+from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.segment import create
 
 PATIENCE_S = 30.0
@@ -33,11 +33,11 @@ def run(process: BatcherProcess, ends: list[str]) -> None:
         ends.append("closed")
 
 
-def start(supervisor: Channel, beat_ns: int) -> Pulse:
+def start(supervisor: Channel, beat_ns: int) -> Heartbeats:
     """Tell the other end to start; the supervisor's view of the pulse."""
     layouts = (pulse_layout(2), meters_layout(1), recorder_layout())
     shared, bell = [create(layout, sealed=False) for layout in layouts], Doorbell()
-    pulse = Pulse(shared[0], 2, writable=False)
+    pulse = Heartbeats(shared[0], 2, writable=False)
     message = {
         "op": "start",
         "models": [],

@@ -6,8 +6,8 @@ import numpy as np
 
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
-from batchpool.core.layout.states import Outcome
+from batchpool.batcher.worker import WorkerProxy
+from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
 from tests.unit.core.scheduler.decisions import NOW
@@ -24,10 +24,10 @@ def two_models() -> Batcher:
     for entry in (SLOW, FAST):
         lane = new_lane(model(Tensor("x", "float32", (4,))), 64)
         batcher.add_lane(AdmittedLane(entry, 1, entry, lane, lambda: None, own_flow=False))
-        member = CrewMember(entry, entry, new_records(8, 2), lambda: None)
+        member = WorkerProxy(entry, entry, new_records(8, 2), lambda: None)
         member.records.ready.set(1)
         member.records.lanes[:] = 1
-        member.records.outcome[:] = int(Outcome.OK)
+        member.records.outcome[:] = int(BatchOutcome.OK)
         batcher.add_worker(member)
         member.time.took(8, 2 * MS)
     return batcher

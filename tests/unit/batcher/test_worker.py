@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from batchpool.batcher.worker import Batch, CrewMember
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
-from batchpool.core.layout.states import Outcome, Reason
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
+from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import FIELDS
 from tests.unit.lanes import new_records
 
@@ -16,22 +16,22 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def member() -> CrewMember:
-    return CrewMember(0, 0, new_records(8), lambda: None)
+def member() -> WorkerProxy:
+    return WorkerProxy(0, 0, new_records(8), lambda: None)
 
 
-def send(member: CrewMember, n: int, now_ns: int) -> Batch:
-    return member.prepare(np.zeros((FIELDS, n), dtype=np.int64), Reason.FULL, now_ns)
+def send(member: WorkerProxy, n: int, now_ns: int) -> DispatchedBatch:
+    return member.prepare(np.zeros((FIELDS, n), dtype=np.int64), DispatchReason.FULL, now_ns)
 
 
-def finish(member: CrewMember, record: int, now_ns: int) -> None:
+def finish(member: WorkerProxy, record: int, now_ns: int) -> None:
     batch = member.batches[record]
-    member.records.outcome[record] = int(Outcome.OK)
+    member.records.outcome[record] = int(BatchOutcome.OK)
     member.measure(batch, now_ns)
     member.free(batch)
 
 
-def test_a_batch_behind_another_counts_from_that_ones_end(member: CrewMember) -> None:
+def test_a_batch_behind_another_counts_from_that_ones_end(member: WorkerProxy) -> None:
     send(member, 4, 1 * MS)
     send(member, 4, 2 * MS)
     finish(member, 0, 11 * MS)
@@ -40,7 +40,7 @@ def test_a_batch_behind_another_counts_from_that_ones_end(member: CrewMember) ->
     assert member.time.mean_ns(4) == 10 * MS
 
 
-def test_the_rings_have_room_for_a_worker_that_is_held_up(member: CrewMember) -> None:
+def test_the_rings_have_room_for_a_worker_that_is_held_up(member: WorkerProxy) -> None:
     records = member.records
     worker_cq = records.cq_producer()
     for _ in range(RECORDS):
@@ -58,9 +58,9 @@ def test_the_rings_have_room_for_a_worker_that_is_held_up(member: CrewMember) ->
     assert [token for _, token in told] == list(range(1, 2 * RECORDS + 1))
 
 
-def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(member: CrewMember) -> None:
+def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(member: WorkerProxy) -> None:
     batch = send(member, 4, 1 * MS)
-    member.records.outcome[0] = int(Outcome.FAILED)
+    member.records.outcome[0] = int(BatchOutcome.FAILED)
     member.measure(batch, 2 * MS)
     member.free(batch)
     send(member, 4, 0)
@@ -68,7 +68,7 @@ def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(member: Crew
     assert not member.time.known
 
 
-def test_when_it_will_be_free(member: CrewMember) -> None:
+def test_when_it_will_be_free(member: WorkerProxy) -> None:
     assert member.free_at_ns(50 * MS) == 0
     send(member, 4, 0 + MS)
     finish(member, 0, 11 * MS)
@@ -78,7 +78,7 @@ def test_when_it_will_be_free(member: CrewMember) -> None:
     assert member.free_at_ns(99 * MS) == 99 * MS, "never in the past"
 
 
-def test_a_decision_sees_a_worker_as_it_is(member: CrewMember) -> None:
+def test_a_decision_sees_a_worker_as_it_is(member: WorkerProxy) -> None:
     """One that is the same as before is not made anew, but every change shows."""
     idle = member.as_worker(None, 0)
     assert (idle.number, idle.in_flight, idle.lanes, idle.free_at_ns) == (0, 0, None, 0)
@@ -95,7 +95,7 @@ def test_a_decision_sees_a_worker_as_it_is(member: CrewMember) -> None:
     assert member.as_worker(None, 0) == idle
 
 
-def test_nothing_should_wait_behind_a_batch_that_may_never_end(member: CrewMember) -> None:
+def test_nothing_should_wait_behind_a_batch_that_may_never_end(member: WorkerProxy) -> None:
     send(member, 4, 1 * MS)
     assert member.overdue_since_ns(10**12) == 0, "nothing is known of its times"
     finish(member, 0, 11 * MS)
@@ -115,7 +115,7 @@ def test_nothing_should_wait_behind_a_batch_that_may_never_end(member: CrewMembe
 
 
 def test_an_engines_sizes_count_for_times() -> None:
-    time = BatchTime((8, 64))
+    time = ServiceTime((8, 64))
     for _ in range(20):
         time.took(1, 2 * MS)
         time.took(8, 2 * MS)
@@ -125,7 +125,7 @@ def test_an_engines_sizes_count_for_times() -> None:
     assert time.high_ns(3) == time.high_ns(8)
 
 
-def test_other_sizes_make_other_times(member: CrewMember) -> None:
+def test_other_sizes_make_other_times(member: WorkerProxy) -> None:
     send(member, 4, 1 * MS)
     finish(member, 0, 11 * MS)
     seen = member.as_worker(None, 0)

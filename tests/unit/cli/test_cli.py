@@ -24,13 +24,13 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.log import setup
 from batchpool.shm import memory_limits
 from batchpool.supervisor.host.listen import PortTaken
-from batchpool.supervisor.host.port_owners import Occupant
+from batchpool.supervisor.host.port_owners import PortOwner
 from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.signals import Signals
-from batchpool.supervisor.host.socket_activation import Activated
+from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.plan import discover, plan, probe_model
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.plan.probe_model import Described
+from batchpool.supervisor.plan.probe_model import ProbedModel
 
 ROOT = Path(__file__).parents[3]
 SPEC = ModelSpec(
@@ -42,10 +42,10 @@ SPEC = ModelSpec(
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are described without a child process; a name with "bad" in it cannot be loaded."""
 
-    def describe(import_name: str, *args: object) -> Described:
+    def describe(import_name: str, *args: object) -> ProbedModel:
         if "bad" in import_name:
             raise StartError(f"model {import_name}: ValueError: no weights")
-        return Described(import_name, SPEC, cuda=False)
+        return ProbedModel(import_name, SPEC, cuda=False)
 
     monkeypatch.setattr(discover, "describe", describe)
     monkeypatch.setattr(probe_model, "describe", describe)
@@ -61,10 +61,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that reached the supervisor, which ends at once with status 0."""
     plans: list[Plan] = []
 
-    def run(whole: Plan, notifier: Notifier, activated: Activated, words: Sequence[str]) -> int:
+    def run(
+        whole: Plan, notifier: Notifier, activated: ActivatedSockets, words: Sequence[str]
+    ) -> int:
         assert words[0] == "serve"
         assert not notifier
-        assert activated == Activated()
+        assert activated == ActivatedSockets()
         plans.append(whole)
         return 0
 
@@ -141,21 +143,21 @@ def test_check_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("\n  port           free\n")
 
 
-OURS = Occupant(7, ("/usr/bin/batchpool", "serve"))
+OURS = PortOwner(7, ("/usr/bin/batchpool", "serve"))
 
 
 @pytest.mark.parametrize(
     ("by", "answers", "said"),
     [
         ([OURS], False, "in use (by a running batchpool, pid 7)"),
-        ([Occupant(1, ("/sbin/init",))], False, "in use (held by systemd)"),
+        ([PortOwner(1, ("/sbin/init",))], False, "in use (held by systemd)"),
         ([], True, "in use (by a running batchpool)"),
         ([], False, ""),
-        ([Occupant(8, ("nginx",))], True, ""),
+        ([PortOwner(8, ("nginx",))], True, ""),
     ],
 )
 def test_check_looks_at_the_port(
-    by: list[Occupant],
+    by: list[PortOwner],
     answers: bool,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -309,7 +311,7 @@ def test_config_prints_the_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_interrupt_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> Described:
+    def interrupted(*args: object) -> ProbedModel:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(discover, "describe", interrupted)
@@ -322,9 +324,9 @@ def test_a_hangup_in_the_first_moment_is_kept(
     """While models are described there is no supervisor yet that could reload."""
     found = []
 
-    def describe(import_name: str, *args: object) -> Described:
+    def describe(import_name: str, *args: object) -> ProbedModel:
         os.kill(os.getpid(), signal.SIGHUP)
-        return Described(import_name, SPEC, cuda=False)
+        return ProbedModel(import_name, SPEC, cuda=False)
 
     def run(*_: object) -> int:
         signals = Signals()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import Field
 from batchpool.core.tensors.spec import Rows, check_rows
 from tests.unit.lanes import new_lane, other_side
@@ -24,7 +24,7 @@ LATER = NOW + 30 * S
 class Pool:
     """The other side of the lane: admits, computes y = 2x + 1, completes."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: LaneClient) -> None:
         self.rings = 0
         self.lane = AdmittedLane(0, 1, 0, other_side(port.lane), self._ring, own_flow=False)
         self.rows: list[tuple[int, int]] = []
@@ -53,8 +53,8 @@ class Pool:
             self.rows.clear()
 
 
-def new_port(slots: int = 10, gate: Gate = Gate.OPEN, **options: Any) -> Port:
-    return Port(new_lane(AFFINE, slots, gate), **options)
+def new_port(slots: int = 10, gate: LaneGate = LaneGate.OPEN, **options: Any) -> LaneClient:
+    return LaneClient(new_lane(AFFINE, slots, gate), **options)
 
 
 def rows_of(n: int, first: float = 0) -> Rows:
@@ -62,7 +62,9 @@ def rows_of(n: int, first: float = 0) -> Rows:
     return check_rows(AFFINE, {"x": x})
 
 
-def send(port: Port, n: int = 1, first: float = 0, deadline_ns: int = LATER) -> Pending:
+def send(
+    port: LaneClient, n: int = 1, first: float = 0, deadline_ns: int = LATER
+) -> PendingRequest:
     pending = port.submit(rows_of(n, first), NOW, deadline_ns, tag=first)
     port.flush()
     return pending

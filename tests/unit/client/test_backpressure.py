@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.client.backpressure import Outage, Pace
+from batchpool.client.backpressure import DrainRate, OutageBackoff
 
 S = 1_000_000_000
 MS = 1_000_000
 START = 77 * S
 
 
-def at_rate(pace: Pace, rows_per_s: int, seconds: int, start: int = START) -> int:
+def at_rate(pace: DrainRate, rows_per_s: int, seconds: int, start: int = START) -> int:
     """Completions in groups of a tenth of a second; returns the time of the last."""
     for tenth in range(10 * seconds + 1):
         pace.count(rows_per_s // 10, start + tenth * S // 10)
@@ -21,7 +21,7 @@ def at_rate(pace: Pace, rows_per_s: int, seconds: int, start: int = START) -> in
 
 
 def test_before_any_measurement_it_is_a_second() -> None:
-    pace = Pace()
+    pace = DrainRate()
     assert pace.wait_ms(1) == pace.wait_ms(10_000) == 1000
     pace.count(50, START)  # one completion says nothing about the time between two
     assert pace.wait_ms(100) == 1000
@@ -30,7 +30,7 @@ def test_before_any_measurement_it_is_a_second() -> None:
 
 @pytest.mark.parametrize("rows_per_s", [10, 1000, 500_000])
 def test_a_steady_rate_is_measured(rows_per_s: int) -> None:
-    pace = Pace()
+    pace = DrainRate()
     at_rate(pace, rows_per_s, 3)
     assert pace.rows_per_s() == pytest.approx(rows_per_s)
     assert pace.wait_ms(rows_per_s) == 1000
@@ -38,32 +38,32 @@ def test_a_steady_rate_is_measured(rows_per_s: int) -> None:
 
 
 def test_the_wait_is_at_least_a_millisecond_and_at_most_half_a_minute() -> None:
-    pace = Pace()
+    pace = DrainRate()
     at_rate(pace, 1000, 2)
     assert pace.wait_ms(0) == pace.wait_ms(-7) == pace.wait_ms(1) == 1
     assert pace.wait_ms(29_000) == 29_000
     assert pace.wait_ms(10**9) == 30_000
-    fast = Pace()
+    fast = DrainRate()
     at_rate(fast, 1_000_000, 1)
     assert fast.wait_ms(1) == 1
 
 
 def test_small_steps_add_up_to_a_window() -> None:
-    pace = Pace()
+    pace = DrainRate()
     for ms in range(101):
         pace.count(1, START + ms * S // 1000)
     assert pace.rows_per_s() == pytest.approx(1000)
 
 
 def test_it_follows_a_change_of_rate() -> None:
-    pace = Pace()
+    pace = DrainRate()
     end = at_rate(pace, 1000, 2)
     at_rate(pace, 100, 5, start=end)
     assert pace.rows_per_s() == pytest.approx(100, rel=0.05)
 
 
 def test_a_pause_without_work_is_no_slow_drain() -> None:
-    pace = Pace()
+    pace = DrainRate()
     end = at_rate(pace, 1000, 2)
     pace.pause()
     at_rate(pace, 1000, 1, start=end + 3600 * S)
@@ -71,7 +71,7 @@ def test_a_pause_without_work_is_no_slow_drain() -> None:
 
 
 def test_a_slow_batch_counts_over_its_whole_time() -> None:
-    pace = Pace()
+    pace = DrainRate()
     pace.count(64, START)
     pace.count(64, START + 4 * S)
     assert pace.rows_per_s() == pytest.approx(16)
@@ -79,7 +79,7 @@ def test_a_slow_batch_counts_over_its_whole_time() -> None:
 
 def test_windows_of_unequal_length_count_by_their_length() -> None:
     """Workers that finish together: a burst of 512 rows each second, over a tenth of it."""
-    pace = Pace()
+    pace = DrainRate()
     for second in range(20):
         for batch in range(8):
             pace.count(64, START + second * S + batch * 15 * MS)
@@ -91,7 +91,7 @@ def test_windows_of_unequal_length_count_by_their_length() -> None:
 
 @pytest.mark.parametrize("stall_s", [5, 60, 3600])
 def test_a_stall_is_no_drain(stall_s: int) -> None:
-    pace = Pace()
+    pace = DrainRate()
     end = at_rate(pace, 1000, 5)
     pace.count(100, end + stall_s * S)  # the workers are back
     assert pace.rows_per_s() == pytest.approx(1000)
@@ -102,7 +102,7 @@ def test_a_stall_is_no_drain(stall_s: int) -> None:
 
 def test_stalls_one_after_another_with_some_work_between() -> None:
     """As when a row kills its worker several times."""
-    pace = Pace()
+    pace = DrainRate()
     end = at_rate(pace, 1000, 5)
     for _ in range(3):
         end = at_rate(pace, 1000, 3, start=end + 10 * S)
@@ -110,7 +110,7 @@ def test_stalls_one_after_another_with_some_work_between() -> None:
 
 
 def test_a_stall_before_anything_was_measured() -> None:
-    pace = Pace()
+    pace = DrainRate()
     pace.count(64, START)
     pace.count(64, START + 300 * S)
     assert pace.wait_ms(64) == 1000, "nothing is known"
@@ -120,7 +120,7 @@ def test_a_stall_before_anything_was_measured() -> None:
 
 @pytest.mark.parametrize("batch_s", [1, 4, 10, 60])
 def test_batches_that_take_long_are_no_stalls(batch_s: int) -> None:
-    pace = Pace()
+    pace = DrainRate()
     for batch in range(6):
         pace.count(64, START + batch * batch_s * S)
     assert pace.rows_per_s() == pytest.approx(64 / batch_s)
@@ -128,7 +128,7 @@ def test_batches_that_take_long_are_no_stalls(batch_s: int) -> None:
 
 @pytest.mark.parametrize("slower", [2, 5, 20, 50])
 def test_a_model_that_gets_slower_is_believed_after_a_few_batches(slower: int) -> None:
-    pace = Pace()
+    pace = DrainRate()
     end = START
     for batch_s in [0.2] * 50 + [0.2 * slower] * 14:
         end += int(batch_s * S)
@@ -145,7 +145,7 @@ def test_a_model_that_gets_slower_is_believed_after_a_few_batches(slower: int) -
 def test_whatever_came_before_a_steady_pace_is_found_again(
     before: list[tuple[int, int]], rows: int, gap_ms: int
 ) -> None:
-    pace = Pace()
+    pace = DrainRate()
     now_ns = START
     for some, later_ms in before:
         pace.count(some, now_ns)
@@ -162,14 +162,14 @@ def test_whatever_came_before_a_steady_pace_is_found_again(
 
 
 def test_an_outage_is_expected_to_last_as_long_again() -> None:
-    outage = Outage(START)
+    outage = OutageBackoff(START)
     waits = [outage.wait_ms(START + ms * MS) for ms in (0, 10, 1000, 1001, 2500, 29_999, 60_000)]
     assert waits == [1000, 1000, 1000, 1001, 2500, 29_999, 30_000]
 
 
 def test_a_caller_who_keeps_to_it_asks_a_few_times_and_is_not_twice_as_late() -> None:
     for lasts_ms in (10, 900, 1500, 7000, 29_000, 100_000):
-        outage = Outage(START)
+        outage = OutageBackoff(START)
         at_ms = asked = 0
         while at_ms < lasts_ms:
             at_ms += outage.wait_ms(START + at_ms * MS)
@@ -180,7 +180,7 @@ def test_a_caller_who_keeps_to_it_asks_a_few_times_and_is_not_twice_as_late() ->
 
 
 def test_an_outage_that_nobody_met_for_a_minute_is_another() -> None:
-    outage = Outage(START)
+    outage = OutageBackoff(START)
     assert outage.wait_ms(START + 20 * S) == 20_000
     assert outage.wait_ms(START + 80 * S) == 30_000, "who was told half a minute may be late"
     assert outage.wait_ms(START + 80 * S + 60 * S + 1) == 1000

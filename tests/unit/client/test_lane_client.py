@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.lane_client import Pending, Port
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import (
     Draining,
     InternalError,
@@ -19,7 +19,7 @@ from batchpool.core.errors import (
     Status,
     TooLarge,
 )
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import Field
 from batchpool.core.tensors.spec import Rows, check_rows
 from tests.unit.client.lane_clients import LATER, NOW, Pool, S, answer, new_port, rows_of, send
@@ -40,9 +40,9 @@ def test_more_rows_than_the_lane_can_ever_hold() -> None:
 
 @pytest.mark.parametrize(
     ("gate", "kind"),
-    [(Gate.CLOSED, NotReady), (Gate.DRAINING, Draining), (Gate.BROKEN, InternalError)],
+    [(LaneGate.CLOSED, NotReady), (LaneGate.DRAINING, Draining), (LaneGate.BROKEN, InternalError)],
 )
-def test_the_gate_says_why(gate: Gate, kind: type[Exception]) -> None:
+def test_the_gate_says_why(gate: LaneGate, kind: type[Exception]) -> None:
     port = new_port(gate=gate)
     for n in (1, 9):
         with pytest.raises(kind) as caught:
@@ -53,7 +53,7 @@ def test_the_gate_says_why(gate: Gate, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         port.submit(rows_of(1), NOW, LATER)
     assert port.map.claimed == 0
-    port.lane.gate.set(Gate.OPEN)
+    port.lane.gate.set(LaneGate.OPEN)
     port.check(9, NOW)
 
 
@@ -141,9 +141,9 @@ def test_not_ready_lasts_as_long_again() -> None:
         return caught.value.retry_after_ms
 
     assert [wait_ms(NOW + s * S) for s in (0, 1, 5, 29, 60)] == [1000, 1000, 5000, 29_000, 30_000]
-    port.lane.gate.set(Gate.CLOSED)
+    port.lane.gate.set(LaneGate.CLOSED)
     assert wait_ms(NOW + 61 * S) == 30_000
-    port.lane.gate.set(Gate.OPEN)
+    port.lane.gate.set(LaneGate.OPEN)
     serving = True
     port.check(1, NOW + 62 * S)
     serving = False
@@ -158,7 +158,9 @@ def test_not_ready_lasts_as_long_again() -> None:
 BULK, OTHER = 111, 222
 
 
-def claim(port: Port, n: int, flow: int, now_ns: int = NOW, priority: int = 0) -> Pending:
+def claim(
+    port: LaneClient, n: int, flow: int, now_ns: int = NOW, priority: int = 0
+) -> PendingRequest:
     pending = port.submit(rows_of(n), now_ns, now_ns + 30 * S, flow=flow, priority=priority)
     port.flush()
     return pending
@@ -216,7 +218,7 @@ def test_slots_count_for_their_flow_until_they_are_free(end: str, n: int) -> Non
     pool.admit()
     if end == "takeover":
         port.abandon(pending)
-        port.lane.state[list(pending.slots)] = State.DONE
+        port.lane.state[list(pending.slots)] = SlotState.DONE
         port.lane.generation.set(1)
     else:
         wrong = Status.MODEL_ERROR if end == "error" else Status.OK
@@ -294,7 +296,7 @@ def test_a_request_of_n_rows_and_its_answer(n: int) -> None:
         assert port.result(pending)["y"].tolist() == answer(n, 100 * again)
         assert port.in_flight() == []
         assert port.map.claimed == port.lane.claimed.get() == 0
-        assert (port.lane.state == State.FREE).all()
+        assert (port.lane.state == SlotState.FREE).all()
 
 
 def test_scattered_slots_keep_the_order_of_the_rows() -> None:
@@ -313,7 +315,7 @@ def test_scattered_slots_keep_the_order_of_the_rows() -> None:
 
 
 def test_parameters_and_every_kind_of_tensor_reach_the_slots() -> None:
-    port = Port(new_lane(MIXED, 8))
+    port = LaneClient(new_lane(MIXED, 8))
     rows = check_rows(
         MIXED,
         {
@@ -362,7 +364,7 @@ def test_a_submit_that_raises_claims_nothing_and_publishes_nothing(wrong: dict[s
     assert port.map.claimed == port.lane.claimed.get() == 0
     assert port.flush() == 0
     assert port.in_flight() == []
-    assert (port.lane.state == State.FREE).all()
+    assert (port.lane.state == SlotState.FREE).all()
     pending = send(port)
     pool.finish_all()
     assert port.reap(NOW) == [pending]

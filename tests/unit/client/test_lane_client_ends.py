@@ -8,7 +8,7 @@ import pytest
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.client.call import Call
 from batchpool.client.futures import RowsFuture, outcomes_of, resolve
-from batchpool.client.lane_client import Port
+from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -19,7 +19,7 @@ from batchpool.core.errors import (
     Status,
     WorkerLost,
 )
-from batchpool.core.layout.states import State
+from batchpool.core.layout.states import SlotState
 from batchpool.core.scheduler.queue import Field
 from tests.unit.client.lane_clients import LATER, MS, NOW, Pool, S, answer, new_port, rows_of, send
 from tests.unit.lanes import new_lane, other_side
@@ -266,7 +266,7 @@ def test_the_pool_is_gone() -> None:
 # -- stale tickets, takeovers ---------------------------------------------------------------
 
 
-def entries(port: Port, *tickets: tuple[int, int]) -> None:
+def entries(port: LaneClient, *tickets: tuple[int, int]) -> None:
     port.lane.cq_producer().push_few([slot | use << 32 for slot, use in tickets])
 
 
@@ -317,7 +317,7 @@ def test_after_a_takeover_the_client_finds_what_is_done_by_itself() -> None:
     pool.admit()
     values = port.lane.outputs["y"].values
     values[:2] = answer(2, 1)
-    port.lane.state[[0, 1, 3]] = State.DONE
+    port.lane.state[[0, 1, 3]] = SlotState.DONE
     assert port.reap(NOW) == [], "no entry, no new generation: nothing to see"
     port.lane.generation.set(1)
     assert port.reap(NOW) == [lost]
@@ -334,7 +334,7 @@ def test_entries_that_come_after_the_scan_are_stale() -> None:
     pool = Pool(port)
     pending = send(port, 1, 1)
     pool.admit()
-    port.lane.state[0] = State.DONE
+    port.lane.state[0] = SlotState.DONE
     port.lane.generation.set(1)
     assert port.reap(NOW) == [pending]
     entries(port, (0, 1))
@@ -345,7 +345,7 @@ def test_entries_that_come_after_the_scan_are_stale() -> None:
 def test_a_takeover_before_the_port_was_made_is_no_news() -> None:
     lane = new_lane(AFFINE, 4)
     lane.generation.set(9)
-    port = Port(lane)
-    lane.state[2] = State.DONE
+    port = LaneClient(lane)
+    lane.state[2] = SlotState.DONE
     assert port.reap(NOW) == []
     assert port.stale == 0

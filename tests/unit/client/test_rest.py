@@ -13,7 +13,7 @@ import pytest
 
 from batchpool.client.aio import AsyncClient
 from batchpool.client.call import Call
-from batchpool.client.lane_client import Port
+from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import ModelFacts
 from batchpool.client.sync import Client
 from batchpool.core.errors import Moved, PoolError, WorkerLost
@@ -35,14 +35,14 @@ class Way:
     """The lanes that the model has, one after the other. runs: of which calls of `_run` are."""
 
     def __init__(self, specs: Iterable[ModelSpec], moved: int) -> None:
-        self._ports = [Port(new_lane(spec, 8)) for spec in specs]
+        self._ports = [LaneClient(new_lane(spec, 8)) for spec in specs]
         self._moved = moved  # so many of them have moved before anything is sent there
-        self.runs: list[tuple[Port, int]] = []
+        self.runs: list[tuple[LaneClient, int]] = []
 
-    def port(self) -> Port:
+    def port(self) -> LaneClient:
         return self._ports.pop(0)
 
-    def run(self, port: Port, call: Call) -> list[dict[str, Array]]:
+    def run(self, port: LaneClient, call: Call) -> list[dict[str, Array]]:
         self.runs.append((port, call.rows.n))
         if len(self.runs) <= self._moved:
             raise Moved("send it again")
@@ -56,10 +56,10 @@ class Plain(Client):
     def _let_go(self) -> None:
         pass
 
-    def _port_of(self, model: str) -> Port:
+    def _port_of(self, model: str) -> LaneClient:
         return self.way.port()
 
-    def _run(self, port: Port, call: Call) -> list[dict[str, Array]]:
+    def _run(self, port: LaneClient, call: Call) -> list[dict[str, Array]]:
         return self.way.run(port, call)
 
 
@@ -72,11 +72,11 @@ class Awaitable(AsyncClient):
     async def _usable(self) -> Any:
         return self.reactor
 
-    async def _port(self, model: str) -> tuple[Any, Port]:
+    async def _port(self, model: str) -> tuple[Any, LaneClient]:
         return self.reactor, self.way.port()
 
     async def _run(
-        self, reactor: Any, port: Port, call: Call, *, wait: bool
+        self, reactor: Any, port: LaneClient, call: Call, *, wait: bool
     ) -> list[dict[str, Array]]:
         return self.way.run(port, call)
 

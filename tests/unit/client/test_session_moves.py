@@ -15,14 +15,14 @@ import pytest
 
 from batchpool.client.aio import AsyncClient
 from batchpool.client.call import Call
-from batchpool.client.lane_client import Port
-from batchpool.client.loop import Reactor
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.loop import ClientLoop
 from batchpool.client.process_id import this_process
-from batchpool.client.reaper import Reaping
+from batchpool.client.reaper import Reaper
 from batchpool.client.sync import Client
 from batchpool.core.errors import InternalError, NotFound, NotReady
 from batchpool.core.layout.segments import lane_layout
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.spec import ModelSpec, Tensor, check_rows
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
@@ -60,7 +60,7 @@ class Talk:
         layout = lane_layout(spec, 4)
         fd = create(layout, sealed=True)
         view = Lane(spec, map_checked(fd, layout), layout)
-        view.gate.set(int(Gate.OPEN))
+        view.gate.set(int(LaneGate.OPEN))
         return {"serial": serial, "model": 0, "slots": 4, "digest": layout.digest}, fd, view
 
     def asked(self) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def test_a_lane_that_is_sent_takes_the_place_of_the_one_before(talk: Talk) -> No
     assert (new.spec, talk.session.ports.driven) == (OTHER, [old, new])
     talk.session.let_go()
     assert talk.asked() == [], "it may still be needed"
-    view.gate.set(int(Gate.MOVED))
+    view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
     assert old.reap(0) == []
     talk.session.let_go()
@@ -155,7 +155,7 @@ def test_a_lane_of_another_layout_is_not_mapped(talk: Talk) -> None:
 def test_a_pool_that_has_gone_need_not_be_told(talk: Talk) -> None:
     form, fd, view = talk.lane(talk.old[0].spec)
     talk.session.take_lanes([form], [fd])
-    view.gate.set(int(Gate.MOVED))
+    view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
     talk.session.ports["a"].reap(0)
     talk.theirs.close()
@@ -168,14 +168,14 @@ class Idle(Client):
 
     def __init__(self, talk: Talk) -> None:
         self._timeout_s, self._pid = 10.0, this_process()
-        self._reaping = Reaping()
+        self._reaping = Reaper()
         self._turn = self._reaping.turn
         self._reaping.begin(talk.session)
 
 
-async def _async_port(talk: Talk) -> Port:
+async def _async_port(talk: Talk) -> LaneClient:
     client = AsyncClient("")
-    client._reactor = Reactor(talk.session)
+    client._reactor = ClientLoop(talk.session)
     _, port = await client._port("a")
     await client.close()
     return port
@@ -186,7 +186,7 @@ def test_an_idle_client_finds_the_new_lane_before_it_checks_a_call(talk: Talk, k
     """Else what is right for the new tensors would be wrong for the old ones, for ever."""
     form, fd, view = talk.lane(talk.old[0].spec, 3)
     talk.session.take_lanes([form], [fd])
-    view.gate.set(int(Gate.MOVED))
+    view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
     talk.change(1)
     talk.learn(1, talk.new)
@@ -207,7 +207,7 @@ def test_who_waits_for_room_waits_no_longer_when_there_is_another_lane(talk: Tal
     call = Call(rows, now_ns, now_ns + 5 * 10**9, 5.0, None, 0)
     while port.may_claim(1):
         port.submit(rows, now_ns, call.deadline_ns)
-    view.gate.set(int(Gate.MOVED))
+    view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
     client._wait_for_room(port, 1, call)
     assert port.has_moved

@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
-from batchpool.client.loop import Reactor
+from batchpool.client.loop import ClientLoop
 from batchpool.frontend.asgi.app import build_app
 from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.connection import Connection, ConnectionLimits
 from batchpool.frontend.server import Server
-from batchpool.frontend.service.pool_view import Front
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import Model
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.unit.frontend.loops import until
 from tests.unit.frontend.pool_double import PoolDouble
 from tests.unit.meters import new_meters
@@ -31,8 +31,8 @@ class Edge:
     """A front end's parts, and an HTTP client that calls its application in memory."""
 
     pool: PoolDouble
-    reactor: Reactor
-    front: Front
+    reactor: ClientLoop
+    front: PoolView
     app: Starlette
     http: httpx.AsyncClient
 
@@ -40,9 +40,9 @@ class Edge:
 @asynccontextmanager
 async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
     async with PoolDouble(*models, **facts) as pool:
-        reactor = Reactor(pool.session)
+        reactor = ClientLoop(pool.session)
         meters = new_meters(1, *pool.session.models)
-        front = Front(reactor, meters, Recorder())
+        front = PoolView(reactor, meters, FlightRecorder())
         app = build_app(front)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://pool") as http:

@@ -16,8 +16,8 @@ from typing import Any
 
 from batchpool.batcher.batcher import Batcher, ModelQueue
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import CrewMember
-from batchpool.client.lane_client import Port
+from batchpool.batcher.worker import WorkerProxy
+from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import ModelFacts, Session
 from batchpool.control.channel import pair
 from batchpool.core.errors import Status
@@ -28,10 +28,10 @@ from batchpool.core.scheduler.queue import I64, Field
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, spec_of
 from batchpool.shm.lane import Lane
-from batchpool.shm.pool_state import Board
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.worker_segment import Records
-from batchpool.worker.backends.cpu import NumpyRunner
+from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.worker.backends.cpu import NumpyBackend
 from batchpool.worker.worker import Worker
 from tests.unit.frontend.loops import until
 
@@ -61,7 +61,7 @@ class SessionDouble(Session):
         self.server = {**SERVER, **server}
         self._ring_batcher = ring
         fd = create(board_layout(), sealed=False)
-        self._board = Board(fd, writable=True)
+        self._board = PoolStatePage(fd, writable=True)
         os.close(fd)
         self._board.state.set(int(PoolState.READY))
         self._board.serving[:] = 1
@@ -91,7 +91,7 @@ class PoolDouble:
         specs = [spec_of(model) for model in models]
         self.batcher = Batcher([ModelQueue(s.name, Limits(max_batch, 0)) for s in specs], 8)
         self.workers: list[Worker] = []
-        self._records: list[Records] = []
+        self._records: list[WorkerSegment] = []
         for index, (model, spec) in enumerate(zip(models, specs, strict=True)):
             self.session.ports[spec.name] = self._serve(index, model(), spec, slots, max_batch)
             self.session.models[spec.name] = ModelFacts(
@@ -118,29 +118,33 @@ class PoolDouble:
 
         return hear
 
-    def _serve(self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int) -> Port:
+    def _serve(
+        self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int
+    ) -> LaneClient:
         layout, records = lane_layout(spec, slots), worker_layout(rows, 8)
         lane_fd, records_fd = create(layout, sealed=True), create(records, sealed=False)
 
         def lane() -> Lane:
             return Lane(spec, map_checked(lane_fd, layout), layout)
 
-        def records_view() -> Records:
-            return Records(map_checked(records_fd, records), records)
+        def records_view() -> WorkerSegment:
+            return WorkerSegment(map_checked(records_fd, records), records)
 
-        worker = Worker(spec, records_view(), NumpyRunner(model), self._wake.set, time.monotonic_ns)
+        worker = Worker(
+            spec, records_view(), NumpyBackend(model), self._wake.set, time.monotonic_ns
+        )
         worker.add_lane(index, index + 1, lane())
         admitted = AdmittedLane(
             index, index + 1, index, lane(), self.session.bell.ring, own_flow=False
         )
         self.batcher.add_lane(admitted)
-        member = CrewMember(index, index, records_view(), self._wake.set)
+        member = WorkerProxy(index, index, records_view(), self._wake.set)
         member.records.ready.set(1)
         self.batcher.add_worker(member)
         self.workers.append(worker)
         self._records.append(member.records)
         board = self.session.board
-        port = Port(
+        port = LaneClient(
             lane(),
             watermark=0.9,
             serving=lambda: board.serves(index),
@@ -151,7 +155,7 @@ class PoolDouble:
         os.close(records_fd)
         return port
 
-    def port(self, model: str) -> Port:
+    def port(self, model: str) -> LaneClient:
         return self.session.ports[model]
 
     async def run_one_batch(self, model: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchpool.frontend.fast.protocol import FastConnection
-from batchpool.frontend.fast.request import FastCycle, KnownHead
+from batchpool.frontend.fast.protocol import FastProtocol
+from batchpool.frontend.fast.request import FastRequest, KnownHead
 from batchpool.model import Model
 from tests.unit.frontend.frontend_double import Caller, Edge, Site, calling, edge, serving
 from tests.unit.frontend.loops import until
@@ -89,11 +89,11 @@ async def _count_fast(site: Site, found: Roads) -> None:
     """Count what the fast road takes."""
     await until(lambda: site.connections == 1, "the connection is accepted")
     (connection,) = site.server.server_state.connections
-    if not isinstance(connection, FastConnection):
+    if not isinstance(connection, FastProtocol):
         return
     taken = connection._take
 
-    def counted(cycle: FastCycle) -> FastCycle:
+    def counted(cycle: FastRequest) -> FastRequest:
         found.fast += 1
         return taken(cycle)
 

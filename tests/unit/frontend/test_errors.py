@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import WorkerLost
-from batchpool.core.layout.states import Gate
-from batchpool.frontend.service.endpoint import Door
+from batchpool.core.layout.states import LaneGate
+from batchpool.frontend.service.endpoint import Endpoint
 from tests.unit.frontend.calls import affine, affine_answer, binary, numbers, split
 from tests.unit.frontend.frontend_double import Edge, edge, gathered
 from tests.unit.frontend.loops import on_loop, until
@@ -194,19 +194,19 @@ async def test_body_of_exactly_the_limit() -> None:
 @pytest.mark.parametrize(
     ("gate", "refusal"),
     [
-        (Gate.CLOSED, (503, "not_ready")),
-        (Gate.DRAINING, (503, "draining")),
-        (Gate.BROKEN, (500, "internal")),
+        (LaneGate.CLOSED, (503, "not_ready")),
+        (LaneGate.DRAINING, (503, "draining")),
+        (LaneGate.BROKEN, (500, "internal")),
     ],
 )
 @on_loop
-async def test_shut_lane(gate: Gate, refusal: tuple[int, str]) -> None:
+async def test_shut_lane(gate: LaneGate, refusal: tuple[int, str]) -> None:
     async with edge(Affine) as it:
         it.pool.port("affine").lane.gate.set(int(gate))
         answer = await it.http.post(INFER, json=affine(1))
         assert refused(answer) == refusal
         assert ("retry-after" in answer.headers) == (refusal[0] == 503)
-        it.pool.port("affine").lane.gate.set(int(Gate.OPEN))
+        it.pool.port("affine").lane.gate.set(int(LaneGate.OPEN))
         await works(it)
 
 
@@ -345,13 +345,13 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(
 ) -> None:
     async with edge(Affine) as it:
 
-        def fall(self: Door, *arguments: Any) -> Any:
+        def fall(self: Endpoint, *arguments: Any) -> Any:
             raise ZeroDivisionError("secret detail")
 
         for step in ("parse", "submit", "encode"):
             with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
                 caplog.clear()
-                patch.setattr(Door, step, fall)
+                patch.setattr(Endpoint, step, fall)
                 answer = await it.http.post(INFER, json=affine(1))
             assert refused(answer) == (500, "internal")
             assert "secret" not in answer.text

@@ -22,7 +22,7 @@ from batchpool.frontend import process as frontend
 from batchpool.frontend.http.connection import ConnectionLimits
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.shm.segment import create
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.unit.frontend.calls import affine, affine_answer
 from tests.unit.frontend.frontend_double import Caller, calling, edge, request, serving
 from tests.unit.frontend.http.test_waits import deaf_socket, wide_request
@@ -136,7 +136,7 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         ended = asyncio.create_task(
-            frontend.serve(pool.session, listener, no_pulse, new_meters(), Recorder(), 0)
+            frontend.serve(pool.session, listener, no_pulse, new_meters(), FlightRecorder(), 0)
         )
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
@@ -162,7 +162,7 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         ended = asyncio.create_task(
-            frontend.serve(pool.session, listener, no_pulse, new_meters(), Recorder(), 0)
+            frontend.serve(pool.session, listener, no_pulse, new_meters(), FlightRecorder(), 0)
         )
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True

@@ -12,31 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.log.formats import (
-    Entry,
     Form,
-    Origin,
+    LogEntry,
+    LogOrigin,
     entry_of,
     human_form,
     journal_form,
     json_form,
 )
 
-ORIGIN = Origin("worker", "worker 0 of mlp", 4711)
+ORIGIN = LogOrigin("worker", "worker 0 of mlp", 4711)
 AT_S = 1795849200.123456  # 2026-11-28 07:00:00 UTC
 MOST = 32 * 1024
 FORMS: list[Form] = [human_form, journal_form, json_form]
 any_text = st.text(st.characters(exclude_categories=()), max_size=300)
 
 
-def entry(text: str = "a batch failed", **more: Any) -> Entry:
-    return Entry(AT_S, more.pop("level", logging.WARNING), "batchpool.worker", text, **more)
+def entry(text: str = "a batch failed", **more: Any) -> LogEntry:
+    return LogEntry(AT_S, more.pop("level", logging.WARNING), "batchpool.worker", text, **more)
 
 
 def record(message: object, *args: object, name: str = "batchpool.worker") -> logging.LogRecord:
     return logging.LogRecord(name, logging.WARNING, "a.py", 1, message, args, None)
 
 
-def written(form: Form, said: Entry, most_bytes: int = MOST) -> str:
+def written(form: Form, said: LogEntry, most_bytes: int = MOST) -> str:
     return b"".join(form(ORIGIN, said, most_bytes)).decode()
 
 
@@ -47,7 +47,7 @@ def an_exception() -> Exception:
         return exc
 
 
-def with_exception() -> Entry:
+def with_exception() -> LogEntry:
     failed = record("it failed")
     failed.exc_info = (ValueError, (exc := an_exception()), exc.__traceback__)
     return entry_of(failed)
@@ -129,7 +129,7 @@ def test_a_long_message_is_cut_and_still_parses(text: str, most_bytes: int) -> N
 
 
 def test_the_time_is_exact_at_the_turn_of_a_second() -> None:
-    said = Entry(1795849199.9999999, logging.INFO, "batchpool.worker", "late")
+    said = LogEntry(1795849199.9999999, logging.INFO, "batchpool.worker", "late")
     assert json.loads(written(json_form, said))["time"] == "2026-11-28T07:00:00.000000Z"
 
 
@@ -169,7 +169,7 @@ def test_in_the_journal_every_line_of_a_traceback_has_its_priority() -> None:
 
 
 def test_the_lines_of_another_library_are_indented() -> None:
-    said = Entry(AT_S, logging.ERROR, "uvicorn.error", "bad\nERROR forged")
+    said = LogEntry(AT_S, logging.ERROR, "uvicorn.error", "bad\nERROR forged")
     first, second = written(human_form, said).splitlines()
     assert first.endswith("ERROR uvicorn.error: bad")
     assert second == "    ERROR forged"
@@ -182,7 +182,7 @@ def test_no_text_forges_a_line_or_acts_on_a_terminal(
 ) -> None:
     texts = {"unsaid": {"request_id": value}, "exception": exception}
     for logger in ("batchpool.worker", name):
-        said = Entry(AT_S, logging.ERROR, logger, text, **texts)
+        said = LogEntry(AT_S, logging.ERROR, logger, text, **texts)
         first, *more = written(form, said).removesuffix("\n").split("\n")
         prefix = "<3>" if form is journal_form else ""
         assert first.startswith(prefix)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from batchpool.core.text.log_limits import FIRST, PERIOD_S
-from batchpool.log.formats import Origin, json_form
-from batchpool.log.setup import Stream
-from batchpool.log.sink import Sink
+from batchpool.log.formats import LogOrigin, json_form
+from batchpool.log.setup import LogStream
+from batchpool.log.sink import LogSink
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,9 +48,9 @@ class Log:
         self.sink = SinkDouble()
         self.now_s = 1000.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        origin = Origin("worker", "worker 0 of mlp", 4711)
-        sink = cast(Sink, self.sink)
-        self.stream = Stream(sink, json_form, origin, lambda: self.now_s, self._later)
+        origin = LogOrigin("worker", "worker 0 of mlp", 4711)
+        sink = cast(LogSink, self.sink)
+        self.stream = LogStream(sink, json_form, origin, lambda: self.now_s, self._later)
         self.logger = logging.Logger(name)
         self.logger.addHandler(self.stream)
 

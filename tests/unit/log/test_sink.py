@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.log.sink import Sink, is_journal
+from batchpool.log.sink import LogSink, is_journal
 
 LINE = b"x" * 99 + b"\n"
 
@@ -28,15 +28,15 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def sinking(fd: int) -> Iterator[Sink]:
-    sink = Sink(fd)
+def sinking(fd: int) -> Iterator[LogSink]:
+    sink = LogSink(fd)
     try:
         yield sink
     finally:
         sink.close()
 
 
-def fill(sink: Sink) -> int:
+def fill(sink: LogSink) -> int:
     """Write lines until one is lost, as one must be when nobody reads."""
     return next(count for count in range(1_000_000) if not sink.write([LINE]))
 
@@ -138,7 +138,7 @@ def test_without_the_right_to_open_it_again_a_full_pipe_is_not_tried(
     with pipe() as (reads, writes):
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", refuse)
-            sink = Sink(writes)  # it has nothing of its own to close
+            sink = LogSink(writes)  # it has nothing of its own to close
         count = fill(sink)
         assert drain(reads) == LINE * count
         assert sink.write([LINE])

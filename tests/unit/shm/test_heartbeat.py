@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.layout.segments import pulse_layout
-from batchpool.shm.heartbeat import BATCHER, Pulse, beat_interval_ns, frontend_post
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns, frontend_post
 from batchpool.shm.segment import create
 
 SECOND = 1_000_000_000
 
 
-def pulses(posts: int, *, writable: bool = True) -> tuple[Pulse, Pulse]:
+def pulses(posts: int, *, writable: bool = True) -> tuple[Heartbeats, Heartbeats]:
     """A process's mapping and the supervisor's."""
     fd = create(pulse_layout(posts), sealed=False)
-    both = Pulse(fd, posts), Pulse(fd, posts, writable=writable)
+    both = Heartbeats(fd, posts), Heartbeats(fd, posts, writable=writable)
     os.close(fd)
     return both
 
@@ -51,7 +51,7 @@ def test_the_supervisor_only_reads() -> None:
 def test_a_pulse_of_other_processes_is_refused() -> None:
     fd = create(pulse_layout(2), sealed=False)
     with pytest.raises(ValueError, match="another layout"):
-        Pulse(fd, 3)
+        Heartbeats(fd, 3)
     os.close(fd)
 
 

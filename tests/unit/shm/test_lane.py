@@ -7,14 +7,14 @@ import pytest
 
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
-from batchpool.core.layout.states import Gate, State
+from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.shm.lane import Lane, Origin, lane_of
 from tests.unit.lanes import new_lane, new_records, other_side
 from tests.unit.specs import AFFINE, MIXED
 
 
 def test_both_sides_see_the_same_words() -> None:
-    lane = new_lane(AFFINE, 4, Gate.CLOSED)
+    lane = new_lane(AFFINE, 4, LaneGate.CLOSED)
     theirs = other_side(lane)
     names = [name for name in LANE_WORDS if not name.endswith(("_tail", "_head"))]
     for value, name in enumerate(names, start=2**63):
@@ -22,23 +22,23 @@ def test_both_sides_see_the_same_words() -> None:
     for value, name in enumerate(names, start=2**63):
         assert getattr(theirs, name).get() == value
     assert not lane.gate_is_open()
-    theirs.gate.set(Gate.OPEN)
+    theirs.gate.set(LaneGate.OPEN)
     assert lane.gate_is_open()
 
 
 def test_a_fresh_lane_is_closed_and_all_its_slots_are_free() -> None:
-    lane = new_lane(MIXED, 4, Gate.CLOSED)
+    lane = new_lane(MIXED, 4, LaneGate.CLOSED)
     assert not lane.gate_is_open()
-    assert (lane.state == State.FREE).all()
+    assert (lane.state == SlotState.FREE).all()
     assert lane.sq_consumer().pending() == lane.cq_consumer().pending() == 0
 
 
 def test_columns_come_as_arrays_and_as_scalars() -> None:
     lane = new_lane(AFFINE, 4)
     lane.scalars("deadline_ns")[2] = -5
-    lane.scalars("state")[3] = State.DONE
+    lane.scalars("state")[3] = SlotState.DONE
     assert lane.deadline_ns.tolist() == [0, 0, -5, 0]
-    assert other_side(lane).state.tolist() == [0, 0, 0, State.DONE]
+    assert other_side(lane).state.tolist() == [0, 0, 0, SlotState.DONE]
 
 
 def test_lane_of_a_model() -> None:

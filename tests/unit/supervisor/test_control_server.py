@@ -20,11 +20,11 @@ from batchpool.core.errors import InternalError
 from batchpool.core.metrics.segments import recorder_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.segment import create
-from batchpool.shm.stats.flight_recorder import Recorder
-from batchpool.supervisor.control_server import Desk
+from batchpool.shm.stats.flight_recorder import FlightRecorder
+from batchpool.supervisor.control_server import ControlServer
 from batchpool.supervisor.plan.plan import ModelPlan
-from batchpool.supervisor.resources.client_connection import Attached
-from batchpool.supervisor.resources.lane_table import LaneBook, LaneEntry
+from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
 from tests.unit.meters import new_meters
 from tests.unit.shm.scarcity import no_descriptors, open_files
 from tests.unit.supervisor.plan.test_diff import plan
@@ -38,8 +38,8 @@ class Office:
         self._read_fd = os.open(f"/proc/self/fd/{self.recorder_fd}", os.O_RDONLY)
         self.meters = new_meters(1, "affine")
         self.plan = plan("a", "b", server={"client_slots": 8})
-        self.book = LaneBook(8)
-        holdings = self.holdings = SimpleNamespace(
+        self.book = LaneTable(8)
+        resources = self.resources = SimpleNamespace(
             plan=self.plan,
             board=SimpleNamespace(edition=SimpleNamespace(get=lambda: 7)),
             lanes=self.book,
@@ -48,13 +48,15 @@ class Office:
         )
         self.statuses = 0
         self.more: dict[str, Any] = {}
-        staff = SimpleNamespace(open_lane=self.open_lane)
-        self.desk = Desk(cast(Any, holdings), cast(Any, staff), self._status, cast(Any, None))
+        process_fleet = SimpleNamespace(open_lane=self.open_lane)
+        self.control_server = ControlServer(
+            cast(Any, resources), cast(Any, process_fleet), self._status, cast(Any, None)
+        )
         self.theirs, ours = pair()
         self.theirs.sock.setblocking(False)
-        self.attached = Attached("client", ours, None, -1, bell_fd=os.eventfd(0))
+        self.attached = ClientConnection("client", ours, None, -1, bell_fd=os.eventfd(0))
 
-    def open_lane(self, who: Attached, model: ModelPlan, *, handed: bool) -> LaneEntry:
+    def open_lane(self, who: ClientConnection, model: ModelPlan, *, handed: bool) -> LaneEntry:
         entry = self.book.add(
             model.entry, who.owner, model.client_lane, who.bell_fd, local=True, pinned=False
         )
@@ -70,7 +72,7 @@ class Office:
         return self.theirs.receive()
 
     def tell(self, op: str, **facts: Any) -> None:
-        assert self.desk.handle(self.attached, {"op": op, **facts}, [])
+        assert self.control_server.handle(self.attached, {"op": op, **facts}, [])
 
     def hears_nothing(self) -> bool:
         try:
@@ -101,17 +103,17 @@ def test_the_status_is_answered_at_once_and_made_anew_each_time(office: Office) 
 
 
 def test_the_flight_recorder_is_handed_out_for_reading_only(office: Office) -> None:
-    office.meters.label_seat(0, "affine", 0, "cpu")
-    office.meters.label_seat(1, "affine", 1, "cpu")
-    Recorder(office.recorder_fd).write(0, 1, 5, 9, *range(11))
+    office.meters.label_worker_slot(0, "affine", 0, "cpu")
+    office.meters.label_worker_slot(1, "affine", 1, "cpu")
+    FlightRecorder(office.recorder_fd).write(0, 1, 5, 9, *range(11))
     answer, (fd,) = office.ask("batches")
     try:
         assert answer["models"] == ["affine"]
         assert answer["workers"] == ["worker 0 of affine", "worker 1 of affine"]
-        (entry,) = Recorder(fd, writable=False).last(10)
-        assert (entry.model, entry.seat, entry.process, entry.token) == (0, 1, 5, 9)
+        (entry,) = FlightRecorder(fd, writable=False).last(10)
+        assert (entry.model, entry.worker_slot, entry.process, entry.token) == (0, 1, 5, 9)
         with pytest.raises(PermissionError):
-            Recorder(fd)
+            FlightRecorder(fd)
     finally:
         os.close(fd)
 
@@ -183,18 +185,18 @@ def test_a_client_for_which_there_is_no_descriptor_is_told_so_or_waits(
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     listening.bind(str(tmp_path / "s"))
     listening.listen()
-    office.holdings.control = SimpleNamespace(sock=listening)
-    assert office.desk.accept() is None, "nobody is there"
+    office.resources.control = SimpleNamespace(sock=listening)
+    assert office.control_server.accept() is None, "nobody is there"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(str(tmp_path / "s"))
     session = Session(Channel(sock), "here")
     with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
-        office.desk.accept()
+        office.control_server.accept()
     with no_descriptors(but=2):
-        assert office.desk.accept() is None
+        assert office.control_server.accept() is None
     with pytest.raises(InternalError, match="can take no more clients: too many open files: this"):
         session.ask({"op": "status"})
-    assert office.desk.local == []
+    assert office.control_server.local == []
     session.close()
     listening.close()
 
@@ -203,11 +205,11 @@ def test_who_does_not_attach_is_one_of_few(office: Office, tmp_path: Path) -> No
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     listening.bind(str(tmp_path / "s"))
     listening.listen(100)
-    office.holdings.control = SimpleNamespace(sock=listening)
+    office.resources.control = SimpleNamespace(sock=listening)
     callers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(65)]
     for sock in callers:
         sock.connect(str(tmp_path / "s"))
-    taken = [office.desk.accept() for _ in callers]
+    taken = [office.control_server.accept() for _ in callers]
     assert [who is not None for who in taken] == [True] * 64 + [False]
     assert b"64 connections are open that have not attached" in callers[-1].recv(4096)
     for who in taken:
@@ -218,7 +220,7 @@ def test_who_does_not_attach_is_one_of_few(office: Office, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("model", [["a"], {"a": 1}, None, 7])
-def test_nothing_that_a_client_says_ends_the_desk(office: Office, model: Any) -> None:
+def test_nothing_that_a_client_says_ends_the_control_server(office: Office, model: Any) -> None:
     assert office.ask("lane", model=model)[0]["code"] == "not_found"
     assert office.ask("attach", version=[])[0]["code"] == "invalid_request"
     assert office.ask("drain", on=[1])[0]["code"] == "invalid_request"
@@ -245,7 +247,7 @@ def test_an_answer_may_be_long_but_not_endless(office: Office) -> None:
 def test_the_facts_of_a_model_of_very_many_tensors(office: Office) -> None:
     inputs = tuple(Tensor(f"input_number_{i}", "float32", (4,)) for i in range(3000))
     many = ModelSpec("a", "numpy", inputs, (Tensor("y", "float32"),))
-    office.holdings.plan = plan("a", specs={"a": many})
+    office.resources.plan = plan("a", specs={"a": many})
     answer, _ = office.ask("facts")
     assert ModelSpec.from_wire(answer["models"][0]["spec"]) == many
 
@@ -257,16 +259,16 @@ def test_who_asks_without_end_gets_his_turn_and_no_more(office: Office) -> None:
     answers = []
     while office.statuses < 40:
         before = office.statuses
-        assert office.desk.hear(office.attached)
+        assert office.control_server.hear(office.attached)
         answers.append(office.statuses - before)
     assert max(answers) < 20
-    assert office.desk.hear(office.attached)
+    assert office.control_server.hear(office.attached)
     assert office.statuses == 40
 
 
 def test_who_sends_nonsense_is_told_so(office: Office) -> None:
     office.theirs.sock.send(b"nonsense")
-    assert not office.desk.hear(office.attached)
+    assert not office.control_server.hear(office.attached)
     answer, _ = office.theirs.receive()
     assert (answer["op"], answer["code"]) == ("error", "invalid_request")
 
@@ -289,7 +291,7 @@ def test_the_facts_say_which_edition_they_are(office: Office) -> None:
 def test_a_client_leaves_only_what_is_its_own_and_has_moved(office: Office, moved: bool) -> None:
     own = office.open_lane(office.attached, office.plan.models[0], handed=True)
     other = office.open_lane(
-        Attached("other", office.attached.channel, None, -1, bell_fd=office.attached.bell_fd),
+        ClientConnection("other", office.attached.channel, None, -1, bell_fd=office.attached.bell_fd),
         office.plan.models[0], handed=True,
     )  # fmt: skip
     own.moved, other.moved = moved, True

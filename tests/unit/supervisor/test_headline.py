@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from batchpool.supervisor.fleet.processes import Staff
+from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.headline import headline
-from batchpool.supervisor.resources.resources import Holdings
+from batchpool.supervisor.resources.resources import PoolResources
 
 GPUS = ("0", "GPU-8932f937")
 
@@ -29,7 +29,7 @@ def said(
     claimed: tuple[int, ...] = (),
 ) -> str:
     """The line of a pool whose workers, by turns of its models, are warm or not."""
-    seats = [
+    worker_slots = [
         SimpleNamespace(
             model=i % models,
             ready=ready,
@@ -39,20 +39,22 @@ def said(
         for i, ready in enumerate(warm)
     ]  # fmt: skip
     names = {i: SimpleNamespace(spec=SimpleNamespace(name=f"m{i}")) for i in range(models)}
-    serving = [any(s.ready for s in seats if s.model == i) for i in range(models)]
+    serving = [any(s.ready for s in worker_slots if s.model == i) for i in range(models)]
     board = SimpleNamespace(
         serves=lambda model: serving[model], stalled=SimpleNamespace(get=lambda: stalled)
     )
     lanes = [SimpleNamespace(claimed=lambda n=n: n) for n in claimed]
-    holdings = SimpleNamespace(plan=SimpleNamespace(entries=names), board=board, lanes=lanes)
-    staff = SimpleNamespace(
-        workers=SimpleNamespace(seats=seats),
+    resources = SimpleNamespace(plan=SimpleNamespace(entries=names), board=board, lanes=lanes)
+    process_fleet = SimpleNamespace(
+        workers=SimpleNamespace(worker_slots=worker_slots),
         was_ready=was_ready,
         closed=closed,
         stopping=stopping,
         batcher=object() if batcher else None,
     )
-    return headline(cast(Holdings, holdings), cast(Staff, staff), reload, last_reload)
+    return headline(
+        cast(PoolResources, resources), cast(ProcessFleet, process_fleet), reload, last_reload
+    )
 
 
 @pytest.mark.parametrize(

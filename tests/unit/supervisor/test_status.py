@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from batchpool.core.layout.segments import board_layout, pulse_layout
-from batchpool.shm.heartbeat import BATCHER, Pulse, frontend_post
-from batchpool.shm.pool_state import Board
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
-from batchpool.supervisor.children.child import Child, Post
+from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.status import compose
 from tests.unit.meters import new_meters
 
@@ -26,32 +26,32 @@ class House:
     def __init__(self) -> None:
         self.started_ns = time.monotonic_ns() - 100 * S
         fds = create(board_layout(), sealed=False), create(pulse_layout(2), sealed=False)
-        self.pulse = Pulse(fds[1], 2)
+        self.pulse = Heartbeats(fds[1], 2)
         plan = SimpleNamespace(entries={}, url="http://x", socket="/x")
-        board = Board(fds[0], writable=True)
+        board = PoolStatePage(fds[0], writable=True)
         for fd in fds:
             os.close(fd)
-        self._holdings = SimpleNamespace(
+        self._resources = SimpleNamespace(
             plan=plan, board=board, lanes=(), pulse=self.pulse, meters=new_meters()
         )
         self.batcher = self._child("batcher", 7, "running")
         self.frontend = self._child("frontend", 8, "serving")
-        self.staff = SimpleNamespace(
+        self.process_fleet = SimpleNamespace(
             batcher=self.batcher,
             batcher_post=self.batcher.post,
             frontends=[self.frontend],
             frontend_posts=[self.frontend.post],
             workers=[],
-            watched=lambda: [self.staff.batcher, *self.staff.frontends],
+            watched=lambda: [self.process_fleet.batcher, *self.process_fleet.frontends],
         )
 
     def _child(self, name: str, pid: int, state: str) -> Child:
         process = cast(Any, SimpleNamespace(pid=pid))
-        return Child(name, Post(name), process, cast(Any, None), -1, self.started_ns, state)
+        return Child(name, ProcessSlot(name), process, cast(Any, None), -1, self.started_ns, state)
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        holdings, staff = cast(Any, self._holdings), cast(Any, self.staff)
-        status = compose(holdings, staff, self.started_ns)
+        resources, process_fleet = cast(Any, self._resources), cast(Any, self.process_fleet)
+        status = compose(resources, process_fleet, self.started_ns)
         return {row["name"]: row for row in status["processes"]}
 
 
@@ -86,7 +86,7 @@ def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
     assert str(house.rows()["batcher"]["progress_age_s"]) == "0.0"
     house.frontend.started_ns += 60 * S
     assert house.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"
-    house.staff.batcher = None
+    house.process_fleet.batcher = None
     row = house.rows()["batcher"]
     assert (row["pid"], row["state"], row["progress_age_s"]) == (None, "gone", None)
 

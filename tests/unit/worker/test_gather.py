@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
 from batchpool.shm.lane import Lane
-from batchpool.worker.gather import Part, count_extents, load_input, parts_of, store_output
+from batchpool.worker.gather import BatchPart, count_extents, load_input, parts_of, store_output
 from tests.unit.lanes import new_lane
 from tests.unit.specs import model, rows_of, same, tensors
 
@@ -19,7 +19,7 @@ SLOTS = 8
 MARK: tuple[Any, Any] = (1, b"mark")  # of a number, of bytes
 
 
-def parts(lanes: dict[int, Lane], *rows: tuple[int, int]) -> list[Part]:
+def parts(lanes: dict[int, Lane], *rows: tuple[int, int]) -> list[BatchPart]:
     numbers = np.array([lane for lane, _ in rows], dtype=np.uint32)
     slots = np.array([slot for _, slot in rows], dtype=np.uint32)
     return parts_of(lanes, numbers, slots)

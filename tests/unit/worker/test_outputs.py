@@ -10,7 +10,7 @@ import pytest
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.worker.outputs import Answers, check_answers
+from batchpool.worker.outputs import CheckedOutputs, check_answers
 
 X = Tensor("x", "float32")
 TOKENS = Dim(6, "tokens")
@@ -26,12 +26,14 @@ def spec(*outputs: Tensor) -> ModelSpec:
     return ModelSpec("m", "numpy", (X, Tensor("ids", "int64", (TOKENS,))), outputs)
 
 
-def check(tensor: Tensor, value: Any, n: int = 2, tokens: list[int] | None = None) -> Answers:
+def check(
+    tensor: Tensor, value: Any, n: int = 2, tokens: list[int] | None = None
+) -> CheckedOutputs:
     sizes = {"x": None, "ids": np.array(tokens or [6] * n)[:, np.newaxis]}
     return check_answers(spec(tensor), {"y": value}, n, sizes)
 
 
-def listed(answers: Answers) -> list[Any]:
+def listed(answers: CheckedOutputs) -> list[Any]:
     rows = answers.outputs["y"]
     return [row.tolist() for row in rows] if isinstance(rows, list) else rows.tolist()
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Outcome
+from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
 from batchpool.model import Batch, Model
-from batchpool.worker.backends.cpu import NumpyRunner, TorchRunner
+from batchpool.worker.backends.cpu import NumpyBackend, TorchCpuBackend
 from batchpool.worker.padding import Padding, host_room
 from batchpool.worker.warm_up import warm_up_rows
 from tests.unit.specs import AFFINE, NUMBERS, model, rows_of, same, tensors
@@ -54,7 +54,7 @@ def numpy_bench(
 ) -> tuple[Bench, Picky]:
     picky = Picky(sizes, answer, **options)
     padding = Padding(spec, sizes, default_rows(spec))
-    return Bench(spec, runner=NumpyRunner(picky), padding=padding, max_batch=MOST), picky
+    return Bench(spec, runner=NumpyBackend(picky), padding=padding, max_batch=MOST), picky
 
 
 def affine(batch: Batch) -> Any:
@@ -198,8 +198,8 @@ def test_answers_are_those_without_padding(
 
     picky = Picky(sizes, answer, writable)
     padding = Padding(spec, sizes, warm)
-    padded = Bench(spec, runner=NumpyRunner(picky), padding=padding, max_batch=MOST)
-    plain = Bench(spec, runner=NumpyRunner(Picky(range(MOST + 1), echo)), max_batch=MOST)
+    padded = Bench(spec, runner=NumpyBackend(picky), padding=padding, max_batch=MOST)
+    plain = Bench(spec, runner=NumpyBackend(Picky(range(MOST + 1), echo)), max_batch=MOST)
     for lane, slot in rows:
         for tensor in declared:
             row = draw.draw(rows_of(tensor, 1))
@@ -212,7 +212,7 @@ def test_answers_are_those_without_padding(
             batch = bench.send(*rows)
             bench.run()
             assert bench.statuses(*rows) == [(Status.OK, "")] * len(rows)
-            assert bench.outcome(batch) == Outcome.OK
+            assert bench.outcome(batch) == BatchOutcome.OK
         for lane, slot in rows:
             for tensor in spec.outputs:
                 columns = [bench.lanes[lane].outputs[tensor.name] for bench in (padded, plain)]
@@ -244,7 +244,7 @@ def test_padding_is_the_warm_up_row_cut_to_the_batch() -> None:
         return {"y": np.zeros(batch.n, np.float32)}
 
     padding = Padding(spec, (3,), warm_up_rows(Warm(), spec))
-    bench = Bench(spec, runner=NumpyRunner(Picky((3,), answer)), padding=padding)
+    bench = Bench(spec, runner=NumpyBackend(Picky((3,), answer)), padding=padding)
     lane = bench.lanes[1]
     lane.inputs["text"].store(slice(0, 2), np.array([b"x", b""], dtype=object))
     lane.parameters["k"].values[:2] = 1
@@ -290,7 +290,7 @@ def test_a_padding_row_that_fails_concerns_nobody() -> None:
     batch = bench.send(*ROWS)
     bench.run()
     assert bench.statuses(*ROWS) == [(Status.OK, "")] * 3
-    assert bench.outcome(batch) == Outcome.OK
+    assert bench.outcome(batch) == BatchOutcome.OK
     assert bench.lanes[4].outputs["y"].load(slice(0, 2)).tolist() == [b"ab", b""]
 
 
@@ -309,7 +309,7 @@ def test_a_model_must_answer_the_padding_too() -> None:
     bench.run()
     text = "output 'y' has shape [3, 4]; [8, 4] was expected"
     assert bench.statuses(*ROWS) == [(Status.MODEL_ERROR, text)] * 3
-    assert bench.outcome(batch) == Outcome.FAILED
+    assert bench.outcome(batch) == BatchOutcome.FAILED
 
 
 def test_a_model_that_raises_for_a_padded_batch() -> None:
@@ -320,7 +320,7 @@ def test_a_model_that_raises_for_a_padded_batch() -> None:
     batch = bench.send(*ROWS)
     bench.run()
     assert bench.statuses(*ROWS) == [(Status.MODEL_ERROR, "ValueError: no")] * 3
-    assert bench.outcome(batch) == Outcome.FAILED
+    assert bench.outcome(batch) == BatchOutcome.FAILED
     assert bench.lanes[1].status[0] == Status.OK, "rows of nobody else"
     picky.answer = affine
     bench.member.free(batch)
@@ -349,7 +349,7 @@ def test_padding_is_read_only_unless_the_model_may_write() -> None:
         for _ in range(3):
             batch = bench.send(*ROWS)
             bench.run()
-            assert bench.outcome(batch) == Outcome.OK
+            assert bench.outcome(batch) == BatchOutcome.OK
             assert bench.y(*ROWS) == [[25] * 4, [27] * 4, [81] * 4]
             bench.member.free(batch)
         assert picky.seen == [(8, 3)] * 3
@@ -377,7 +377,7 @@ def test_a_torch_model_gets_copies_of_its_own_types() -> None:
         return found
 
     picky = Picky((8,), answer)
-    runner = TorchRunner(picky, spec)
+    runner = TorchCpuBackend(picky, spec)
     padding = Padding(spec, (8,), default_rows(spec))
     bench = Bench(spec, runner=runner, padding=padding)
     bench.fill(*ROWS)

@@ -10,7 +10,7 @@ import pytest
 from batchpool.core.errors import InvalidRequest, ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.model import Batch, Model
-from batchpool.worker.backends.cpu import NumpyRunner
+from batchpool.worker.backends.cpu import NumpyBackend
 from batchpool.worker.warm_up import warm_up, warm_up_rows
 from tests.unit.specs import model
 
@@ -44,7 +44,7 @@ class Recorder(Model):
 
 
 def calls(recorder: Recorder, *sizes: int) -> list[dict[str, Any]]:
-    warm_up(SPEC, NumpyRunner(recorder), warm_up_rows(recorder, SPEC), sizes)
+    warm_up(SPEC, NumpyBackend(recorder), warm_up_rows(recorder, SPEC), sizes)
     return recorder.calls
 
 
@@ -91,4 +91,4 @@ def test_an_answer_that_fits_no_slot_fails_the_start() -> None:
 
     spec = ModelSpec("m", "numpy", SPEC.inputs, (Tensor("y", "bytes", max_bytes=3),))
     with pytest.raises(ModelError, match="has 4 bytes; at most 3 fit"):
-        warm_up(spec, NumpyRunner(TooLong()), warm_up_rows(TooLong(), spec), (4,))
+        warm_up(spec, NumpyBackend(TooLong()), warm_up_rows(TooLong(), spec), (4,))

@@ -11,7 +11,7 @@ import pytest
 
 from batchpool.core.errors import InvalidRequest, Status
 from batchpool.core.layout.segments import MESSAGE_BYTES
-from batchpool.core.layout.states import Outcome
+from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.spec import Array, Dim, Tensor
 from batchpool.worker.worker import describe_error
 from tests.unit.specs import model
@@ -31,7 +31,7 @@ def test_a_batch_of_two_lanes(raises_in: str) -> None:
     assert bench.run() == 2
     assert bench.y(*ROWS) == [[25] * 4, [27] * 4, [81] * 4]
     assert bench.statuses(*ROWS) == [(Status.OK, "")] * 3
-    assert bench.outcome(batch) == Outcome.OK
+    assert bench.outcome(batch) == BatchOutcome.OK
     assert bench.records.extents[batch.record] == 2
     assert bench.rings == ["worker", "batcher"]
     assert bench.member.outputs_stand(batch)
@@ -221,7 +221,7 @@ def test_what_a_model_raises_fails_its_batch_and_the_worker_goes_on(
     want = text if not isinstance(cause, OSError) else f"FileNotFoundError: {text}"
     assert bench.statuses(*ROWS) == [(Status.MODEL_ERROR, want)] * 3
     small = isinstance(cause, MemoryError)
-    assert bench.outcome(batch) == (Outcome.NO_MEMORY if small else Outcome.FAILED)
+    assert bench.outcome(batch) == (BatchOutcome.NO_MEMORY if small else BatchOutcome.FAILED)
     assert bench.member.finished() == [batch]
     assert bench.lanes[1].status[0] == Status.OK, "rows of nobody else"
     bench.member.free(batch)
@@ -254,7 +254,7 @@ def test_a_wrong_answer_fails_the_batch_before_any_of_it_is_stored(found: Any, t
     batch = bench.send(*ROWS)
     bench.run()
     assert bench.statuses(*ROWS) == [(Status.MODEL_ERROR, text)] * 3
-    assert bench.outcome(batch) == Outcome.FAILED
+    assert bench.outcome(batch) == BatchOutcome.FAILED
     assert bench.y(*ROWS) == [[0] * 4] * 3
 
 
@@ -265,7 +265,7 @@ def test_one_row_that_does_not_fit_fails_alone() -> None:
     bench.run()
     text = "output 'y' of this row has 4 bytes; at most 3 fit"
     assert bench.statuses(*ROWS) == [(0, ""), (Status.MODEL_ERROR, text), (0, "")]
-    assert bench.outcome(batch) == Outcome.OK, "the batch itself is no suspect"
+    assert bench.outcome(batch) == BatchOutcome.OK, "the batch itself is no suspect"
     assert bench.lanes[1].outputs["y"].load(slice(2, 3)).tolist() == [b"ab"]
     assert bench.lanes[4].outputs["y"].load(slice(0, 1)).tolist() == [b"abc"]
 
@@ -279,7 +279,7 @@ def test_a_batch_that_fails_in_flight_leaves_the_other_alone() -> None:
     bench.worker.step()
     bench.runner.infer = affine
     bench.worker.step()
-    assert (bench.outcome(first), bench.outcome(second)) == (Outcome.FAILED, Outcome.OK)
+    assert (bench.outcome(first), bench.outcome(second)) == (BatchOutcome.FAILED, BatchOutcome.OK)
     assert bench.statuses((1, 0), (1, 1)) == [(1, "ValueError: no"), (0, "")]
     assert bench.member.finished() == [first, second]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.batcher.worker import Batch, CrewMember
-from batchpool.core.layout.states import Reason
+from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.queue import FIELDS, I64, Field
 from batchpool.core.tensors.spec import Array, ModelSpec
 from batchpool.shm.lane import Lane
-from batchpool.worker.backends.cpu import HostRunner
+from batchpool.worker.backends.cpu import CpuBackend
 from batchpool.worker.padding import Padding
 from batchpool.worker.worker import Worker
 from tests.unit.lanes import new_lane, new_records, other_side
@@ -21,7 +21,7 @@ from tests.unit.specs import AFFINE
 Infer = Callable[[int, dict[str, Array], dict[str, Array | None]], Any]
 
 
-class FakeRunner(HostRunner):
+class FakeRunner(CpuBackend):
     """Calls `infer` in finish, as a device would; `raises_in` puts it into launch."""
 
     def __init__(self, infer: Infer, depth: int = 1, raises_in: str = "finish") -> None:
@@ -79,15 +79,15 @@ class Bench:
         for number, serial in ((1, 11), (4, 44)):
             self.lanes[number] = new_lane(spec, 8)
             self.worker.add_lane(number, serial, other_side(self.lanes[number]))
-        self.member = CrewMember(0, 0, self.records, lambda: self.rings.append("worker"))
+        self.member = WorkerProxy(0, 0, self.records, lambda: self.rings.append("worker"))
 
-    def send(self, *rows: tuple[int, int]) -> Batch:
+    def send(self, *rows: tuple[int, int]) -> DispatchedBatch:
         """Rows as (lane, slot), in the order of the batcher: by lane, then slot."""
         block: I64 = np.zeros((FIELDS, len(rows)), dtype=np.int64)
         block[Field.LANE] = [lane for lane, _ in rows]
         block[Field.SLOT] = [slot for _, slot in rows]
         block[Field.SEQUENCE] = 1
-        batch = self.member.prepare(block, Reason.FULL, self.now_ns)
+        batch = self.member.prepare(block, DispatchReason.FULL, self.now_ns)
         self.member.publish(batch)
         return batch
 
@@ -103,7 +103,7 @@ class Bench:
             for lane, slot in rows
         ]
 
-    def outcome(self, batch: Batch) -> int:
+    def outcome(self, batch: DispatchedBatch) -> int:
         return int(self.records.outcome[batch.record])
 
     def fill(self, *rows: tuple[int, int]) -> None:

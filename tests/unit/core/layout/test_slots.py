@@ -10,13 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batchpool.core.layout.slots import ACTIVE_NS, Cause, Refusal, SlotMap, bound_of
+from batchpool.core.layout.slots import ACTIVE_NS, Cause, Refusal, SlotAllocator, bound_of
 
 NOW = 77_000_000_000
 A, B, C = 7, 2**32 - 1, 1  # flows
 
 
-def claim(slots: SlotMap, n: int, flow: int = 0, now_ns: int = NOW, priority: int = 0) -> bool:
+def claim(
+    slots: SlotAllocator, n: int, flow: int = 0, now_ns: int = NOW, priority: int = 0
+) -> bool:
     """Claim n rows if they may be claimed."""
     if slots.refusal(n, flow, now_ns, priority) is not None:
         return False
@@ -47,21 +49,21 @@ def test_the_bound_is_the_floor_of_watermark_times_slots(
     slots: int, watermark: float, bound: int
 ) -> None:
     assert bound_of(slots, watermark) == bound
-    assert SlotMap(slots, watermark).bound == bound
+    assert SlotAllocator(slots, watermark).bound == bound
 
 
 def test_exactly_the_bound_is_admitted_and_one_more_is_not() -> None:
-    slots = SlotMap(100)
+    slots = SlotAllocator(100)
     for _ in range(90):
         assert claim(slots, 1)
     assert slots.refusal(1) == Refusal(Cause.LANE, held=90, over=11)
     assert slots.claimed == 90
-    assert SlotMap(100).refusal(90) is None
-    assert SlotMap(100).refusal(91) == Refusal(Cause.LANE, held=0, over=1)
+    assert SlotAllocator(100).refusal(90) is None
+    assert SlotAllocator(100).refusal(91) == Refusal(Cause.LANE, held=0, over=1)
 
 
 def test_after_a_refusal_the_lane_reopens_below_eighty_percent() -> None:
-    slots = SlotMap(100)
+    slots = SlotAllocator(100)
     taken = list(slots.take(90))
     assert slots.refusal(1) is not None
     while slots.claimed > 80:
@@ -79,7 +81,7 @@ def test_after_a_refusal_the_lane_reopens_below_eighty_percent() -> None:
 
 
 def test_without_a_refusal_there_is_no_hysteresis() -> None:
-    slots = SlotMap(100)
+    slots = SlotAllocator(100)
     taken = list(slots.take(90))
     assert not slots.has_room(1), "asking so shuts nothing"
     slots.give_back(taken.pop())
@@ -87,7 +89,7 @@ def test_without_a_refusal_there_is_no_hysteresis() -> None:
 
 
 def test_how_many_rows_must_end_before_a_claim_fits() -> None:
-    slots = SlotMap(100)
+    slots = SlotAllocator(100)
     slots.take(90)
     assert slots.refusal(50) == Refusal(Cause.LANE, 90, 50)  # down to 40
     assert slots.refusal(5) == Refusal(Cause.LANE, 90, 11)  # below 80
@@ -99,7 +101,7 @@ def test_how_many_rows_must_end_before_a_claim_fits() -> None:
 
 @pytest.mark.parametrize("priority", [1, 127])
 def test_a_raised_priority_may_use_the_last_tenth(priority: int) -> None:
-    slots = SlotMap(100)
+    slots = SlotAllocator(100)
     assert claim(slots, 90)
     assert not claim(slots, 1)
     assert slots.shut
@@ -114,14 +116,14 @@ def test_a_raised_priority_may_use_the_last_tenth(priority: int) -> None:
 
 @pytest.mark.parametrize("priority", [0, 128, 255])
 def test_every_other_priority_stays_below_the_watermark(priority: int) -> None:
-    slots = SlotMap(100)
+    slots = SlotAllocator(100)
     assert claim(slots, 90, priority=priority)
     assert not slots.has_room(1, priority)
     assert not claim(slots, 1, priority=priority)
 
 
 def test_a_raised_priority_has_no_more_than_its_share() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     assert claim(slots, 1, B)
     for _ in range(9):
         assert claim(slots, 1, A, priority=1)
@@ -132,14 +134,14 @@ def test_a_raised_priority_has_no_more_than_its_share() -> None:
 
 
 def test_alone_a_flow_may_have_all_up_to_the_watermark() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     for _ in range(18):
         assert claim(slots, 1, A)
     assert slots.refusal(1, A, NOW) == Refusal(Cause.LANE, 18, 3)
 
 
 def test_half_is_a_flows_share_while_another_holds_slots() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     assert claim(slots, 1, B)
     for _ in range(9):
         assert claim(slots, 1, A)
@@ -153,7 +155,7 @@ def test_half_is_a_flows_share_while_another_holds_slots() -> None:
 
 
 def test_a_flow_stays_active_for_a_second_after_it_asked() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     taken = slots.take_one(B)
     assert slots.refusal(1, B, NOW) is None
     slots.give_back(taken, B)
@@ -164,7 +166,7 @@ def test_a_flow_stays_active_for_a_second_after_it_asked() -> None:
 
 def test_a_newcomer_to_a_full_lane_gets_its_part() -> None:
     """Its refusal makes it active, so that what drains is not taken by the one who had it."""
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     for _ in range(18):
         assert claim(slots, 1, A)
     assert not claim(slots, 1, A)
@@ -177,7 +179,7 @@ def test_a_newcomer_to_a_full_lane_gets_its_part() -> None:
 
 
 def test_a_flow_that_holds_nothing_may_claim_one_request_of_any_size() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     assert claim(slots, 2, B)
     assert claim(slots, 16, A)
     assert slots.refusal(1, A, NOW) == Refusal(Cause.SHARE, 16, 8)
@@ -188,7 +190,7 @@ def test_a_flow_that_holds_nothing_may_claim_one_request_of_any_size() -> None:
 
 def test_the_smallest_lanes_have_shares_too() -> None:
     for size in (1, 2, 3):
-        slots = SlotMap(size)
+        slots = SlotAllocator(size)
         assert slots.share == 1
         assert claim(slots, 1, A)
         slots.give_back(0, A)
@@ -196,7 +198,7 @@ def test_the_smallest_lanes_have_shares_too() -> None:
 
 
 def test_a_client_without_flows_has_no_share() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     assert claim(slots, 1, A)
     for _ in range(17):
         assert claim(slots, 1)
@@ -205,7 +207,7 @@ def test_a_client_without_flows_has_no_share() -> None:
 
 
 def test_a_flow_gives_back_what_is_its_own() -> None:
-    slots = SlotMap(20)
+    slots = SlotAllocator(20)
     slots.take(3, A)
     slots.take(2, B)
     slots.give_back_many(range(2), A)
@@ -224,7 +226,7 @@ def test_a_flow_gives_back_what_is_its_own() -> None:
 
 
 def test_rows_that_come_one_after_another_lie_side_by_side() -> None:
-    slots = SlotMap(16, watermark=1.0)
+    slots = SlotAllocator(16, watermark=1.0)
     assert [slots.take_one() for _ in range(4)] == [0, 1, 2, 3]
     assert slots.take(3) == range(4, 7)
     slots.give_back_many([0, 1, 2, 3])
@@ -236,7 +238,7 @@ def test_rows_that_come_one_after_another_lie_side_by_side() -> None:
 
 
 def test_a_run_further_back_is_better_than_scattered_slots() -> None:
-    slots = SlotMap(8, watermark=1.0)
+    slots = SlotAllocator(8, watermark=1.0)
     assert slots.take(8) == range(8)
     for slot in (1, 2, 3, 6):
         slots.give_back(slot)
@@ -247,7 +249,7 @@ def test_a_run_further_back_is_better_than_scattered_slots() -> None:
 
 
 def test_a_slot_is_not_given_back_twice() -> None:
-    slots = SlotMap(8)
+    slots = SlotAllocator(8)
     slots.take(4)
     slots.give_back(2)
     for twice in (2, 5):
@@ -261,7 +263,7 @@ def test_a_slot_is_not_given_back_twice() -> None:
 
 
 def test_more_than_there_is_cannot_be_taken() -> None:
-    slots = SlotMap(2)
+    slots = SlotAllocator(2)
     slots.take(2)
     with pytest.raises(AssertionError):
         slots.take_one()
@@ -272,7 +274,7 @@ class Claims(RuleBasedStateMachine):
 
     @initialize(slots=st.integers(1, 24), watermark=st.sampled_from([0.9, 0.5, 1.0]))
     def start(self, slots: int, watermark: float) -> None:
-        self.map = SlotMap(slots, watermark)
+        self.map = SlotAllocator(slots, watermark)
         self.used: list[int | None] = [None] * slots  # by which flow
         self.asks: list[tuple[int, int]] = []  # (flow, when)
         self.now_ns = NOW

@@ -7,60 +7,60 @@ import pytest
 from batchpool.core.layout.states import (
     MOVES,
     OWNER,
-    Gate,
-    Outcome,
-    Owner,
+    BatchOutcome,
+    DispatchReason,
+    LaneGate,
     PoolState,
-    Reason,
-    State,
+    SlotOwner,
+    SlotState,
 )
 
 LEGAL = {
-    (State.FREE, State.FILLING),  # claim
-    (State.FILLING, State.SUBMITTED),  # submit
-    (State.FILLING, State.FREE),  # abort
-    (State.SUBMITTED, State.QUEUED),  # admit
-    (State.SUBMITTED, State.DONE),  # expired, cancelled, refused
-    (State.QUEUED, State.RUNNING),  # dispatch
-    (State.QUEUED, State.DONE),  # expired, cancelled, lost
-    (State.RUNNING, State.DONE),  # record finished
-    (State.RUNNING, State.QUEUED),  # worker reaped
-    (State.DONE, State.FREE),  # reap
+    (SlotState.FREE, SlotState.FILLING),  # claim
+    (SlotState.FILLING, SlotState.SUBMITTED),  # submit
+    (SlotState.FILLING, SlotState.FREE),  # abort
+    (SlotState.SUBMITTED, SlotState.QUEUED),  # admit
+    (SlotState.SUBMITTED, SlotState.DONE),  # expired, cancelled, refused
+    (SlotState.QUEUED, SlotState.RUNNING),  # dispatch
+    (SlotState.QUEUED, SlotState.DONE),  # expired, cancelled, lost
+    (SlotState.RUNNING, SlotState.DONE),  # record finished
+    (SlotState.RUNNING, SlotState.QUEUED),  # worker reaped
+    (SlotState.DONE, SlotState.FREE),  # reap
 }
 
 
-@pytest.mark.parametrize("old", list(State))
-@pytest.mark.parametrize("new", list(State))
-def test_the_legal_moves_are_these_and_no_others(old: State, new: State) -> None:
+@pytest.mark.parametrize("old", list(SlotState))
+@pytest.mark.parametrize("new", list(SlotState))
+def test_the_legal_moves_are_these_and_no_others(old: SlotState, new: SlotState) -> None:
     assert (new in MOVES[old]) == ((old, new) in LEGAL)
 
 
 def test_a_client_owns_what_it_fills_and_reaps_and_the_batcher_the_rest() -> None:
-    theirs = {state for state, owner in OWNER.items() if owner is Owner.CLIENT}
-    assert theirs == {State.FREE, State.FILLING, State.DONE}
+    theirs = {state for state, owner in OWNER.items() if owner is SlotOwner.CLIENT}
+    assert theirs == {SlotState.FREE, SlotState.FILLING, SlotState.DONE}
 
 
 def test_every_use_of_a_slot_can_end() -> None:
-    reached = {State.FREE}
+    reached = {SlotState.FREE}
     while (more := reached | {n for state in reached for n in MOVES[state]}) != reached:
         reached = more
-    assert reached == set(State)
-    for start in State:
+    assert reached == set(SlotState)
+    for start in SlotState:
         seen = {start}
         while (more := seen | {n for state in seen for n in MOVES[state]}) != seen:
             seen = more
-        assert State.FREE in seen, f"{start.name} never comes back to FREE"
+        assert SlotState.FREE in seen, f"{start.name} never comes back to FREE"
 
 
 def test_only_submitted_and_done_pass_a_slot_on() -> None:
     handovers = {(a, b) for a, moves in MOVES.items() for b in moves if OWNER[a] is not OWNER[b]}
-    assert {b for _, b in handovers} == {State.SUBMITTED, State.DONE}
-    assert (State.FILLING, State.SUBMITTED) in handovers
+    assert {b for _, b in handovers} == {SlotState.SUBMITTED, SlotState.DONE}
+    assert (SlotState.FILLING, SlotState.SUBMITTED) in handovers
 
 
 def test_numbers_in_shared_memory_stay_what_they_are() -> None:
     """These stand in segments that processes of different ages share; zeroed memory is legal."""
-    assert [s.name for s in sorted(State)] == [
+    assert [s.name for s in sorted(SlotState)] == [
         "FREE",
         "FILLING",
         "SUBMITTED",
@@ -68,9 +68,15 @@ def test_numbers_in_shared_memory_stay_what_they_are() -> None:
         "RUNNING",
         "DONE",
     ]
-    assert [int(s) for s in sorted(State)] == list(range(6))
-    assert (Gate.CLOSED, Gate.OPEN, Gate.DRAINING, Gate.BROKEN) == (0, 1, 2, 3)
-    assert (Outcome.NONE, Outcome.OK, Outcome.FAILED) == (0, 1, 2)
-    assert (Reason.FULL, Reason.WAIT, Reason.DEADLINE, Reason.IDLE, Reason.DRAIN) == (1, 2, 3, 4, 5)
+    assert [int(s) for s in sorted(SlotState)] == list(range(6))
+    assert (LaneGate.CLOSED, LaneGate.OPEN, LaneGate.DRAINING, LaneGate.BROKEN) == (0, 1, 2, 3)
+    assert (BatchOutcome.NONE, BatchOutcome.OK, BatchOutcome.FAILED) == (0, 1, 2)
+    assert (
+        DispatchReason.FULL,
+        DispatchReason.WAIT,
+        DispatchReason.DEADLINE,
+        DispatchReason.IDLE,
+        DispatchReason.DRAIN,
+    ) == (1, 2, 3, 4, 5)
     assert PoolState.STARTING == 0
     assert len({int(s) for s in PoolState}) == len(PoolState)

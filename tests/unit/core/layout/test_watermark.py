@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from batchpool.core.layout.slots import SlotMap
+from batchpool.core.layout.slots import SlotAllocator
 
 
 def test_another_watermark_counts_from_then_on_and_takes_nothing_away() -> None:
-    slots = SlotMap(100, 0.9)
+    slots = SlotAllocator(100, 0.9)
     held = list(slots.take(80, 7))
     slots.set_watermark(0.5)
     assert (slots.bound, slots.share) == (50, 25)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from batchpool.core.errors import all_errors
-from batchpool.core.layout.states import Outcome, PoolState, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason, PoolState
 from batchpool.core.metrics.table import (
     ANSWERS,
     BLOCKS,
@@ -79,8 +79,10 @@ def test_every_writer_has_its_block_but_who_writes_no_words() -> None:
 
 def test_cases_are_what_can_happen() -> None:
     assert {code for _, code in ANSWERS} == {"ok", *(kind.code for kind in all_errors())}
-    assert tuple(reason.name.lower() for reason in Reason) == REASONS
-    assert set(OUTCOMES) == {o.name.lower() for o in Outcome if o is not Outcome.NONE} | {"lost"}
+    assert tuple(reason.name.lower() for reason in DispatchReason) == REASONS
+    assert set(OUTCOMES) == {o.name.lower() for o in BatchOutcome if o is not BatchOutcome.NONE} | {
+        "lost"
+    }
     states = {case[0] for case in metric_of("pool_state").cases}
     assert states == {state.name.lower() for state in PoolState}
 

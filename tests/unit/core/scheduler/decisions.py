@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, Worker, cap_of, decide
-from batchpool.core.scheduler.estimators import BatchTime, Traffic
+from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, cap_of, decide
+from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.queue import I64, Field
 from tests.unit.core.scheduler.queued import MS, rows_of
 
@@ -24,9 +24,9 @@ Choice = TypeVar("Choice")
 
 def time_of(
     base_ns: float, row_ns: float, spread: float = 1.25, sizes: tuple[int, ...] = ()
-) -> BatchTime:
+) -> ServiceTime:
     """Well-known times."""
-    time = BatchTime(sizes)
+    time = ServiceTime(sizes)
     time.base_ns, time.row_ns, time.batches = base_ns, row_ns, 20
     time.spread = time.tail = spread
     return time
@@ -39,10 +39,10 @@ def traffic_of(
     came_ns: int = NOW,
     echo_ns: int | None = None,
     done_ns: int | None = None,
-) -> Traffic:
+) -> ArrivalEstimator:
     """Arrivals that have long been alike, the last of them at came_ns; if a batch was answered
     since, at done_ns. Not to be changed."""
-    traffic = Traffic()
+    traffic = ArrivalEstimator()
     for back in range(99, -1, -1):
         if echo_ns is not None:
             traffic.finished(came_ns - back * gap_ns - echo_ns)
@@ -53,7 +53,7 @@ def traffic_of(
 
 
 def worth_until_ns(
-    traffic: Traffic, n: int, time: BatchTime, workers: int = 1, most: int = 64
+    traffic: ArrivalEstimator, n: int, time: ServiceTime, workers: int = 1, most: int = 64
 ) -> int:
     """The tests' one way to the rule."""
     return traffic.worth_until_ns(n, time, workers, most)
@@ -78,9 +78,9 @@ def places(dispatch: Dispatch, n: int) -> list[int]:
 @dataclass(frozen=True)
 class Case:
     queue: I64
-    workers: list[Worker]
+    workers: list[WorkerView]
     limits: Limits
-    traffic: Traffic | None = None
+    traffic: ArrivalEstimator | None = None
     now: int = NOW
 
     def decide(self) -> Decision:
@@ -118,16 +118,16 @@ def _rows(raw: bytes, near: bool, longest_ms: int) -> I64:
     )
 
 
-def _time(choices: _Choices, sizes: tuple[int, ...]) -> BatchTime | None:
+def _time(choices: _Choices, sizes: tuple[int, ...]) -> ServiceTime | None:
     known = choices.of([True, True, True, False])
     if not known:
-        return choices.of([None, BatchTime()])
+        return choices.of([None, ServiceTime()])
     base_ms = choices.of([5, 20, 0, 1])
     row_ms = choices.of([0.1, 0, 1]) if base_ms else 1
     return time_of(base_ms * MS, row_ms * MS, choices.of([1.02, 1.25, 2.0]), sizes)
 
 
-def _traffic(choices: _Choices) -> Traffic | None:
+def _traffic(choices: _Choices) -> ArrivalEstimator | None:
     if choices.of([False] * 5 + [True]):
         return None
     gap_ns = choices.of([MS // 10, 1, MS, 3 * MS, 10**9])
@@ -136,7 +136,7 @@ def _traffic(choices: _Choices) -> Traffic | None:
     return traffic_of(gap_ns, choices.of([1, 3, 8]), came_ns, echo_ns, done_ns)
 
 
-def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[Worker]:
+def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[WorkerView]:
     masked = choices.of([False, True])
     one_time, workers = _time(choices, limits.sizes), []
     numbers = choices.of([[0], [0, 1], [], [3, 1], [0, 1, 2], [9, 4, 7]])
@@ -148,7 +148,7 @@ def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[Worker]:
         may = None if lanes is None or not masked else mask(*lanes)
         since = NOW - choices.of([5, 200]) * MS
         closed, since = choices.of([(False, 0)] * 6 + [(True, 0), (True, since)])
-        workers.append(Worker(number, in_flight, may, time, free_at, closed, since))
+        workers.append(WorkerView(number, in_flight, may, time, free_at, closed, since))
     return workers
 
 
@@ -211,12 +211,12 @@ class Outcome:
     def word(self, field: int, p: int) -> int:
         return int(self.case.queue[field, p])
 
-    def may_run(self, worker: Worker, among: Sequence[int]) -> list[int]:
+    def may_run(self, worker: WorkerView, among: Sequence[int]) -> list[int]:
         if worker.lanes is None:
             return list(among)
         return [p for p in among if worker.lanes[self.word(Field.LANE, p)]]
 
-    def groups(self, worker: Worker, among: Sequence[int]) -> list[list[int]]:
+    def groups(self, worker: WorkerView, among: Sequence[int]) -> list[list[int]]:
         """The rows that may ride together on a worker, by bucket."""
         found: dict[int, list[int]] = {}
         for p in self.may_run(worker, among):
@@ -224,13 +224,13 @@ class Outcome:
             found.setdefault(bucket, []).append(p)
         return list(found.values())
 
-    def cap(self, worker: Worker) -> int:
+    def cap(self, worker: WorkerView) -> int:
         return cap_of(worker.time, self.limits)
 
-    def known(self, worker: Worker) -> BatchTime | None:
+    def known(self, worker: WorkerView) -> ServiceTime | None:
         return worker.time if worker.time is not None and worker.time.known else None
 
-    def room(self, worker: Worker) -> int:
+    def room(self, worker: WorkerView) -> int:
         """How many full batches it may have in flight at least."""
         return 1 if worker.time is not None and not worker.time.known else self.limits.depth
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import Limits
 from tests.unit.core.scheduler.decisions import time_of
 from tests.unit.core.scheduler.queued import MS
@@ -17,7 +17,7 @@ def target_of(within_ms: float) -> int:
     return math.ceil(within_ms * MS / WITHIN)
 
 
-def two_ns(time: BatchTime, n: int) -> float:
+def two_ns(time: ServiceTime, n: int) -> float:
     """Two batches, one of them a slow one."""
     return time.mean_ns(n) + time.high_ns(n)
 

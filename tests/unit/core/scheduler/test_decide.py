@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
-from batchpool.core.layout.states import Reason
-from batchpool.core.scheduler.decide import NEVER_NS, Limits, Worker
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.layout.states import DispatchReason
+from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import Field
 from tests.unit.core.scheduler.decisions import (
     LANES,
@@ -27,7 +27,7 @@ from tests.unit.core.scheduler.queued import MS, rows_of
 often = settings(max_examples=100, deadline=None)
 
 
-def longest_wait_ns(o: Outcome, worker: Worker) -> float:
+def longest_wait_ns(o: Outcome, worker: WorkerView) -> float:
     """The policy's limit of a row's wait for company on a worker that is idle."""
     limits, traffic, time = o.limits, o.case.traffic, o.known(worker)
     if limits.draining:
@@ -143,18 +143,20 @@ def test_every_batch_says_why_it_left(o: Outcome) -> None:
         gone |= set(rows)
         assert rows == mine[: o.cap(worker)]
         waited_ns = o.case.now - min(o.word(Field.SUBMIT_NS, p) for p in mine)
-        assert (dispatch.reason is Reason.FULL) == (len(mine) >= o.cap(worker))
-        if dispatch.reason is Reason.FULL:
+        assert (dispatch.reason is DispatchReason.FULL) == (len(mine) >= o.cap(worker))
+        if dispatch.reason is DispatchReason.FULL:
             continue
-        assert (dispatch.reason is Reason.DRAIN) == limits.draining
-        if dispatch.reason is Reason.DEADLINE:
+        assert (dispatch.reason is DispatchReason.DRAIN) == limits.draining
+        if dispatch.reason is DispatchReason.DEADLINE:
             time = o.known(worker)
             assert time is not None
             runs_ns = int(time.high_ns(limits.padded(len(mine))))
             first_ns = min(o.word(Field.DEADLINE_NS, p) for p in mine)
             assert o.case.now >= first_ns - runs_ns
         elif not limits.draining and not limits.adaptive:
-            assert dispatch.reason is (Reason.WAIT if limits.max_wait_ns else Reason.IDLE)
+            assert dispatch.reason is (
+                DispatchReason.WAIT if limits.max_wait_ns else DispatchReason.IDLE
+            )
             assert waited_ns >= limits.max_wait_ns
 
 
@@ -246,19 +248,19 @@ def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: O
 def test_nothing_stands_behind_a_batch_of_which_nobody_knows_how_long_it_takes() -> None:
     """The first one of a worker may hang, and another worker is free sooner, whoever that is."""
     queue, limits = waiting([NOW] * 8), Limits(4, 0)
-    times = (BatchTime(), time_of(MS, 0))
+    times = (ServiceTime(), time_of(MS, 0))
     for mine, others in zip(times, reversed(times), strict=True):
-        crew = [Worker(0, 1, None, mine, NOW), Worker(1, 1, None, others, NOW + 30 * MS)]
+        crew = [WorkerView(0, 1, None, mine, NOW), WorkerView(1, 1, None, others, NOW + 30 * MS)]
         known = 0 if mine.known else 1
         o = Outcome(Case(queue, crew, limits))
         assert [(d.worker, rows) for d, rows in o.batches][:1] == [(known, [0, 1, 2, 3])]
         assert o.load[1 - known] == 1
-    idle = Outcome(Case(queue, [Worker(0, 0, None, BatchTime(), NOW)], limits))
+    idle = Outcome(Case(queue, [WorkerView(0, 0, None, ServiceTime(), NOW)], limits))
     assert [rows for _, rows in idle.batches] == [[0, 1, 2, 3]]
 
 
 def test_an_empty_queue_wakes_nobody() -> None:
-    decision = Case(rows_of(0), [Worker(0, 0)], Limits(4, 0)).decide()
+    decision = Case(rows_of(0), [WorkerView(0, 0)], Limits(4, 0)).decide()
     assert decision.dispatch == ()
     assert (decision.expire.tolist(), decision.refuse.tolist()) == ([], [])
     assert decision.wake_at_ns == NEVER_NS

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.estimators import ServiceTime
 from tests.unit.core.scheduler.queued import MS
 
 often = settings(max_examples=100, deadline=None)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-def taught(batches: Sequence[tuple[int, float]]) -> BatchTime:
-    time = BatchTime()
+def taught(batches: Sequence[tuple[int, float]]) -> ServiceTime:
+    time = ServiceTime()
     for n, ns in batches:
         time.took(n, ns)
     return time
@@ -29,7 +29,7 @@ def line(n: int) -> float:
 
 
 def test_nothing_is_known_before_the_first_batch() -> None:
-    time = BatchTime()
+    time = ServiceTime()
     assert (time.known, time.mean_ns(5)) == (False, 0)
     time.took(1, 7 * MS)
     assert (time.known, time.mean_ns(1)) == (True, pytest.approx(7 * MS))
@@ -55,7 +55,7 @@ def test_times_on_a_line_are_learnt_exactly_at_once(
 @given(st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 1e10)), min_size=1, max_size=40))
 def test_neither_part_of_a_time_is_ever_below_zero(batches: list[tuple[int, float]]) -> None:
     """And an outlier counts as four times its average at most."""
-    time = BatchTime()
+    time = ServiceTime()
     for n, ns in batches:
         time.took(n, ns)
         assert time.base_ns >= 0
@@ -132,7 +132,7 @@ def test_sizes_of_one_class_say_nothing_of_the_slope() -> None:
     """They share an average: one point, whatever the rounding of its arithmetic."""
     rng = random.Random(0)
     for _ in range(1000):
-        time = BatchTime()
+        time = ServiceTime()
         for _ in range(15):
             time.took(rng.randint(5, 7), rng.uniform(0.9, 1.1) * MS)
             assert time.row_ns == 0
@@ -140,7 +140,7 @@ def test_sizes_of_one_class_say_nothing_of_the_slope() -> None:
 
 
 def test_where_an_engine_takes_certain_sizes_all_rows_take_the_time_of_the_next() -> None:
-    time = BatchTime((4, 16, 64))
+    time = ServiceTime((4, 16, 64))
     for n in (1, 3, 4, 5, 10, 16, 17, 40, 64) * 4:
         time.took(n, line(next(size for size in (4, 16, 64) if size >= n)))
     assert time.mean_ns(1) == time.mean_ns(4) == pytest.approx(line(4))
@@ -161,7 +161,7 @@ NOISES: dict[str, Callable[[random.Random], float]] = {
 def test_the_spread_is_the_99th_percentile(kind: str) -> None:
     rng = random.Random(11)
     noises = [NOISES[kind](rng) for _ in range(6000)]
-    time, spreads, kept = BatchTime(), [], 0
+    time, spreads, kept = ServiceTime(), [], 0
     for at, noise in enumerate(noises):
         n = rng.choice(SIZES)
         if at >= 1000:
@@ -192,7 +192,7 @@ def test_the_spread_waits_for_times_to_compare_with() -> None:
 # -- rare times -----------------------------------------------------------------------------
 
 
-def slow_every(nth: int, batches: int, times: float = 3.0) -> BatchTime:
+def slow_every(nth: int, batches: int, times: float = 3.0) -> ServiceTime:
     return taught([(8, line(8) * (times if i % nth == nth - 1 else 1)) for i in range(batches)])
 
 

@@ -14,7 +14,7 @@ from batchpool.core.scheduler.fair_order import (
     DEFAULT,
     HIGHEST,
     LOWEST,
-    Turns,
+    FairOrder,
     first_key,
     priority_of,
 )
@@ -318,7 +318,7 @@ def test_a_flow_is_not_charged_for_turns_its_aged_rows_left() -> None:
 
 @given(st.integers(HIGHEST, LOWEST), st.integers(1, 50))
 def test_a_key_is_a_priority_and_then_a_turn(priority: int, n: int) -> None:
-    turns = Turns()
+    turns = FairOrder()
     first = [turns.give(priority, 1, np.full(n, NEVER))[0] for _ in range(3)]
     assert [key - first[0] for key in first] == [0, n, 2 * n]
     before, after = first_key(np.array([priority, priority + 1])).tolist()
@@ -329,7 +329,7 @@ def test_a_key_is_a_priority_and_then_a_turn(priority: int, n: int) -> None:
 
 def test_give_says_whether_a_deadline_is_earlier_than_one_before_it() -> None:
     def in_order(*groups: list[int]) -> list[bool]:
-        turns = Turns()
+        turns = FairOrder()
         return [turns.give(5, 1, np.array(group))[1] for group in groups]
 
     assert in_order([7], [7], [8], [7]) == [True, True, True, False]
@@ -340,7 +340,7 @@ def test_give_says_whether_a_deadline_is_earlier_than_one_before_it() -> None:
     assert in_order([3], [9, 4, 5], [8]) == [True, False, False]
 
 
-def held(turns: Turns) -> int:
+def held(turns: FairOrder) -> int:
     return sum(len(table) for table in vars(turns).values() if isinstance(table, dict))
 
 

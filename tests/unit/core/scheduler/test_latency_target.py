@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import Limits, Worker, cap_of
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.decide import Limits, WorkerView, cap_of
+from batchpool.core.scheduler.estimators import ServiceTime
 from tests.unit.core.scheduler.decisions import NOW, Case, Outcome, time_of, traffic_of, waiting
 from tests.unit.core.scheduler.queued import MS
 from tests.unit.core.scheduler.targets import TARGET, TIME, WITHIN, target_of, two_ns
@@ -27,13 +27,13 @@ times = st.builds(
 )
 
 
-def needed_ns(time: BatchTime, n: int) -> float:
+def needed_ns(time: ServiceTime, n: int) -> float:
     """The least target that two of n rows keep: usual ones with time for the way besides, or one
     of them a slow one."""
     return max(2 * time.mean_ns(n) / WITHIN, two_ns(time, n))
 
 
-def worth_running(time: BatchTime, most: int) -> int:
+def worth_running(time: ServiceTime, most: int) -> int:
     """So many rows take a quarter of the fixed cost."""
     return min(most, max(1, int(time.base_ns / time.row_ns / 4)))
 
@@ -41,7 +41,7 @@ def worth_running(time: BatchTime, most: int) -> int:
 @often
 @given(times, st.integers(1, 200), st.integers(1, 300))
 def test_two_batches_one_after_the_other_keep_the_target(
-    time: BatchTime, most: int, target_ms: int
+    time: ServiceTime, most: int, target_ms: int
 ) -> None:
     """As large as that allows; where lone rows do not keep it, as large as is worth running."""
     limits = Limits(most, 0, target_ns=target_ms * MS)
@@ -63,7 +63,7 @@ def test_two_batches_one_after_the_other_keep_the_target(
 @often
 @given(times, st.sets(st.integers(1, 100), min_size=1, max_size=5), st.integers(1, 300))
 def test_where_sizes_are_given_it_is_one_of_them(
-    time: BatchTime, given_sizes: set[int], target_ms: int
+    time: ServiceTime, given_sizes: set[int], target_ms: int
 ) -> None:
     sizes = tuple(sorted(given_sizes))
     limits = Limits(sizes[-1], 0, target_ns=target_ms * MS, sizes=sizes)
@@ -97,8 +97,8 @@ def test_of_an_engine_of_which_one_time_is_known_the_largest_size_is_taken(
     assert cap_of(time_of(5 * MS, 0, sizes=sizes), limits) == 64
 
 
-@pytest.mark.parametrize("time", [None, BatchTime()])
-def test_unknown_times_bound_nothing(time: BatchTime | None) -> None:
+@pytest.mark.parametrize("time", [None, ServiceTime()])
+def test_unknown_times_bound_nothing(time: ServiceTime | None) -> None:
     assert cap_of(time, TARGET) == 8
 
 
@@ -112,7 +112,7 @@ def test_where_smaller_batches_are_not_faster_they_stay_large() -> None:
 
 def test_a_batch_of_the_cap_is_full() -> None:
     """(90 / 2 - 20) / 4 = 6.25 rows."""
-    worker = Worker(0, 0, None, time_of(20 * MS, 4 * MS), NOW)
+    worker = WorkerView(0, 0, None, time_of(20 * MS, 4 * MS), NOW)
     o = Outcome(Case(waiting([NOW] * 6), [worker], replace(TARGET, max_wait_ns=50 * MS)))
     assert [(d.reason.name, rows) for d, rows in o.batches] == [("FULL", [0, 1, 2, 3, 4, 5])]
 
@@ -121,7 +121,7 @@ def test_a_wait_leaves_time_for_the_batch() -> None:
     """Three rows and one that may come take (20 + 4) x 1.25 = 30 ms of the 90 ms."""
     limits = Limits(64, 80 * MS, adaptive=True, max_wait_peak_ns=80 * MS, target_ns=target_of(90))
     traffic = traffic_of(MS, came_ns=NOW + 59 * MS)
-    worker = Worker(0, 0, None, TIME, NOW)
+    worker = WorkerView(0, 0, None, TIME, NOW)
     case = Case(waiting([NOW] * 3), [worker], limits, traffic)
     early = Outcome(replace(case, now=NOW + 60 * MS - 1))
     assert (early.batches, early.decision.wake_at_ns) == ([], NOW + 60 * MS)
@@ -134,7 +134,7 @@ def test_a_wait_leaves_time_for_the_batch_as_it_is_padded() -> None:
         30, 130 * MS, adaptive=True, target_ns=target_of(135), sizes=(2, 30), max_wait_peak_ns=0
     )
     traffic = traffic_of(MS, came_ns=NOW + 72 * MS)
-    worker = Worker(0, 0, None, time_of(20 * MS, 1 * MS, sizes=(2, 30)), NOW)
+    worker = WorkerView(0, 0, None, time_of(20 * MS, 1 * MS, sizes=(2, 30)), NOW)
     case = Case(waiting([NOW] * 3), [worker], limits, traffic, now=NOW + 72 * MS)
     leaves_ns = NOW + 72 * MS + MS // 2
     assert Outcome(case).decision.wake_at_ns == leaves_ns

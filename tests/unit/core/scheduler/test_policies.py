@@ -9,8 +9,8 @@ import pytest
 
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.layout.segments import RECORDS
-from batchpool.core.scheduler.decide import AHEAD, NEVER_NS, Limits, Worker
-from batchpool.core.scheduler.estimators import _GAPS, BatchTime, Traffic
+from batchpool.core.scheduler.decide import AHEAD, NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.estimators import _GAPS, ArrivalEstimator, ServiceTime
 from tests.unit.core.scheduler.decisions import (
     FAR,
     LANES,
@@ -27,18 +27,18 @@ from tests.unit.core.scheduler.queued import MS
 
 FOUR = Limits(max_batch=4, max_wait_ns=5000 * MS)
 ADAPTIVE = Limits(max_batch=4, max_wait_ns=10 * MS, adaptive=True, max_wait_peak_ns=100 * MS)
-IDLE = [Worker(0, 0)]
-BUSY = [Worker(0, 1)]
+IDLE = [WorkerView(0, 0)]
+BUSY = [WorkerView(0, 1)]
 SLOW = time_of(40 * MS, 1 * MS, spread=1.5)
 DENSE = traffic_of(MS // 10)
 
 
 def outcome(
     submit: Sequence[int],
-    workers: list[Worker],
+    workers: list[WorkerView],
     limits: Limits = FOUR,
     now: int = NOW,
-    traffic: Traffic | None = None,
+    traffic: ArrivalEstimator | None = None,
     **words: Sequence[int] | int,
 ) -> Outcome:
     return Outcome(Case(waiting(submit, **words), workers, limits, traffic, now))
@@ -96,7 +96,7 @@ def test_a_partial_batch_starts_at_exactly_max_wait_from_submission() -> None:
 
 def test_fixed_is_exact_whatever_is_known() -> None:
     """Traffic and other workers change nothing."""
-    crew = [Worker(number, 0, None, SLOW) for number in range(3)]
+    crew = [WorkerView(number, 0, None, SLOW) for number in range(3)]
     for traffic in (None, DENSE, traffic_of(10**9)):
         assert sent(outcome([NOW], crew, now=NOW + 5000 * MS - 1, traffic=traffic)) == []
         at_limit = outcome([NOW], crew, now=NOW + 5000 * MS, traffic=traffic)
@@ -116,7 +116,7 @@ def test_the_wait_counts_while_the_only_worker_is_busy() -> None:
 
 
 def test_with_a_second_idle_worker_it_is_the_idle_one_that_runs() -> None:
-    both = [Worker(0, 1), Worker(1, 0)]
+    both = [WorkerView(0, 1), WorkerView(1, 0)]
     assert sent(outcome([NOW], both, now=NOW + 5000 * MS)) == [(1, "WAIT", [0])]
     assert sent(outcome([NOW] * 4, both)) == [(1, "FULL", [0, 1, 2, 3])]
 
@@ -127,7 +127,7 @@ def test_a_full_batch_may_queue_behind_the_one_that_runs_up_to_the_depth() -> No
         (0, "FULL", [0, 1, 2, 3]),
         (0, "FULL", [4, 5, 6, 7]),
     ]
-    assert sent(outcome([NOW] * 4, [Worker(0, 2)], limits)) == []
+    assert sent(outcome([NOW] * 4, [WorkerView(0, 2)], limits)) == []
     assert sent(outcome([NOW] * 4, BUSY, replace(FOUR, depth=1))) == []
 
 
@@ -136,10 +136,10 @@ def test_full_batches_that_are_short_may_wait_at_the_worker(ms: float, room: int
     """It would stand idle for longer than it runs until the next one is there."""
     time = time_of(ms * MS, 0)
     for in_flight in range(6):
-        worker = Worker(0, in_flight, None, time)
+        worker = WorkerView(0, in_flight, None, time)
         found = sent(outcome([NOW] * 4, [worker], replace(FOUR, depth=2)))
         assert found == ([(0, "FULL", [0, 1, 2, 3])] if in_flight < room else [])
-    assert sent(outcome([NOW] * 3, [Worker(0, 1, None, time)], replace(FOUR, depth=2))) == []
+    assert sent(outcome([NOW] * 3, [WorkerView(0, 1, None, time)], replace(FOUR, depth=2))) == []
 
 
 def test_a_worker_has_records_for_all_that_it_may_be_sent() -> None:
@@ -147,7 +147,7 @@ def test_a_worker_has_records_for_all_that_it_may_be_sent() -> None:
 
 
 def test_batches_go_round_the_workers() -> None:
-    o = outcome([NOW] * 13, [Worker(5, 0), Worker(2, 0)])
+    o = outcome([NOW] * 13, [WorkerView(5, 0), WorkerView(2, 0)])
     assert sent(o) == [
         (2, "FULL", [0, 1, 2, 3]),
         (5, "FULL", [4, 5, 6, 7]),
@@ -157,7 +157,7 @@ def test_batches_go_round_the_workers() -> None:
 
 
 def test_of_two_that_are_as_busy_it_is_the_one_that_is_free_first() -> None:
-    crew = [Worker(0, 1, None, SLOW, NOW + 90 * MS), Worker(1, 1, None, SLOW, NOW + 9 * MS)]
+    crew = [WorkerView(0, 1, None, SLOW, NOW + 90 * MS), WorkerView(1, 1, None, SLOW, NOW + 9 * MS)]
     assert sent(outcome([NOW] * 4, crew)) == [(1, "FULL", [0, 1, 2, 3])]
 
 
@@ -169,7 +169,7 @@ def test_no_wait_means_at_once_when_idle_and_company_while_busy() -> None:
 
 @pytest.mark.parametrize("limits", [FOUR, ADAPTIVE])
 def test_draining_lets_a_partial_batch_go(limits: Limits) -> None:
-    limits, crew = replace(limits, draining=True), [Worker(0, 0, None, SLOW)]
+    limits, crew = replace(limits, draining=True), [WorkerView(0, 0, None, SLOW)]
     assert sent(outcome([NOW], crew, limits, traffic=DENSE)) == [(0, "DRAIN", [0])]
     assert sent(outcome([NOW] * 4, crew, limits, traffic=DENSE)) == [(0, "FULL", [0, 1, 2, 3])]
 
@@ -196,9 +196,11 @@ def test_expiry_needs_no_worker_and_wakes_in_time() -> None:
 @pytest.mark.parametrize(
     ("limits", "traffic"), [(FOUR, None), (replace(ADAPTIVE, max_wait_ns=500 * MS), DENSE)]
 )
-def test_a_deadline_leaves_just_the_time_to_run(limits: Limits, traffic: Traffic | None) -> None:
+def test_a_deadline_leaves_just_the_time_to_run(
+    limits: Limits, traffic: ArrivalEstimator | None
+) -> None:
     """Two rows take (40 + 2) x 1.5 = 63 ms in 99 of 100 times."""
-    crew = [Worker(0, 0, None, SLOW)]
+    crew = [WorkerView(0, 0, None, SLOW)]
     words = {"deadline": [FAR, NOW + 70 * MS]}
     early = outcome([NOW] * 2, crew, limits, NOW + 7 * MS - 1, traffic, **words)
     assert (sent(early), early.decision.wake_at_ns) == ([], NOW + 7 * MS)
@@ -208,21 +210,21 @@ def test_a_deadline_leaves_just_the_time_to_run(limits: Limits, traffic: Traffic
 
 def test_the_time_to_run_is_that_of_the_padded_batch() -> None:
     """Two rows are run as four: (40 + 4) x 1.5 = 66 ms."""
-    limits, crew = replace(FOUR, max_batch=8, sizes=(1, 4, 8)), [Worker(0, 0, None, SLOW)]
+    limits, crew = replace(FOUR, max_batch=8, sizes=(1, 4, 8)), [WorkerView(0, 0, None, SLOW)]
     o = outcome([NOW] * 2, crew, limits, deadline=NOW + 70 * MS)
     assert (sent(o), o.decision.wake_at_ns) == ([], NOW + 4 * MS)
 
 
 def test_a_deadline_is_no_reason_where_the_wait_ends_first() -> None:
-    crew = [Worker(0, 0, None, SLOW)]
+    crew = [WorkerView(0, 0, None, SLOW)]
     limits = replace(FOUR, max_wait_ns=7 * MS)
     o = outcome([NOW] * 2, crew, limits, NOW + 7 * MS, deadline=NOW + 70 * MS)
     assert sent(o) == [(0, "WAIT", [0, 1])]
 
 
 def test_a_worker_of_unknown_times_waits_up_to_the_limit() -> None:
-    for time in (None, BatchTime()):
-        o = outcome([NOW], [Worker(0, 0, None, time)], deadline=NOW + 1)
+    for time in (None, ServiceTime()):
+        o = outcome([NOW], [WorkerView(0, 0, None, time)], deadline=NOW + 1)
         assert (sent(o), o.decision.wake_at_ns) == ([], NOW + 1)
 
 
@@ -234,8 +236,8 @@ def adaptive(
     *,
     now: int = NOW,
     limits: Limits = ADAPTIVE,
-    traffic: Traffic | None = DENSE,
-    crew: Sequence[Worker] = (Worker(0, 0, None, SLOW),),
+    traffic: ArrivalEstimator | None = DENSE,
+    crew: Sequence[WorkerView] = (WorkerView(0, 0, None, SLOW),),
 ) -> Outcome:
     return outcome(submit, list(crew), limits, now, traffic)
 
@@ -269,7 +271,7 @@ def test_no_longer_than_max_wait_and_in_a_flood_than_its_peak(flood: bool, most_
 def test_a_flood_is_measured_against_all_workers() -> None:
     limits = Limits(64, 4 * MS, adaptive=True, max_wait_peak_ns=6 * MS)
     traffic = traffic_of(32 * MS // 10)
-    crew = [Worker(0, 0, None, SLOW), Worker(1, 1, None, SLOW, NOW + 900 * MS)]
+    crew = [WorkerView(0, 0, None, SLOW), WorkerView(1, 1, None, SLOW, NOW + 900 * MS)]
     assert adaptive([NOW], limits=limits, traffic=traffic, crew=crew).decision.wake_at_ns == (
         NOW + 4 * MS
     )
@@ -284,21 +286,24 @@ def test_a_lone_request_on_an_idle_system_leaves_at_once() -> None:
     assert sent(adaptive([NOW], traffic=traffic_of(10**9))) == [(0, "IDLE", [0])]
 
 
-@pytest.mark.parametrize("time", [None, BatchTime(), time_of(0, 1 * MS)])
-def test_where_nothing_is_known_or_nothing_saved_nobody_waits(time: BatchTime | None) -> None:
-    assert sent(adaptive([NOW], crew=[Worker(0, 0, None, time)])) == [(0, "IDLE", [0])]
+@pytest.mark.parametrize("time", [None, ServiceTime(), time_of(0, 1 * MS)])
+def test_where_nothing_is_known_or_nothing_saved_nobody_waits(time: ServiceTime | None) -> None:
+    assert sent(adaptive([NOW], crew=[WorkerView(0, 0, None, time)])) == [(0, "IDLE", [0])]
 
 
 def test_where_nothing_is_known_of_the_traffic_nobody_waits() -> None:
     assert sent(adaptive([NOW], traffic=None)) == [(0, "IDLE", [0])]
-    assert sent(adaptive([NOW], traffic=Traffic())) == [(0, "IDLE", [0])]
+    assert sent(adaptive([NOW], traffic=ArrivalEstimator())) == [(0, "IDLE", [0])]
 
 
 @pytest.mark.parametrize("busy", [0, 1])
 def test_of_several_workers_each_gets_batches_that_keep_up(busy: int) -> None:
     """Two of them, a row every ms and 1.3 times that to have time left: 6.5 rows in 10 ms."""
     limits, traffic = replace(ADAPTIVE, max_batch=64, max_wait_ns=500 * MS), traffic_of(MS)
-    crew = [Worker(0, 0, None, time_of(10 * MS, 0)), Worker(1, busy, None, time_of(10 * MS, 0))]
+    crew = [
+        WorkerView(0, 0, None, time_of(10 * MS, 0)),
+        WorkerView(1, busy, None, time_of(10 * MS, 0)),
+    ]
     o = adaptive([NOW] * 6, limits=limits, traffic=traffic, crew=crew)
     until_ns = NOW + int(_GAPS * traffic.gap_ns)
     assert (sent(o), o.decision.wake_at_ns) == ([], until_ns)
@@ -312,10 +317,10 @@ def test_of_several_workers_each_gets_batches_that_keep_up(busy: int) -> None:
 
 @pytest.mark.parametrize("limits", [FOUR, ADAPTIVE])
 def test_a_closed_worker_gets_nothing_and_counts_for_none(limits: Limits) -> None:
-    closed = Worker(0, 0, None, SLOW, NOW, closed=True)
+    closed = WorkerView(0, 0, None, SLOW, NOW, closed=True)
     o = outcome([NOW] * 9, [closed], limits)
     assert (sent(o), o.decision.wake_at_ns) == ([], FAR)
-    both = outcome([NOW] * 9, [closed, Worker(1, 0, None, SLOW)], limits)
+    both = outcome([NOW] * 9, [closed, WorkerView(1, 0, None, SLOW)], limits)
     assert [worker for worker, _, _ in sent(both)] == [1, 1]
 
 
@@ -323,7 +328,7 @@ def test_a_closed_worker_gets_nothing_and_counts_for_none(limits: Limits) -> Non
 @pytest.mark.parametrize("gap_ns", [MS // 10, 10**9])
 def test_the_numbers_of_workers_make_no_difference(able: int, unable: int, gap_ns: int) -> None:
     """Also where an idle one has not mapped the lane of the row."""
-    crew = [Worker(able, 0, mask(*range(LANES)), SLOW), Worker(unable, 0, mask(2), SLOW)]
+    crew = [WorkerView(able, 0, mask(*range(LANES)), SLOW), WorkerView(unable, 0, mask(2), SLOW)]
     o = adaptive([NOW], crew=crew, traffic=traffic_of(gap_ns))
     assert sent(o) == ([(able, "IDLE", [0])] if gap_ns == 10**9 else [])
 
@@ -337,9 +342,9 @@ def test_a_full_batch_waits_for_nobody() -> None:
 
 def test_a_worker_that_lacks_a_lane_gets_the_rows_of_the_others() -> None:
     submit, lane = [NOW - 5000 * MS] * 4, [0, 1, 0, 2]
-    only_two = Worker(0, 0, mask(2))
+    only_two = WorkerView(0, 0, mask(2))
     assert sent(outcome(submit, [only_two], lane=lane)) == [(0, "WAIT", [3])]
-    everything = outcome(submit, [only_two, Worker(1, 0)], lane=lane)
+    everything = outcome(submit, [only_two, WorkerView(1, 0)], lane=lane)
     assert sent(everything) == [(0, "WAIT", [3]), (1, "WAIT", [0, 1, 2])]
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import NEVER_NS, Limits, Worker, cap_of
-from batchpool.core.scheduler.estimators import BatchTime
+from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView, cap_of
+from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.latency_target import allowed_ns
 from batchpool.core.scheduler.queue import Field
 from tests.unit.core.scheduler.decisions import (
@@ -32,14 +32,14 @@ often = settings(max_examples=100, deadline=None)
 
 def refused(
     submit: Sequence[int],
-    workers: Sequence[Worker] = (Worker(0, 0, None, TIME, NOW),),
+    workers: Sequence[WorkerView] = (WorkerView(0, 0, None, TIME, NOW),),
     limits: Limits = TARGET,
     deadline: Sequence[int] | int = FAR,
 ) -> list[int]:
     return Outcome(Case(waiting(submit, deadline), list(workers), limits)).refused
 
 
-def free_at_ns(worker: Worker, now_ns: int) -> int:
+def free_at_ns(worker: WorkerView, now_ns: int) -> int:
     """An overdue one takes as long again as it has taken."""
     since_ns = worker.overdue_since_ns
     again_ns = now_ns + (now_ns - since_ns) if since_ns else 0
@@ -71,9 +71,9 @@ def really_late(case: Case) -> set[int]:
     return late
 
 
-@pytest.mark.parametrize("time", [None, BatchTime()])
-def test_unknown_times_refuse_nobody(time: BatchTime | None) -> None:
-    assert refused([NOW - 95 * MS] * 99, [Worker(0, 0, None, time, NOW)]) == []
+@pytest.mark.parametrize("time", [None, ServiceTime()])
+def test_unknown_times_refuse_nobody(time: ServiceTime | None) -> None:
+    assert refused([NOW - 95 * MS] * 99, [WorkerView(0, 0, None, time, NOW)]) == []
 
 
 def is_known(o: Outcome) -> bool:
@@ -127,7 +127,7 @@ def test_refusing_again_at_once_refuses_nobody_else(o: Outcome) -> None:
 def test_an_idle_pool_refuses_nobody_for_the_target(slow: int, workers: int) -> None:
     """Even where it cannot keep it."""
     time = time_of([20, 44, 60, 400][slow] * MS, 1 * MS)
-    crew = [Worker(number, 0, None, time, NOW) for number in range(workers)]
+    crew = [WorkerView(number, 0, None, time, NOW) for number in range(workers)]
     n = cap_of(time, TARGET) * workers
     assert refused([NOW] * n, crew) == []
 
@@ -135,7 +135,7 @@ def test_an_idle_pool_refuses_nobody_for_the_target(slow: int, workers: int) -> 
 def test_who_stands_behind_too_many_is_refused_and_no_one_before() -> None:
     """Batches of eight end at 35, 63 and 91 ms at the latest; they have 90."""
     assert refused([NOW] * 30) == list(range(16, 30))
-    two = [Worker(number, 0, None, TIME, NOW) for number in range(2)]
+    two = [WorkerView(number, 0, None, TIME, NOW) for number in range(2)]
     assert refused([NOW] * 40, two) == list(range(32, 40))
 
 
@@ -148,20 +148,20 @@ def test_room_is_left_for_the_rare_slow_batch_but_two_batches_may_always_be_stoo
     assert allowed_ns(time, replace(TARGET, target_ns=200 * MS)) == pytest.approx(151 * MS)
     assert allowed_ns(time, replace(TARGET, target_ns=110 * MS)) == pytest.approx(63 * MS)
     assert allowed_ns(time, replace(TARGET, target_ns=1000 * MS)) == pytest.approx(850 * MS)
-    worker = Worker(0, 0, None, time, NOW)
+    worker = WorkerView(0, 0, None, time, NOW)
     limits = replace(TARGET, target_ns=110 * MS)
     assert refused([NOW] * 40, [worker], limits) == list(range(16, 40))
-    late = Worker(0, 1, None, time, NOW + 29 * MS)
+    late = WorkerView(0, 1, None, time, NOW + 29 * MS)
     assert refused([NOW] * 8, [late], limits) == list(range(8))
-    assert refused([NOW] * 8, [Worker(0, 1, None, TIME, NOW + 29 * MS)], limits) == []
+    assert refused([NOW] * 8, [WorkerView(0, 1, None, TIME, NOW + 29 * MS)], limits) == []
 
 
 def test_a_worker_that_cannot_keep_the_target_gives_nobody_more_time() -> None:
     """Beside one that can; if none can, the faster one's two batches count."""
     lame, lamer = time_of(400 * MS, 1 * MS), time_of(900 * MS, 1 * MS)
-    crew = [Worker(0, 0, None, TIME, NOW), Worker(1, 1, None, lame, NOW + 100 * MS)]
+    crew = [WorkerView(0, 0, None, TIME, NOW), WorkerView(1, 1, None, lame, NOW + 100 * MS)]
     assert refused([NOW - 60 * MS] * 8, crew) == list(range(8))
-    crew = [Worker(0, 1, None, lamer, NOW + 4000 * MS), Worker(1, 0, None, lame, NOW)]
+    crew = [WorkerView(0, 1, None, lamer, NOW + 4000 * MS), WorkerView(1, 0, None, lame, NOW)]
     assert refused([NOW - 500 * MS] * 8, crew) == list(range(8))
     assert refused([NOW - 400 * MS] * 8, crew) == []
 
@@ -169,7 +169,7 @@ def test_a_worker_that_cannot_keep_the_target_gives_nobody_more_time() -> None:
 @pytest.mark.parametrize(("later_ns", "late"), [(0, []), (1, [0])])
 def test_to_the_nanosecond(later_ns: int, late: list[int]) -> None:
     """Eight rows that a worker begins with in 55 ms are answered in 90 ms."""
-    worker = Worker(0, 1, None, TIME, NOW + 55 * MS)
+    worker = WorkerView(0, 1, None, TIME, NOW + 55 * MS)
     submit = [NOW - later_ns, *[NOW] * 7]
     assert refused(submit, [worker]) == late
     deadlines = [NOW + 90 * MS - later_ns, *[FAR] * 7]
@@ -184,25 +184,25 @@ def test_a_short_deadline_is_measured_by_the_batch_it_gets() -> None:
 
 def test_a_worker_that_is_free_early_takes_more_batches() -> None:
     """The second one is busy for long: the first runs three batches meanwhile."""
-    crew = [Worker(0, 0, None, TIME, NOW), Worker(1, 1, None, TIME, NOW + 100 * MS)]
+    crew = [WorkerView(0, 0, None, TIME, NOW), WorkerView(1, 1, None, TIME, NOW + 100 * MS)]
     limits = replace(TARGET, target_ns=target_of(108))
     assert refused([NOW] * 24, crew, limits) == []
 
 
 def test_an_idle_worker_of_unknown_times_is_worth_a_try() -> None:
-    crew = [Worker(0, 1, None, TIME, NOW + 100 * MS), Worker(1, 0)]
+    crew = [WorkerView(0, 1, None, TIME, NOW + 100 * MS), WorkerView(1, 0)]
     o = Outcome(Case(waiting([NOW] * 2), crew, TARGET))
     assert (o.refused, [(d.worker, rows) for d, rows in o.batches]) == ([], [(1, [0, 1])])
 
 
 def test_a_worker_of_unknown_times_is_taken_for_as_fast_as_another() -> None:
     """It answers eight rows in 35 ms and eight more in 63 ms."""
-    crew = [Worker(0, 1, None, TIME, NOW + 100 * MS), Worker(1, 0)]
+    crew = [WorkerView(0, 1, None, TIME, NOW + 100 * MS), WorkerView(1, 0)]
     assert refused([NOW] * 40, crew) == list(range(16, 40))
 
 
 def test_a_worker_that_should_be_free_already_is_so_now_at_the_earliest() -> None:
-    worker = Worker(0, 1, None, TIME, NOW - 50 * MS)
+    worker = WorkerView(0, 1, None, TIME, NOW - 50 * MS)
     assert refused([NOW - 60 * MS] * 8, [worker]) == list(range(8))
 
 
@@ -211,9 +211,9 @@ def test_behind_the_only_worker_that_is_overdue_nobody_is_let_in_who_would_be_la
     overdue_ms: int,
 ) -> None:
     """It is expected to take as long again: of that, and 35 ms for eight rows, they have 90."""
-    worker = Worker(0, 1, None, TIME, NOW, closed=True, overdue_since_ns=NOW - overdue_ms * MS)
+    worker = WorkerView(0, 1, None, TIME, NOW, closed=True, overdue_since_ns=NOW - overdue_ms * MS)
     assert refused([NOW] * 8, [worker]) == ([] if overdue_ms == 40 else [*range(8)])
-    other = Worker(1, 0, None, TIME, NOW)
+    other = WorkerView(1, 0, None, TIME, NOW)
     assert refused([NOW] * 16, [worker, other]) == []
     assert refused([NOW] * 40, [worker, other]) == [*range(16 + 8 * (overdue_ms == 40), 40)]
 
@@ -221,7 +221,7 @@ def test_behind_the_only_worker_that_is_overdue_nobody_is_let_in_who_would_be_la
 def test_behind_a_worker_that_is_overdue_each_row_is_refused_as_soon_as_it_is_known() -> None:
     """50 ms late, so 100 from its begin; a lone row has 3.75 ms to spare then in 153.75. That
     passes twice as fast as time."""
-    worker = Worker(0, 1, None, TIME, NOW, closed=True, overdue_since_ns=NOW - 50 * MS)
+    worker = WorkerView(0, 1, None, TIME, NOW, closed=True, overdue_since_ns=NOW - 50 * MS)
     limits = replace(TARGET, target_ns=target_of(80))
     told = refusals(Case(waiting([NOW]), [worker], limits))
     assert told == [(3750 * MS // 2000 + 1, [0])]
@@ -229,7 +229,7 @@ def test_behind_a_worker_that_is_overdue_each_row_is_refused_as_soon_as_it_is_kn
 
 def test_a_worker_that_gets_nothing_now_counts_for_what_it_will_do() -> None:
     """As one that runs suspects: free in 20 ms, it answers one batch in time and no two."""
-    worker = Worker(0, 1, None, TIME, NOW + 20 * MS, closed=True)
+    worker = WorkerView(0, 1, None, TIME, NOW + 20 * MS, closed=True)
     o = Outcome(Case(waiting([NOW] * 20), [worker], TARGET))
     assert (o.sent, o.refused) == ([], [*range(16, 20)])
 
@@ -243,7 +243,7 @@ def test_those_who_are_refused_hold_no_place() -> None:
 def test_the_late_are_not_refused_but_expire() -> None:
     o = Outcome(Case(waiting([NOW - 95 * MS] * 2, [NOW, FAR]), [], TARGET))
     assert (o.expired, o.refused) == ([0], [])
-    worker = Worker(0, 0, None, TIME, NOW)
+    worker = WorkerView(0, 0, None, TIME, NOW)
     o = Outcome(Case(waiting([NOW - 95 * MS] * 2, [NOW, FAR]), [worker], TARGET))
     assert (o.expired, o.refused) == ([0], [1])
 
@@ -282,7 +282,7 @@ def refusals(case: Case) -> list[tuple[int, list[int]]]:
 def test_who_is_late_by_the_time_alone_is_refused_at_that_moment() -> None:
     """A worker that should be free in 10 ms is not. Two of seven rows should have begun by
     90 - 27 x 1.25 ms, the other five one ms later by 25 x 1.25 ms before 91."""
-    worker = Worker(0, 1, None, TIME, NOW + 10 * MS)
+    worker = WorkerView(0, 1, None, TIME, NOW + 10 * MS)
     case = Case(waiting([NOW, NOW, *[NOW + MS] * 5]), [worker], TARGET)
     assert Outcome(case).decision.wake_at_ns == NOW + 5625 * MS // 100 + 1
     assert refusals(case) == [
@@ -293,7 +293,7 @@ def test_who_is_late_by_the_time_alone_is_refused_at_that_moment() -> None:
 
 def test_rows_of_several_workers_are_refused_each_in_time() -> None:
     """One of the two should be free now, the other in 20 ms; neither ever is."""
-    crew = [Worker(0, 2, None, TIME, NOW), Worker(1, 2, None, TIME, NOW + 20 * MS)]
+    crew = [WorkerView(0, 2, None, TIME, NOW), WorkerView(1, 2, None, TIME, NOW + 20 * MS)]
     case = Case(waiting([*[NOW - 30 * MS] * 8, *[NOW - 20 * MS] * 8]), crew, TARGET)
     assert refusals(case) == [
         (25 * MS + 1, [*range(8)]),
@@ -343,7 +343,7 @@ def test_a_batch_that_another_worker_takes_instead_is_refused_in_time_too() -> N
     in 7 ms; when neither is free by then, it stands behind a batch of either. Of it, the oldest
     row is due first: alone on the other worker, 4 + 1.02 ms later."""
     time = time_of(0, MS, 1.02)
-    crew = [Worker(0, 1, None, time, NOW + 7 * MS), Worker(1, 1, None, time, NOW)]
+    crew = [WorkerView(0, 1, None, time, NOW + 7 * MS), WorkerView(1, 1, None, time, NOW)]
     limits = replace(TARGET, max_batch=4, depth=1, target_ns=40 * MS)
     case = Case(waiting([*[NOW] * 10, NOW - 4 * MS]), crew, limits)
     told, exact_ns = refusals(case), [2498 * MS // 100, 2796 * MS // 100, 2992 * MS // 100]

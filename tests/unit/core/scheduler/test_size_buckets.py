@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import Limits, Worker
+from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.queue import Field
-from batchpool.core.scheduler.size_buckets import Buckets
+from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.core.scheduler.decisions import FAR, NOW, Case, Outcome, mask, waiting
 from tests.unit.core.scheduler.queued import MS, names
@@ -26,7 +26,7 @@ def spec_of(*most: int) -> ModelSpec:
 
 
 def buckets_of(spec: ModelSpec, sizes: Sequence[Sequence[int]]) -> list[int]:
-    found = Buckets(spec).of(np.array(sizes, dtype=np.uint32))
+    found = SizeBuckets(spec).of(np.array(sizes, dtype=np.uint32))
     return [int(bucket) for bucket in np.broadcast_to(found, len(sizes))]
 
 
@@ -96,7 +96,7 @@ def test_several_dynamic_dimensions_of_one_input_count_each() -> None:
 
 def test_small_and_fixed_models_have_one_bucket() -> None:
     for most, many in (((), False), ((16,), False), ((16, 3), False), ((17,), True)):
-        assert Buckets(spec_of(*most)).many is many
+        assert SizeBuckets(spec_of(*most)).many is many
     assert buckets_of(spec_of(16, 3), [[1, 1], [16, 3], [99, 99]]) == [0, 0, 0]
     assert buckets_of(spec_of(), [[], []]) == [0, 0]
 
@@ -114,7 +114,7 @@ def batches(
     bucket: Sequence[int], in_flight: int = 0, limits: Limits = LIMITS, waited_ms: int = 0
 ) -> list[tuple[str, list[int]]]:
     rows = waiting([NOW - waited_ms * MS] * len(bucket), bucket=bucket)
-    o = Outcome(Case(rows, [Worker(0, in_flight)], limits))
+    o = Outcome(Case(rows, [WorkerView(0, in_flight)], limits))
     return [(d.reason.name, sent) for d, sent in o.batches]
 
 
@@ -136,15 +136,15 @@ def test_the_first_in_the_order_goes_first_where_both_are_due() -> None:
 
 def test_a_bucket_that_is_due_goes_before_one_that_is_not() -> None:
     rows = waiting([NOW, NOW - 50 * MS, NOW], bucket=[1, 2, 1])
-    o = Outcome(Case(rows, [Worker(0, 0)], LIMITS))
+    o = Outcome(Case(rows, [WorkerView(0, 0)], LIMITS))
     assert [(d.reason.name, sent) for d, sent in o.batches] == [("WAIT", [1])]
 
 
 def test_it_wakes_for_the_bucket_that_is_due_first() -> None:
     rows = waiting([NOW, NOW - 20 * MS, NOW - 30 * MS], bucket=[1, 2, 3])
-    o = Outcome(Case(rows, [Worker(0, 0)], LIMITS))
+    o = Outcome(Case(rows, [WorkerView(0, 0)], LIMITS))
     assert (o.batches, o.decision.wake_at_ns) == ([], NOW + 20 * MS)
-    busy = Outcome(Case(rows, [Worker(0, 1)], LIMITS))
+    busy = Outcome(Case(rows, [WorkerView(0, 1)], LIMITS))
     assert (busy.batches, busy.decision.wake_at_ns) == ([], FAR)
 
 
@@ -155,7 +155,7 @@ def test_a_model_without_buckets_does_not_look_at_them() -> None:
 def test_buckets_and_lanes() -> None:
     """Full is what this worker may run of one bucket."""
     rows = waiting([NOW] * 9, bucket=[1] * 8 + [2], lane=[0, 1] * 4 + [0])
-    o = Outcome(Case(rows, [Worker(0, 0, mask(0)), Worker(1, 0, mask(1, 2))], LIMITS))
+    o = Outcome(Case(rows, [WorkerView(0, 0, mask(0)), WorkerView(1, 0, mask(1, 2))], LIMITS))
     assert [(d.worker, sent) for d, sent in o.batches] == [(0, [0, 2, 4, 6]), (1, [1, 3, 5, 7])]
 
 

@@ -11,15 +11,23 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.estimators import _GAPS, _SLACK, BatchTime, Traffic, patience_ns
+from batchpool.core.scheduler.estimators import (
+    _GAPS,
+    _SLACK,
+    ArrivalEstimator,
+    ServiceTime,
+    patience_ns,
+)
 from tests.unit.core.scheduler.decisions import time_of, traffic_of, worth_until_ns
 from tests.unit.core.scheduler.queued import MS
 
 often = settings(max_examples=200, deadline=None)
 
 
-def steady(gap_ns: int, rows: int, times: int, traffic: Traffic | None = None) -> Traffic:
-    traffic = traffic or Traffic()
+def steady(
+    gap_ns: int, rows: int, times: int, traffic: ArrivalEstimator | None = None
+) -> ArrivalEstimator:
+    traffic = traffic or ArrivalEstimator()
     start = (traffic.last_ns or 10**15) + gap_ns
     for at in range(start, start + times * gap_ns, gap_ns):
         traffic.arrived(rows, at)
@@ -27,8 +35,8 @@ def steady(gap_ns: int, rows: int, times: int, traffic: Traffic | None = None) -
 
 
 def test_before_anybody_came_nobody_is_expected() -> None:
-    assert Traffic().gap_ns >= 1e9
-    assert patience_ns(1, time_of(100 * MS, 0), Traffic()) == 0
+    assert ArrivalEstimator().gap_ns >= 1e9
+    assert patience_ns(1, time_of(100 * MS, 0), ArrivalEstimator()) == 0
 
 
 @pytest.mark.parametrize(("gap_ns", "rows"), [(MS, 1), (20 * MS, 7), (10_000, 64)])
@@ -42,7 +50,7 @@ def test_constant_gaps(gap_ns: int, rows: int) -> None:
 def test_gaps_of_random_arrivals() -> None:
     """Of a Poisson stream the gap is its mean."""
     rng = random.Random(5)
-    traffic, now, gaps, rates = Traffic(), 10**15, [], []
+    traffic, now, gaps, rates = ArrivalEstimator(), 10**15, [], []
     for at in range(6000):
         now += round(rng.expovariate(1) * MS)
         traffic.arrived(2, now)
@@ -98,7 +106,7 @@ def test_a_lone_row_waits_for_no_more_than_the_silence_before_it_justifies(
 ) -> None:
     """Whatever came before (rows so often, 10^k ns apart; 0 rows: a batch was answered): never
     longer than the fixed cost of a batch, and not at all after a silence of eight times that."""
-    time, traffic, now = time_of(1000 * base_us, 1000 * row_us), Traffic(), 10**15
+    time, traffic, now = time_of(1000 * base_us, 1000 * row_us), ArrivalEstimator(), 10**15
     for n, decade, times in history:
         for _ in range(times):
             now += 10**decade
@@ -125,7 +133,7 @@ def test_more_rows_per_arrival_show_after_a_few() -> None:
 def test_averages_are_finite_and_positive_whatever_the_clock_does(
     arrivals: list[tuple[int, int]],
 ) -> None:
-    traffic, now = Traffic(), 10**15
+    traffic, now = ArrivalEstimator(), 10**15
     for n, gap_ns in arrivals:
         now += gap_ns
         traffic.arrived(n, now)
@@ -138,7 +146,7 @@ def test_averages_are_finite_and_positive_whatever_the_clock_does(
 # -- the rule -------------------------------------------------------------------------------
 
 
-def waiting_ns(n: int, k: int, gap_ns: float, time: BatchTime, *, together: bool) -> float:
+def waiting_ns(n: int, k: int, gap_ns: float, time: ServiceTime, *, together: bool) -> float:
     """The sum of all rows' times to their answer, from now: n are here, k come after the gap."""
     if together:
         return (n + k) * (gap_ns + time.mean_ns(n + k)) - k * gap_ns
@@ -259,7 +267,9 @@ def test_with_several_workers_a_silence_is_no_longer_than_company_can_save() -> 
 # -- callers that send again ----------------------------------------------------------------
 
 
-def cycles(traffic: Traffic, offsets_ns: Sequence[int], times: int, cycle_ns: int = 20 * MS) -> int:
+def cycles(
+    traffic: ArrivalEstimator, offsets_ns: Sequence[int], times: int, cycle_ns: int = 20 * MS
+) -> int:
     """So many batches, each answered and followed by these; returns when the last one was."""
     done_ns = (traffic.last_ns or 10**15) + cycle_ns
     for _ in range(times):
@@ -276,7 +286,7 @@ SAVES = time_of(MS, MS)  # something for an echo, nothing for a lone row
 
 def test_the_rest_of_those_who_send_again_is_waited_for() -> None:
     """Up to four times as long as they take on average; where all have come, no more."""
-    traffic = Traffic()
+    traffic = ArrivalEstimator()
     done_ns = cycles(traffic, [MS // 10, MS // 5, MS * 3 // 10], 30, cycle_ns=1000 * MS)
     assert worth_until_ns(traffic, 1, SAVES) > done_ns + MS * 3 // 10
     traffic.arrived(1, done_ns + MS // 10)
@@ -288,7 +298,7 @@ def test_the_rest_of_those_who_send_again_is_waited_for() -> None:
 
 
 def test_an_echo_is_not_waited_for_longer_than_that_saves() -> None:
-    traffic = Traffic()
+    traffic = ArrivalEstimator()
     done_ns = cycles(traffic, [4 * MS, 8 * MS], 60, cycle_ns=1000 * MS)
     traffic.arrived(1, done_ns + 4 * MS)
     assert worth_until_ns(traffic, 1, time_of(30 * MS, 0)) > done_ns + 8 * MS
@@ -301,7 +311,7 @@ def test_who_is_left_behind_waits_for_the_first_of_several_workers(
 ) -> None:
     """At most 12 ms are waited, by one row that misses another: worth it where the next worker
     is free later than that."""
-    traffic = Traffic()
+    traffic = ArrivalEstimator()
     done_ns = cycles(traffic, [2 * MS, 4 * MS], 60, cycle_ns=1000 * MS)
     traffic.arrived(1, done_ns + 2 * MS)
     until_ns = worth_until_ns(traffic, 1, time_of(base_ms * MS, 0), workers)
@@ -312,7 +322,7 @@ def test_who_is_left_behind_waits_for_the_first_of_several_workers(
 
 
 def test_who_comes_all_the_time_is_no_echo() -> None:
-    traffic = Traffic()
+    traffic = ArrivalEstimator()
     done_ns = cycles(traffic, [i * MS for i in range(1, 20)], 60)
     traffic.arrived(1, done_ns + MS)
     assert worth_until_ns(traffic, 1, time_of(900 * MS, 900 * MS)) == 0
@@ -320,7 +330,7 @@ def test_who_comes_all_the_time_is_no_echo() -> None:
 
 def test_an_echo_is_as_late_as_its_rows_are() -> None:
     """Ten after 0.1 ms and two after 0.2 ms: 0.117 ms on average."""
-    traffic, done_ns = Traffic(), 10**15
+    traffic, done_ns = ArrivalEstimator(), 10**15
     for _ in range(30):
         traffic.finished(done_ns)
         traffic.arrived(10, done_ns + MS // 10)
@@ -334,7 +344,7 @@ def test_an_echo_is_as_late_as_its_rows_are() -> None:
 
 def test_who_came_late_once_is_not_left_behind() -> None:
     """Nor are those who come in greater numbers; who stays away is forgotten."""
-    traffic = Traffic()
+    traffic = ArrivalEstimator()
     for usual, now in ((2, 1), (1, 4)):
         cycles(traffic, [MS // 10] * usual, 30, cycle_ns=1000 * MS)
         done_ns = cycles(traffic, [MS // 10] * now, 1, cycle_ns=1000 * MS)

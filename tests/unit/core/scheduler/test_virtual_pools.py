@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.layout.states import Reason
+from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import I64
 from tests.unit.core.scheduler.queued import MS, names
@@ -62,7 +62,7 @@ def test_a_lone_row_in_a_quiet_pool_leaves_at_once_whatever_came_before(
         lone += pool.send(0, flow=i % flows)
     pool.run(100 * MS)
     assert pool.waited_ms(lone) == pytest.approx([5.05] * len(lone))
-    assert {run.reason for run in pool.runs[-len(lone) :]} == {Reason.IDLE}
+    assert {run.reason for run in pool.runs[-len(lone) :]} == {DispatchReason.IDLE}
 
 
 def test_waiting_pays() -> None:
@@ -142,7 +142,11 @@ def test_every_row_is_run_once_and_in_batches_that_fit(
     assert max(sizes(pool), default=0) <= 8
     assert sorted(pool.done_ns) == called
     assert sum(sizes(pool)) == len(called)
-    assert {run.reason for run in pool.runs} <= {Reason.FULL, Reason.WAIT, Reason.IDLE}
+    assert {run.reason for run in pool.runs} <= {
+        DispatchReason.FULL,
+        DispatchReason.WAIT,
+        DispatchReason.IDLE,
+    }
 
 
 def fifo_waits_ms(sends: list[tuple[int, int]], batch_ns: int, most: int) -> list[float]:

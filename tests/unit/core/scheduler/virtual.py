@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batchpool.core.layout.states import Reason
-from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, Worker, decide
-from batchpool.core.scheduler.estimators import BatchTime, Traffic
+from batchpool.core.layout.states import DispatchReason
+from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, WorkerView, decide
+from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.queue import I64, Queue
 from tests.unit.core.scheduler.queued import MS, names, rows_of
 
@@ -21,7 +21,7 @@ class Run:
     """A batch that ran: when it was sent, began and was done."""
 
     rows: I64
-    reason: Reason
+    reason: DispatchReason
     sent_ns: int
     began_ns: int
     done_ns: int
@@ -32,7 +32,7 @@ class VirtualWorker:
     """batches: under way, the oldest first."""
 
     number: int
-    time: BatchTime = field(default_factory=BatchTime)
+    time: ServiceTime = field(default_factory=ServiceTime)
     free_at_ns: int = 0
     batches: list[Run] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class VirtualPool:
         self.answered = answered
         self.now_ns = 10**15
         self.queue = Queue()
-        self.traffic = Traffic()
+        self.traffic = ArrivalEstimator()
         self.workers = [VirtualWorker(number) for number in range(workers)]
         self.runs: list[Run] = []
         self.expired: list[int] = []
@@ -108,7 +108,7 @@ class VirtualPool:
             self.traffic.arrived(rows.shape[1], self.now_ns)
         self.queue.age(self.now_ns)
         seen = [
-            Worker(w.number, len(w.batches), None, w.time, max(self.now_ns, w.free_at_ns))
+            WorkerView(w.number, len(w.batches), None, w.time, max(self.now_ns, w.free_at_ns))
             for w in self.workers
         ]
         decision = decide(self.now_ns, self.queue.view(), seen, self.limits, self.traffic)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.core.text.log_limits import FIRST, PERIOD_S, Repeats
+from batchpool.core.text.log_limits import FIRST, PERIOD_S, LogLimiter
 
 
 class Listener:
-    """Who says what a `Repeats` lets through, by a clock of the test's."""
+    """Who says what a `LogLimiter` lets through, by a clock of the test's."""
 
     def __init__(self) -> None:
-        self.repeats: Repeats[str] = Repeats()
+        self.repeats: LogLimiter[str] = LogLimiter()
         self.now_s = 0.0
         self.said: list[str] = []
         self.counts: list[tuple[int, str]] = []
@@ -66,7 +66,7 @@ def test_kinds_do_not_shut_each_other_out() -> None:
 
 
 def test_the_place_tells_the_first_from_its_repeats() -> None:
-    repeats: Repeats[str] = Repeats(first=3)
+    repeats: LogLimiter[str] = LogLimiter(first=3)
     assert [repeats.place("raised", 0.0) for _ in range(4)] == [1, 2, 3, 0]
 
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from batchpool.core.layout.states import State
-from batchpool.frontend.asgi.infer import Aside
+from batchpool.core.layout.states import SlotState
+from batchpool.frontend.asgi.infer import BackgroundThread
 from tests.unit.frontend.calls import (
     affine,
     affine_answer,
@@ -34,7 +34,7 @@ INFER = "/v2/models/affine/infer"
 def assert_all_free(it: Edge, model: str) -> None:
     port = it.pool.port(model)
     assert port.map.claimed == 0
-    assert (port.lane.state == State.FREE).all()
+    assert (port.lane.state == SlotState.FREE).all()
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/models/affine/versions/1/infer"])
@@ -304,7 +304,7 @@ async def test_nan_and_infinity() -> None:
 @on_loop
 async def test_work_aside_beats_before_and_after(faulty: bool) -> None:
     """The loop may not have its turn between two of them."""
-    aside = Aside()
+    aside = BackgroundThread()
     seen: list[str] = []
     aside.beat = lambda: seen.append("beat")
 
@@ -324,7 +324,7 @@ async def test_work_aside_beats_before_and_after(faulty: bool) -> None:
 async def test_large_json_goes_aside_and_comes_back_right() -> None:
     async with edge(Affine, slots=16384, max_batch=4096) as it:
         rows = list(range(14000))
-        door = it.front.door("affine")
+        endpoint = it.front.endpoint("affine")
         body = json.dumps(affine(*rows)).encode()
         assert len(body) > 300_000
         went: list[str] = []
@@ -338,7 +338,7 @@ async def test_large_json_goes_aside_and_comes_back_right() -> None:
         answer, _ = split(await it.http.post(INFER, content=body))
         assert went == ["parse", "encode"]
         assert answer["outputs"][0]["data"] == affine_answer(*rows)
-        assert door.port.map.claimed == 0
+        assert endpoint.port.map.claimed == 0
 
 
 @on_loop

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from batchpool.core.errors import NotReady
-from batchpool.core.layout.states import Gate, PoolState
+from batchpool.core.layout.states import LaneGate, PoolState
 from tests.unit.frontend.frontend_double import edge
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine, Echo, Two
@@ -196,10 +196,10 @@ async def test_ready_of_nothing_is_not_ready() -> None:
 
 @pytest.mark.parametrize(
     ("gate", "code"),
-    [(Gate.CLOSED, "not_ready"), (Gate.DRAINING, "draining")],
+    [(LaneGate.CLOSED, "not_ready"), (LaneGate.DRAINING, "draining")],
 )
 @on_loop
-async def test_a_lane_that_is_shut_is_not_ready(gate: Gate, code: str) -> None:
+async def test_a_lane_that_is_shut_is_not_ready(gate: LaneGate, code: str) -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.port("affine").lane.gate.set(int(gate))
         assert await health(it.http) == says(200, code, code)

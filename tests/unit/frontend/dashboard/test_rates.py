@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.metrics.totals import Totals
-from batchpool.frontend.dashboard.rates import WINDOW_S, Span, Window
+from batchpool.frontend.dashboard.rates import WINDOW_S, SlidingWindow, Span
 from tests.unit.frontend.dashboard.counted import block, totals
 
 BATCHES = "batches_total"
@@ -19,7 +19,7 @@ def batches(full: int, idle: int = 0, model: str = "m") -> Totals:
 
 
 def test_one_reading_tells_no_rate() -> None:
-    span = Window().add(100.0, batches(7))
+    span = SlidingWindow().add(100.0, batches(7))
     assert span.seconds == 0
     assert span.rate_per_s(BATCHES, model="m") is None
     assert span.rises(BATCHES, "reason", model="m") == {}
@@ -27,7 +27,7 @@ def test_one_reading_tells_no_rate() -> None:
 
 
 def test_rates_and_rises_are_of_the_time_between() -> None:
-    window = Window()
+    window = SlidingWindow()
     window.add(100.0, batches(7, 1))
     span = window.add(102.0, batches(17, 1))
     assert span.rate_per_s(BATCHES, model="m") == 5
@@ -43,7 +43,7 @@ def test_percentiles_are_of_the_time_between() -> None:
         )
 
     before = [9.0] * 1000
-    window = Window()
+    window = SlidingWindow()
     window.add(0.0, times(*before))
     span = window.add(1.0, times(*before, *[0.0015] * 98, 0.15, 0.15))
     told = span.histogram("http_request_seconds", model="m")
@@ -54,7 +54,7 @@ def test_percentiles_are_of_the_time_between() -> None:
 
 def test_counts_that_went_back_are_no_negative_ones() -> None:
     """A model that is served again under its name begins at zero."""
-    window = Window()
+    window = SlidingWindow()
     window.add(0.0, batches(70))
     span = window.add(1.0, batches(3))
     assert span.rate_per_s(BATCHES, model="m") == 0
@@ -65,7 +65,7 @@ def test_counts_that_went_back_are_no_negative_ones() -> None:
 @given(st.lists(st.floats(0.001, 30), min_size=1, max_size=40))
 def test_the_window_is_as_short_as_it_may_be(steps_s: list[float]) -> None:
     """Never longer than WINDOW_S and one reading more; the whole past while that is shorter."""
-    window, now_s, past = Window(), 0.0, []
+    window, now_s, past = SlidingWindow(), 0.0, []
     for number, step_s in enumerate(steps_s):
         now_s += step_s
         past.append(now_s)
@@ -80,7 +80,7 @@ def test_the_window_is_as_short_as_it_may_be(steps_s: list[float]) -> None:
 
 
 def test_what_was_seen_long_ago_is_forgotten() -> None:
-    window = Window()
+    window = SlidingWindow()
     window.add(0.0, batches(1))
     window.clear()
     assert window.add(3600.0, batches(5)).seconds == 0

@@ -10,13 +10,13 @@ import pytest
 
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.totals import Totals
 from batchpool.frontend.dashboard.rates import Span
-from batchpool.frontend.dashboard.snapshot import Sight, compose, lane_views, sizes
+from batchpool.frontend.dashboard.snapshot import SnapshotInputs, compose, lane_views, sizes
 from batchpool.model import spec_of
 from batchpool.shm.stats.flight_recorder import LOST, BatchEntry
-from batchpool.shm.stats.recent_errors import Incident
+from batchpool.shm.stats.recent_errors import RecentError
 from tests.unit.frontend.dashboard.counted import STATUS, block, totals
 from tests.unit.frontend.models import Affine
 
@@ -71,12 +71,17 @@ def counted(n: int) -> Totals:
 
 def batch(serial: int, **facts: Any) -> BatchEntry:
     values = dict.fromkeys(BatchEntry.__annotations__, 0)
-    values |= {"serial": serial, "rows": 8, "reason": int(Reason.FULL), "outcome": int(Outcome.OK)}
+    values |= {
+        "serial": serial,
+        "rows": 8,
+        "reason": int(DispatchReason.FULL),
+        "outcome": int(BatchOutcome.OK),
+    }
     values |= {"dispatched_ns": 7_000_000_000, "completed_ns": 7_004_000_000}
     return BatchEntry(**{**values, **facts})
 
 
-def sight(**facts: Any) -> Sight:
+def sight(**facts: Any) -> SnapshotInputs:
     seen: dict[str, Any] = {
         "span": Span(counted(3), counted(1), 2.0),
         "facts": [FACTS],
@@ -92,7 +97,7 @@ def sight(**facts: Any) -> Sight:
         "gpus": {"1": {"gpu_memory_used_bytes": 3.0, "gpu_memory_total_bytes": 4.0}},
         "version": "9",
     }
-    return Sight(**{**seen, **facts})
+    return SnapshotInputs(**{**seen, **facts})
 
 
 def test_a_model() -> None:
@@ -152,7 +157,9 @@ def test_workers_and_processes() -> None:
 
 def test_the_last_batches_newest_first() -> None:
     first = batch(1)
-    lost = batch(2, outcome=LOST, dispatched_ns=0, completed_ns=7_500_000_000, seat=4, model=9)
+    lost = batch(
+        2, outcome=LOST, dispatched_ns=0, completed_ns=7_500_000_000, worker_slot=4, model=9
+    )
     assert compose(sight(batches=[first, lost]))["batches"] == [
         {
             "time_s": 999.5, "model": "unknown", "rows": 8, "reason": "full", "worker": "unknown",
@@ -166,7 +173,7 @@ def test_the_last_batches_newest_first() -> None:
 
 
 def test_the_same_error_again_is_one_line() -> None:
-    bad = Incident(1, 1_000_000_000, 0, 0, int(Status.MODEL_ERROR), "<i>bad</i>")
+    bad = RecentError(1, 1_000_000_000, 0, 0, int(Status.MODEL_ERROR), "<i>bad</i>")
     other = replace(bad, serial=2, status=int(Status.WORKER_LOST), text="")
     again = replace(bad, serial=3, at_ns=6_000_000_000)
     errors = compose(sight(incidents=[bad, other, again]))["errors"]

@@ -12,7 +12,7 @@ import pytest
 
 from batchpool.core.errors import Draining, NotReady, Overloaded
 from batchpool.frontend.dashboard import sse
-from batchpool.frontend.dashboard.broadcaster import MOST_VIEWERS, Broadcast, event
+from batchpool.frontend.dashboard.broadcaster import MOST_VIEWERS, Broadcaster, event
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import Caller, Edge, Site, calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -208,7 +208,7 @@ async def test_a_fault_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
 @on_loop
 async def test_a_slow_viewer_gets_the_newest_and_keeps_nobody_waiting() -> None:
     numbers = Numbers()
-    broadcast = Broadcast(numbers, interval_s=0.001)
+    broadcast = Broadcaster(numbers, interval_s=0.001)
     reading = asyncio.Event()
     received: list[bytes] = []
 
@@ -225,7 +225,7 @@ async def test_a_slow_viewer_gets_the_newest_and_keeps_nobody_waiting() -> None:
         raise AssertionError
 
     scope = {"method": "GET", "headers": []}
-    viewer = asyncio.create_task(sse.Events(broadcast, send_answer)(scope, receive, send))
+    viewer = asyncio.create_task(sse.EventStream(broadcast, send_answer)(scope, receive, send))
     await until(lambda: numbers.n > 20, "snapshots go on")
     assert received == [b"", b"retry: 1000\n\n", event({"n": 1})]
     reading.set()
@@ -248,7 +248,7 @@ async def test_head_gives_the_headers_and_takes_no_place() -> None:
 
 @on_loop
 async def test_the_limit_and_the_end_are_told_to_who_joins() -> None:
-    broadcast = Broadcast(Numbers())
+    broadcast = Broadcaster(Numbers())
     for _ in range(MOST_VIEWERS):
         broadcast.join()
     with pytest.raises(Overloaded):

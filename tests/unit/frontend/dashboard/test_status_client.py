@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchpool.core.errors import NotReady, PoolError, PoolStopped
-from batchpool.frontend.dashboard.status_client import Inquiry
+from batchpool.frontend.dashboard.status_client import StatusClient
 from tests.unit.frontend.dashboard.supervisor_double import Supervisor
 from tests.unit.frontend.loops import on_loop, until
 
@@ -19,9 +19,9 @@ from tests.unit.frontend.loops import on_loop, until
 @asynccontextmanager
 async def asking(
     folder: Path, patience_s: float = 10.0
-) -> AsyncIterator[tuple[Supervisor, Inquiry]]:
+) -> AsyncIterator[tuple[Supervisor, StatusClient]]:
     supervisor = Supervisor(folder / "s")
-    inquiry = Inquiry(str(folder / "s"), patience_s)
+    inquiry = StatusClient(str(folder / "s"), patience_s)
     try:
         yield supervisor, inquiry
     finally:
@@ -75,7 +75,7 @@ async def test_who_is_gone_or_never_was_is_no_pool(tmp_path: Path) -> None:
         with pytest.raises(PoolStopped, match="no pool answers"):
             await inquiry.status()
     with pytest.raises(PoolStopped, match="no pool answers"):
-        await Inquiry(str(tmp_path / "nothing")).status()
+        await StatusClient(str(tmp_path / "nothing")).status()
 
 
 @on_loop

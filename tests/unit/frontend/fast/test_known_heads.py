@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.lane_client import Pending
-from batchpool.frontend.service.endpoint import Arrival
+from batchpool.client.lane_client import PendingRequest
+from batchpool.frontend.service.endpoint import RequestHead
 from tests.unit.frontend.fast.test_protocol import INFER, RAW, ROW, SHORT, raw
 from tests.unit.frontend.fast.test_protocol_states import STATES, refused
 from tests.unit.frontend.frontend_double import request
@@ -146,17 +146,17 @@ async def test_a_caller_that_goes_takes_its_row_back() -> None:
 @on_loop
 async def test_a_known_head_arrives_anew_each_time() -> None:
     """A request's own timeout counts from its own arrival."""
-    arrivals: list[Arrival] = []
+    arrivals: list[RequestHead] = []
 
     async def scenario(it: Visit) -> None:
-        door = it.of.front.doors["affine"]
-        submit = door._submit
+        endpoint = it.of.front.endpoints["affine"]
+        submit = endpoint._submit
 
-        def noted(arrival: Arrival, *rest: Any, **more: Any) -> Pending:
+        def noted(arrival: RequestHead, *rest: Any, **more: Any) -> PendingRequest:
             arrivals.append(arrival)
             return submit(arrival, *rest, **more)
 
-        door._submit = noted  # type: ignore[method-assign]
+        endpoint._submit = noted  # type: ignore[method-assign]
         for _ in range(3):
             it.feed([raw(ROW, X_Request_Timeout_Ms="60000", X_Request_Priority="3")])
             await it.take()

@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.fast.test_protocol import (
     ROW,
@@ -36,16 +36,16 @@ def at_its_share(it: Visit) -> None:
     slots.take_one(crc32(b"another"))
 
 
-def shut(it: Visit, gate: Gate) -> None:
+def shut(it: Visit, gate: LaneGate) -> None:
     it.of.pool.port("affine").lane.gate.set(int(gate))
 
 
 STATES = {
     "overloaded": overload,
     "at its share": at_its_share,
-    "draining": lambda it: shut(it, Gate.DRAINING),
-    "broken": lambda it: shut(it, Gate.BROKEN),
-    "not open": lambda it: shut(it, Gate.CLOSED),
+    "draining": lambda it: shut(it, LaneGate.DRAINING),
+    "broken": lambda it: shut(it, LaneGate.BROKEN),
+    "not open": lambda it: shut(it, LaneGate.CLOSED),
     "no worker": lambda it: it.of.pool.session.board.serving.fill(0),
     "pool gone": lambda it: it.of.reactor.close(),
 }
@@ -164,11 +164,11 @@ async def test_what_nobody_expected_is_an_internal_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(it: Visit) -> None:
-        door = it.of.front.door("affine")
+        endpoint = it.of.front.endpoint("affine")
         for step in ("admit_again", "parse", "_submit", "encode"):
             for sent in (infer(affine(1)), infer(affine(1, id="another"))):
                 with monkeypatch.context() as patch:
-                    patch.setattr(door, step, lambda *_, **__: 1 // 0)
+                    patch.setattr(endpoint, step, lambda *_, **__: 1 // 0)
                     await it.send(sent)
                     assert b"500" in await it.take()
                 await it.send(sent)  # and after it the head is known

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from batchpool.frontend.http.request_context import surroundings
-from batchpool.frontend.service.endpoint import Door
+from batchpool.frontend.service.endpoint import Endpoint
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import RawAnswer, calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -348,7 +348,7 @@ async def test_a_fault_of_ours_is_logged_with_the_id_that_its_caller_gets(
     fast: bool, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with edge(Affine) as it, serving(it, fast=fast) as site, calling(site) as caller:
-        monkeypatch.setattr(type(it.front.doors["affine"]), "submit", lambda *a, **k: 1 / 0)
+        monkeypatch.setattr(type(it.front.endpoints["affine"]), "submit", lambda *a, **k: 1 / 0)
         await caller.send(raw())
         answer = await caller.answer()
     assert answer.refused == (500, "internal")
@@ -364,11 +364,11 @@ async def test_other_lines_of_a_task_have_its_requests_id(monkeypatch: pytest.Mo
 
     async with edge(Affine) as it, serving(it, fast=False) as site, calling(site) as caller:
 
-        def admit(door: Door, _arrival: object) -> Door:
+        def admit(endpoint: Endpoint, _arrival: object) -> Endpoint:
             found.append(surroundings())
-            return door
+            return endpoint
 
-        monkeypatch.setattr(Door, "admit", admit)
+        monkeypatch.setattr(Endpoint, "admit", admit)
         await caller.send(raw(X_Request_Id="mine"))
         assert (await caller.answer()).status == 200
     assert found == [{"request_id": "mine"}]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.errors import Overloaded
-from batchpool.frontend.http.body_budget import Bodies, Held
+from batchpool.frontend.http.body_budget import BodyBudget, BodyReservation
 from tests.unit.frontend.calls import affine, affine_answer
 from tests.unit.frontend.frontend_double import Caller, Site, calling, chunk, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -28,8 +28,8 @@ both_roads = pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"]
 def test_what_is_held_is_the_sum_and_never_above_its_bound(
     steps: Sequence[tuple[int, int]],
 ) -> None:
-    bodies = Bodies(100)
-    held = [Held(bodies) for _ in range(4)]
+    bodies = BodyBudget(100)
+    held = [BodyReservation(bodies) for _ in range(4)]
     sizes = [0] * 4
     for which, more in steps:
         if more == 0:
@@ -45,7 +45,7 @@ def test_what_is_held_is_the_sum_and_never_above_its_bound(
         assert [one.size for one in held] == sizes
 
 
-async def begin(site: Site, bodies: Bodies, caller: Caller, size: int) -> None:
+async def begin(site: Site, bodies: BodyBudget, caller: Caller, size: int) -> None:
     """Send the head of a row and so much of it, and wait until that is held."""
     before = bodies.held_bytes
     await caller.send(request(WIDE, ROW, headers=RAW)[: -len(ROW)] + ROW[:size])

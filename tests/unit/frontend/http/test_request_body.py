@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from batchpool.core.errors import Overloaded, TooLarge
-from batchpool.frontend.http.body_budget import Bodies, Held
-from batchpool.frontend.http.request_body import Upload
+from batchpool.frontend.http.body_budget import BodyBudget, BodyReservation
+from batchpool.frontend.http.request_body import RequestBody
 from tests.unit.frontend.loops import on_loop
 
 CHUNKED = {b"transfer-encoding": b"chunked"}
 
 
-def held(most_bytes: int = 1000) -> Held:
-    return Held(Bodies(most_bytes))
+def held(most_bytes: int = 1000) -> BodyReservation:
+    return BodyReservation(BodyBudget(most_bytes))
 
 
 class Pieces:
@@ -43,21 +43,21 @@ class Pieces:
     ],
 )
 def test_what_the_headers_say(headers: dict[bytes, bytes], ended: bool, awaited: bool) -> None:
-    upload = Upload(Pieces(), headers)
+    upload = RequestBody(Pieces(), headers)
     assert (upload.ended, upload.awaited) == (ended, awaited)
 
 
 @on_loop
 async def test_a_body_in_one_piece_is_not_copied() -> None:
     piece = b"whole body"
-    upload = Upload(Pieces(piece), CHUNKED)
+    upload = RequestBody(Pieces(piece), CHUNKED)
     assert await upload.read(100, held()) is piece
     assert upload.ended
 
 
 @on_loop
 async def test_pieces_are_joined() -> None:
-    upload = Upload(Pieces(b"a", b"", b"bc", b""), CHUNKED)
+    upload = RequestBody(Pieces(b"a", b"", b"bc", b""), CHUNKED)
     assert await upload.read(3, held()) == b"abc"
     assert upload.ended
 
@@ -65,14 +65,14 @@ async def test_pieces_are_joined() -> None:
 @on_loop
 async def test_no_body_is_empty_without_asking() -> None:
     receive = Pieces()
-    assert await Upload(receive, {}).read(100, held()) == b""
+    assert await RequestBody(receive, {}).read(100, held()) == b""
 
 
 @pytest.mark.parametrize("pieces", [(b"abcd",), (b"ab", b"cd"), (b"a", b"b", b"c", b"d", b"e")])
 @on_loop
 async def test_too_large_as_soon_as_the_limit_is_passed(pieces: tuple[bytes, ...]) -> None:
     receive = Pieces(*pieces)
-    upload = Upload(receive, CHUNKED)
+    upload = RequestBody(receive, CHUNKED)
     with pytest.raises(TooLarge, match="larger than 3 bytes"):
         await upload.read(3, held())
     assert len(receive.left) == (1 if len(pieces) == 5 else 0)
@@ -81,37 +81,37 @@ async def test_too_large_as_soon_as_the_limit_is_passed(pieces: tuple[bytes, ...
 @on_loop
 async def test_a_body_is_held_until_its_last_piece() -> None:
     receive, of_body = Pieces(b"abc", b"def", b"ghi"), held(6)
-    assert await Upload(receive, CHUNKED).read(9, of_body) == b"abcdefghi"
+    assert await RequestBody(receive, CHUNKED).read(9, of_body) == b"abcdefghi"
     assert of_body.size == 6
     receive = Pieces(b"abc", b"def", b"ghi", b"j")
     with pytest.raises(Overloaded):
-        await Upload(receive, CHUNKED).read(99, held(8))
+        await RequestBody(receive, CHUNKED).read(99, held(8))
     assert receive.left == [b"j"]
 
 
 @on_loop
 async def test_a_caller_who_goes() -> None:
-    upload = Upload(Pieces(b"a", b"b", end=False), CHUNKED)
+    upload = RequestBody(Pieces(b"a", b"b", end=False), CHUNKED)
     assert await upload.read(100, held()) is None
     assert upload.lost
 
 
 @on_loop
 async def test_discard_ends_with_the_body_with_the_caller_and_at_its_bound() -> None:
-    upload = Upload(Pieces(b"a" * 5, b"b" * 5), CHUNKED)
+    upload = RequestBody(Pieces(b"a" * 5, b"b" * 5), CHUNKED)
     await upload.discard(100)
     assert upload.ended
-    upload = Upload(Pieces(b"a" * 5, end=False), CHUNKED)
+    upload = RequestBody(Pieces(b"a" * 5, end=False), CHUNKED)
     await upload.discard(100)
     assert upload.lost
-    upload = Upload(Pieces(b"a" * 5, b"b" * 5, b"c" * 5), CHUNKED)
+    upload = RequestBody(Pieces(b"a" * 5, b"b" * 5, b"c" * 5), CHUNKED)
     await upload.discard(7)
     assert not upload.is_over()
 
 
 @on_loop
 async def test_until_lost() -> None:
-    upload = Upload(Pieces(b""), CHUNKED)
+    upload = RequestBody(Pieces(b""), CHUNKED)
     assert await upload.read(1, held()) == b""
     await upload.until_lost()
     assert upload.lost

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from batchpool.frontend.fast.protocol import FastConnection
-from batchpool.frontend.fast.request import FastCycle
+from batchpool.frontend.fast.protocol import FastProtocol
+from batchpool.frontend.fast.request import FastRequest
 from batchpool.frontend.http.connection import Connection
 from tests.unit.frontend.frontend_double import calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -89,7 +89,7 @@ def test_a_fast_cycle_has_all_that_the_protocol_asks_of_its_cycle() -> None:
     asked = uses_of(HttpToolsProtocol, "cycle") | uses_of(Connection, "cycle")
     # The body of a request on the fast road never reaches uvicorn's own methods.
     asked -= {"body", "more_body"}
-    cycle = FastCycle(cast(Any, None), True)
+    cycle = FastRequest(cast(Any, None), True)
     assert asked == {"disconnected", "keep_alive", "message_event", "response_complete"}
     assert {name for name in asked if hasattr(cycle, name)} == asked
     cycle.message_event.set()
@@ -106,7 +106,7 @@ async def test_a_connection_has_the_attributes_that_are_used() -> None:
     async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
         await until(lambda: site.connections == 1, "the connection is accepted")
         (connection,) = site.server.server_state.connections
-        assert isinstance(connection, FastConnection)
+        assert isinstance(connection, FastProtocol)
         await caller.send(request("/v2", method="GET"))
         assert (await caller.answer()).status == 200
         used = {

@@ -10,10 +10,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from batchpool.client.lane_client import Pending
+from batchpool.client.lane_client import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
-from batchpool.frontend.service.endpoint import Arrival, Door
+from batchpool.frontend.service.endpoint import Endpoint, RequestHead
 from batchpool.wire.request import InferRequest
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import Edge, edge
@@ -24,13 +24,13 @@ KIB = 1024
 LENGTH = b"inference-header-content-length"
 
 
-def arrival(**headers: str) -> Arrival:
+def arrival(**headers: str) -> RequestHead:
     fields = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
-    return Arrival.of(fields, "peer")
+    return RequestHead.of(fields, "peer")
 
 
-def asked(door: Door, rows: int = 1) -> InferRequest:
-    return door.parse(arrival(), json.dumps(affine(*range(rows))).encode())
+def asked(endpoint: Endpoint, rows: int = 1) -> InferRequest:
+    return endpoint.parse(arrival(), json.dumps(affine(*range(rows))).encode())
 
 
 @pytest.mark.parametrize(
@@ -51,104 +51,104 @@ def asked(door: Door, rows: int = 1) -> InferRequest:
 @on_loop
 async def test_parses_long(model: str, headers: dict[str, str], size: int, expected: bool) -> None:
     async with edge(Affine, Echo, slots=8) as it:
-        door = it.front.door(model)
-        assert door.parses_long(arrival(**headers), size) is expected
+        endpoint = it.front.endpoint(model)
+        assert endpoint.parses_long(arrival(**headers), size) is expected
 
 
 @on_loop
 async def test_encodes_long() -> None:
     async with edge(Affine, Wide, slots=8, server={"max_body_mib": 16}) as it:
-        door = it.front.door("affine")
-        request = asked(door)
-        assert not door.encodes_long(arrival(), request, 4096)
-        assert door.encodes_long(arrival(), request, 4097)
-        door = it.front.door("wide")
-        raw = door.parse(arrival(inference_header_content_length="0"), bytes(1 << 20))
-        assert not door.encodes_long(arrival(), raw, 8)
-        assert door.encodes_long(arrival(accept_encoding="gzip"), raw, 8)
+        endpoint = it.front.endpoint("affine")
+        request = asked(endpoint)
+        assert not endpoint.encodes_long(arrival(), request, 4096)
+        assert endpoint.encodes_long(arrival(), request, 4097)
+        endpoint = it.front.endpoint("wide")
+        raw = endpoint.parse(arrival(inference_header_content_length="0"), bytes(1 << 20))
+        assert not endpoint.encodes_long(arrival(), raw, 8)
+        assert endpoint.encodes_long(arrival(accept_encoding="gzip"), raw, 8)
 
 
 @on_loop
 async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
     async with edge(Affine, slots=8) as it:
-        door = it.front.door("affine")
+        endpoint = it.front.endpoint("affine")
         for _ in range(100):
-            door.admit(arrival())
-        assert (door.port.map.claimed, door.port.lane.refused.get()) == (0, 0)
+            endpoint.admit(arrival())
+        assert (endpoint.port.map.claimed, endpoint.port.lane.refused.get()) == (0, 0)
 
 
 @on_loop
 async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
     async with edge(Affine, slots=20) as it:
-        door = it.front.door("affine")
-        slots = door.port.map
+        endpoint = it.front.endpoint("affine")
+        slots = endpoint.port.map
         bulk, other = (arrival(x_client_id=name) for name in ("bulk", "other"))
         slots.take(9, bulk.flow)
         slots.take(9, other.flow)
         with pytest.raises(Overloaded, match="this flow holds 9 of 20 slots"):
-            door.admit(bulk)
+            endpoint.admit(bulk)
         assert not slots.shut
         newcomer = {"x_client_id": "newcomer"}
         with pytest.raises(Overloaded, match="18 of 20 slots are in use"):
-            door.admit(arrival(**newcomer))
-        door.admit(arrival(**newcomer, x_request_priority="127"))
+            endpoint.admit(arrival(**newcomer))
+        endpoint.admit(arrival(**newcomer, x_request_priority="127"))
         for text in ("0", "128", "255"):
             with pytest.raises(Overloaded):
-                door.admit(arrival(**newcomer, x_request_priority=text))
+                endpoint.admit(arrival(**newcomer, x_request_priority=text))
         with pytest.raises(InvalidRequest, match="X-Request-Priority"):
-            door.admit(arrival(**newcomer, x_request_priority="256"))
+            endpoint.admit(arrival(**newcomer, x_request_priority="256"))
         assert slots.claimed == 18
 
 
 def test_callers_are_flows_by_their_names_or_addresses() -> None:
     names = [b"alice", b"bob", b""]
-    flows = [Arrival.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
+    flows = [RequestHead.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
     assert flows[:2] == [crc32(b"alice"), crc32(b"bob")]
-    assert flows[2] == Arrival.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
-    assert Arrival.of({}, "").flow == 1, "0 would be a client without flows"
+    assert flows[2] == RequestHead.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
+    assert RequestHead.of({}, "").flow == 1, "0 would be a client without flows"
 
 
-def submitted(door: Door, *request: Any) -> tuple[Pending, Reply]:
+def submitted(endpoint: Endpoint, *request: Any) -> tuple[PendingRequest, Reply]:
     reply = Reply()
-    return door.submit(*request, reply), reply
+    return endpoint.submit(*request, reply), reply
 
 
 @on_loop
 async def test_submit_gives_the_rows_away() -> None:
     async with edge(Affine, slots=8) as it:
-        door = it.front.door("affine")
-        request = asked(door, 2)
-        pending, reply = submitted(door, arrival(), request)
+        endpoint = it.front.endpoint("affine")
+        request = asked(endpoint, 2)
+        pending, reply = submitted(endpoint, arrival(), request)
         assert request.rows.tensors == {}
         await reply
-        outputs = door.fetch(request, pending)
+        outputs = endpoint.fetch(request, pending)
         assert np.array_equal(outputs["y"], np.repeat([[1.0], [3.0]], 4, axis=1))
-        assert door.port.map.claimed == 0
+        assert endpoint.port.map.claimed == 0
 
 
 @on_loop
 async def test_leaving_while_it_is_under_way() -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = True
-        door = it.front.door("affine")
-        pending, reply = submitted(door, arrival(), asked(door))
-        door.leave(pending, reply)
+        endpoint = it.front.endpoint("affine")
+        pending, reply = submitted(endpoint, arrival(), asked(endpoint))
+        endpoint.leave(pending, reply)
         with pytest.raises(Cancelled):
             await reply
         it.pool.release()
-        await until(lambda: door.port.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.port.map.claimed == 0, "the slot is free")
 
 
 @on_loop
 async def test_leaving_when_it_is_done_changes_nothing() -> None:
     async with edge(Affine, slots=8) as it:
-        door = it.front.door("affine")
-        request = asked(door)
-        pending, reply = submitted(door, arrival(), request)
+        endpoint = it.front.endpoint("affine")
+        request = asked(endpoint)
+        pending, reply = submitted(endpoint, arrival(), request)
         await until(reply.done, "it is done")
-        door.leave(pending, reply)
+        endpoint.leave(pending, reply)
         assert await reply is pending
-        assert door.fetch(request, pending)["y"].shape == (1, 4)
+        assert endpoint.fetch(request, pending)["y"].shape == (1, 4)
 
 
 @pytest.mark.parametrize("far", ["under way", "done", "cancelled"])
@@ -156,16 +156,16 @@ async def test_leaving_when_it_is_done_changes_nothing() -> None:
 async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = far != "done"
-        door = it.front.door("affine")
-        pending, reply = submitted(door, arrival(), asked(door))
+        endpoint = it.front.endpoint("affine")
+        pending, reply = submitted(endpoint, arrival(), asked(endpoint))
         if far == "done":
             await until(reply.done, "it is done")
         if far == "cancelled":
             reply.cancel()
-        assert door.port.map.claimed == 1
-        door.forget(pending, reply)
+        assert endpoint.port.map.claimed == 1
+        endpoint.forget(pending, reply)
         it.pool.release()
-        await until(lambda: door.port.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.port.map.claimed == 0, "the slot is free")
 
 
 async def infer_task(it: Edge) -> asyncio.Task[Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from batchpool.core.errors import TooLarge
 from batchpool.core.layout.slots import bound_of
-from batchpool.frontend.service.endpoint import Arrival
+from batchpool.frontend.service.endpoint import RequestHead
 from tests.unit.frontend.frontend_double import edge
 from tests.unit.frontend.loops import on_loop
 from tests.unit.frontend.models import Affine
@@ -19,19 +19,19 @@ from tests.unit.frontend.models import Affine
 async def test_a_front_end_goes_by_what_its_session_has_learnt() -> None:
     async with edge(Affine) as it:
         session, front = it.pool.session, it.front
-        door, facts = front.doors["affine"], session.models["affine"]
-        assert door.port.map.bound == bound_of(64, 0.9)
+        endpoint, facts = front.endpoints["affine"], session.models["affine"]
+        assert endpoint.port.map.bound == bound_of(64, 0.9)
         session.models["affine"] = replace(
             facts, watermark=0.5, request_timeout_s=2.5, max_batch=4, max_wait_ms=3.0
         )
         session.server = {**session.server, "max_body_mib": 1}
         front.learn()
-        assert front.doors["affine"] is door, "whoever holds it goes on with it"
-        assert door.port.map.bound == 32
-        assert door._limit_ns == 2_500_000_000
+        assert front.endpoints["affine"] is endpoint, "whoever holds it goes on with it"
+        assert endpoint.port.map.bound == 32
+        assert endpoint._limit_ns == 2_500_000_000
         config = json.loads(front.model_config("affine").body)
         assert config["max_batch_size"] == 4
         assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 3000
-        arrival = Arrival.of({b"content-length": b"%d" % (2**20 + 1)}, "peer")
+        arrival = RequestHead.of({b"content-length": b"%d" % (2**20 + 1)}, "peer")
         with pytest.raises(TooLarge, match="at most 1048576 are taken"):
-            door.admit(arrival)
+            endpoint.admit(arrival)

@@ -145,9 +145,11 @@ async def test_metadata_and_readiness_are_those_of_the_new_model() -> None:
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         found = (await it.http.get("/v2/models/affine")).json()
         assert [tensor["name"] for tensor in found["inputs"]] == ["x"]
-        await until(lambda: it.front.doors["affine"].port is it.pool.port("affine"), "the switch")
-        assert it.front.paths[INFER.encode()] is it.front.doors["affine"]
-        assert it.front.doors["affine"].facts.spec.parameters[0].name == "k"
+        await until(
+            lambda: it.front.endpoints["affine"].port is it.pool.port("affine"), "the switch"
+        )
+        assert it.front.paths[INFER.encode()] is it.front.endpoints["affine"]
+        assert it.front.endpoints["affine"].facts.spec.parameters[0].name == "k"
 
 
 @on_loop
@@ -169,7 +171,7 @@ async def test_what_a_request_heard_first_is_not_waited_for_again() -> None:
         it.reactor.listen()
         it.reactor._on_control()
         assert not it.reactor.over
-        assert it.front.doors["affine"].facts.spec.parameters[0].name == "k"
+        assert it.front.endpoints["affine"].facts.spec.parameters[0].name == "k"
 
 
 @on_loop

@@ -15,17 +15,17 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchpool.batcher.metrics import End, Tally
+from batchpool.batcher.metrics import BatcherMetrics, End
 from batchpool.core.compiled import CODE
-from batchpool.core.layout.states import Outcome, Reason
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics import table
 from batchpool.core.metrics.table import COUNTER, HISTOGRAM, METRICS, metric_of
-from batchpool.frontend.http.metrics import ASGI, FAST, DoorMeter
+from batchpool.frontend.http.metrics import ASGI, FAST, EndpointMetrics
 from batchpool.frontend.service.gpu_metrics import Gpu, Gpus
-from batchpool.frontend.service.pool_view import Front
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.frontend.service.prometheus import Scrape
-from batchpool.shm.stats.counters import BATCHER, Meters
-from batchpool.worker.metrics import COMPUTE, WorkerMeter
+from batchpool.shm.stats.counters import BATCHER, Counters
+from batchpool.worker.metrics import COMPUTE, WorkerMetrics
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -74,29 +74,29 @@ class TwoGpus(Gpus):
         ]
 
 
-def body_of(meters: Meters, gpus: Gpus | None = None, accept: bytes = b"") -> str:
+def body_of(meters: Counters, gpus: Gpus | None = None, accept: bytes = b"") -> str:
     return Scrape(meters, gpus or NoGpus(), "1.2.3")(accept).body.decode()
 
 
 # -- rendering ------------------------------------------------------------------------------
 
 
-def busy() -> Meters:
+def busy() -> Counters:
     """Meters in which everybody has counted something."""
     meters = new_meters(2, "one", "two")
-    tally = Tally(meters.cells, meters.place("batcher", 1))
+    tally = BatcherMetrics(meters.cells, meters.place("batcher", 1))
     tally.admit(70)
-    tally.dispatch(np.full(64, NOW - 3_000_000), Reason.FULL, NOW)
-    tally.finish(Outcome.OK, 2, 5_000_000)
+    tally.dispatch(np.full(64, NOW - 3_000_000), DispatchReason.FULL, NOW)
+    tally.finish(BatchOutcome.OK, 2, 5_000_000)
     tally.end(End.OK, 64)
     for i in range(2):
-        meter = DoorMeter(meters.cells, meters.place("frontend", i, 1))
+        meter = EndpointMetrics(meters.cells, meters.place("frontend", i, 1))
         meter.refused(FAST, "overloaded")
         meter.answered(ASGI, 0)
-    meters.label_seat(0, "two", 0, "gpu 0")
-    worker = WorkerMeter(meters.cells, meters.place("worker", 0))
+    meters.label_worker_slot(0, "two", 0, "gpu 0")
+    worker = WorkerMetrics(meters.cells, meters.place("worker", 0))
     worker.took(COMPUTE, 2_000_000)
-    worker.ran(Outcome.OK, 64, 1)
+    worker.ran(BatchOutcome.OK, 64, 1)
     return meters
 
 
@@ -170,17 +170,17 @@ def test_what_was_observed_is_what_is_rendered(
     answers: list[tuple[int, tuple[str, str]]],
 ) -> None:
     meters = new_meters(3, "other", "m")
-    tally = Tally(meters.cells, meters.place("batcher", 1))
+    tally = BatcherMetrics(meters.cells, meters.place("batcher", 1))
     for end, n in ends:
         tally.end(end, n)
     for waits in batches:
-        tally.dispatch(NOW - np.array(waits), Reason.WAIT, NOW)
-    doors = [DoorMeter(meters.cells, meters.place("frontend", i, 1)) for i in range(3)]
+        tally.dispatch(NOW - np.array(waits), DispatchReason.WAIT, NOW)
+    endpoints = [EndpointMetrics(meters.cells, meters.place("frontend", i, 1)) for i in range(3)]
     for i, (code, reason) in answers:
         if code == "200":
-            doors[i].answered(FAST, 0)
+            endpoints[i].answered(FAST, 0)
         else:
-            doors[i].refused(FAST, reason)
+            endpoints[i].refused(FAST, reason)
 
     found = parsed(body_of(meters))
     rows: Counter[str] = Counter()
@@ -272,7 +272,7 @@ async def test_requests_of_both_roads_are_counted_once_by_how_they_ended() -> No
         assert value(found, "batchpool_http_request_seconds_sum", model="affine") > 0
 
 
-def total_of(front: Front, **labels: str) -> float:
+def total_of(front: PoolView, **labels: str) -> float:
     return front.meters.totals().value("http_requests_total", **labels)
 
 

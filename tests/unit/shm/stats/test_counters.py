@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.metrics.segments import OF_MODELS, SEATS_MOST, meters_layout
 from batchpool.core.metrics.table import BLOCKS
-from batchpool.shm.stats.counters import BATCHER, NO_MODEL, SUPERVISOR, Meters, frontend_row
+from batchpool.shm.stats.counters import BATCHER, NO_MODEL, SUPERVISOR, Counters, frontend_row
 from tests.unit.meters import new_meters
 
 FRONTENDS = 3
 
 
-def places(meters: Meters) -> list[tuple[int, int, str]]:
+def places(meters: Counters) -> list[tuple[int, int, str]]:
     """(first word, word after the last, whose) of every block there is."""
     blocks = [("pool", 0, 0)]
     blocks += [("batcher", entry, 0) for entry in range(MODELS_MOST)]
     blocks += [("supervisor", entry, 0) for entry in range(MODELS_MOST)]
     blocks += [(f"kept.{w}", entry, 0) for w in OF_MODELS for entry in range(MODELS_MOST)]
     blocks += [("frontend", i, entry) for i in range(FRONTENDS) for entry in range(MODELS_MOST + 1)]
-    blocks += [("worker", seat, 0) for seat in range(SEATS_MOST)]
+    blocks += [("worker", worker_slot, 0) for worker_slot in range(SEATS_MOST)]
     blocks += [("process", row, 0) for row in range(2 + FRONTENDS + SEATS_MOST)]
     found = []
     for writer, row, entry in blocks:
@@ -50,15 +50,17 @@ def test_no_two_blocks_share_a_line_and_each_lies_in_its_column() -> None:
 def test_the_process_rows_are_of_different_processes() -> None:
     meters = new_meters(FRONTENDS)
     rows = [SUPERVISOR, BATCHER, *map(frontend_row, range(FRONTENDS))]
-    rows += [meters.seat_row(seat) for seat in range(SEATS_MOST)]
+    rows += [meters.worker_slot_row(worker_slot) for worker_slot in range(SEATS_MOST)]
     assert rows == list(range(2 + FRONTENDS + SEATS_MOST))
 
 
-def count(meters: Meters, writer: str, name: str, *case: str, row: int = 0, entry: int = 0) -> None:
+def count(
+    meters: Counters, writer: str, name: str, *case: str, row: int = 0, entry: int = 0
+) -> None:
     meters.cells[meters.place(writer, row, entry) + BLOCKS[writer].word(name, *case)] += 1
 
 
-def run(meters: Meters, row: int, pid: int) -> None:
+def run(meters: Counters, row: int, pid: int) -> None:
     """The process of this row is there and works."""
     at, block = meters.place("process", row), BLOCKS["process"]
     meters.cells[at + block.word("process_pid")] = pid
@@ -154,11 +156,11 @@ def test_gauges_of_an_entry_that_got_another_name_are_nobodys() -> None:
 
 def test_names_are_read_back() -> None:
     meters = new_meters(1, "minilm")
-    meters.label_seat(0, "minilm", 0, "gpu GPU-4f2b")
-    meters.label_seat(1, "minilm", 1, "cpu")
-    assert meters.seat_label(0) == ("minilm", "0", "gpu GPU-4f2b")
-    assert meters.seat_names() == ["worker 0 of minilm", "worker 1 of minilm"]
-    assert meters.seat_label(2) == ("", "", "")
+    meters.label_worker_slot(0, "minilm", 0, "gpu GPU-4f2b")
+    meters.label_worker_slot(1, "minilm", 1, "cpu")
+    assert meters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b")
+    assert meters.worker_slot_names() == ["worker 0 of minilm", "worker 1 of minilm"]
+    assert meters.worker_slot_label(2) == ("", "", "")
 
 
 def test_gauges_are_told_while_their_process_works() -> None:
@@ -172,13 +174,13 @@ def test_gauges_are_told_while_their_process_works() -> None:
     assert meters.totals().value("queue_rows") == 0, "the model is not served any more"
 
 
-def test_a_seat_that_nobody_has_keeps_its_counts_and_is_no_process() -> None:
+def test_a_worker_slot_that_nobody_has_keeps_its_counts_and_is_no_process() -> None:
     meters = new_meters(1, "m")
-    for seat in (0, 1):
-        meters.label_seat(seat, "m", seat, "cpu")
-        count(meters, "worker", "worker_rows_total", "ok", row=seat)
-        run(meters, meters.seat_row(seat), 100 + seat)
-        count(meters, "process", "process_restarts_total", row=meters.seat_row(seat))
+    for worker_slot in (0, 1):
+        meters.label_worker_slot(worker_slot, "m", worker_slot, "cpu")
+        count(meters, "worker", "worker_rows_total", "ok", row=worker_slot)
+        run(meters, meters.worker_slot_row(worker_slot), 100 + worker_slot)
+        count(meters, "process", "process_restarts_total", row=meters.worker_slot_row(worker_slot))
     meters.held[0] = 1
     totals = meters.totals()
     assert totals.values("worker_rows_total", "worker") == {"0": 1, "1": 1}
@@ -194,4 +196,4 @@ def test_meters_of_other_front_ends_are_refused() -> None:
 
     fd = create(meters_layout(2), sealed=True)
     with pytest.raises(ValueError, match="another layout"):
-        Meters(fd, 3)
+        Counters(fd, 3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, recorder_layout
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.stats.flight_recorder import Recorder
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 AT = recorder_layout().columns["batches"].offset
 
@@ -24,25 +24,25 @@ def fd() -> Iterator[int]:
     os.close(fd)
 
 
-def write(recorder: Recorder, token: int) -> None:
+def write(recorder: FlightRecorder, token: int) -> None:
     """A batch whose every value tells its token."""
     recorder.write(1, 2, 3, token, *(100 * token + i for i in range(11)))
 
 
-def tokens(recorder: Recorder, n: int = BATCHES_KEPT) -> list[int]:
+def tokens(recorder: FlightRecorder, n: int = BATCHES_KEPT) -> list[int]:
     return [entry.token for entry in recorder.last(n)]
 
 
 def test_a_row_is_read_back_as_it_was_written(fd: int) -> None:
-    recorder = Recorder(fd)
+    recorder = FlightRecorder(fd)
     values = range(20, 35)
     recorder.write(*values)
-    (entry,) = Recorder(fd, writable=False).last(5)
+    (entry,) = FlightRecorder(fd, writable=False).last(5)
     assert astuple(entry) == (1, *values)
 
 
 def test_the_last_come_newest_last_and_there_may_be_fewer() -> None:
-    recorder = Recorder()
+    recorder = FlightRecorder()
     assert recorder.last() == []
     for token in range(1, 6):
         write(recorder, token)
@@ -54,17 +54,17 @@ def test_the_last_come_newest_last_and_there_may_be_fewer() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 3 * BATCHES_KEPT))
 def test_the_ring_keeps_the_last_of_any_number(n: int) -> None:
-    recorder = Recorder()
+    recorder = FlightRecorder()
     for token in range(1, n + 1):
         write(recorder, token)
     assert tokens(recorder) == list(range(max(1, n - BATCHES_KEPT + 1), n + 1))
 
 
 def test_another_goes_on_where_one_died(fd: int) -> None:
-    first = Recorder(fd)
+    first = FlightRecorder(fd)
     for token in range(1, 4):
         write(first, token)
-    second = Recorder(fd)
+    second = FlightRecorder(fd)
     write(second, 4)
     entries = second.last()
     assert [entry.token for entry in entries] == [1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_a_row_that_its_writer_left_is_a_hole_and_the_next_goes_on(
     fd: int, stored: int, before: int
 ) -> None:
     """Its first words are those of the new row, the others those of the row a round ago."""
-    writer = Recorder(fd)
+    writer = FlightRecorder(fd)
     for token in range(1, before + 1):
         write(writer, token)
     cells = map_checked(fd, recorder_layout()).cells()
@@ -91,19 +91,19 @@ def test_a_row_that_its_writer_left_is_a_hole_and_the_next_goes_on(
     kept = list(range(max(1, before + 2 - BATCHES_KEPT), before + 1))
     oldest = [before + 1 - BATCHES_KEPT] if before >= BATCHES_KEPT else []
     whole = {0: [*oldest, *kept], BATCH_WORDS: [*kept, before + 1]}
-    assert tokens(Recorder(fd)) == whole.get(stored, kept)
+    assert tokens(FlightRecorder(fd)) == whole.get(stored, kept)
 
-    successor = Recorder(fd)
+    successor = FlightRecorder(fd)
     write(successor, before + 2)
     assert successor.last(1)[0].token == before + 2
     assert all(entry.queued_ns == 100 * entry.token + 7 - 1 for entry in successor.last())
 
 
 def test_batches_are_known_by_worker_and_token() -> None:
-    recorder = Recorder()
+    recorder = FlightRecorder()
     recorder.write(0, 0, 5, 70, *range(11))
     recorder.write(0, 0, 6, 71, *range(11))
     assert recorder.has(5, 70)
     assert recorder.has(6, 71)
     assert not recorder.has(5, 71)
-    assert not Recorder().has(0, 0), "an empty ring has no batches"
+    assert not FlightRecorder().has(0, 0), "an empty ring has no batches"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchpool.core.layout.states import Outcome, Reason
-from batchpool.shm.stats.flight_recorder import LOST, Recorder
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
+from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 from batchpool.shm.stats.flights import flight_of
 
 MS = 10**6
@@ -14,12 +14,12 @@ MODELS, WORKERS = ["minilm"], ["worker 0 of minilm", "worker 1 of minilm"]
 
 def flight(outcome: int, *times_ms: int, **changes: Any) -> dict[str, Any]:
     """times_ms: queued, dispatched, launched, finished, completed."""
-    row = {"model": 0, "seat": 1, "process": 3, "token": 9, "rows": 5, "size": 8}
-    row |= {"reason": int(Reason.WAIT), "attempt": 1, "extents": 2, **changes}
-    recorder = Recorder()
+    row = {"model": 0, "worker_slot": 1, "process": 3, "token": 9, "rows": 5, "size": 8}
+    row |= {"reason": int(DispatchReason.WAIT), "attempt": 1, "extents": 2, **changes}
+    recorder = FlightRecorder()
     queued, *others = [time * MS for time in times_ms]
     recorder.write(
-        row["model"], row["seat"], row["process"], row["token"], row["rows"], row["size"],
+        row["model"], row["worker_slot"], row["process"], row["token"], row["rows"], row["size"],
         row["reason"], row["attempt"], outcome, row["extents"], queued, *others,
     )  # fmt: skip
     (entry,) = recorder.last()
@@ -27,7 +27,7 @@ def flight(outcome: int, *times_ms: int, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_batch_is_told_by_names_and_by_where_its_time_went() -> None:
-    assert flight(Outcome.OK, 7, 1000, 1002, 1012, 1013) == {
+    assert flight(BatchOutcome.OK, 7, 1000, 1002, 1012, 1013) == {
         "age_s": 2.987, "model": "minilm", "worker": "worker 1 of minilm", "process": 3,
         "token": 9, "rows": 5, "size": 8, "reason": "WAIT", "attempt": 1, "outcome": "OK",
         "extents": 2, "queued_ms": 7, "sent_ms": 2, "ran_ms": 10, "back_ms": 1,
@@ -41,10 +41,10 @@ def test_of_a_worker_that_died_it_is_not_known_how_long_it_ran() -> None:
 
 
 def test_what_an_earlier_batcher_sent_has_no_dispatch() -> None:
-    adopted = flight(Outcome.OK, 0, 0, 1002, 1012, 1013)
+    adopted = flight(BatchOutcome.OK, 0, 0, 1002, 1012, 1013)
     assert (adopted["queued_ms"], adopted["sent_ms"], adopted["ran_ms"]) == (None, None, 10)
 
 
 def test_numbers_without_a_name_stay_numbers() -> None:
-    odd = flight(77, 1, 1, 1, 1, 1, model=5, seat=9, reason=88)
+    odd = flight(77, 1, 1, 1, 1, 1, model=5, worker_slot=9, reason=88)
     assert (odd["model"], odd["worker"], odd["reason"], odd["outcome"]) == ("5", "9", "88", "77")

@@ -6,35 +6,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.metrics.segments import INCIDENT_BYTES, INCIDENTS_KEPT
-from batchpool.shm.stats.recent_errors import Incident, Incidents
+from batchpool.shm.stats.recent_errors import RecentError, RecentErrors
 
 SIZE = INCIDENTS_KEPT * INCIDENT_BYTES
 
 
 def test_none_at_first() -> None:
-    assert Incidents(memoryview(bytearray(SIZE)), 0).last() == []
+    assert RecentErrors(memoryview(bytearray(SIZE)), 0).last() == []
 
 
 @settings(deadline=None)
 @given(st.integers(1, 3 * INCIDENTS_KEPT), st.integers(1, INCIDENTS_KEPT))
 def test_the_last_ones_are_kept_the_newest_last(written: int, asked: int) -> None:
     memory = memoryview(bytearray(64 + SIZE))
-    ring = Incidents(memory, 64)
+    ring = RecentErrors(memory, 64)
     for i in range(1, written + 1):
         ring.note(i % 7, i % 3, i % 5, f"error {i}", 1000 + i)
-    found = Incidents(memory, 64).last(asked)
+    found = RecentErrors(memory, 64).last(asked)
     newest = range(max(1, written - INCIDENTS_KEPT + 1), written + 1)
     assert found == [
-        Incident(i, 1000 + i, i % 7, i % 3, i % 5, f"error {i}") for i in newest[-asked:]
+        RecentError(i, 1000 + i, i % 7, i % 3, i % 5, f"error {i}") for i in newest[-asked:]
     ]
     assert bytes(memory[:64]) == bytes(64)
 
 
 def test_a_successor_writes_on() -> None:
     memory = memoryview(bytearray(SIZE))
-    Incidents(memory, 0).note(0, 0, 1, "first", 1)
-    Incidents(memory, 0).note(0, 0, 1, "second", 2)
-    assert [(i.serial, i.text) for i in Incidents(memory, 0).last()] == [
+    RecentErrors(memory, 0).note(0, 0, 1, "first", 1)
+    RecentErrors(memory, 0).note(0, 0, 1, "second", 2)
+    assert [(i.serial, i.text) for i in RecentErrors(memory, 0).last()] == [
         (1, "first"),
         (2, "second"),
     ]
@@ -43,7 +43,7 @@ def test_a_successor_writes_on() -> None:
 @settings(deadline=None)
 @given(st.text(max_size=2000))
 def test_long_and_odd_texts_are_cut(text: str) -> None:
-    ring = Incidents(memoryview(bytearray(SIZE)), 0)
+    ring = RecentErrors(memoryview(bytearray(SIZE)), 0)
     ring.note(0, 0, 1, text, 1)
     (found,) = ring.last()
     whole = text.encode(errors="replace")
@@ -54,7 +54,7 @@ def test_long_and_odd_texts_are_cut(text: str) -> None:
 
 def test_a_row_that_was_never_finished_is_none() -> None:
     memory = memoryview(bytearray(SIZE))
-    ring = Incidents(memory, 0)
+    ring = RecentErrors(memory, 0)
     ring.note(0, 0, 1, "whole", 1)
     ring.note(0, 0, 1, "half", 2)
     memory[3 * INCIDENT_BYTES - 8 : 3 * INCIDENT_BYTES] = bytes(8)  # its end

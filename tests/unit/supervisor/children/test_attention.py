@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.supervisor.children.attention import Attention
+from batchpool.supervisor.children.attention import LoopGaps
 
 LOOK = 250
 gaps = st.lists(st.integers(0, 20_000), min_size=1, max_size=30)
@@ -15,7 +15,7 @@ limits = st.integers(1, 30_000)
 @given(gaps, limits, st.integers(0, 5000))
 def test_what_is_counted_was_watched(gaps: list[int], limit: int, since: int) -> None:
     """Never more than the time that passed, nothing from before the last break."""
-    attention = Attention(LOOK, [limit], now_ns=0)
+    attention = LoopGaps(LOOK, [limit], now_ns=0)
     now = fresh = 0
     for gap in gaps:
         now += gap
@@ -27,7 +27,7 @@ def test_what_is_counted_was_watched(gaps: list[int], limit: int, since: int) ->
 
 @given(limits, st.lists(st.integers(0, LOOK), min_size=1, max_size=200))
 def test_one_who_looks_as_often_as_it_said_misses_nothing(limit: int, gaps: list[int]) -> None:
-    attention = Attention(LOOK, [limit], now_ns=0)
+    attention = LoopGaps(LOOK, [limit], now_ns=0)
     now = 0
     for gap in gaps:
         now += gap
@@ -38,7 +38,7 @@ def test_one_who_looks_as_often_as_it_said_misses_nothing(limit: int, gaps: list
 @given(gaps, st.lists(limits, min_size=1, max_size=5, unique=True))
 def test_no_limit_can_pass_within_a_break_of_its_own(gaps: list[int], limits: list[int]) -> None:
     """One look after a break of any length, nobody has been quiet for long."""
-    attention = Attention(LOOK, limits, now_ns=0)
+    attention = LoopGaps(LOOK, limits, now_ns=0)
     now = 0
     for gap in gaps:
         now += gap
@@ -49,7 +49,7 @@ def test_no_limit_can_pass_within_a_break_of_its_own(gaps: list[int], limits: li
 
 
 def test_a_break_for_a_short_limit_is_none_for_a_long_one() -> None:
-    attention = Attention(LOOK, [4_000, 30_000], now_ns=0)
+    attention = LoopGaps(LOOK, [4_000, 30_000], now_ns=0)
     attention.look(2_000)
     assert attention.watched_ns(0, 4_000) == 2_000
     attention.look(4_001)

@@ -11,7 +11,7 @@ import pytest
 
 from batchpool.control.channel import close_all, pair
 from batchpool.core.errors import StartError
-from batchpool.supervisor.children.child import Child, Post, start_child
+from batchpool.supervisor.children.child import Child, ProcessSlot, start_child
 from tests.unit.shm.scarcity import no_descriptors, open_files
 from tests.unit.supervisor.children.watch import ProcessDouble
 
@@ -24,7 +24,7 @@ class Nursery:
         for end in (ours, self.theirs):
             end.sock.setblocking(False)
         self.process = ProcessDouble(7)
-        self.child = Child("batcher", Post("batcher"), cast(Any, self.process), ours, -1, 0)
+        self.child = Child("batcher", ProcessSlot("batcher"), cast(Any, self.process), ours, -1, 0)
 
     def fill(self) -> int:
         """Tell it so much that something must be kept; how many messages that are."""
@@ -101,7 +101,7 @@ def test_no_descriptor_for_a_child_is_told_and_costs_nothing() -> None:
     for but in range(12):
         try:
             with no_descriptors(but=but):
-                child = start_child("batcher", ["this"], Post("batcher"), started_ns=0)
+                child = start_child("batcher", ["this"], ProcessSlot("batcher"), started_ns=0)
         except StartError as exc:
             refused.append((but, str(exc).partition(" files: ")[0]))
         else:
@@ -123,6 +123,6 @@ def test_nothing_is_kept_for_a_child_that_was_killed(nursery: Nursery) -> None:
 
 
 def test_a_post_that_nobody_can_be_had_for_waits_longer_each_time() -> None:
-    post = Post("frontend 0")
+    post = ProcessSlot("frontend 0")
     assert [post.put_off_s(StartError("no room")) for _ in range(3)] == [0.5, 1.0, 2.0]
     assert (post.last_error, post.restarts) == ("no room", 3)

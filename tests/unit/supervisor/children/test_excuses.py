@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.supervisor.children.excuses import Excuse, is_traced, waited_ns
+from batchpool.supervisor.children.excuses import Exemption, is_traced, waited_ns
 from tests.unit.shm.scarcity import no_descriptors
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -68,7 +68,7 @@ def test_without_a_descriptor_to_look_with_nothing_is_known() -> None:
 
 
 def test_only_the_wait_between_two_readings_after_the_last_progress_counts() -> None:
-    excuse = Excuse()
+    excuse = Exemption()
     excuse.starve(100, 7_000, 110)
     assert excuse.until_ns == 0, "nobody knows when these 7,000 were"
     excuse.starve(100, 7_006, 120)

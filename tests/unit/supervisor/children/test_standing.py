@@ -9,7 +9,7 @@ from tests.unit.supervisor.children.watch import ALL, NAMES, Watch, child
 
 
 def standing(watch: Watch, since_ns: int) -> list[str]:
-    return watch.vigil.standing(watch.children, since_ns)
+    return watch.watchdog.standing(watch.children, since_ns)
 
 
 @pytest.mark.parametrize("stall_timeout_s", [0.0, 4.0])

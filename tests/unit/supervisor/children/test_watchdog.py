@@ -15,9 +15,9 @@ from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.core.layout.segments import worker_layout
 from batchpool.shm.heartbeat import BATCHER, frontend_post
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.worker_segment import Records
-from batchpool.supervisor.children.child import Post
-from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.supervisor.children.child import ProcessSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 from tests.unit.supervisor.children.watch import ALL, NAMES, Watch, child
 
 S = 1_000_000_000
@@ -62,7 +62,7 @@ def test_nobody_dies_of_what_was_not_watched(
         watch.sleep(seconds + stall_timeout_s)
         assert watch.killed() == []
         watch.run(0.9 * stall_timeout_s, *(p for p in ALL if p != last))
-        watch.run(watch.vigil.look_ns / S, last)
+        watch.run(watch.watchdog.look_ns / S, last)
     assert watch.killed() == []
 
 
@@ -217,34 +217,36 @@ def test_a_front_end_that_stalls_is_not_on_the_board() -> None:
 # -- workers --------------------------------------------------------------------------------
 
 
-def with_worker(watch: Watch) -> tuple[Seat, Records]:
+def with_worker(watch: Watch) -> tuple[WorkerSlot, WorkerSegment]:
     layout = worker_layout(8, 3)
     fd = create(layout, sealed=False)
-    records = Records(map_checked(fd, layout), layout)
+    records = WorkerSegment(map_checked(fd, layout), layout)
     os.close(fd)
     of = SimpleNamespace(config=ModelConfig(import_name="a:B", batch_timeout_s=30.0))
     server = ServerConfig(load_timeout_s=watch.load_timeout_s)
-    seat = Seat(0, cast(Any, None), Post("worker 0 of b"), cast(Any, of), server)
-    seat.child, seat.records = child("worker 0 of b", 50, watch.now_ns), records
-    watch.seats = [seat]
-    return seat, records
+    worker_slot = WorkerSlot(
+        0, cast(Any, None), ProcessSlot("worker 0 of b"), cast(Any, of), server
+    )
+    worker_slot.child, worker_slot.records = child("worker 0 of b", 50, watch.now_ns), records
+    watch.worker_slots = [worker_slot]
+    return worker_slot, records
 
 
 def test_a_worker_has_load_timeout_s_to_load() -> None:
     watch = Watch(load_timeout_s=5)
-    seat, _ = with_worker(watch)
+    worker_slot, _ = with_worker(watch)
     watch.run(5, *ALL)
     assert watch.killed() == []
     watch.run(0.25, *ALL)
     assert watch.killed() == ["worker 0 of b"]
-    assert seat.child is not None
-    assert seat.child.why() == "did not load within load_timeout_s = 5"
+    assert worker_slot.child is not None
+    assert worker_slot.child.why() == "did not load within load_timeout_s = 5"
 
 
 def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
     watch = Watch()
-    seat, records = with_worker(watch)
-    seat.ready = True
+    worker_slot, records = with_worker(watch)
+    worker_slot.ready = True
     watch.run(100, *ALL)
     records.progress_ns.set(watch.now_ns)
     records.running.set(1)
@@ -252,14 +254,14 @@ def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
     assert watch.killed() == []
     watch.run(0.25, *ALL)
     assert watch.killed() == ["worker 0 of b"]
-    assert seat.child is not None
-    assert seat.child.why() == "was stuck in a batch for more than batch_timeout_s = 30"
+    assert worker_slot.child is not None
+    assert worker_slot.child.why() == "was stuck in a batch for more than batch_timeout_s = 30"
 
 
 def test_a_worker_that_was_stopped_with_the_whole_pool_gets_its_time_anew() -> None:
     watch = Watch()
-    seat, records = with_worker(watch)
-    seat.ready = True
+    worker_slot, records = with_worker(watch)
+    worker_slot.ready = True
     records.progress_ns.set(watch.now_ns)
     records.running.set(1)
     watch.run(10, *ALL)

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.core.layout.segments import board_layout, pulse_layout
-from batchpool.shm.heartbeat import BATCHER, Pulse, frontend_post
-from batchpool.shm.pool_state import Board
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
-from batchpool.supervisor.children.child import Child, Post
-from batchpool.supervisor.children.watchdog import Vigil
-from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.watchdog import Watchdog
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 
 S = 1_000_000_000
 START = 1000 * S
@@ -38,7 +38,9 @@ class ProcessDouble:
 
 def child(name: str, pid: int, started_ns: int) -> Child:
     process = cast(Any, ProcessDouble(pid))
-    return Child(name.partition(" ")[0], Post(name), process, cast(Any, None), -1, started_ns)
+    return Child(
+        name.partition(" ")[0], ProcessSlot(name), process, cast(Any, None), -1, started_ns
+    )
 
 
 class Watch:
@@ -53,11 +55,11 @@ class Watch:
         self.waited_ns: dict[int, int] = {}
         server = ServerConfig(stall_timeout_s=stall_timeout_s, load_timeout_s=load_timeout_s)
         fds = create(board_layout(), sealed=False), create(pulse_layout(3), sealed=False)
-        self.board, self.pulse = Board(fds[0], writable=True), Pulse(fds[1], 3)
+        self.board, self.pulse = PoolStatePage(fds[0], writable=True), Heartbeats(fds[1], 3)
         for fd in fds:
             os.close(fd)
         models = [ModelConfig(import_name="a:B", batch_timeout_s=30.0)]
-        self.vigil = Vigil(
+        self.watchdog = Watchdog(
             server,
             models,
             self.board,
@@ -67,7 +69,7 @@ class Watch:
             lambda pid: self.waited_ns.get(pid, 0),
         )
         self.children: list[Child | None] = [child(n, 10 + i, START) for i, n in enumerate(NAMES)]
-        self.seats: list[Seat] = []
+        self.worker_slots: list[WorkerSlot] = []
 
     def _is_traced(self, pid: int) -> bool:
         self.asked.append(pid)
@@ -83,7 +85,7 @@ class Watch:
             self.pulse.beat(post, self.now_ns)
 
     def look(self) -> None:
-        self.vigil.look(self.now_ns, self.children, self.seats, was_ready=self.was_ready)
+        self.watchdog.look(self.now_ns, self.children, self.worker_slots, was_ready=self.was_ready)
 
     def sleep(self, seconds: float) -> None:
         """Nobody does anything, the supervisor neither; it looks when it wakes."""
@@ -99,7 +101,7 @@ class Watch:
         pid = 10 + BATCHER
         while self.now_ns < end_ns:
             before_ns = self.now_ns
-            self.now_ns = min(end_ns, self.now_ns + self.vigil.look_ns)
+            self.now_ns = min(end_ns, self.now_ns + self.watchdog.look_ns)
             waited_ns = self.waited_ns.get(pid, 0)
             self.waited_ns[pid] = waited_ns + round(starving * (self.now_ns - before_ns))
             self.beat(*beating)
@@ -108,7 +110,7 @@ class Watch:
     def killed(self) -> list[str]:
         """Who got a SIGKILL; nobody gets two."""
         found = []
-        for one in (*self.children, *(seat.child for seat in self.seats)):
+        for one in (*self.children, *(worker_slot.child for worker_slot in self.worker_slots)):
             if one is not None and one.process.signals:  # type: ignore[attr-defined]
                 assert one.process.signals == [signal.SIGKILL]  # type: ignore[attr-defined]
                 found.append(one.post.name)

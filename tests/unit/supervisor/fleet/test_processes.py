@@ -11,9 +11,9 @@ import pytest
 from batchpool.control.channel import pair
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import MODELS_MOST
-from batchpool.supervisor.children.child import Child, Post
+from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.fleet import processes as module
-from batchpool.supervisor.fleet.processes import Staff
+from batchpool.supervisor.fleet.processes import ProcessFleet
 from tests.unit.supervisor.children.watch import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
@@ -29,7 +29,7 @@ class Office:
         self.started: list[str] = []
         self._theirs: list[Any] = []
         fds = SimpleNamespace(fd=0, fileno=lambda: 0)
-        holdings = SimpleNamespace(
+        resources = SimpleNamespace(
             plan=plan("a", server={"frontends": 1, "stall_timeout_s": 0.0}),
             board=SimpleNamespace(
                 edition=SimpleNamespace(get=lambda: 1), serving=[0] * MODELS_MOST
@@ -37,16 +37,18 @@ class Office:
             pulse=None, lanes=[], batcher_bell=fds, listeners=[fds], max_lanes=8,
             pulse_fd=0, meters_fd=0, recorder_fd=0, recorder_read_fd=0,
         )  # fmt: skip
-        self.staff = Staff(cast(Any, holdings), lambda c: None, lambda c: None, lambda: self.now_ns)
-        self.staff.was_ready = True
-        self.staff.workers.seats.clear()
+        self.process_fleet = ProcessFleet(
+            cast(Any, resources), lambda c: None, lambda c: None, lambda: self.now_ns
+        )
+        self.process_fleet.was_ready = True
+        self.process_fleet.workers.worker_slots.clear()
         patch.setattr(module, "start_child", self._start)
         self.room = True
-        self.staff.start_batcher(takeover=False)
-        self.staff.start_frontend(0)
+        self.process_fleet.start_batcher(takeover=False)
+        self.process_fleet.start_frontend(0)
         self.room, self.started[:] = False, []
 
-    def _start(self, role: str, words: object, post: Post, **_: Any) -> Child:
+    def _start(self, role: str, words: object, post: ProcessSlot, **_: Any) -> Child:
         if not self.room:
             raise StartError(f"cannot start {post.name}: no room")
         ours, theirs = pair()
@@ -57,12 +59,12 @@ class Office:
     def kill(self, child: Child | None, state: str) -> None:
         assert child is not None
         cast(Any, child.process).returncode, child.state = -9, state
-        self.staff.on_gone(child)
+        self.process_fleet.on_gone(child)
 
     def close(self) -> None:
         for end in self._theirs:
             end.close()
-        for child in self.staff.everybody():
+        for child in self.process_fleet.everybody():
             child.close()
 
 
@@ -74,20 +76,20 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
 
 
 def test_no_room_for_a_successor_is_tried_again_and_ends_nobody(office: Office) -> None:
-    staff = office.staff
-    office.kill(staff.batcher, "running")
-    office.kill(staff.frontends[0], "serving")
-    due_ns = staff.tick()
-    assert (staff.batcher, staff.frontends, office.started) == (None, [None], [])
+    process_fleet = office.process_fleet
+    office.kill(process_fleet.batcher, "running")
+    office.kill(process_fleet.frontends[0], "serving")
+    due_ns = process_fleet.tick()
+    assert (process_fleet.batcher, process_fleet.frontends, office.started) == (None, [None], [])
     assert office.now_ns < due_ns <= office.now_ns + S // 2
-    assert staff.batcher_post.last_error == "cannot start batcher: no room"
-    staff.tick()
-    assert staff.batcher_post.failures == 1, "not before its time"
+    assert process_fleet.batcher_post.last_error == "cannot start batcher: no room"
+    process_fleet.tick()
+    assert process_fleet.batcher_post.failures == 1, "not before its time"
     office.now_ns += S // 2
-    staff.tick()
-    assert (staff.batcher_post.failures, staff.frontend_posts[0].failures) == (2, 2)
+    process_fleet.tick()
+    assert (process_fleet.batcher_post.failures, process_fleet.frontend_posts[0].failures) == (2, 2)
     office.room = True
     office.now_ns += S
-    staff.tick()
+    process_fleet.tick()
     assert office.started == ["batcher", "frontend 0"]
-    assert None not in staff.watched()
+    assert None not in process_fleet.watched()

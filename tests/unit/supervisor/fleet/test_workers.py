@@ -12,11 +12,11 @@ import pytest
 from batchpool.control.channel import pair
 from batchpool.core.layout.segments import board_layout
 from batchpool.shm.doorbell import Doorbell
-from batchpool.shm.pool_state import Board
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child
-from batchpool.supervisor.children.worker_slot import Seat
-from batchpool.supervisor.fleet.workers import Workforce
+from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.fleet.workers import WorkerFleet
 from tests.unit.supervisor.children.watch import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
@@ -26,22 +26,29 @@ class Office:
 
     def __init__(self) -> None:
         fd = create(board_layout(), sealed=False)
-        self.board = Board(fd, writable=True)
+        self.board = PoolStatePage(fd, writable=True)
         os.close(fd)
-        holdings = SimpleNamespace(plan=plan("a", workers_per_device=2), board=self.board, lanes=[])
+        resources = SimpleNamespace(
+            plan=plan("a", workers_per_device=2), board=self.board, lanes=[]
+        )
         self.told: list[dict[str, Any]] = []
-        self.workers = Workforce(
-            cast(Any, holdings), lambda child: None, lambda: 0,
+        self.workers = WorkerFleet(
+            cast(Any, resources), lambda child: None, lambda: 0,
             lambda message, fds: self.told.append(message), lambda server: [],
         )  # fmt: skip
         self._theirs = []
-        for number, seat in enumerate(self.workers.seats):
+        for number, worker_slot in enumerate(self.workers.worker_slots):
             ours, theirs = pair()
             self._theirs.append(theirs)
             process = cast(Any, ProcessDouble(7 + number))
-            seat.child = Child("worker", seat.post, process, ours, -1, 0, "serving")
-            seat.number, seat.ready, seat.bell, seat.fd = number, True, Doorbell(), os.dup(0)
-            seat.records = cast(Any, SimpleNamespace(
+            worker_slot.child = Child("worker", worker_slot.post, process, ours, -1, 0, "serving")
+            worker_slot.number, worker_slot.ready, worker_slot.bell, worker_slot.fd = (
+                number,
+                True,
+                Doorbell(),
+                os.dup(0),
+            )
+            worker_slot.records = cast(Any, SimpleNamespace(
                 token=np.zeros(1), freed=np.zeros(1), reason=np.zeros(1),
                 good=SimpleNamespace(get=lambda: 1),
             ))  # fmt: skip
@@ -49,12 +56,12 @@ class Office:
     def close(self) -> None:
         for end in self._theirs:
             end.close()
-        for seat in self.workers:
-            if seat.child is not None:
-                seat.child.close()
-            if seat.bell is not None:
-                seat.bell.close()
-                os.close(seat.fd)
+        for worker_slot in self.workers:
+            if worker_slot.child is not None:
+                worker_slot.child.close()
+            if worker_slot.bell is not None:
+                worker_slot.bell.close()
+                os.close(worker_slot.fd)
 
 
 @pytest.fixture
@@ -64,13 +71,13 @@ def office() -> Any:
     office.close()
 
 
-def end(office: Office, seat: Seat) -> None:
-    child = seat.child
+def end(office: Office, worker_slot: WorkerSlot) -> None:
+    child = worker_slot.child
     assert child is not None
     cast(Any, child.process).returncode = -9
     office.workers.gone(child, was_ready=True, stopping=False)
     child.close()
-    office.workers.handled(seat.number)
+    office.workers.handled(worker_slot.number)
 
 
 def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office: Office) -> None:
@@ -78,7 +85,7 @@ def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office
     assert office.board.serving[0] == 0, "nobody has counted yet"
     office.workers.tick(0)
     assert office.board.serving[0] == 2
-    child = office.workers.seats[0].child
+    child = office.workers.worker_slots[0].child
     assert child is not None
     child.condemn("did not finish a batch")
     office.workers.tick(0)
@@ -87,11 +94,11 @@ def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office
 
 def test_the_remains_of_a_worker(office: Office) -> None:
     workers = office.workers
-    stuck, other = workers.seats
+    stuck, other = workers.worker_slots
     child = stuck.child
     assert child is not None
     workers.leave_behind(stuck)
-    assert (workers.seats, [*workers]) == ([other], [other, stuck])
+    assert (workers.worker_slots, [*workers]) == ([other], [other, stuck])
     assert office.told == [{"op": "duty", "turn": 1, "on": [], "off": [0]}]
     assert (stuck.name, child.condemned) == ("remains of worker 0 of a", True)
     assert (workers.has_remains(0), workers.has_remains(1), workers.has_any(0)) == (

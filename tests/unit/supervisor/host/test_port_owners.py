@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchpool.supervisor.host.listen import PortTaken, try_port
-from batchpool.supervisor.host.port_owners import Occupant, occupants
+from batchpool.supervisor.host.port_owners import PortOwner, occupants
 
 LINE = "   0: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00 0 0 0 {inode} 1"
 
@@ -73,4 +73,4 @@ def test_only_those_who_listen_on_the_port(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_batchpool_is_called(command: str, ours: bool) -> None:
-    assert Occupant(7, tuple(command.split())).is_batchpool is ours
+    assert PortOwner(7, tuple(command.split())).is_batchpool is ours

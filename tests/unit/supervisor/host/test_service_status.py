@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.supervisor.host.sd_notify import Notifier
-from batchpool.supervisor.host.service_status import NEVER_NS, Herald, tell_of_survey
+from batchpool.supervisor.host.service_status import NEVER_NS, ServiceStatus, tell_of_survey
 
 S = 1_000_000_000
 START = 1000 * S
@@ -39,7 +39,7 @@ class Scene:
         self.notifier = NotifierDouble(watchdog_s)
         config = ServerConfig(**server)  # type: ignore[arg-type]
         notifier = cast(Notifier, self.notifier)
-        self.herald = Herald(
+        self.service_status = ServiceStatus(
             notifier, config, lambda: self.status, lambda since_ns: self.standing, self.now_ns
         )
 
@@ -48,7 +48,7 @@ class Scene:
         self.notifier.told.clear()
         end_ns = self.now_ns + round(seconds * S)
         while self.now_ns < end_ns:
-            due_ns = self.herald.tick(self.now_ns)
+            due_ns = self.service_status.tick(self.now_ns)
             assert due_ns > self.now_ns, "it would spin"
             self.now_ns = min(end_ns, due_ns)
         return list(self.notifier.told)
@@ -56,7 +56,7 @@ class Scene:
     def ready(self) -> list[dict[str, str | int]]:
         self.status = "serving"
         self.notifier.told.clear()
-        self.herald.ready(self.now_ns)
+        self.service_status.ready(self.now_ns)
         return list(self.notifier.told)
 
 
@@ -101,7 +101,7 @@ def test_the_end_is_told_with_time_for_the_drain() -> None:
             scene.ready()
         scene.status = "draining"
         scene.notifier.told.clear()
-        scene.herald.stopping()
+        scene.service_status.stopping()
         end = {"STOPPING": 1, "EXTEND_TIMEOUT_USEC": 115_000_000, "STATUS": "draining"}
         assert scene.notifier.told == [end]
         assert scene.run(10) == [], "neither extensions nor pings"
@@ -177,8 +177,8 @@ def test_where_nobody_listens_nothing_is_looked_at() -> None:
     def asked(*_: int) -> str:
         raise AssertionError("asked for nobody")
 
-    herald = Herald(Notifier(), ServerConfig(), asked, asked, START)
-    assert herald.tick(START) == NEVER_NS
+    service_status = ServiceStatus(Notifier(), ServerConfig(), asked, asked, START)
+    assert service_status.tick(START) == NEVER_NS
 
 
 def test_the_survey_may_take_load_timeout_s_for_each_model() -> None:
@@ -193,7 +193,7 @@ def test_a_reload_is_told_with_its_time_and_ends_with_ready() -> None:
     scene.ready()
     scene.notifier.told.clear()
     scene.status = "serving; reloading"
-    scene.herald.reloading(scene.now_ns)
+    scene.service_status.reloading(scene.now_ns)
     asked = {"RELOADING": 1, "MONOTONIC_USEC": scene.now_ns // 1000, "STATUS": "serving; reloading"}
     assert scene.notifier.told == [asked]
     told = scene.run(61)
@@ -201,8 +201,8 @@ def test_a_reload_is_told_with_its_time_and_ends_with_ready() -> None:
     assert told.count({"WATCHDOG": 1}) == 4, "the watchdog goes on"
     scene.status = "serving"
     scene.notifier.told.clear()
-    scene.herald.reloaded()
-    scene.herald.reloaded()
+    scene.service_status.reloaded()
+    scene.service_status.reloaded()
     assert scene.notifier.told == [{"READY": 1, "STATUS": "serving"}]
     assert EXTENSION not in scene.run(10)
 
@@ -210,10 +210,10 @@ def test_a_reload_is_told_with_its_time_and_ends_with_ready() -> None:
 def test_the_end_ends_a_reload_and_the_last_configuration_counts() -> None:
     scene = Scene(drain_s=100)
     scene.ready()
-    scene.herald.reloading(scene.now_ns)
-    scene.herald.go_by(ServerConfig(drain_s=5))
+    scene.service_status.reloading(scene.now_ns)
+    scene.service_status.go_by(ServerConfig(drain_s=5))
     scene.notifier.told.clear()
-    scene.herald.stopping()
-    scene.herald.reloaded()
+    scene.service_status.stopping()
+    scene.service_status.reloaded()
     (end,) = scene.notifier.told
     assert (end["STOPPING"], end["EXTEND_TIMEOUT_USEC"]) == (1, 20_000_000)

@@ -12,7 +12,7 @@ import pytest
 
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
-from batchpool.supervisor.host.socket_activation import Activated, take_sockets
+from batchpool.supervisor.host.socket_activation import ActivatedSockets, take_sockets
 
 PID = 7
 PLACE = "/run/batchpool/batchpool.sock"
@@ -41,7 +41,7 @@ class Passing:
         self.first_fd = 0
         self._left: set[int] = set()
 
-    def __call__(self, *socks: socket.socket, names: str = "", pid: int = PID) -> Activated:
+    def __call__(self, *socks: socket.socket, names: str = "", pid: int = PID) -> ActivatedSockets:
         self.first_fd = max(map(int, os.listdir("/proc/self/fd"))) + 1
         for at, sock in enumerate(socks):
             os.dup2(sock.fileno(), self.first_fd + at, inheritable=True)
@@ -133,14 +133,14 @@ def test_only_clients(passing: Passing, tmp_path: Path) -> None:
 
 def test_sockets_for_another_process_are_not_ours(passing: Passing) -> None:
     sock = tcp()
-    assert passing(sock, pid=PID + 1) == Activated()
+    assert passing(sock, pid=PID + 1) == ActivatedSockets()
     (fd,) = passing.open_fds()
     os.close(fd)
 
 
 def test_without_the_variables_there_is_nothing() -> None:
-    assert take_sockets({}, PID) == Activated()
-    assert Activated().configured(CONFIG, PLACE).server.port == 9
+    assert take_sockets({}, PID) == ActivatedSockets()
+    assert ActivatedSockets().configured(CONFIG, PLACE).server.port == 9
 
 
 def test_a_number_that_is_none_is_refused() -> None:

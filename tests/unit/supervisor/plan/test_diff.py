@@ -13,7 +13,7 @@ from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.supervisor.plan.diff import differences, pairs_of, revised
 from batchpool.supervisor.plan.plan import Plan, lanes_needed, make_plan
-from batchpool.supervisor.plan.probe_model import Described
+from batchpool.supervisor.plan.probe_model import ProbedModel
 
 X, Y = Tensor("x", "float32", (4,)), Tensor("y", "float32")
 SPECS = {name: ModelSpec(name, "numpy", (X,), (Y,)) for name in ("a", "b", "c")}
@@ -42,7 +42,7 @@ def plan(
     configs = [ModelConfig(import_name=f"m:{name}", name=name) for name in names]
     configs[0] = replace(configs[0], **model)
     known = {**SPECS, **(specs or {})}
-    described = [Described(f"m:{n}", known[n], known[n].framework == "torch") for n in names]
+    described = [ProbedModel(f"m:{n}", known[n], known[n].framework == "torch") for n in names]
     config = Config(ServerConfig(**(server or {})), tuple(configs))
     return make_plan(config, described, visible, 4, socket)
 

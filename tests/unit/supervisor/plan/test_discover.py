@@ -11,8 +11,8 @@ from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.supervisor.plan import discover
-from batchpool.supervisor.plan.discover import Survey, from_message, made_by, observe, to_message
-from batchpool.supervisor.plan.probe_model import Described
+from batchpool.supervisor.plan.discover import Discovery, from_message, made_by, observe, to_message
+from batchpool.supervisor.plan.probe_model import ProbedModel
 
 CONFIG = Config(
     ServerConfig(port=9000, drain_s=3, frontends=2),
@@ -28,8 +28,8 @@ SPEC = ModelSpec(
     (Tensor("y", "bfloat16", (4,)),),
     (Tensor("top_k", "int64", (), default=5),),
 )
-FOUND = Survey(
-    CONFIG, (Described("m:A", SPEC, True), Described("m:B", SPEC, False)), ("GPU-1", "3"), 7
+FOUND = Discovery(
+    CONFIG, (ProbedModel("m:A", SPEC, True), ProbedModel("m:B", SPEC, False)), ("GPU-1", "3"), 7
 )
 
 
@@ -63,9 +63,9 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
 ) -> None:
     asked = []
 
-    def describe(name: str, env: dict[str, str], timeout_s: float) -> Described:
+    def describe(name: str, env: dict[str, str], timeout_s: float) -> ProbedModel:
         asked.append((name, env, timeout_s))
-        return Described(name, SPEC, False)
+        return ProbedModel(name, SPEC, False)
 
     monkeypatch.setattr(discover, "describe", describe)
     monkeypatch.setattr(discover, "gpu_count", lambda path: 4)

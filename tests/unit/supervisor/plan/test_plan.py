@@ -28,7 +28,7 @@ from batchpool.supervisor.plan.plan import (
     client_slots,
     make_plan,
 )
-from batchpool.supervisor.plan.probe_model import Described
+from batchpool.supervisor.plan.probe_model import ProbedModel
 
 KIB, MIB = 1 << 10, 1 << 20
 SOCKET = "/run/batchpool/batchpool.sock"
@@ -54,7 +54,7 @@ def plan(
     **model: Any,
 ) -> Plan:
     config = Config(ServerConfig(**(server or {})), (ModelConfig(import_name="a:B", **model),))
-    return make_plan(config, [Described("a:B", spec, cuda)], visible, cores, SOCKET)
+    return make_plan(config, [ProbedModel("a:B", spec, cuda)], visible, cores, SOCKET)
 
 
 def the_model(**facts: Any) -> ModelPlan:
@@ -228,8 +228,8 @@ def two_models(*names: str, **first: Any) -> Plan:
         ),
     )
     described = [
-        Described("a:B", spec_of_bytes(16, "same"), cuda=True),
-        Described("a:C", spec_of_bytes(4 * KIB, "same"), cuda=True),
+        ProbedModel("a:B", spec_of_bytes(16, "same"), cuda=True),
+        ProbedModel("a:C", spec_of_bytes(4 * KIB, "same"), cuda=True),
     ]
     return make_plan(config, described, ("0", "1"), 12, SOCKET)
 
@@ -322,7 +322,7 @@ def test_the_text_of_one_front_end_has_no_sums() -> None:
 def test_more_models_than_there_are_entries_are_refused() -> None:
     names = [f"m{i}" for i in range(MODELS_MOST + 1)]
     models = [ModelConfig(import_name=f"a:{name}", name=name) for name in names]
-    found = [Described(f"a:{name}", SMALL, cuda=False) for name in names]
+    found = [ProbedModel(f"a:{name}", SMALL, cuda=False) for name in names]
     most = Config(ServerConfig(), tuple(models[:-1]))
     assert len(make_plan(most, found[:-1], (), 4, SOCKET).models) == MODELS_MOST
     with pytest.raises(ConfigError, match=r"^65 models; a pool serves at most 64$"):

@@ -14,7 +14,7 @@ import pytest
 
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.supervisor.plan.probe_model import Described, describe
+from batchpool.supervisor.plan.probe_model import ProbedModel, describe
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (
@@ -52,7 +52,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(import_name: str, timeout_s: float = 60) -> Described:
+def ask(import_name: str, timeout_s: float = 60) -> ProbedModel:
     return describe(import_name, ENV, timeout_s, COMMAND)
 
 
@@ -66,7 +66,7 @@ def refusal(import_name: str, timeout_s: float = 60) -> str:
 
 def test_the_spec_arrives_whole(models: Path) -> None:
     (models / "my_models.py").write_text(MODEL)
-    assert ask("my_models:Scale") == Described("my_models:Scale", SCALE, cuda=False)
+    assert ask("my_models:Scale") == ProbedModel("my_models:Scale", SCALE, cuda=False)
 
 
 def test_noise_on_every_stream_does_not_hide_the_answer(models: Path) -> None:
@@ -216,7 +216,7 @@ def test_without_torch_a_torch_model_is_refused_clearly(models: Path) -> None:
 
 def test_a_numpy_model_needs_no_torch(models: Path) -> None:
     (models / "m.py").write_text("import sys\nsys.modules['torch'] = None\n" + MODEL)
-    assert ask("m:Scale") == Described("m:Scale", SCALE, cuda=False)
+    assert ask("m:Scale") == ProbedModel("m:Scale", SCALE, cuda=False)
 
 
 def test_the_role_prints_one_line_and_its_exit_status_says_ok(models: Path) -> None:

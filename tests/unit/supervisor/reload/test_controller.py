@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from batchpool.control.channel import Channel, pair
-from batchpool.supervisor.children.child import STUCK_NS, Child, Post
+from batchpool.supervisor.children.child import STUCK_NS, Child, ProcessSlot
 from batchpool.supervisor.reload import controller as module
-from batchpool.supervisor.reload.controller import Reloading
+from batchpool.supervisor.reload.controller import ReloadController
 from tests.unit.supervisor.children.watch import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
@@ -25,20 +25,20 @@ class Office:
         self.told: list[tuple[bool, str]] = []
         self.surveys: list[Child] = []
         self._theirs: list[Channel] = []
-        staff = SimpleNamespace(was_ready=True, stopping=False, flags=lambda server: [])
-        holdings = SimpleNamespace(
+        process_fleet = SimpleNamespace(was_ready=True, stopping=False, flags=lambda server: [])
+        resources = SimpleNamespace(
             plan=plan("a"), ledger=SimpleNamespace(reloaded=lambda done, now_ns: None)
         )
-        herald = SimpleNamespace(
+        service_status = SimpleNamespace(
             reloading=lambda now_ns: None, reloaded=lambda: None, look=lambda: None
         )
-        self.reloading = Reloading(
-            cast(Any, holdings), cast(Any, staff), cast(Any, herald), ["serve"],
+        self.reloading = ReloadController(
+            cast(Any, resources), cast(Any, process_fleet), cast(Any, service_status), ["serve"],
             lambda child: None, list, lambda: time.monotonic_ns() + self.later_ns,
         )  # fmt: skip
         patch.setattr(module, "start_child", self._start)
 
-    def _start(self, role: str, words: object, post: Post, **_: Any) -> Child:
+    def _start(self, role: str, words: object, post: ProcessSlot, **_: Any) -> Child:
         ours, theirs = pair()
         self._theirs.append(theirs)
         child = Child(role, post, cast(Any, ProcessDouble(7)), ours, -1, 0)
@@ -115,8 +115,8 @@ class Remains:
 
 def test_a_reload_is_told_of_whom_it_left_behind_and_the_next_one_begins(office: Office) -> None:
     moving, reloading = Remains(), cast(Any, office.reloading)
-    reloading._staff.plan_settled = lambda: None
-    reloading._succession, reloading._moving, reloading._told = Done(), moving, False
+    reloading._process_fleet.plan_settled = lambda: None
+    reloading._swap_executor, reloading._moving, reloading._told = Done(), moving, False
     reloading._waiting = [lambda done, text: office.told.append((done, text))]
     reloading.tick()
     ((done, text),) = office.told

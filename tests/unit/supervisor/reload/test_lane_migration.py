@@ -5,17 +5,23 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.supervisor.reload.lane_migration import Act, Departure, Order, Wish, wishes
+from batchpool.supervisor.reload.lane_migration import (
+    LaneMigration,
+    MigrationAction,
+    MigrationOrder,
+    WantedLane,
+    wishes,
+)
 
 NOW = 1000
 LATER = NOW + 30
 
 
 def test_a_lane_is_closed_once_when_its_client_has_left_it() -> None:
-    leaving = Departure([3, 5], LATER)
+    leaving = LaneMigration([3, 5], LATER)
     assert leaving.step(NOW) == [], "nobody has left"
     leaving.left(5)
-    assert leaving.step(NOW) == [Order(Act.CLOSE, 5)]
+    assert leaving.step(NOW) == [MigrationOrder(MigrationAction.CLOSE, 5)]
     leaving.left(5)
     assert leaving.step(NOW) == [], "once"
     assert leaving.lanes == 2, "the batcher has it still"
@@ -24,9 +30,12 @@ def test_a_lane_is_closed_once_when_its_client_has_left_it() -> None:
 
 
 def test_a_client_that_does_not_leave_is_evicted_when_its_time_is_up() -> None:
-    leaving = Departure([3, 5], LATER)
+    leaving = LaneMigration([3, 5], LATER)
     leaving.left(3)
-    assert leaving.step(LATER) == [Order(Act.CLOSE, 3), Order(Act.EVICT, 5)]
+    assert leaving.step(LATER) == [
+        MigrationOrder(MigrationAction.CLOSE, 3),
+        MigrationOrder(MigrationAction.EVICT, 5),
+    ]
     leaving.left(5)
     assert leaving.step(LATER + 1) == [], "too late to say so"
     leaving.gone(3)
@@ -35,7 +44,7 @@ def test_a_client_that_does_not_leave_is_evicted_when_its_time_is_up() -> None:
 
 
 def test_lanes_of_others_are_none_of_its_business() -> None:
-    leaving = Departure([3], LATER)
+    leaving = LaneMigration([3], LATER)
     leaving.left(4)
     leaving.gone(4)
     assert (leaving.step(NOW), leaving.lanes) == ([], 1)
@@ -48,7 +57,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["left", "gone", "step"]), st.intege
 def test_every_lane_has_one_end(
     lanes: set[int], events: list[tuple[str, int]], until_ns: int
 ) -> None:
-    leaving = Departure(lanes, until_ns)
+    leaving = LaneMigration(lanes, until_ns)
     left: set[int] = set()
     gone: set[int] = set()
     ended: list[int] = []
@@ -62,7 +71,9 @@ def test_every_lane_has_one_end(
         else:
             for order in leaving.step(now_ns):
                 assert order.lane in lanes - gone
-                assert order.act is Act.CLOSE if order.lane in left else now_ns >= until_ns
+                assert (
+                    order.act is MigrationAction.CLOSE if order.lane in left else now_ns >= until_ns
+                )
                 ended.append(order.lane)
     ended += [order.lane for order in leaving.step(max(until_ns, len(events)))]
     assert len(ended) == len(set(ended))
@@ -75,9 +86,13 @@ def test_front_ends_get_every_lane_and_local_clients_those_that_they_use() -> No
     has = [("frontend 0", 0), ("frontend 0", 1), ("client 1", 0), ("client 2", 1)]
     # Entry 0 is replaced by 2, and 3 is a new model.
     wanted = wishes(clients, has, [2, 3], {0: 2})
-    assert wanted == [Wish("frontend 0", 2), Wish("frontend 0", 3), Wish("client 1", 2)]
+    assert wanted == [
+        WantedLane("frontend 0", 2),
+        WantedLane("frontend 0", 3),
+        WantedLane("client 1", 2),
+    ]
     has += [(wish.owner, wish.entry) for wish in wanted]
     assert wishes(clients, has, [2, 3], {0: 2}) == []
     assert wishes([*clients, ("frontend 1", True)], has, [2, 3], {0: 2}) == [
-        Wish("frontend 1", 2), Wish("frontend 1", 3),
+        WantedLane("frontend 1", 2), WantedLane("frontend 1", 3),
     ]  # fmt: skip

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from batchpool.core.errors import Overloaded
-from batchpool.core.layout.states import Gate
+from batchpool.core.layout.states import LaneGate
 from batchpool.supervisor.plan.plan import ModelPlan, Plan
-from batchpool.supervisor.reload.lane_migration_executor import Moving
-from batchpool.supervisor.resources.client_connection import Attached
-from batchpool.supervisor.resources.lane_table import LaneBook, LaneEntry
+from batchpool.supervisor.reload.lane_migration_executor import LaneMigrationExecutor
+from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
 from tests.unit.supervisor.plan.test_diff import plan, revise
 
 S = 10**9
@@ -23,7 +23,7 @@ S = 10**9
 class StaffDouble:
     """What a moving asks of the staff. notes: in order."""
 
-    def __init__(self, book: LaneBook) -> None:
+    def __init__(self, book: LaneTable) -> None:
         self.book = book
         self.notes: list[tuple[str, int]] = []
         self.no_room = False
@@ -40,7 +40,7 @@ class StaffDouble:
     def retire_entry(self, model: ModelPlan) -> None:
         self.notes.append(("retire", model.entry))
 
-    def open_lane(self, who: Attached, model: ModelPlan, *, handed: bool) -> LaneEntry:
+    def open_lane(self, who: ClientConnection, model: ModelPlan, *, handed: bool) -> LaneEntry:
         if self.no_room:
             raise Overloaded("full")
         local = who.frontend is None
@@ -75,24 +75,33 @@ class Scene:
         self.new = revise(old, plan(slots=32, **small) if new is None else new)
         self.now_ns = 0
         self.bell_fd = os.eventfd(0)
-        self.book = LaneBook(old.max_lanes)
-        self.staff = StaffDouble(self.book)
+        self.book = LaneTable(old.max_lanes)
+        self.process_fleet = StaffDouble(self.book)
         self.clients = [self.client("frontend 0", 0), self.client("client 1", None)]
-        self.lanes = [self.staff.open_lane(who, old.models[0], handed=True) for who in self.clients]
-        holdings, staff = cast(Any, SimpleNamespace(lanes=self.book)), cast(Any, self.staff)
+        self.lanes = [
+            self.process_fleet.open_lane(who, old.models[0], handed=True) for who in self.clients
+        ]
+        resources, process_fleet = (
+            cast(Any, SimpleNamespace(lanes=self.book)),
+            cast(Any, self.process_fleet),
+        )
         clock = lambda: self.now_ns  # noqa: E731
-        self.moving = Moving(old, self.new, holdings, staff, lambda: self.clients, clock)
+        self.moving = LaneMigrationExecutor(
+            old, self.new, resources, process_fleet, lambda: self.clients, clock
+        )
 
-    def client(self, owner: str, frontend: int | None) -> Attached:
-        return Attached(owner, cast(Any, None), None, -1, frontend, self.bell_fd)
+    def client(self, owner: str, frontend: int | None) -> ClientConnection:
+        return ClientConnection(owner, cast(Any, None), None, -1, frontend, self.bell_fd)
 
     def open(self) -> None:
         """The batcher opens every gate."""
         for entry in self.book:
-            os.pwrite(entry.fd, int(Gate.OPEN).to_bytes(8, "little"), entry.layout.words["gate"])
+            os.pwrite(
+                entry.fd, int(LaneGate.OPEN).to_bytes(8, "little"), entry.layout.words["gate"]
+            )
 
     def take(self) -> list[tuple[str, int]]:
-        notes, self.staff.notes = self.staff.notes, []
+        notes, self.process_fleet.notes = self.process_fleet.notes, []
         return notes
 
     def coming(self) -> list[LaneEntry]:
@@ -139,7 +148,7 @@ def test_everybody_has_a_lane_before_it_is_ready(scene: Scene) -> None:
 
 def test_lanes_are_closed_as_their_clients_leave_and_the_entry_is_retired(scene: Scene) -> None:
     moving = committed(scene).moving
-    scene.staff.has_workers.add(0)
+    scene.process_fleet.has_workers.add(0)
     moving.step()
     assert (scene.take(), moving.leaving()) == ([], "2 old lanes of a")
     scene.lanes[0].left = True
@@ -156,7 +165,7 @@ def test_lanes_are_closed_as_their_clients_leave_and_the_entry_is_retired(scene:
     assert (moving.leaving(), moving.has_any(0)) == ("", False)
     moving.settle()
     assert not moving.over, "a worker's rows are not dealt with"
-    scene.staff.has_workers.clear()
+    scene.process_fleet.has_workers.clear()
     moving.step()
     assert (scene.take(), moving.over) == ([("retire", 0)], True)
 
@@ -164,7 +173,7 @@ def test_lanes_are_closed_as_their_clients_leave_and_the_entry_is_retired(scene:
 def test_a_number_that_another_lane_has_by_now_is_left_alone(scene: Scene) -> None:
     moving = committed(scene).moving
     scene.book.remove(0)  # its client died
-    scene.staff.open_lane(scene.clients[0], scene.new.models[0], handed=True)
+    scene.process_fleet.open_lane(scene.clients[0], scene.new.models[0], handed=True)
     assert scene.book.get(0) is not None
     scene.now_ns = 5 * S
     moving.step()
@@ -194,7 +203,7 @@ def test_undone_is_as_if_nothing_had_been(scene: Scene) -> None:
 
 
 def test_no_room_for_a_lane_is_a_failure(scene: Scene) -> None:
-    scene.staff.no_room = True
+    scene.process_fleet.no_room = True
     assert not scene.moving.ready()
     assert scene.moving.failure == "there is no room for its lanes: full"
 
@@ -212,9 +221,9 @@ def test_a_plan_that_keeps_its_lanes_moves_none() -> None:
 
 def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Scene) -> None:
     moving = committed(scene).moving
-    scene.staff.has_workers.add(0)
+    scene.process_fleet.has_workers.add(0)
     assert moving.has_any(0), "clients have lanes there"
-    scene.staff.remains.add(0)
+    scene.process_fleet.remains.add(0)
     moving.settle()
     assert (moving.over, moving.waits_for_remains, scene.take()) == (False, True, [])
     scene.lanes[0].left = True
@@ -229,8 +238,8 @@ def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Sc
     moving.step()
     assert (moving.over, scene.take()) == (False, [])
 
-    scene.staff.remains.clear()  # it has ended at last, and the batcher has let its rows go
-    scene.staff.has_workers.clear()
+    scene.process_fleet.remains.clear()  # it has ended at last, and the batcher has let its rows go
+    scene.process_fleet.has_workers.clear()
     assert moving.has_any(0)
     scene.book.remove(1)
     moving.step()

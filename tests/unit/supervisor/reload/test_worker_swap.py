@@ -9,177 +9,185 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.supervisor.reload.worker_swap import Act, At, Change, Order, Phase, Reload, Who
+from batchpool.supervisor.reload.worker_swap import (
+    SlotChange,
+    SwapAction,
+    SwapOrder,
+    SwapParty,
+    SwapPhase,
+    WorkerStage,
+    WorkerSwap,
+)
 
-HEIR, OLD = Who.HEIR, Who.OLD
+HEIR, OLD = SwapParty.HEIR, SwapParty.OLD
 
 
-def two_seats() -> Reload:
-    return Reload([Change("worker 0", "cpu"), Change("worker 1", "cpu")])
+def two_worker_slots() -> WorkerSwap:
+    return WorkerSwap([SlotChange("worker 0", "cpu"), SlotChange("worker 1", "cpu")])
 
 
-def acts(reload: Reload) -> list[tuple[Act, int, Who]]:
-    return [(order.act, order.seat, order.who) for order in reload.step()]
+def acts(reload: WorkerSwap) -> list[tuple[SwapAction, int, SwapParty]]:
+    return [(order.act, order.worker_slot, order.who) for order in reload.step()]
 
 
-def serve(reload: Reload, *seats: int) -> None:
+def serve(reload: WorkerSwap, *worker_slots: int) -> None:
     """These heirs get warm and take their seats."""
-    for seat in seats:
+    for worker_slot in worker_slots:
         reload.step()
-        reload.warm(seat, HEIR)
-        assert (Act.TAKE_OVER, seat, HEIR) in acts(reload)
+        reload.warm(worker_slot, HEIR)
+        assert (SwapAction.TAKE_OVER, worker_slot, HEIR) in acts(reload)
 
 
 # -- by hand --------------------------------------------------------------------------------
 
 
-def test_seats_are_taken_one_by_one_and_standbys_end_when_all_are_taken() -> None:
-    reload = two_seats()
-    assert acts(reload) == [(Act.START, 0, HEIR)]
+def test_worker_slots_are_taken_one_by_one_and_standbys_end_when_all_are_taken() -> None:
+    reload = two_worker_slots()
+    assert acts(reload) == [(SwapAction.START, 0, HEIR)]
     assert acts(reload) == [], "the other waits for it"
     reload.warm(0, HEIR)
-    assert acts(reload) == [(Act.TAKE_OVER, 0, HEIR), (Act.START, 1, HEIR)]
+    assert acts(reload) == [(SwapAction.TAKE_OVER, 0, HEIR), (SwapAction.START, 1, HEIR)]
     reload.idle(0, OLD)
     assert acts(reload) == [], "it stands by"
     assert reload.progress() == (1, 2)
     reload.warm(1, HEIR)
     assert acts(reload) == [
-        (Act.TAKE_OVER, 1, HEIR), (Act.COMMIT, -1, HEIR), (Act.END, 0, OLD),
+        (SwapAction.TAKE_OVER, 1, HEIR), (SwapAction.COMMIT, -1, HEIR), (SwapAction.END, 0, OLD),
     ]  # fmt: skip
     assert acts(reload) == [], "the other has rows in flight"
     reload.idle(1, OLD)
-    assert acts(reload) == [(Act.END, 1, OLD)]
+    assert acts(reload) == [(SwapAction.END, 1, OLD)]
     reload.lost(0, OLD, "was killed")
-    assert (reload.step(), reload.phase) == ([], Phase.COMMITTED)
+    assert (reload.step(), reload.phase) == ([], SwapPhase.COMMITTED)
     reload.lost(1, OLD, "was killed")
-    assert (reload.step(), reload.phase, reload.failure) == ([], Phase.OVER, "")
+    assert (reload.step(), reload.phase, reload.failure) == ([], SwapPhase.OVER, "")
 
 
 def test_each_place_loads_one_heir_at_a_time() -> None:
     places = ["GPU 0", "GPU 1", "GPU 0"]
-    reload = Reload([Change(f"worker {i}", place) for i, place in enumerate(places)])
-    assert acts(reload) == [(Act.START, 0, HEIR), (Act.START, 1, HEIR)]
+    reload = WorkerSwap([SlotChange(f"worker {i}", place) for i, place in enumerate(places)])
+    assert acts(reload) == [(SwapAction.START, 0, HEIR), (SwapAction.START, 1, HEIR)]
     reload.warm(1, HEIR)
-    assert acts(reload) == [(Act.TAKE_OVER, 1, HEIR)]
+    assert acts(reload) == [(SwapAction.TAKE_OVER, 1, HEIR)]
     reload.warm(0, HEIR)
-    assert acts(reload) == [(Act.TAKE_OVER, 0, HEIR), (Act.START, 2, HEIR)]
+    assert acts(reload) == [(SwapAction.TAKE_OVER, 0, HEIR), (SwapAction.START, 2, HEIR)]
 
 
 def test_an_heir_that_does_not_load_turns_all_back() -> None:
-    reload = two_seats()
+    reload = two_worker_slots()
     serve(reload, 0)
-    assert reload.at(1, HEIR) is At.LOADING
+    assert reload.at(1, HEIR) is WorkerStage.LOADING
     reload.lost(1, HEIR, "failed: ValueError")
-    assert acts(reload) == [(Act.TAKE_OVER, 0, OLD)], "with rows in flight, it needs no rest"
+    assert acts(reload) == [(SwapAction.TAKE_OVER, 0, OLD)], "with rows in flight, it needs no rest"
     assert reload.failure == "worker 1 failed: ValueError"
     reload.idle(0, HEIR)
-    assert acts(reload) == [(Act.END, 0, HEIR)]
+    assert acts(reload) == [(SwapAction.END, 0, HEIR)]
     reload.lost(0, HEIR, "was killed")
-    assert (reload.step(), reload.phase) == ([], Phase.OVER)
+    assert (reload.step(), reload.phase) == ([], SwapPhase.OVER)
     assert reload.failure == "worker 1 failed: ValueError", "the first is the cause"
 
 
-def test_an_heir_that_dies_in_its_seat_turns_all_back() -> None:
-    reload = two_seats()
+def test_an_heir_that_dies_in_its_worker_slot_turns_all_back() -> None:
+    reload = two_worker_slots()
     serve(reload, 0)
     reload.lost(0, HEIR, "was killed")
-    assert acts(reload) == [(Act.TAKE_OVER, 0, OLD), (Act.END, 1, HEIR)]
+    assert acts(reload) == [(SwapAction.TAKE_OVER, 0, OLD), (SwapAction.END, 1, HEIR)]
     assert not reload.owns(0, OLD), "from now on its end is like any other's"
     reload.lost(1, HEIR, "was killed")
     reload.step()
-    assert reload.phase is Phase.OVER
+    assert reload.phase is SwapPhase.OVER
 
 
 def test_a_standby_that_has_died_is_loaded_again_before_its_heir_leaves() -> None:
-    reload = two_seats()
+    reload = two_worker_slots()
     serve(reload, 0)
     reload.lost(0, OLD, "was killed")
-    assert (acts(reload), reload.phase) == ([], Phase.AHEAD), "nobody needs it yet"
+    assert (acts(reload), reload.phase) == ([], SwapPhase.AHEAD), "nobody needs it yet"
     reload.lost(1, HEIR, "failed")
-    assert acts(reload) == [(Act.START, 0, OLD)]
+    assert acts(reload) == [(SwapAction.START, 0, OLD)]
     reload.warm(0, OLD)
-    assert acts(reload) == [(Act.TAKE_OVER, 0, OLD)]
+    assert acts(reload) == [(SwapAction.TAKE_OVER, 0, OLD)]
     reload.idle(0, HEIR)
-    assert acts(reload) == [(Act.END, 0, HEIR)]
+    assert acts(reload) == [(SwapAction.END, 0, HEIR)]
 
 
 @pytest.mark.parametrize("heir_dies", [False, True])
-def test_an_old_worker_that_cannot_be_had_leaves_its_seat_empty(heir_dies: bool) -> None:
-    reload = two_seats()
+def test_an_old_worker_that_cannot_be_had_leaves_its_worker_slot_empty(heir_dies: bool) -> None:
+    reload = two_worker_slots()
     serve(reload, 0)
     reload.lost(0, OLD, "was killed")
     reload.lost(1, HEIR, "failed")
-    assert acts(reload) == [(Act.START, 0, OLD)]
+    assert acts(reload) == [(SwapAction.START, 0, OLD)]
     if heir_dies:
         reload.lost(0, HEIR, "was killed")
         assert acts(reload) == []
     reload.lost(0, OLD, "failed")
-    assert acts(reload) == [(Act.VACATE, 0, OLD)]
+    assert acts(reload) == [(SwapAction.VACATE, 0, OLD)]
     if not heir_dies:
         reload.idle(0, HEIR)
         reload.step()
         reload.lost(0, HEIR, "was killed")
-    assert (reload.step(), reload.phase) == ([], Phase.OVER)
+    assert (reload.step(), reload.phase) == ([], SwapPhase.OVER)
 
 
-def test_seats_that_come_and_seats_that_go() -> None:
-    new, gone = Change("worker 1", "cpu", old=False), Change("worker 2", "cpu", new=False)
-    reload = Reload([Change("worker 0", "cpu"), new, gone])
+def test_worker_slots_that_come_and_worker_slots_that_go() -> None:
+    new, gone = SlotChange("worker 1", "cpu", old=False), SlotChange("worker 2", "cpu", new=False)
+    reload = WorkerSwap([SlotChange("worker 0", "cpu"), new, gone])
     serve(reload, 0)
     reload.warm(1, HEIR)
     assert acts(reload) == [
-        (Act.TAKE_OVER, 1, HEIR), (Act.COMMIT, -1, HEIR), (Act.RELEASE, 2, OLD),
+        (SwapAction.TAKE_OVER, 1, HEIR), (SwapAction.COMMIT, -1, HEIR), (SwapAction.RELEASE, 2, OLD),
     ]  # fmt: skip
-    back = Reload([new, Change("worker 0", "cpu"), gone])
+    back = WorkerSwap([new, SlotChange("worker 0", "cpu"), gone])
     serve(back, 0)
     back.lost(1, HEIR, "failed")
-    assert acts(back) == [(Act.RELEASE, 0, HEIR)], "nobody was there before it"
+    assert acts(back) == [(SwapAction.RELEASE, 0, HEIR)], "nobody was there before it"
     back.idle(0, HEIR)
-    assert acts(back) == [(Act.END, 0, HEIR)]
+    assert acts(back) == [(SwapAction.END, 0, HEIR)]
     back.lost(0, HEIR, "was killed")
     back.step()
-    assert (back.phase, back.at(2, OLD)) == (Phase.OVER, At.DUTY)
+    assert (back.phase, back.at(2, OLD)) == (SwapPhase.OVER, WorkerStage.DUTY)
 
 
 def test_an_entry_that_leaves_is_served_until_it_is_empty() -> None:
     """The heir is of another entry than the old worker: each has a seat of its own."""
-    comes = Change("heir of worker 0", "cpu", old=False)
-    leaves = Change("worker 0", "cpu", new=False, moves=True)
-    reload = Reload([comes, leaves])
+    comes = SlotChange("heir of worker 0", "cpu", old=False)
+    leaves = SlotChange("worker 0", "cpu", new=False, moves=True)
+    reload = WorkerSwap([comes, leaves])
     reload.lanes_open = False
     serve(reload, 0)
-    assert (reload.phase, acts(reload)) == (Phase.AHEAD, []), "the lanes are not open"
+    assert (reload.phase, acts(reload)) == (SwapPhase.AHEAD, []), "the lanes are not open"
     reload.lanes_open = True
-    assert acts(reload) == [(Act.COMMIT, -1, HEIR)]
+    assert acts(reload) == [(SwapAction.COMMIT, -1, HEIR)]
     assert reload.served, "nobody waits for what is left of the old one"
     assert not reload.owns(1, OLD), "if it dies, another is loaded in its place"
     reload.emptied(1)
-    assert acts(reload) == [(Act.RELEASE, 1, OLD)]
+    assert acts(reload) == [(SwapAction.RELEASE, 1, OLD)]
     reload.idle(1, OLD)
-    assert acts(reload) == [(Act.END, 1, OLD)]
+    assert acts(reload) == [(SwapAction.END, 1, OLD)]
     reload.lost(1, OLD, "was killed")
-    assert (reload.step(), reload.phase) == ([], Phase.OVER)
+    assert (reload.step(), reload.phase) == ([], SwapPhase.OVER)
 
-    back = Reload([comes, leaves])
+    back = WorkerSwap([comes, leaves])
     back.step()
     back.lost(0, HEIR, "failed")
-    assert (back.step(), back.phase, back.at(1, OLD)) == ([], Phase.OVER, At.DUTY)
+    assert (back.step(), back.phase, back.at(1, OLD)) == ([], SwapPhase.OVER, WorkerStage.DUTY)
 
 
 def test_models_that_only_leave_are_committed_at_once() -> None:
-    reload = Reload([Change("worker 0", "cpu", new=False, moves=True)])
-    assert acts(reload) == [(Act.COMMIT, -1, HEIR)]
-    assert (reload.served, reload.phase) == (True, Phase.COMMITTED)
+    reload = WorkerSwap([SlotChange("worker 0", "cpu", new=False, moves=True)])
+    assert acts(reload) == [(SwapAction.COMMIT, -1, HEIR)]
+    assert (reload.served, reload.phase) == (True, SwapPhase.COMMITTED)
 
 
 def test_after_the_commit_heirs_are_as_any_worker() -> None:
-    reload = Reload([Change("worker 0", "cpu")])
+    reload = WorkerSwap([SlotChange("worker 0", "cpu")])
     serve(reload, 0)
-    assert reload.phase is Phase.COMMITTED
+    assert reload.phase is SwapPhase.COMMITTED
     assert not reload.owns(0, HEIR)
     assert reload.owns(0, OLD)
     reload.fail("too late")
-    assert (reload.phase, reload.failure) == (Phase.COMMITTED, "")
+    assert (reload.phase, reload.failure) == (SwapPhase.COMMITTED, "")
 
 
 # -- whatever happens -----------------------------------------------------------------------
@@ -191,16 +199,16 @@ class Floor:
     duty: who gets rows in each seat, at most one. rows: who may have some in flight.
     """
 
-    def __init__(self, changes: list[Change]) -> None:
-        self.reload = Reload(changes)
+    def __init__(self, changes: list[SlotChange]) -> None:
+        self.reload = WorkerSwap(changes)
         self.reload.lanes_open = not any(change.moves for change in changes)
         self.needed = {i for i, change in enumerate(changes) if change.moves}
         self.changes = changes
-        self.duty: list[Who | None] = [OLD if change.old else None for change in changes]
+        self.duty: list[SwapParty | None] = [OLD if change.old else None for change in changes]
         self.alive = {(i, OLD) for i, change in enumerate(changes) if change.old}
-        self.loading: set[tuple[int, Who]] = set()
+        self.loading: set[tuple[int, SwapParty]] = set()
         self.rows = set(self.alive)
-        self.ending: set[tuple[int, Who]] = set()
+        self.ending: set[tuple[int, SwapParty]] = set()
         self.vacant: set[int] = set()
         self.committed = False
 
@@ -209,38 +217,38 @@ class Floor:
             for order in orders:
                 self.carry_out(order)
         for i, change in enumerate(self.changes):
-            where = [self.reload.at(i, who) for who in Who].count(At.DUTY)
+            where = [self.reload.at(i, who) for who in SwapParty].count(WorkerStage.DUTY)
             assert where <= 1, "two in one seat"
             assert change.old or change.new
 
-    def carry_out(self, order: Order) -> None:
-        one = (order.seat, order.who)
-        other = (order.seat, OLD if order.who is HEIR else HEIR)
-        if order.act is Act.START:
+    def carry_out(self, order: SwapOrder) -> None:
+        one = (order.worker_slot, order.who)
+        other = (order.worker_slot, OLD if order.who is HEIR else HEIR)
+        if order.act is SwapAction.START:
             assert one not in self.alive
             assert self.committed is False
             places = [self.changes[i].place for i, who in self.loading if who is HEIR]
-            assert order.who is OLD or self.changes[order.seat].place not in places
+            assert order.who is OLD or self.changes[order.worker_slot].place not in places
             self.alive.add(one)
             self.loading.add(one)
-        elif order.act is Act.TAKE_OVER:
+        elif order.act is SwapAction.TAKE_OVER:
             assert one in self.alive - self.loading - self.ending, "warm, and to stay"
-            assert self.duty[order.seat] is not order.who
-            self.duty[order.seat] = order.who
+            assert self.duty[order.worker_slot] is not order.who
+            self.duty[order.worker_slot] = order.who
             self.rows.add(one)
-        elif order.act is Act.RELEASE:
-            assert self.duty[order.seat] is order.who
-            assert order.seat not in self.needed
-            self.duty[order.seat] = None
-        elif order.act is Act.VACATE:
+        elif order.act is SwapAction.RELEASE:
+            assert self.duty[order.worker_slot] is order.who
+            assert order.worker_slot not in self.needed
+            self.duty[order.worker_slot] = None
+        elif order.act is SwapAction.VACATE:
             assert one not in self.alive
-            self.duty[order.seat] = OLD  # whom the seat's usual business brings back
+            self.duty[order.worker_slot] = OLD  # whom the seat's usual business brings back
             self.alive.add(one)
-            self.vacant.add(order.seat)
-        elif order.act is Act.END:
+            self.vacant.add(order.worker_slot)
+        elif order.act is SwapAction.END:
             assert one in self.alive
             assert one in self.loading or one not in self.rows, "it still has rows"
-            assert self.duty[order.seat] is not order.who
+            assert self.duty[order.worker_slot] is not order.who
             assert self.committed or order.who is HEIR, "a standby ends before the commit"
             self.ending.add(one)
         else:
@@ -248,11 +256,11 @@ class Floor:
             assert self.reload.lanes_open
             assert all(self.duty[i] is HEIR for i, c in enumerate(self.changes) if c.new)
             self.committed = True
-        assert other in self.alive or order.act is not Act.END or self.committed or (
-            not self.changes[order.seat].old or order.seat in self.vacant
+        assert other in self.alive or order.act is not SwapAction.END or self.committed or (
+            not self.changes[order.worker_slot].old or order.worker_slot in self.vacant
         ), "nobody is left in the seat"  # fmt: skip
 
-    def events(self) -> list[tuple[str, tuple[int, Who]]]:
+    def events(self) -> list[tuple[str, tuple[int, SwapParty]]]:
         """What may happen next."""
         found = [("gone", one) for one in self.ending]
         found += [("warm", one) for one in self.loading - self.ending]
@@ -263,7 +271,7 @@ class Floor:
             found.append(("opened", (0, OLD)))
         return sorted(found, key=str)
 
-    def happens(self, what: str, one: tuple[int, Who]) -> None:
+    def happens(self, what: str, one: tuple[int, SwapParty]) -> None:
         if what == "opened":
             self.reload.lanes_open = True
         elif what == "emptied":
@@ -291,7 +299,7 @@ class Floor:
 
 CHANGES = st.lists(
     st.builds(
-        Change,
+        SlotChange,
         st.just("worker"),
         st.sampled_from(["cpu", "GPU 0"]),
         *[st.booleans(), st.booleans(), st.booleans()],
@@ -306,12 +314,12 @@ CHANGES = st.lists(
 @settings(max_examples=400, deadline=None)
 @given(changes=CHANGES, chance=st.randoms(use_true_random=False), kills=st.integers(0, 4))
 def test_a_reload_ends_with_all_new_or_all_old(
-    changes: list[Change], chance: Random, kills: int
+    changes: list[SlotChange], chance: Random, kills: int
 ) -> None:
     floor = Floor(changes)
     floor.obey()
     for _ in range(200):
-        if floor.reload.phase is Phase.OVER:
+        if floor.reload.phase is SwapPhase.OVER:
             break
         if kills and chance.random() < 0.3 and floor.alive:
             kills -= 1
@@ -321,7 +329,7 @@ def test_a_reload_ends_with_all_new_or_all_old(
         events = floor.events()
         assert events, "it waits for nothing"
         floor.happens(*chance.choice(events))
-    assert floor.reload.phase is Phase.OVER
+    assert floor.reload.phase is SwapPhase.OVER
     done = not floor.reload.failure
     assert floor.committed == done
     for i, change in enumerate(changes):

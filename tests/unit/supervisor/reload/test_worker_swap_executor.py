@@ -10,12 +10,12 @@ import pytest
 
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
-from batchpool.supervisor.children.child import Child, Post
-from batchpool.supervisor.children.worker_slot import Seat
-from batchpool.supervisor.fleet.workers import Workforce, new_seat
+from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.fleet.workers import WorkerFleet, new_worker_slot
 from batchpool.supervisor.plan.diff import revised
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.reload.worker_swap_executor import Succession
+from batchpool.supervisor.reload.worker_swap_executor import WorkerSwapExecutor
 from tests.unit.supervisor.plan.test_diff import plan
 
 
@@ -39,55 +39,57 @@ class WorkersDouble:
     """What a succession asks of a workforce. duties: (on, off), by the names of their versions."""
 
     def __init__(self, old: Plan) -> None:
-        self.seats = [new_seat(old, m.entry, worker) for m in old.models for worker in m.workers]
-        self.beside: list[Seat] = []
+        self.worker_slots = [
+            new_worker_slot(old, m.entry, worker) for m in old.models for worker in m.workers
+        ]
+        self.beside: list[WorkerSlot] = []
         self.witness: Any = None
         self.duties: list[tuple[int, int]] = []
         self.left: list[int] = []
         self.no_room = False
         self._pid = 0
-        for seat in self.seats:
-            self.start(seat)
-            seat.ready = True
+        for worker_slot in self.worker_slots:
+            self.start(worker_slot)
+            worker_slot.ready = True
 
-    def start(self, seat: Seat) -> None:
+    def start(self, worker_slot: WorkerSlot) -> None:
         if self.no_room:
             raise StartError("no room")
         self._pid += 1
         process = cast(Any, ProcessDouble(self._pid))
-        seat.child = Child("worker", seat.post, process, cast(Any, None), -1, 0)
-        seat.start_at_ns = None
+        worker_slot.child = Child("worker", worker_slot.post, process, cast(Any, None), -1, 0)
+        worker_slot.start_at_ns = None
 
-    def relieve(self, on: Seat | None, off: Seat | None) -> None:
+    def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
         self.duties.append((_pid(on), _pid(off)))
-        for seat in (on, off):
-            if seat is not None:
-                seat.on_duty = seat is on
+        for worker_slot in (on, off):
+            if worker_slot is not None:
+                worker_slot.on_duty = worker_slot is on
 
-    def warm(self, seat: Seat) -> None:
-        seat.ready = True
-        self.witness.warm(seat)
+    def warm(self, worker_slot: WorkerSlot) -> None:
+        worker_slot.ready = True
+        self.witness.warm(worker_slot)
 
-    def end(self, seat: Seat, *, owned: bool = True) -> None:
+    def end(self, worker_slot: WorkerSlot, *, owned: bool = True) -> None:
         """Its process has ended, killed or by itself."""
-        child = seat.child
+        child = worker_slot.child
         assert child is not None
         child.process.returncode = child.process.returncode or 1
-        seat.child, seat.ready = None, False
-        assert self.witness.lost(seat, child) is owned
+        worker_slot.child, worker_slot.ready = None, False
+        assert self.witness.lost(worker_slot, child) is owned
 
-    def leave_behind(self, seat: Seat) -> None:
-        for seats in (self.seats, self.beside):
-            if seat in seats:
-                seats.remove(seat)
-        self.left.append(_pid(seat))
+    def leave_behind(self, worker_slot: WorkerSlot) -> None:
+        for worker_slots in (self.worker_slots, self.beside):
+            if worker_slot in worker_slots:
+                worker_slots.remove(worker_slot)
+        self.left.append(_pid(worker_slot))
 
     def pids(self) -> list[int]:
-        return [_pid(seat) for seat in self.seats]
+        return [_pid(worker_slot) for worker_slot in self.worker_slots]
 
 
-def _pid(seat: Seat | None) -> int:
-    return 0 if seat is None or seat.child is None else seat.child.pid
+def _pid(worker_slot: WorkerSlot | None) -> int:
+    return 0 if worker_slot is None or worker_slot.child is None else worker_slot.child.pid
 
 
 class LanesDouble:
@@ -116,9 +118,9 @@ class Scene:
         self.workers = WorkersDouble(self.old)
         self.lanes = LanesDouble()
         self.commits = 0
-        workers = cast(Workforce, self.workers)
+        workers = cast(WorkerFleet, self.workers)
         self.later_ns = 0
-        self.succession = Succession(
+        self.swap_executor = WorkerSwapExecutor(
             self.old, self.new, workers, self.lanes, self._commit, self._clock_ns
         )
         self.step()
@@ -129,16 +131,16 @@ class Scene:
     def _clock_ns(self) -> int:
         return time.monotonic_ns() + self.later_ns
 
-    def stick(self, seat: Seat) -> Child:
+    def stick(self, worker_slot: WorkerSlot) -> Child:
         """Its process will not end."""
-        assert seat.child is not None
-        cast(Any, seat.child.process).stuck = True
-        return seat.child
+        assert worker_slot.child is not None
+        cast(Any, worker_slot.child.process).stuck = True
+        return worker_slot.child
 
     def step(self) -> None:
-        self.succession.step()
+        self.swap_executor.step()
 
-    def heir(self) -> Seat:
+    def heir(self) -> WorkerSlot:
         """The one that loads."""
         (found,) = (s for s in self.workers.beside if s.part == "heir" and not s.ready)
         return found
@@ -147,20 +149,22 @@ class Scene:
         self.workers.warm(self.heir())
         self.step()
 
-    def standby(self) -> Seat:
-        return next(seat for seat in self.workers.beside if seat.part == "standby")
+    def standby(self) -> WorkerSlot:
+        return next(
+            worker_slot for worker_slot in self.workers.beside if worker_slot.part == "standby"
+        )
 
 
 def test_all_new_and_with_no_history() -> None:
     scene = Scene()
     workers = scene.workers
-    posts = [seat.post for seat in workers.seats]
+    posts = [worker_slot.post for worker_slot in workers.worker_slots]
     posts[0].restarts = 3
     scene.serve()
     assert workers.pids() == [3, 2]
-    heir = workers.seats[0].post
+    heir = workers.worker_slots[0].post
     assert (heir.name, heir.restarts, heir.last_error) == (posts[0].name, 0, "")
-    assert [seat.name for seat in workers.beside] == [
+    assert [worker_slot.name for worker_slot in workers.beside] == [
         "standby of worker 0 of a",
         "heir of worker 1 of a",
     ]
@@ -176,17 +180,17 @@ def test_all_new_and_with_no_history() -> None:
         assert standby.child.process.returncode == -9
         workers.end(standby)
     scene.step()
-    assert scene.succession.over
+    assert scene.swap_executor.over
     assert (workers.beside, workers.witness) == ([], None)
-    assert all(seat.of is scene.new.models[0] for seat in workers.seats)
-    assert all(seat.server is scene.new.server for seat in workers.seats)
+    assert all(worker_slot.of is scene.new.models[0] for worker_slot in workers.worker_slots)
+    assert all(worker_slot.server is scene.new.server for worker_slot in workers.worker_slots)
 
 
 def test_no_room_for_an_heir_turns_back() -> None:
     scene = Scene()
     scene.workers.no_room = True
     scene.serve()  # and the next one cannot start
-    assert scene.succession.reload.failure == "worker 1 of a cannot start: no room"
+    assert scene.swap_executor.reload.failure == "worker 1 of a cannot start: no room"
     assert scene.workers.pids() == [1, 2]
     assert scene.workers.duties == [(3, 1), (1, 3)]
     (heir,) = scene.workers.beside
@@ -194,9 +198,9 @@ def test_no_room_for_an_heir_turns_back() -> None:
     scene.step()
     scene.workers.end(heir)
     scene.step()
-    assert scene.succession.over
+    assert scene.swap_executor.over
     assert scene.workers.beside == []
-    assert all(seat.of is scene.old.models[0] for seat in scene.workers.seats)
+    assert all(worker_slot.of is scene.old.models[0] for worker_slot in scene.workers.worker_slots)
 
 
 def test_a_dead_standby_is_loaded_anew_by_the_old_plan() -> None:
@@ -216,16 +220,16 @@ def test_a_dead_standby_is_loaded_anew_by_the_old_plan() -> None:
 
 
 @pytest.mark.parametrize("heir_dies", [False, True])
-def test_a_seat_for_which_nobody_can_be_had_is_filled_as_any_other(heir_dies: bool) -> None:
+def test_a_worker_slot_for_which_nobody_can_be_had_is_filled_as_any_other(heir_dies: bool) -> None:
     scene = Scene()
     scene.serve()
     scene.workers.end(scene.standby())
     scene.workers.end(scene.heir())
     scene.workers.no_room = True
     if heir_dies:
-        scene.workers.end(scene.workers.seats[0])
+        scene.workers.end(scene.workers.worker_slots[0])
     scene.step()
-    empty = scene.workers.seats[0]
+    empty = scene.workers.worker_slots[0]
     assert (empty.child, empty.start_at_ns, empty.on_duty) == (None, 0, True)
     assert empty.of is scene.old.models[0]
     assert scene.workers.duties[-1] == (0, 0 if heir_dies else 3)
@@ -234,14 +238,14 @@ def test_a_seat_for_which_nobody_can_be_had_is_filled_as_any_other(heir_dies: bo
         scene.step()
         scene.workers.end(heir)
     scene.step()
-    assert scene.succession.over
-    assert scene.workers.seats[0] is empty
+    assert scene.swap_executor.over
+    assert scene.workers.worker_slots[0] is empty
 
 
 def test_a_worker_that_was_not_there_needs_no_standby() -> None:
     """It crashed again and again: that may be what the reload is to mend."""
     scene = Scene()
-    first, second = scene.workers.seats
+    first, second = scene.workers.worker_slots
     scene.workers.end(first, owned=False)
     first.start_at_ns = 99
     second.ready = False  # it has just been started again
@@ -252,7 +256,7 @@ def test_a_worker_that_was_not_there_needs_no_standby() -> None:
     assert second.child.process.returncode == -9, "it loads in vain"
     scene.workers.end(second)
     scene.step()
-    assert scene.succession.over
+    assert scene.swap_executor.over
 
 
 def test_more_workers_and_fewer() -> None:
@@ -265,7 +269,7 @@ def test_more_workers_and_fewer() -> None:
     undone = Scene(old={"workers_per_device": 1}, new={"workers_per_device": 3})
     undone.serve()
     undone.serve()
-    undone.workers.end(undone.workers.seats[1])
+    undone.workers.end(undone.workers.worker_slots[1])
     undone.step()
     assert undone.workers.pids() == [1]
 
@@ -273,25 +277,25 @@ def test_more_workers_and_fewer() -> None:
     fewer.serve()
     assert (fewer.workers.pids(), fewer.commits) == ([3], 1)
     assert fewer.workers.duties == [(3, 1), (0, 2)]
-    assert [seat.part for seat in fewer.workers.beside] == ["standby", "standby"]
+    assert [worker_slot.part for worker_slot in fewer.workers.beside] == ["standby", "standby"]
 
 
 def test_the_end_of_the_pool_ends_only_who_loads() -> None:
     scene = Scene()
     scene.serve()
     heir, witness = scene.heir(), scene.workers.witness
-    scene.succession.abandon()
+    scene.swap_executor.abandon()
     assert heir.child is not None
     assert heir.child.process.returncode == -9
-    assert (witness, scene.workers.witness) == (scene.succession, None)
+    assert (witness, scene.workers.witness) == (scene.swap_executor, None)
     assert scene.workers.pids() == [3, 2]
     assert _pid(scene.standby()) == 1, "it may have rows in flight"
 
 
 def test_others_are_none_of_its_business() -> None:
     scene = Scene()
-    stranger = Seat(
-        0, scene.old.models[0].workers[0], Post("x"), scene.old.models[0], ServerConfig()
+    stranger = WorkerSlot(
+        0, scene.old.models[0].workers[0], ProcessSlot("x"), scene.old.models[0], ServerConfig()
     )
     witness = scene.workers.witness
     witness.warm(stranger)
@@ -301,22 +305,22 @@ def test_others_are_none_of_its_business() -> None:
 
 def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
     scene = Scene(old={"workers_per_device": 1}, new={"slots": 64})
-    old = scene.workers.seats[0]
+    old = scene.workers.worker_slots[0]
     scene.serve()
     scene.lanes.open = False
     scene.serve()
     assert (scene.commits, scene.workers.duties) == (0, [(2, 0), (3, 0)])
-    assert [seat.name for seat in scene.workers.seats] == [
+    assert [worker_slot.name for worker_slot in scene.workers.worker_slots] == [
         "worker 0 of a", "heir of worker 0 of a", "heir of worker 1 of a",
     ], "no client has a lane to them yet"  # fmt: skip
     scene.lanes.open = True
     scene.step()
     assert scene.commits == 1
-    assert [(seat.model, seat.name) for seat in scene.workers.seats] == [
+    assert [(worker_slot.model, worker_slot.name) for worker_slot in scene.workers.worker_slots] == [
         (0, "predecessor of worker 0 of a"), (1, "worker 0 of a"), (1, "worker 1 of a"),
     ]  # fmt: skip
-    assert scene.succession.reload.served
-    assert not scene.succession.over
+    assert scene.swap_executor.reload.served
+    assert not scene.swap_executor.over
     scene.lanes.entries.remove(0)
     scene.step()
     assert scene.workers.duties[2:] == [(0, 1)]
@@ -325,14 +329,14 @@ def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
     scene.step()
     scene.workers.end(old)
     scene.step()
-    assert scene.succession.over
+    assert scene.swap_executor.over
     assert scene.workers.pids() == [2, 3]
 
 
 @pytest.mark.parametrize("loads", [False, True])
 def test_a_predecessor_that_is_not_there_is_not_waited_for(loads: bool) -> None:
     scene = Scene(old={"workers_per_device": 1}, new={"workers_per_device": 1, "slots": 64})
-    old = scene.workers.seats[0]
+    old = scene.workers.worker_slots[0]
     scene.serve()
     scene.workers.end(old, owned=False)
     old.start_at_ns = 99
@@ -344,7 +348,7 @@ def test_a_predecessor_that_is_not_there_is_not_waited_for(loads: bool) -> None:
     if loads:
         scene.workers.end(old)
         scene.step()
-    assert scene.succession.over
+    assert scene.swap_executor.over
     assert scene.workers.pids() == [2]
 
 
@@ -359,4 +363,4 @@ def test_a_failed_heir_of_another_entry_leaves_the_old_worker_where_it_is() -> N
     scene.step()
     scene.workers.end(heir)
     scene.step()
-    assert (scene.succession.over, scene.commits, scene.workers.pids()) == (True, 0, [1])
+    assert (scene.swap_executor.over, scene.commits, scene.workers.pids()) == (True, 0, [1])

@@ -14,13 +14,13 @@ from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.segments import SEATS_MOST
 from batchpool.core.metrics.table import BLOCKS, metric_of
 from batchpool.core.metrics.totals import Totals
-from batchpool.shm.pool_state import Board
+from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
-from batchpool.supervisor.children.child import Child, Post
-from batchpool.supervisor.children.worker_slot import Seat
+from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import WorkerPlan
-from batchpool.supervisor.resources.lane_table import LaneBook, LaneEntry
-from batchpool.supervisor.resources.metrics import REMEMBERED_NS, Ledger
+from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
+from batchpool.supervisor.resources.metrics import REMEMBERED_NS, SupervisorMetrics
 from tests.unit.meters import new_meters
 from tests.unit.specs import MIXED
 
@@ -28,15 +28,15 @@ S = 10**9
 EPOCH = 1_700_000_000 * S
 
 
-def child_of(post: Post, pid: int, state: str = "serving") -> Child:
+def child_of(post: ProcessSlot, pid: int, state: str = "serving") -> Child:
     process = cast(Any, SimpleNamespace(pid=pid))
     return Child(post.name, post, process, cast(Any, None), -1, 5 * S, state)
 
 
-def seat_of(worker: int, model: str = "m", device: str = "cpu") -> Seat:
+def worker_slot_of(worker: int, model: str = "m", device: str = "cpu") -> WorkerSlot:
     plan = WorkerPlan(worker, device, None, 1)
     of = cast(Any, SimpleNamespace(spec=SimpleNamespace(name=model)))
-    return Seat(0, plan, Post(f"worker {worker} of {model}"), of, 600.0)
+    return WorkerSlot(0, plan, ProcessSlot(f"worker {worker} of {model}"), of, 600.0)
 
 
 class Books:
@@ -44,29 +44,29 @@ class Books:
 
     def __init__(self) -> None:
         self.meters = new_meters(1)
-        self.ledger = Ledger(self.meters, EPOCH)
+        self.ledger = SupervisorMetrics(self.meters, EPOCH)
         fd = create(board_layout(), sealed=False)
-        self.board = Board(fd, writable=True)
+        self.board = PoolStatePage(fd, writable=True)
         os.close(fd)
-        self.posts = [Post("batcher"), Post("frontend 0")]
+        self.posts = [ProcessSlot("batcher"), ProcessSlot("frontend 0")]
         self.children: list[Child | None] = [
             child_of(post, pid) for pid, post in enumerate(self.posts, 11)
         ]
-        self.seats = [seat_of(0)]
+        self.worker_slots = [worker_slot_of(0)]
         self.models = {0: "m"}
         self.now_ns = 8 * S
-        self.lanes = LaneBook(8, self.ledger.forget)
+        self.lanes = LaneTable(8, self.ledger.forget)
         self.bell_fd = os.eventfd(0)
 
     def look(self) -> Totals:
         watched = list(zip(self.posts, self.children, strict=True))
         models, now_ns = self.models, self.now_ns
-        self.ledger.look(7 * S, self.board, models, watched, self.seats, self.lanes, now_ns)
+        self.ledger.look(7 * S, self.board, models, watched, self.worker_slots, self.lanes, now_ns)
         return self.meters.totals()
 
-    def start(self, seat: Seat, pid: int) -> None:
-        seat.row = self.ledger.row_for(seat, self.seats)
-        seat.child = child_of(seat.post, pid)
+    def start(self, worker_slot: WorkerSlot, pid: int) -> None:
+        worker_slot.row = self.ledger.row_for(worker_slot, self.worker_slots)
+        worker_slot.child = child_of(worker_slot.post, pid)
 
     def lane(self, *, local: bool) -> LaneEntry:
         layout = lane_layout(MIXED, 6)
@@ -91,7 +91,7 @@ def write(lane: LaneEntry, **words: int) -> None:
 
 
 def test_processes_are_told_while_they_are_there(books: Books) -> None:
-    books.start(books.seats[0], 13)
+    books.start(books.worker_slots[0], 13)
     books.board.state.set(int(PoolState.READY))
     books.board.serving[0] = 1
     totals = books.look()
@@ -103,7 +103,7 @@ def test_processes_are_told_while_they_are_there(books: Books) -> None:
     assert totals.values("pool_state", "state") == {"ready": 1}
     assert totals.value("model_workers", model="m") == 1
     books.children[0] = None
-    books.seats[0].child = None
+    books.worker_slots[0].child = None
     totals = books.look()
     assert totals.values("process_pid", "process").keys() == {"frontend 0", "supervisor"}
     assert totals.value("process_up", process="batcher") == 0
@@ -118,60 +118,60 @@ def test_one_that_only_starts_is_not_up(books: Books) -> None:
     assert totals.value("process_pid", process="batcher") == 11
 
 
-def test_restarts_are_counted_over_seats_too(books: Books) -> None:
-    seat = books.seats[0]
-    books.start(seat, 13)
-    seat.post.restarts = 2
+def test_restarts_are_counted_over_worker_slots_too(books: Books) -> None:
+    worker_slot = books.worker_slots[0]
+    books.start(worker_slot, 13)
+    worker_slot.post.restarts = 2
     books.posts[0].restarts = 1
     assert books.look().values("process_restarts_total", "process") == {
         "batcher": 1, "worker 0 of m": 2,
     }  # fmt: skip
-    seat.child = None
-    books.seats[0] = heir = seat_of(0)  # a seat of its own, with a history of its own
+    worker_slot.child = None
+    books.worker_slots[0] = heir = worker_slot_of(0)  # a seat of its own, with a history of its own
     books.start(heir, 14)
     heir.post.restarts = 1
     assert books.look().value("process_restarts_total", process="worker 0 of m") == 3
 
 
 def test_a_worker_counts_on_in_its_predecessors_row(books: Books) -> None:
-    seat = books.seats[0]
-    books.start(seat, 13)
-    first = seat.row
-    seat.child = None
-    books.start(seat, 14)
-    assert seat.row == first
-    other = seat_of(1)
-    books.seats.append(other)
+    worker_slot = books.worker_slots[0]
+    books.start(worker_slot, 13)
+    first = worker_slot.row
+    worker_slot.child = None
+    books.start(worker_slot, 14)
+    assert worker_slot.row == first
+    other = worker_slot_of(1)
+    books.worker_slots.append(other)
     books.start(other, 15)
     assert other.row != first
 
 
 def test_two_workers_of_one_label_have_rows_of_their_own_while_both_live(books: Books) -> None:
-    old = books.seats[0]
+    old = books.worker_slots[0]
     books.start(old, 13)
-    heir = seat_of(0)
-    books.seats.append(heir)
+    heir = worker_slot_of(0)
+    books.worker_slots.append(heir)
     books.start(heir, 14)
     assert heir.row != old.row
     totals = books.look()
     assert totals.value("process_pid", process="worker 0 of m") == 14
     assert totals.value("process_up", process="worker 0 of m") == 1
     old.child = None
-    books.seats.remove(old)
-    third = seat_of(0)
-    books.seats.append(third)
+    books.worker_slots.remove(old)
+    third = worker_slot_of(0)
+    books.worker_slots.append(third)
     books.start(third, 15)
     assert third.row == old.row
 
 
 def test_there_may_be_no_row_left(books: Books) -> None:
     for worker in range(SEATS_MOST):
-        books.meters.label_seat(worker, "m", worker, "cpu")
-    seat = seat_of(SEATS_MOST)
-    assert books.ledger.row_for(seat, [seat]) == -1
-    seat.row = -1
-    seat.child = child_of(seat.post, 99)
-    books.seats = [seat]
+        books.meters.label_worker_slot(worker, "m", worker, "cpu")
+    worker_slot = worker_slot_of(SEATS_MOST)
+    assert books.ledger.row_for(worker_slot, [worker_slot]) == -1
+    worker_slot.row = -1
+    worker_slot.child = child_of(worker_slot.post, 99)
+    books.worker_slots = [worker_slot]
     books.look()
 
 
@@ -246,21 +246,21 @@ def test_a_model_that_is_gone_is_told_for_an_hour_and_then_no_more(books: Books)
 
 
 def test_rows_of_workers_that_are_gone_become_free(books: Books) -> None:
-    old, new, kept = seat_of(0, "old"), seat_of(0, "new"), seat_of(0, "m")
-    for seat in (old, kept):
-        seat.row = books.ledger.row_for(seat, [])
-    books.seats = [old, kept]
+    old, new, kept = worker_slot_of(0, "old"), worker_slot_of(0, "new"), worker_slot_of(0, "m")
+    for worker_slot in (old, kept):
+        worker_slot.row = books.ledger.row_for(worker_slot, [])
+    books.worker_slots = [old, kept]
     books.look()
     at = books.meters.place("worker", old.row) + BLOCKS["worker"].word("worker_rows_total", "ok")
     books.meters.cells[at] = 7
-    books.seats = [kept]
+    books.worker_slots = [kept]
     for later_ns in (60 * S, REMEMBERED_NS - S):
         books.now_ns += later_ns
         assert books.look().values("worker_rows_total", "model") == {"old": 7}
     books.now_ns += 60 * S
     books.look()
-    assert books.meters.seat_names() == ["", "worker 0 of m"]
+    assert books.meters.worker_slot_names() == ["", "worker 0 of m"]
     assert books.look().values("worker_rows_total", "model") == {}
     assert books.ledger.row_for(kept, []) == kept.row, "its own, and not the first that is free"
     assert books.ledger.row_for(new, [kept]) == old.row
-    assert books.meters.seat_names() == ["worker 0 of new", "worker 0 of m"]
+    assert books.meters.worker_slot_names() == ["worker 0 of new", "worker 0 of m"]

@@ -14,8 +14,8 @@ import batchpool as bp
 from batchpool.core.errors import ConfigError, ModelError
 from batchpool.core.tensors.spec import Dim
 from batchpool.model import spec_of
-from batchpool.worker.backends.cuda_graphs import Graphs, graph_sizes
-from batchpool.worker.backends.pinned import Room
+from batchpool.worker.backends.cuda_graphs import CudaGraphs, graph_sizes
+from batchpool.worker.backends.pinned import PinnedBuffer
 
 CPU = torch.device("cpu")
 MOST = 8
@@ -56,16 +56,18 @@ class Recorder:
 
 def graphs(
     model: bp.Model, sizes: tuple[int, ...] = (1, 4, 8)
-) -> tuple[Graphs, dict[str, Room], Recorder]:
+) -> tuple[CudaGraphs, dict[str, PinnedBuffer], Recorder]:
     spec = spec_of(type(model))
     tensors = (*spec.inputs, *spec.parameters)
-    rooms = {t.name: Room(torch, t, MOST, pin=False) for t in tensors}
+    rooms = {t.name: PinnedBuffer(torch, t, MOST, pin=False) for t in tensors}
     recorder = Recorder()
-    made = Graphs(torch, model, spec, CPU, rooms, {"wide"}, {"sum"}, sizes, recorder)
+    made = CudaGraphs(torch, model, spec, CPU, rooms, {"wide"}, {"sum"}, sizes, recorder)
     return made, rooms, recorder
 
 
-def run(made: Graphs, rooms: dict[str, Room], x: list[float], wide: list[int]) -> tuple[Any, Any]:
+def run(
+    made: CudaGraphs, rooms: dict[str, PinnedBuffer], x: list[float], wide: list[int]
+) -> tuple[Any, Any]:
     """A batch of rows that have one value each; the outputs of exactly those rows."""
     n = len(x)
     rooms["x"].array((n, 3))[...] = np.array(x)[:, None]
@@ -152,13 +154,13 @@ def test_models_that_cannot_be_graphs(change: dict[str, Any], error: str) -> Non
 
 
 def test_bfloat16_rooms_are_bit_patterns_on_the_host() -> None:
-    room = Room(torch, bp.Tensor("x", "bfloat16", (2,)), 4, pin=False)
+    room = PinnedBuffer(torch, bp.Tensor("x", "bfloat16", (2,)), 4, pin=False)
     room.array((1, 2))[...] = 0x3F80
     assert room.tensor((1, 2)).dtype == torch.bfloat16
     assert room.tensor((1, 2)).tolist() == [[1.0, 1.0]]
 
 
 def test_a_dynamic_room_is_cut_to_the_batch() -> None:
-    room = Room(torch, bp.Tensor("x", "int64", (Dim(6, "t"),), pad=0), 4, pin=False)
+    room = PinnedBuffer(torch, bp.Tensor("x", "int64", (Dim(6, "t"),), pad=0), 4, pin=False)
     room.array((3, 2))[...] = [[1, 2], [3, 4], [5, 6]]
     assert room.tensor((3, 2)).tolist() == [[1, 2], [3, 4], [5, 6]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.lane import Lane
-from batchpool.worker.backends.cuda_transfer import Transfer, extents_of, is_large, pays
-from batchpool.worker.gather import Part, parts_of
+from batchpool.worker.backends.cuda_transfer import LaneTransfer, extents_of, is_large, pays
+from batchpool.worker.gather import BatchPart, parts_of
 from tests.unit.lanes import new_lane
 
 SLOTS = 12
@@ -55,10 +55,10 @@ class Runtime:
         return 0
 
 
-def transfer(monkeypatch: pytest.MonkeyPatch, left: int = 1000) -> tuple[Transfer, Runtime]:
+def transfer(monkeypatch: pytest.MonkeyPatch, left: int = 1000) -> tuple[LaneTransfer, Runtime]:
     runtime = Runtime(left)
-    monkeypatch.setattr(Transfer, "_cudart", lambda self: runtime)
-    return Transfer(torch, torch.device("cpu"), SPEC), runtime
+    monkeypatch.setattr(LaneTransfer, "_cudart", lambda self: runtime)
+    return LaneTransfer(torch, torch.device("cpu"), SPEC), runtime
 
 
 def lane(number: int = 1) -> Lane:
@@ -69,7 +69,7 @@ def lane(number: int = 1) -> Lane:
     return found
 
 
-def parts(lanes: dict[int, Lane], *rows: tuple[int, int]) -> list[Part]:
+def parts(lanes: dict[int, Lane], *rows: tuple[int, int]) -> list[BatchPart]:
     numbers, slots = np.array(rows).T
     return parts_of(lanes, numbers, slots)
 

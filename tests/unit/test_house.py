@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "batchpool"
-LONGEST_FILE = 400  # lines
+LONGEST_FILE = 410  # lines
 
 FLOORS = [
     "core",

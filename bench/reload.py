@@ -142,7 +142,7 @@ def worker_slots_of(served: Served) -> dict[int, str]:
     """{pid: "worker 0 of version"} of whoever is or was to be there."""
     found = {}
     for name, pid in served.pids().items():
-        place = name.removeprefix("heir of ").removeprefix("standby of ")
+        place = name.removeprefix("replacement of ").removeprefix("standby of ")
         if place.startswith("worker"):
             found[pid] = place
     return found

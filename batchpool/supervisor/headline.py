@@ -22,7 +22,7 @@ def headline(
     worker_slots = [
         worker_slot
         for worker_slot in process_fleet.workers.worker_slots
-        if worker_slot.model in models
+        if worker_slot.entry in models
     ]
     cold = [worker_slot for worker_slot in worker_slots if not worker_slot.ready]
     workers = len(worker_slots)
@@ -30,7 +30,7 @@ def headline(
     if not process_fleet.was_ready:
         if not cold:
             return "starting the front ends"
-        return f"loading {models[cold[0].model]} on {_place(cold[0])}; {warm} warm"
+        return f"loading {models[cold[0].entry]} on {_place(cold[0])}; {warm} warm"
     text = f"serving {_count(len(models), 'model')}, {warm}"
     lacking = [name for i, name in models.items() if not resources.board.serves(i)]
     if lacking:

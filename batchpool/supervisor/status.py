@@ -121,9 +121,9 @@ def _processes(process_fleet: ProcessFleet, pulse: Heartbeats, now_ns: int) -> l
             "last_error": "",
         }
     ]
-    watched = [_row(process_fleet.batcher_post, process_fleet.batcher)]
-    for post, child in zip(process_fleet.frontend_posts, process_fleet.frontends, strict=True):
-        watched.append(_row(post, child))
+    watched = [_row(process_fleet.batcher_slot, process_fleet.batcher)]
+    for slot, child in zip(process_fleet.frontend_slots, process_fleet.frontends, strict=True):
+        watched.append(_row(slot, child))
     for number, (row, child) in enumerate(zip(watched, process_fleet.watched(), strict=True)):
         last_ns = None if child is None else pulse.last_ns(number, child.started_ns)
         age_s = row["progress_age_s"] = (
@@ -135,18 +135,18 @@ def _processes(process_fleet: ProcessFleet, pulse: Heartbeats, now_ns: int) -> l
         *rows,
         *watched,
         *(
-            _row(worker_slot.post, worker_slot.child, worker_slot.name)
+            _row(worker_slot.process_slot, worker_slot.child, worker_slot.name)
             for worker_slot in process_fleet.workers
         ),
     ]
 
 
-def _row(post: ProcessSlot, child: Child | None, name: str = "") -> dict[str, Any]:
-    state = "gone" if child is None else "killed" if child.condemned else child.state
+def _row(slot: ProcessSlot, child: Child | None, name: str = "") -> dict[str, Any]:
+    state = "gone" if child is None else "killed" if child.terminating else child.state
     return {
-        "name": name or post.name,
+        "name": name or slot.name,
         "pid": None if child is None else child.pid,
         "state": state,
-        "restarts": post.restarts,
-        "last_error": post.last_error,
+        "restarts": slot.restarts,
+        "last_error": slot.last_error,
     }

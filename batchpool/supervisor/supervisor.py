@@ -153,7 +153,7 @@ class Supervisor:
 
     def _keep_ledger(self) -> None:
         resources, process_fleet = self._resources, self._process_fleet
-        posts = [process_fleet.batcher_post, *process_fleet.frontend_posts]
+        posts = [process_fleet.batcher_slot, *process_fleet.frontend_slots]
         served = {
             entry: model.spec.name
             for entry, model in process_fleet.entries.items()
@@ -239,7 +239,7 @@ class Supervisor:
                 self._forget(child.channel.fileno())
                 return
             except ValueError as exc:
-                child.condemn(f"could not be understood: {exc}")
+                child.terminate(f"could not be understood: {exc}")
                 return
             if child.role == "worker":
                 self._process_fleet.workers.says(child, message)
@@ -249,10 +249,10 @@ class Supervisor:
                 if message["op"] == "serving":
                     child.state = "serving"
                     self._process_fleet.tell_facts(child)  # as they are now; it asked a while ago
-                    if child.post.restarts:
-                        _LOG.info("%s (pid %d) serves again", child.post.name, child.pid)
+                    if child.slot.restarts:
+                        _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
                 elif not self._control_server.handle(self._edges[child.pid], message, fds):
-                    child.condemn("could not be answered")
+                    child.terminate("could not be answered")
             else:
                 self._batcher_says(child, message)
 
@@ -260,7 +260,7 @@ class Supervisor:
         op = message["op"]
         if op == "running":
             batcher.state = "running"
-            if batcher.post.restarts:
+            if batcher.slot.restarts:
                 _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
         elif op == "lane_closed":
             self._process_fleet.lane_closed(message["lane"])

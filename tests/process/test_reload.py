@@ -69,19 +69,19 @@ def seat(pool: Pool, number: int) -> int:
 
 
 def serving_heir(pool: Pool, number: int, old: int) -> int:
-    """Wait until an heir has this seat; its pid."""
+    """Wait until a replacement has this seat; its pid."""
 
     def has() -> int:
         pid = seat(pool, number)
         return pid if pid != old and worker(pool, f"standby of worker {number} of version") else 0
 
-    found: int = until(has, f"an heir in seat {number}")
+    found: int = until(has, f"a replacement in seat {number}")
     return found
 
 
 def loading_heir(pool: Pool, number: int) -> int:
-    """Wait until an heir of this seat loads; its pid."""
-    name = f"heir of worker {number} of version"
+    """Wait until a replacement of this seat loads; its pid."""
+    name = f"replacement of worker {number} of version"
     found: int = until(lambda: worker(pool, name), name)
     return found
 

@@ -97,7 +97,7 @@ def compose(sight: SnapshotInputs) -> Json:
 
 
 def _is_worker(name: str) -> bool:
-    """Also heirs and standbys of a reload: "heir of worker 0 of minilm"."""
+    """Also heirs and standbys of a reload: "replacement of worker 0 of minilm"."""
     return "worker " in name
 
 

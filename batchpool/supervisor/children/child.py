@@ -36,7 +36,7 @@ class ProcessSlot:
     failures: int = 0  # deaths in a row without any useful work
     last_error: str = ""
 
-    def next_start_s(self, useful: bool) -> float:
+    def backoff_s(self, useful: bool) -> float:
         """How long to wait before the next start; a death after useful work starts at once."""
         self.restarts += 1
         if useful:
@@ -45,10 +45,10 @@ class ProcessSlot:
         self.failures += 1
         return float(min(_BACK_OFF_MOST_S, _BACK_OFF_FIRST_S * 2 ** (self.failures - 1)))
 
-    def put_off_s(self, why: StartError) -> float:
+    def start_failed_s(self, why: StartError) -> float:
         """Nobody could be started, while the others serve on: how long to wait now."""
         self.last_error = str(why)
-        delay_s = self.next_start_s(useful=False)
+        delay_s = self.backoff_s(useful=False)
         _LOG.error("%s; trying again in %.1f s", why, delay_s)
         return delay_s
 
@@ -62,16 +62,16 @@ class Child:
     """
 
     role: str
-    post: ProcessSlot
+    slot: ProcessSlot
     process: subprocess.Popen[bytes]
     channel: Channel
     pidfd: int
     started_ns: int
     state: str = "starting"
     cause: str = ""
-    condemned: bool = False
+    terminating: bool = False
     killed_ns: int = 0
-    excuse: Exemption = field(default_factory=Exemption, repr=False)
+    exemption: Exemption = field(default_factory=Exemption, repr=False)
     closed: bool = field(default=False, repr=False)
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque, repr=False)
 
@@ -83,11 +83,11 @@ class Child:
         """Whether it has ended; reaps it if so."""
         return self.process.poll() is not None
 
-    def why(self) -> str:
+    def reason(self) -> str:
         """Why it ended, for people: the cause where that was known before."""
-        return self.cause or self.ending()
+        return self.cause or self.exit_text()
 
-    def ending(self) -> str:
+    def exit_text(self) -> str:
         """How it ended, for people."""
         code = self.process.returncode
         if code is None:
@@ -116,7 +116,7 @@ class Child:
                     kept.append(os.dup(fd))
             except OSError as exc:
                 close_all(kept)
-                self.condemn(f"could not be told what it must know: {text_of(exc)}")
+                self.terminate(f"could not be told what it must know: {text_of(exc)}")
             else:
                 self.outbox.append((message, kept))
 
@@ -162,12 +162,12 @@ class Child:
         try:
             self.process.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
         except subprocess.TimeoutExpired:
-            _LOG.error("%s (pid %d) does not end although it was killed", self.post.name, self.pid)
+            _LOG.error("%s (pid %d) does not end although it was killed", self.slot.name, self.pid)
 
-    def condemn(self, cause: str) -> None:
+    def terminate(self, cause: str) -> None:
         """Kill it, also when it is stopped, and remember why."""
         self.cause = cause
-        self.condemned = True
+        self.terminating = True
         self.kill()
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Child:
 def start_child(
     role: str,
     module: Sequence[str],
-    post: ProcessSlot,
+    slot: ProcessSlot,
     *,
     started_ns: int,
     flags: Sequence[str] = (),
@@ -196,7 +196,7 @@ def start_child(
     that started it. started_ns: CLOCK_MONOTONIC, now. settings: what its environment has more
     than ours. Raises StartError when the machine has no room for another process.
     """
-    with named(f"cannot start {post.name}"):
+    with named(f"cannot start {slot.name}"):
         ours, theirs = pair()
     command = [
         sys.executable,
@@ -207,7 +207,7 @@ def start_child(
         "--parent",
         str(os.getpid()),
         "--name",
-        post.name,
+        slot.name,
         *flags,
     ]
     # A signal to the whole group must not meet a child that is not prepared for it yet: it
@@ -223,7 +223,7 @@ def start_child(
         )
     except OSError as exc:  # no memory, or no process to be had
         ours.close()
-        raise StartError(f"cannot start {post.name}: {text_of(exc)}") from exc
+        raise StartError(f"cannot start {slot.name}: {text_of(exc)}") from exc
     except BaseException:
         ours.close()
         raise
@@ -235,4 +235,4 @@ def start_child(
         pidfd = os.pidfd_open(process.pid)
     except OSError:
         pidfd = -1
-    return Child(role, post, process, ours, pidfd, started_ns)
+    return Child(role, slot, process, ours, pidfd, started_ns)

@@ -1,7 +1,7 @@
 """What is not the fault of a process that makes no progress, as Linux tells it.
 
 A debugger may hold it. And on a machine with too much to do it may want a processor and get none:
-that time is in schedstat, and it is no excuse for one that is stopped, waits for a lock that
+that time is in schedstat, and it is no exemption for one that is stopped, waits for a lock that
 nobody will release, or has the processor and runs in circles.
 """
 

@@ -70,10 +70,10 @@ class Watchdog:
         """Judge everybody; due every look_ns. watched: who is there, by the pulse's posts."""
         self._attention.look(now_ns)
         for worker_slot in worker_slots:
-            if worker_slot.child is not None and not worker_slot.child.condemned:
+            if worker_slot.child is not None and not worker_slot.child.terminating:
                 self._judge_worker(worker_slot, worker_slot.child, now_ns)
         for post, child in enumerate(watched if self._stall_s else ()):
-            if child is not None and not child.condemned:
+            if child is not None and not child.terminating:
                 self._judge_progress(post, child, now_ns, was_ready)
 
     def standing(self, watched: Sequence[Child | None], since_ns: int) -> list[str]:
@@ -88,13 +88,16 @@ class Watchdog:
             else:
                 begun = post == BATCHER or self._pulse.last_ns(post, child.started_ns) is not None
                 free = begun and not self._is_traced(child.pid)
-                name = f"{child.post.name} (pid {child.pid})" if free else ""
+                name = f"{child.slot.name} (pid {child.pid})" if free else ""
             if name:
                 found.append(name)
         return found
 
     def _judge_worker(self, worker_slot: WorkerSlot, worker: Child, now_ns: int) -> None:
-        batch_s, load_s = worker_slot.of.config.batch_timeout_s, worker_slot.server.load_timeout_s
+        batch_s, load_s = (
+            worker_slot.model.config.batch_timeout_s,
+            worker_slot.server.load_timeout_s,
+        )
         if not worker_slot.ready:
             if self._is_over(worker, worker.started_ns, load_s, now_ns):
                 limit = f"within load_timeout_s = {load_s:g}"
@@ -115,7 +118,7 @@ class Watchdog:
         if post == BATCHER:
             self._board.stalled.set(int(2 * quiet_ns > limit_ns))
         if 4 * quiet_ns > limit_ns:
-            child.excuse.starve(last_ns, self._waited_ns(child.pid), now_ns)
+            child.exemption.starve(last_ns, self._waited_ns(child.pid), now_ns)
         if was_ready and self._is_over(child, last_ns, self._stall_s, now_ns):
             limit = f"for more than stall_timeout_s = {self._stall_s:g}"
             _condemn(child, "makes no progress", "made no progress", limit)
@@ -123,17 +126,17 @@ class Watchdog:
     def _is_over(self, child: Child, since_ns: int, limit_s: float, now_ns: int) -> bool:
         """Whether it has had its time since then, watched by us and free to run."""
         limit_ns = _ns(limit_s)
-        quiet_ns = self._attention.watched_ns(max(since_ns, child.excuse.until_ns), limit_ns)
+        quiet_ns = self._attention.watched_ns(max(since_ns, child.exemption.until_ns), limit_ns)
         # Looked up before the time is over, so that a debugger that lets go leaves some of it.
         if 2 * quiet_ns > limit_ns and self._is_traced(child.pid):
-            child.excuse.until_ns = now_ns
+            child.exemption.until_ns = now_ns
             return False
         return quiet_ns > limit_ns
 
 
 def _condemn(child: Child, does: str, did: str, limit: str) -> None:
-    _LOG.error("%s (pid %d) %s %s: killing it", child.post.name, child.pid, does, limit)
-    child.condemn(f"{did} {limit}")
+    _LOG.error("%s (pid %d) %s %s: killing it", child.slot.name, child.pid, does, limit)
+    child.terminate(f"{did} {limit}")
 
 
 def _ns(seconds: float) -> int:

@@ -17,17 +17,17 @@ class WorkerSlot:
     """One worker's place: a model on a device. The rest is of the worker in it now.
 
     model: its entry. of: what is served there; server: by which settings. part: "" for whoever has
-    the seat, else "heir" or "standby", the other two of a reload, or "predecessor", who serves what
+    the seat, else "replacement" or "standby", the other two of a reload, or "predecessor", who serves what
     is left of an entry. on_duty: whether new batches go to it. turn: which change of duty that was;
     a batcher's word on an earlier one is out of date.
     """
 
-    model: int
+    entry: int
     plan: WorkerPlan
-    post: ProcessSlot
-    of: ModelPlan
+    process_slot: ProcessSlot
+    model: ModelPlan
     server: ServerConfig
-    part: str = ""
+    swap_role: str = ""
     on_duty: bool = True
     turn: int = 0
     child: Child | None = None
@@ -45,17 +45,25 @@ class WorkerSlot:
     def label(self) -> tuple[str, int, str]:
         """(model, worker, device): whose counts these are, in the meters."""
         gpu = self.plan.cuda_visible
-        return self.of.spec.name, self.plan.index, self.plan.device if gpu is None else f"gpu {gpu}"
+        return (
+            self.model.spec.name,
+            self.plan.index,
+            self.plan.device if gpu is None else f"gpu {gpu}",
+        )
 
     @property
     def name(self) -> str:
-        """Who sits here, for people: "worker 0 of minilm", "heir of worker 0 of minilm"."""
-        return f"{self.part} of {self.post.name}" if self.part else self.post.name
+        """Who sits here, for people: "worker 0 of minilm", "replacement of worker 0 of minilm"."""
+        return (
+            f"{self.swap_role} of {self.process_slot.name}"
+            if self.swap_role
+            else self.process_slot.name
+        )
 
     @property
     def serves(self) -> bool:
         """Whether it is warm, and not about to end."""
-        return self.ready and self.child is not None and not self.child.condemned
+        return self.ready and self.child is not None and not self.child.terminating
 
     def was_useful(self) -> bool:
         """Whether it finished a good batch, or had suspects aboard, whose fault its end may be."""

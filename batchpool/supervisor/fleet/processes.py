@@ -44,9 +44,9 @@ class ProcessFleet:
         self._watch = watch
         self._unwatch = unwatch
         self._clock_ns = clock_ns
-        self.batcher_post = ProcessSlot("batcher")
+        self.batcher_slot = ProcessSlot("batcher")
         self.batcher: Child | None = None
-        self.frontend_posts = [ProcessSlot(f"frontend {i}") for i in range(self._plan.frontends)]
+        self.frontend_slots = [ProcessSlot(f"frontend {i}") for i in range(self._plan.frontends)]
         self.frontends: list[Child | None] = [None] * self._plan.frontends
         self._frontend_at_ns: dict[int, int] = {}
         self._batcher_at_ns: int | None = None
@@ -96,7 +96,7 @@ class ProcessFleet:
         child = start_child(
             "batcher",
             ["batchpool.batcher"],
-            self.batcher_post,
+            self.batcher_slot,
             started_ns=self._clock_ns(),
             flags=self.flags(self._plan.server),
         )
@@ -161,7 +161,7 @@ class ProcessFleet:
         child = start_child(
             "frontend",
             ["batchpool.frontend"],
-            self.frontend_posts[i],
+            self.frontend_slots[i],
             started_ns=self._clock_ns(),
             flags=[
                 *(str(word) for flag in own.items() for word in flag),
@@ -308,21 +308,21 @@ class ProcessFleet:
         elif child.role == "batcher":
             self.batcher = None
             self._note(child)
-            self._batcher_at_ns = now_ns + int(child.post.next_start_s(useful) * 1e9)
+            self._batcher_at_ns = now_ns + int(child.slot.backoff_s(useful) * 1e9)
         else:
             i = self.frontends.index(child)
             self.frontends[i] = None
             if not self.stopping:
                 self._note(child)
-                delay_s = child.post.next_start_s(useful)
+                delay_s = child.slot.backoff_s(useful)
                 self._frontend_at_ns[i] = now_ns + int(delay_s * 1e9)
         child.close()
         if not self.was_ready and not self.stopping and child.role != "worker":
-            raise StartError(f"{child.post.name} {child.why()} before the pool was ready")
+            raise StartError(f"{child.slot.name} {child.reason()} before the pool was ready")
 
     def _note(self, child: Child) -> None:
-        child.post.last_error = child.why()
-        _LOG.warning("%s (pid %d) %s", child.post.name, child.pid, child.ending())
+        child.slot.last_error = child.reason()
+        _LOG.warning("%s (pid %d) %s", child.slot.name, child.pid, child.exit_text())
 
     # -- time ---------------------------------------------------------------------------
 
@@ -347,13 +347,13 @@ class ProcessFleet:
         try:
             self.start_batcher(takeover=True)
         except StartError as exc:
-            self._batcher_at_ns = now_ns + int(self.batcher_post.put_off_s(exc) * 1e9)
+            self._batcher_at_ns = now_ns + int(self.batcher_slot.start_failed_s(exc) * 1e9)
 
     def _frontend_again(self, i: int, now_ns: int) -> None:
         try:
             self.start_frontend(i)
         except StartError as exc:
-            self._frontend_at_ns[i] = now_ns + int(self.frontend_posts[i].put_off_s(exc) * 1e9)
+            self._frontend_at_ns[i] = now_ns + int(self.frontend_slots[i].start_failed_s(exc) * 1e9)
 
     def watched(self) -> list[Child | None]:
         """Who stamps the pulse, by its posts."""

@@ -5,7 +5,7 @@ useful work, with exponential back-off when it died before finishing anything. B
 ready once, a worker that cannot load ends the start instead.
 
 Beside those in their seats there may be others, while a reload lasts: heirs, and standbys. Their
-ends are the reload's business; the witness hears of them.
+ends are the reload's business; the observer hears of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Lost:
     number: int
     place: int
     pid: int
-    model: int
+    entry: int
     max_batch: int
     row: int
     fd: int
@@ -92,12 +92,12 @@ class WorkerFleet:
             for model in plan.models
             for worker in model.workers
         ]
-        self.beside: list[WorkerSlot] = []
-        self.remains: list[WorkerSlot] = []
-        self.witness: WorkerObserver | None = None
+        self.off_plan: list[WorkerSlot] = []
+        self.stuck: list[WorkerSlot] = []
+        self.observer: WorkerObserver | None = None
 
     def __iter__(self) -> Iterator[WorkerSlot]:
-        return iter([*self.worker_slots, *self.beside, *self.remains])
+        return iter([*self.worker_slots, *self.off_plan, *self.stuck])
 
     def of_child(self, child: Child) -> WorkerSlot:
         return next(worker_slot for worker_slot in self if worker_slot.child is child)
@@ -107,9 +107,9 @@ class WorkerFleet:
     def start(self, worker_slot: WorkerSlot) -> None:
         """A worker into an empty seat. StartError when there is no memory, descriptor or process
         to be had for it; the seat stays empty then."""
-        resources, model = self._resources, worker_slot.of
+        resources, model = self._resources, worker_slot.model
         layout = worker_layout(model.config.max_batch, resources.max_lanes)
-        worker_slot.fd = create(layout, sealed=False, whose=worker_slot.post.name)
+        worker_slot.fd = create(layout, sealed=False, whose=worker_slot.process_slot.name)
         self._numbers += 1
         worker_slot.number = self._numbers
         worker_slot.row = resources.ledger.row_for(worker_slot, self)
@@ -117,13 +117,13 @@ class WorkerFleet:
         worker_slot.start_at_ns = None
         worker_slot.waiting_since_ns = None
         try:
-            with named(f"cannot start {worker_slot.post.name}"):
+            with named(f"cannot start {worker_slot.process_slot.name}"):
                 worker_slot.bell = Doorbell()
                 worker_slot.records = WorkerSegment(map_checked(worker_slot.fd, layout), layout)
             child = start_child(
                 "worker",
                 ["batchpool.worker"],
-                worker_slot.post,
+                worker_slot.process_slot,
                 started_ns=self._clock_ns(),
                 flags=self._flags(worker_slot.server),
                 settings=worker_slot.plan.settings(os.environ),
@@ -152,7 +152,7 @@ class WorkerFleet:
             [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.meters_fd],
         )
         for entry in resources.lanes:
-            if entry.model == worker_slot.model:
+            if entry.model == worker_slot.entry:
                 _tell_lane(child, entry)
         self._introduce(worker_slot, self._tell_batcher)
         self._watch(child)
@@ -165,8 +165,8 @@ class WorkerFleet:
             "worker": worker_slot.number,
             "place": worker_slot.plan.index,
             "pid": worker_slot.child.pid,
-            "model": worker_slot.model,
-            "max_batch": worker_slot.of.config.max_batch,
+            "model": worker_slot.entry,
+            "max_batch": worker_slot.model.config.max_batch,
             "row": worker_slot.row,
             "on_duty": worker_slot.on_duty,
             "turn": worker_slot.turn,
@@ -184,7 +184,7 @@ class WorkerFleet:
                 "worker": lost.number,
                 "place": lost.place,
                 "pid": lost.pid,
-                "model": lost.model,
+                "model": lost.entry,
                 "max_batch": lost.max_batch,
                 "row": lost.row,
                 "on_duty": False,
@@ -200,37 +200,37 @@ class WorkerFleet:
     def has_any(self, entry: int) -> bool:
         """Whether there is a worker of this entry, or one whose rows nobody has dealt with."""
         models = [
-            *(worker_slot.model for worker_slot in self),
-            *(lost.model for lost in self._lost.values()),
+            *(worker_slot.entry for worker_slot in self),
+            *(lost.entry for lost in self._lost.values()),
         ]
         return entry in models
 
     # -- lanes --------------------------------------------------------------------------
 
-    def has_remains(self, entry: int) -> bool:
+    def has_stuck(self, entry: int) -> bool:
         """Whether there is a worker of this entry that does not end."""
-        return any(worker_slot.model == entry for worker_slot in self.remains)
+        return any(worker_slot.entry == entry for worker_slot in self.stuck)
 
-    def leave_behind(self, worker_slot: WorkerSlot) -> None:
+    def give_up(self, worker_slot: WorkerSlot) -> None:
         """Nobody waits for the end of this one any more."""
-        for worker_slots in (self.worker_slots, self.beside):
+        for worker_slots in (self.worker_slots, self.off_plan):
             if worker_slot in worker_slots:
                 worker_slots.remove(worker_slot)
-        self.remains.append(worker_slot)
-        worker_slot.part = "remains"
+        self.stuck.append(worker_slot)
+        worker_slot.swap_role = "stuck process"
         if worker_slot.child is not None:
-            worker_slot.child.condemned = True
+            worker_slot.child.terminating = True
         if worker_slot.on_duty:
             self.relieve(None, worker_slot)
 
     def announce_lane(self, entry: LaneEntry) -> None:
-        for worker_slot in (*self.worker_slots, *self.beside):
-            if worker_slot.model == entry.model and worker_slot.child is not None:
+        for worker_slot in (*self.worker_slots, *self.off_plan):
+            if worker_slot.entry == entry.model and worker_slot.child is not None:
                 _tell_lane(worker_slot.child, entry)
 
     def drop_lane(self, entry: LaneEntry) -> None:
-        for worker_slot in (*self.worker_slots, *self.beside):
-            if worker_slot.model == entry.model and worker_slot.child is not None:
+        for worker_slot in (*self.worker_slots, *self.off_plan):
+            if worker_slot.entry == entry.model and worker_slot.child is not None:
                 worker_slot.child.tell({"op": "unlane", "lane": entry.number})
 
     # -- who takes rows -----------------------------------------------------------------
@@ -252,7 +252,7 @@ class WorkerFleet:
     def count_serving(self) -> None:
         board = self._resources.board
         for entry in range(MODELS_MOST):
-            board.serving[entry] = sum(s.serves for s in self.worker_slots if s.model == entry)
+            board.serving[entry] = sum(s.serves for s in self.worker_slots if s.entry == entry)
 
     # -- what they say and how they end -------------------------------------------------
 
@@ -266,8 +266,8 @@ class WorkerFleet:
             _LOG.info(
                 "%s is warm on %s after %.1f s", worker_slot.name, worker_slot.plan.device, took_s
             )
-            if self.witness is not None:
-                self.witness.warm(worker_slot)
+            if self.observer is not None:
+                self.observer.warm(worker_slot)
         elif message["op"] == "failed":
             child.cause = str(message["error"])
 
@@ -279,8 +279,8 @@ class WorkerFleet:
                 and worker_slot.turn == turn
                 and not worker_slot.on_duty
             )
-            if same and self.witness is not None:
-                self.witness.idle(worker_slot)
+            if same and self.observer is not None:
+                self.observer.idle(worker_slot)
 
     def handled(self, number: int) -> None:
         """The batcher has taken every row of a lost worker: its segment may go."""
@@ -297,33 +297,33 @@ class WorkerFleet:
         worker_slot.child = None
         worker_slot.ready = False
         self.count_serving()
-        why = child.why()
+        why = child.reason()
         self._lost[worker_slot.number] = _Lost(
             worker_slot.number, worker_slot.plan.index, child.pid,
-            worker_slot.model, worker_slot.of.config.max_batch, worker_slot.row, worker_slot.fd, worker_slot.bell,
+            worker_slot.entry, worker_slot.model.config.max_batch, worker_slot.row, worker_slot.fd, worker_slot.bell,
         )  # fmt: skip
         worker_slot.records = None
         worker_slot.bell = None
         self._tell_batcher({"op": "worker_lost", "worker": worker_slot.number, "cause": why}, [])
         if not was_ready and not stopping:
-            worker_slot.post.last_error = why
+            worker_slot.process_slot.last_error = why
             raise StartError(
-                f"model {worker_slot.of.spec.name!r} cannot be served: {worker_slot.post.name} on"
+                f"model {worker_slot.model.spec.name!r} cannot be served: {worker_slot.process_slot.name} on"
                 f" {worker_slot.plan.device} {_while_loading(child, why)}"
             )
-        if worker_slot in self.remains:
-            self.remains.remove(worker_slot)
+        if worker_slot in self.stuck:
+            self.stuck.remove(worker_slot)
             _LOG.info("the %s (pid %d) have left at last", worker_slot.name, child.pid)
             return
-        if self.witness is not None and self.witness.lost(worker_slot, child):
+        if self.observer is not None and self.observer.lost(worker_slot, child):
             return
-        worker_slot.post.last_error = why
-        delay_s = worker_slot.post.next_start_s(useful)
+        worker_slot.process_slot.last_error = why
+        delay_s = worker_slot.process_slot.backoff_s(useful)
         worker_slot.start_at_ns = self._clock_ns() + int(delay_s * 1e9)
         if not stopping:
             _LOG.warning(
                 "%s (pid %d) %s; starting another in %.1f s",
-                worker_slot.post.name, child.pid, why, delay_s,
+                worker_slot.process_slot.name, child.pid, why, delay_s,
             )  # fmt: skip
 
     # -- time ---------------------------------------------------------------------------
@@ -343,14 +343,16 @@ class WorkerFleet:
         try:
             self.start(worker_slot)
         except StartError as exc:
-            worker_slot.start_at_ns = now_ns + int(worker_slot.post.put_off_s(exc) * 1e9)
+            worker_slot.start_at_ns = now_ns + int(
+                worker_slot.process_slot.start_failed_s(exc) * 1e9
+            )
 
 
 def new_worker_slot(plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
     """An empty seat of the plan's model with this entry."""
     model: ModelPlan = plan.entries[entry]
-    post = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
-    return WorkerSlot(entry, worker, post, model, plan.server)
+    slot = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
+    return WorkerSlot(entry, worker, slot, model, plan.server)
 
 
 def _tell_lane(child: Child, entry: LaneEntry) -> None:
@@ -368,6 +370,6 @@ def _tell_lane(child: Child, entry: LaneEntry) -> None:
 
 def _while_loading(child: Child, error: str) -> str:
     """A failed start in words: what the worker said, or how it ended without a word."""
-    if error == child.ending():
+    if error == child.exit_text():
         return f"{error} while loading"
     return error if error.startswith("did not") else f"failed: {error}"

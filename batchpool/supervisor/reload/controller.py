@@ -172,7 +172,7 @@ class ReloadController:
             return
         try:
             if self._found is None or child.cause:  # cancelled, though it had said what it found
-                raise StartError(f"the process that reads the configuration {child.why()}")
+                raise StartError(f"the process that reads the configuration {child.reason()}")
             new = self._next_plan(self._found)
         except (ConfigError, StartError) as exc:
             self._tell(False, f"nothing was changed: {exc}")
@@ -231,7 +231,7 @@ class ReloadController:
                 swap_executor.reload.fail(moving.failure)
                 swap_executor.step()
             self._failure = swap_executor.reload.failure
-            self._left_behind = swap_executor.left_behind
+            self._left_behind = swap_executor.given_up
             if self._failure:
                 moving.undo()
             elif swap_executor.reload.served and not self._told:
@@ -241,7 +241,7 @@ class ReloadController:
             self._swap_executor = None
             self._process_fleet.plan_settled()
             moving.settle()
-        if moving.over or moving.waits_for_remains:
+        if moving.over or moving.waits_for_stuck:
             self._moving = None
             self._left += [] if moving.over else [moving]
             if not self._told:

@@ -88,7 +88,7 @@ class LaneMigrationExecutor:
     def has_any(self, entry: int) -> bool:
         """Whether the entry has lanes still; where a worker does not end, lanes that workers serve:
         those that are being closed may have to wait for it."""
-        served = not self._process_fleet.workers.has_remains(entry)
+        served = not self._process_fleet.workers.has_stuck(entry)
         return any(served or not lane.closing for lane in self._resources.lanes.of_entry(entry))
 
     def leaving(self) -> str:
@@ -122,9 +122,9 @@ class LaneMigrationExecutor:
         return not self._ending
 
     @property
-    def waits_for_remains(self) -> bool:
+    def waits_for_stuck(self) -> bool:
         """Whether it is only not over since workers do not end."""
-        return all(map(self._process_fleet.workers.has_remains, self._ending))
+        return all(map(self._process_fleet.workers.has_stuck, self._ending))
 
     def _see_off(self, entry: int, departure: LaneMigration) -> None:
         for lane in self._resources.lanes.of_entry(entry):

@@ -50,7 +50,7 @@ class WorkerStage(enum.Enum):
 
 
 class SwapParty(enum.Enum):
-    HEIR = "heir"
+    HEIR = "replacement"
     OLD = "old"
 
 

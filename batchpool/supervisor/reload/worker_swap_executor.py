@@ -55,9 +55,9 @@ class LaneChanges(Protocol):
 
 
 class WorkerSwapExecutor:
-    """One reload from a plan to the next one, which is `revised`. It is the workers' witness.
+    """One reload from a plan to the next one, which is `revised`. It is the workers' observer.
 
-    commit: called when there is no way back; the new plan counts from then on. left_behind: who
+    commit: called when there is no way back; the new plan counts from then on. given_up: who
     does not end, for people.
     """
 
@@ -74,10 +74,10 @@ class WorkerSwapExecutor:
         self._lanes = lanes
         self._commit = commit
         self._clock_ns = clock_ns
-        self.left_behind: list[str] = []
+        self.given_up: list[str] = []
         self._worker_slots = [self._two(pair, new) for pair in pairs_of(old, new)]
         self.reload = WorkerSwap([_change(two) for two in self._worker_slots])
-        workers.witness = self
+        workers.observer = self
 
     def _two(self, pair: Pair, new: Plan) -> _Two:
         old = heir = None
@@ -85,14 +85,14 @@ class WorkerSwapExecutor:
             old = next(
                 worker_slot
                 for worker_slot in self._workers.worker_slots
-                if worker_slot.model == pair.model and worker_slot.plan == pair.old
+                if worker_slot.entry == pair.model and worker_slot.plan == pair.old
             )
         if pair.new is not None:
             model = new.entries[pair.model]
             name = f"worker {pair.new.index} of {model.spec.name}"
             # A post of its own: restarts and errors are those of its predecessor's code.
             place = pair.model, pair.new, ProcessSlot(name), model, new.server
-            heir = WorkerSlot(*place, part="heir", on_duty=False)
+            heir = WorkerSlot(*place, swap_role="replacement", on_duty=False)
         return _Two(old, heir, pair.moves)
 
     @property
@@ -106,13 +106,13 @@ class WorkerSwapExecutor:
             self.reload.lanes_open = self._lanes.ready()
         elif self.reload.phase is SwapPhase.COMMITTED:
             for number, two in enumerate(self._worker_slots):
-                if two.moves and not self._lanes.has_any(two.who(SwapParty.OLD).model):
+                if two.moves and not self._lanes.has_any(two.who(SwapParty.OLD).entry):
                     self.reload.emptied(number)
         while orders := self.reload.step():
             for order in orders:
                 self._carry_out(order)
-        if self.over and self._workers.witness is self:
-            self._workers.witness = None
+        if self.over and self._workers.observer is self:
+            self._workers.observer = None
 
     def _leave_behind(self) -> None:
         """Whoever was killed and does not end is waited for no longer."""
@@ -129,13 +129,13 @@ class WorkerSwapExecutor:
                     continue  # it has its seat: its successor, if there is one, takes over first
                 text = f"{worker_slot.name} (pid {child.pid}) does not end although it was killed"
                 _LOG.error("%s: it is waited for no longer", text)
-                self.left_behind.append(text)
-                self._workers.leave_behind(worker_slot)
+                self.given_up.append(text)
+                self._workers.give_up(worker_slot)
                 self.reload.lost(number, who, "does not end although it was killed")
 
     def abandon(self) -> None:
         """The pool stops: whoever loads ends now, the others go on until it has stopped."""
-        self._workers.witness = None
+        self._workers.observer = None
         for number, two in enumerate(self._worker_slots):
             for who in SwapParty:
                 if self.reload.at(number, who) in (WorkerStage.LOADING, WorkerStage.WARM):
@@ -161,14 +161,14 @@ class WorkerSwapExecutor:
         if at is WorkerStage.ENDING:
             _LOG.info("the %s (pid %d) has left", worker_slot.name, child.pid)
         else:
-            _LOG.warning("%s (pid %d) %s", worker_slot.name, child.pid, child.why())
+            _LOG.warning("%s (pid %d) %s", worker_slot.name, child.pid, child.reason())
         self._lose(number, who, _why(child))
         return True
 
     def _lose(self, number: int, who: SwapParty, why: str) -> None:
         worker_slot = self._worker_slots[number].who(who)
-        if worker_slot in self._workers.beside:
-            self._workers.beside.remove(worker_slot)
+        if worker_slot in self._workers.off_plan:
+            self._workers.off_plan.remove(worker_slot)
         elif self._worker_slots[number].old is None:  # its seat was new too
             self._workers.worker_slots.remove(worker_slot)
         self.reload.lost(number, who, why)
@@ -204,15 +204,15 @@ class WorkerSwapExecutor:
         seats; those of one that leaves are not the model's any more."""
         for two in self._worker_slots:
             if two.heir is not None:
-                two.heir.part = ""
+                two.heir.swap_role = ""
             if two.moves:
-                two.who(SwapParty.OLD).part = "predecessor"
+                two.who(SwapParty.OLD).swap_role = "predecessor"
 
     def _release(self, number: int, who: SwapParty) -> None:
         worker_slot = self._worker_slots[number].who(who)
-        is_there, part = worker_slot.ready, worker_slot.part
+        is_there, part = worker_slot.ready, worker_slot.swap_role
         self._stand_aside(worker_slot, who)
-        worker_slot.part = part or worker_slot.part
+        worker_slot.swap_role = part or worker_slot.swap_role
         self._workers.relieve(None, worker_slot)
         if not is_there:  # it was about to start again
             worker_slot.start_at_ns = None
@@ -226,7 +226,7 @@ class WorkerSwapExecutor:
         if who is SwapParty.OLD:
             two.old = _successor(two.who(SwapParty.OLD))
         worker_slot = two.who(who)
-        self._workers.beside.append(worker_slot)
+        self._workers.off_plan.append(worker_slot)
         try:
             self._workers.start(worker_slot)
         except StartError as exc:
@@ -235,10 +235,10 @@ class WorkerSwapExecutor:
     def _take_over(self, number: int, who: SwapParty) -> None:
         two = self._worker_slots[number]
         taker, other = two.who(who), two.other(who)
-        self._workers.beside.remove(taker)
+        self._workers.off_plan.remove(taker)
         self._worker_slot(taker, other)
         if two.old is None:
-            taker.part = "heir"  # the seat is not the plan's yet
+            taker.swap_role = "replacement"  # the seat is not the plan's yet
         if other is not None and other.child is not None:
             self._stand_aside(other, SwapParty.OLD if who is SwapParty.HEIR else SwapParty.HEIR)
         self._workers.relieve(taker, other)
@@ -252,20 +252,20 @@ class WorkerSwapExecutor:
 
     def _worker_slot(self, taker: WorkerSlot, other: WorkerSlot | None) -> None:
         """Put one into the seat of the other, or into one of its own."""
-        taker.part = ""
+        taker.swap_role = ""
         worker_slots = self._workers.worker_slots
         if other in worker_slots:
             worker_slots[worker_slots.index(other)] = taker
         else:
             worker_slots.append(taker)
-        worker_slots.sort(key=lambda worker_slot: (worker_slot.model, worker_slot.plan.index))
+        worker_slots.sort(key=lambda worker_slot: (worker_slot.entry, worker_slot.plan.index))
 
     def _stand_aside(self, worker_slot: WorkerSlot, who: SwapParty) -> None:
-        worker_slot.part = "heir" if who is SwapParty.HEIR else "standby"
+        worker_slot.swap_role = "replacement" if who is SwapParty.HEIR else "standby"
         if worker_slot in self._workers.worker_slots:
             self._workers.worker_slots.remove(worker_slot)
-        if worker_slot not in self._workers.beside:
-            self._workers.beside.append(worker_slot)
+        if worker_slot not in self._workers.off_plan:
+            self._workers.off_plan.append(worker_slot)
 
     def _vacate(self, number: int) -> None:
         """The seat is the old plan's and nobody is in it: from now on as any other."""
@@ -284,20 +284,20 @@ def _change(two: _Two) -> SlotChange:
     assert worker_slot is not None
     place = worker_slot.plan.cuda_visible or "cpu"
     return SlotChange(
-        worker_slot.post.name, place, two.old is not None, two.heir is not None, two.moves
+        worker_slot.process_slot.name, place, two.old is not None, two.heir is not None, two.moves
     )
 
 
 def _successor(worker_slot: WorkerSlot) -> WorkerSlot:
     """An empty seat for another worker in place of a dead one."""
     place = (
-        worker_slot.model,
+        worker_slot.entry,
         worker_slot.plan,
-        worker_slot.post,
-        worker_slot.of,
+        worker_slot.process_slot,
+        worker_slot.model,
         worker_slot.server,
     )
-    return WorkerSlot(*place, part="standby", on_duty=False)
+    return WorkerSlot(*place, swap_role="standby", on_duty=False)
 
 
 def _end(worker_slot: WorkerSlot) -> None:
@@ -307,7 +307,7 @@ def _end(worker_slot: WorkerSlot) -> None:
 
 def _why(child: Child) -> str:
     """How a worker failed, after its name."""
-    why = child.why()
-    if why == child.ending():
+    why = child.reason()
+    if why == child.exit_text():
         return why
     return why if why.startswith(("did not", "was")) else f"failed: {why}"

@@ -36,7 +36,7 @@ class SupervisorMetrics:
         self._refused: dict[int, list[int]] = {}  # a lane's serial -> its words at the last look
         self._gone_ns: dict[tuple[str, int, str], int] = {}  # kind, number, name
         self._forget_at_ns = 0
-        self._restarts: dict[int, int] = {}  # the id of a post -> its restarts so far
+        self._restarts: dict[int, int] = {}  # the id of a slot -> its restarts so far
         self._posts: list[ProcessSlot] = []  # kept, so that no id is used again
 
     # -- seats ----------------------------------------------------------------------------
@@ -97,8 +97,8 @@ class SupervisorMetrics:
             self._meters.alive[entry] = 1
             at = self._meters.place("supervisor", entry) + _LANES.word("model_workers")
             cells[at] = int(board.serving[entry])
-        for row, (post, child) in enumerate(watched, BATCHER):
-            self._post(row, post, child)
+        for row, (slot, child) in enumerate(watched, BATCHER):
+            self._post(row, slot, child)
         self._look_at_worker_slots(list(worker_slots))
         self._look_at_lanes(list(lanes))
         if now_ns >= self._forget_at_ns:
@@ -131,21 +131,21 @@ class SupervisorMetrics:
             if worker_slot.row >= 0:
                 self._post(
                     self._meters.worker_slot_row(worker_slot.row),
-                    worker_slot.post,
+                    worker_slot.process_slot,
                     worker_slot.child,
                 )
 
-    def _post(self, row: int, post: ProcessSlot, child: Child | None) -> None:
+    def _post(self, row: int, slot: ProcessSlot, child: Child | None) -> None:
         if child is None:
             self._process(row, 0, 0, up=False)
         else:
             self._process(row, child.pid, child.started_ns, up=child.state in _WORKS)
-        if id(post) not in self._restarts:
-            self._posts.append(post)
-            self._restarts[id(post)] = 0
-        new = post.restarts - self._restarts[id(post)]
+        if id(slot) not in self._restarts:
+            self._posts.append(slot)
+            self._restarts[id(slot)] = 0
+        new = slot.restarts - self._restarts[id(slot)]
         if new:
-            self._restarts[id(post)] += new
+            self._restarts[id(slot)] += new
             at = self._meters.place("process", row) + _PROCESS.word("process_restarts_total")
             self._meters.cells[at] += new
 

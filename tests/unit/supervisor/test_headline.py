@@ -31,7 +31,7 @@ def said(
     """The line of a pool whose workers, by turns of its models, are warm or not."""
     worker_slots = [
         SimpleNamespace(
-            model=i % models,
+            entry=i % models,
             ready=ready,
             plan=SimpleNamespace(device="cuda:0" if gpus else "cpu",
                                  cuda_visible=GPUS[i % 2] if gpus else None),
@@ -39,7 +39,7 @@ def said(
         for i, ready in enumerate(warm)
     ]  # fmt: skip
     names = {i: SimpleNamespace(spec=SimpleNamespace(name=f"m{i}")) for i in range(models)}
-    serving = [any(s.ready for s in worker_slots if s.model == i) for i in range(models)]
+    serving = [any(s.ready for s in worker_slots if s.entry == i) for i in range(models)]
     board = SimpleNamespace(
         serves=lambda model: serving[model], stalled=SimpleNamespace(get=lambda: stalled)
     )

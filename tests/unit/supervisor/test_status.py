@@ -38,9 +38,9 @@ class House:
         self.frontend = self._child("frontend", 8, "serving")
         self.process_fleet = SimpleNamespace(
             batcher=self.batcher,
-            batcher_post=self.batcher.post,
+            batcher_slot=self.batcher.slot,
             frontends=[self.frontend],
-            frontend_posts=[self.frontend.post],
+            frontend_slots=[self.frontend.slot],
             workers=[],
             watched=lambda: [self.process_fleet.batcher, *self.process_fleet.frontends],
         )
@@ -93,5 +93,5 @@ def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
 
 def test_one_that_is_being_killed_is_shown_as_killed() -> None:
     house = House()
-    house.batcher.condemned = True
+    house.batcher.terminating = True
     assert house.rows()["batcher"]["state"] == "killed"

@@ -49,7 +49,7 @@ STATUS: dict[str, Any] = {
         },
         {"name": "worker 0 of affine", "pid": 3, "state": "serving", "restarts": 2,
          "last_error": "<b>"},
-        {"name": "heir of worker 0 of affine", "pid": 4, "state": "starting", "restarts": 0,
+        {"name": "replacement of worker 0 of affine", "pid": 4, "state": "starting", "restarts": 0,
          "last_error": ""},
     ],
     "lanes": [

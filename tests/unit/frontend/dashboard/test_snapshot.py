@@ -148,7 +148,7 @@ def test_workers_and_processes() -> None:
     assert (worker["batches_per_s"], worker["rows_per_s"]) == (4, 20)
     assert worker["gpu"] == {"used_bytes": 3, "total_bytes": 4, "utilization": None}
     assert worker["last_error"] == "<b>"
-    assert heir["name"] == "heir of worker 0 of affine"
+    assert heir["name"] == "replacement of worker 0 of affine"
     assert (heir["device"], heir["gpu"]) == (None, None)
     assert [(p["name"], p["progress_age_s"]) for p in snapshot["processes"]] == [
         ("supervisor", None), ("batcher", 0.1),

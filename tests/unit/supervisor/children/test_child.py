@@ -77,7 +77,7 @@ def test_a_child_that_cannot_be_told_is_replaced(nursery: Nursery) -> None:
         before = len(nursery.child.outbox)
         nursery.child.tell({"op": "lane"}, [0, 1])
     assert nursery.process.signals == [signal.SIGKILL]
-    assert nursery.child.why().startswith("could not be told what it must know: too many open")
+    assert nursery.child.reason().startswith("could not be told what it must know: too many open")
     assert len(nursery.child.outbox) == before
 
 
@@ -124,5 +124,5 @@ def test_nothing_is_kept_for_a_child_that_was_killed(nursery: Nursery) -> None:
 
 def test_a_post_that_nobody_can_be_had_for_waits_longer_each_time() -> None:
     post = ProcessSlot("frontend 0")
-    assert [post.put_off_s(StartError("no room")) for _ in range(3)] == [0.5, 1.0, 2.0]
+    assert [post.start_failed_s(StartError("no room")) for _ in range(3)] == [0.5, 1.0, 2.0]
     assert (post.last_error, post.restarts) == ("no room", 3)

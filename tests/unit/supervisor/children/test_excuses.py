@@ -68,16 +68,16 @@ def test_without_a_descriptor_to_look_with_nothing_is_known() -> None:
 
 
 def test_only_the_wait_between_two_readings_after_the_last_progress_counts() -> None:
-    excuse = Exemption()
-    excuse.starve(100, 7_000, 110)
-    assert excuse.until_ns == 0, "nobody knows when these 7,000 were"
-    excuse.starve(100, 7_006, 120)
-    assert excuse.until_ns == 106
-    excuse.starve(100, 7_500, 130)
-    assert excuse.until_ns == 116, "no more than the time itself"
-    excuse.starve(100, 10, 140)
-    assert excuse.until_ns == 116, "a thread has ended"
-    excuse.starve(200, 9_000, 210)
-    assert excuse.until_ns == 116, "the last reading was before the progress"
-    excuse.starve(200, 9_004, 220)
-    assert excuse.until_ns == 204
+    exemption = Exemption()
+    exemption.starve(100, 7_000, 110)
+    assert exemption.until_ns == 0, "nobody knows when these 7,000 were"
+    exemption.starve(100, 7_006, 120)
+    assert exemption.until_ns == 106
+    exemption.starve(100, 7_500, 130)
+    assert exemption.until_ns == 116, "no more than the time itself"
+    exemption.starve(100, 10, 140)
+    assert exemption.until_ns == 116, "a thread has ended"
+    exemption.starve(200, 9_000, 210)
+    assert exemption.until_ns == 116, "the last reading was before the progress"
+    exemption.starve(200, 9_004, 220)
+    assert exemption.until_ns == 204

@@ -38,8 +38,8 @@ def test_who_stamps_no_more_is_killed_and_nobody_else(
         watch.run(60, *others)
     assert watch.killed() == [NAMES[post]], "once; its end is on the way"
     victim = watch.of(post)
-    assert victim.condemned
-    assert victim.why() == "made no progress for more than stall_timeout_s = 4"
+    assert victim.terminating
+    assert victim.reason() == "made no progress for more than stall_timeout_s = 4"
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{NAMES[post]} (pid {10 + post}) makes no progress for more than"
@@ -89,7 +89,7 @@ def test_who_has_not_stamped_yet_is_still_starting() -> None:
     assert watch.killed() == []
     watch.run(2, BATCHER, frontend_post(1))
     assert watch.killed() == ["frontend 0"]
-    assert watch.of(1).why() == "did not start within 600 s"
+    assert watch.of(1).reason() == "did not start within 600 s"
 
 
 def test_a_short_load_timeout_is_the_models_affair() -> None:
@@ -97,7 +97,7 @@ def test_a_short_load_timeout_is_the_models_affair() -> None:
     watch.run(60)
     assert watch.killed() == []
     watch.run(0.25)
-    assert [watch.of(post).why() for post in ALL] == ["did not start within 60 s"] * 3
+    assert [watch.of(post).reason() for post in ALL] == ["did not start within 60 s"] * 3
 
 
 def test_the_next_one_is_not_judged_by_the_stamps_of_the_one_before() -> None:
@@ -240,7 +240,7 @@ def test_a_worker_has_load_timeout_s_to_load() -> None:
     watch.run(0.25, *ALL)
     assert watch.killed() == ["worker 0 of b"]
     assert worker_slot.child is not None
-    assert worker_slot.child.why() == "did not load within load_timeout_s = 5"
+    assert worker_slot.child.reason() == "did not load within load_timeout_s = 5"
 
 
 def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
@@ -255,7 +255,7 @@ def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
     watch.run(0.25, *ALL)
     assert watch.killed() == ["worker 0 of b"]
     assert worker_slot.child is not None
-    assert worker_slot.child.why() == "was stuck in a batch for more than batch_timeout_s = 30"
+    assert worker_slot.child.reason() == "was stuck in a batch for more than batch_timeout_s = 30"
 
 
 def test_a_worker_that_was_stopped_with_the_whole_pool_gets_its_time_anew() -> None:

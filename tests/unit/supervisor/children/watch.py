@@ -113,7 +113,7 @@ class Watch:
         for one in (*self.children, *(worker_slot.child for worker_slot in self.worker_slots)):
             if one is not None and one.process.signals:  # type: ignore[attr-defined]
                 assert one.process.signals == [signal.SIGKILL]  # type: ignore[attr-defined]
-                found.append(one.post.name)
+                found.append(one.slot.name)
         return found
 
 

@@ -82,12 +82,12 @@ def test_no_room_for_a_successor_is_tried_again_and_ends_nobody(office: Office) 
     due_ns = process_fleet.tick()
     assert (process_fleet.batcher, process_fleet.frontends, office.started) == (None, [None], [])
     assert office.now_ns < due_ns <= office.now_ns + S // 2
-    assert process_fleet.batcher_post.last_error == "cannot start batcher: no room"
+    assert process_fleet.batcher_slot.last_error == "cannot start batcher: no room"
     process_fleet.tick()
-    assert process_fleet.batcher_post.failures == 1, "not before its time"
+    assert process_fleet.batcher_slot.failures == 1, "not before its time"
     office.now_ns += S // 2
     process_fleet.tick()
-    assert (process_fleet.batcher_post.failures, process_fleet.frontend_posts[0].failures) == (2, 2)
+    assert (process_fleet.batcher_slot.failures, process_fleet.frontend_slots[0].failures) == (2, 2)
     office.room = True
     office.now_ns += S
     process_fleet.tick()

@@ -41,7 +41,9 @@ class Office:
             ours, theirs = pair()
             self._theirs.append(theirs)
             process = cast(Any, ProcessDouble(7 + number))
-            worker_slot.child = Child("worker", worker_slot.post, process, ours, -1, 0, "serving")
+            worker_slot.child = Child(
+                "worker", worker_slot.process_slot, process, ours, -1, 0, "serving"
+            )
             worker_slot.number, worker_slot.ready, worker_slot.bell, worker_slot.fd = (
                 number,
                 True,
@@ -87,7 +89,7 @@ def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office
     assert office.board.serving[0] == 2
     child = office.workers.worker_slots[0].child
     assert child is not None
-    child.condemn("did not finish a batch")
+    child.terminate("did not finish a batch")
     office.workers.tick(0)
     assert office.board.serving[0] == 1
 
@@ -97,11 +99,11 @@ def test_the_remains_of_a_worker(office: Office) -> None:
     stuck, other = workers.worker_slots
     child = stuck.child
     assert child is not None
-    workers.leave_behind(stuck)
+    workers.give_up(stuck)
     assert (workers.worker_slots, [*workers]) == ([other], [other, stuck])
     assert office.told == [{"op": "duty", "turn": 1, "on": [], "off": [0]}]
-    assert (stuck.name, child.condemned) == ("remains of worker 0 of a", True)
-    assert (workers.has_remains(0), workers.has_remains(1), workers.has_any(0)) == (
+    assert (stuck.name, child.terminating) == ("stuck process of worker 0 of a", True)
+    assert (workers.has_stuck(0), workers.has_stuck(1), workers.has_any(0)) == (
         True, False, True,
     )  # fmt: skip
     assert office.board.serving[0] == 1
@@ -117,5 +119,5 @@ def test_the_remains_of_a_worker(office: Office) -> None:
 
     end(office, stuck)
     assert office.told[-1]["op"] == "worker_lost"
-    assert ([*workers], workers.has_remains(0)) == ([other], False)
+    assert ([*workers], workers.has_stuck(0)) == ([other], False)
     assert workers.tick(0) == 1 << 62, "nobody is started in its place"

@@ -38,10 +38,10 @@ class Office:
         )  # fmt: skip
         patch.setattr(module, "start_child", self._start)
 
-    def _start(self, role: str, words: object, post: ProcessSlot, **_: Any) -> Child:
+    def _start(self, role: str, words: object, slot: ProcessSlot, **_: Any) -> Child:
         ours, theirs = pair()
         self._theirs.append(theirs)
-        child = Child(role, post, cast(Any, ProcessDouble(7)), ours, -1, 0)
+        child = Child(role, slot, cast(Any, ProcessDouble(7)), ours, -1, 0)
         self.surveys.append(child)
         return child
 
@@ -94,7 +94,7 @@ class Done:
     """A succession that is over, and left somebody behind."""
 
     over = True
-    left_behind = ("standby of worker 0 of a (pid 7) does not end although it was killed",)
+    given_up = ("standby of worker 0 of a (pid 7) does not end although it was killed",)
     reload = SimpleNamespace(failure="", served=True)
 
     def step(self) -> None:
@@ -104,7 +104,7 @@ class Done:
 class Remains:
     """A moving that waits for a worker which does not end."""
 
-    over, failure, waits_for_remains = False, "", True
+    over, failure, waits_for_stuck = False, "", True
     steps = 0
 
     def step(self) -> None:

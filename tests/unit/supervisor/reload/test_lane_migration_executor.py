@@ -28,10 +28,10 @@ class StaffDouble:
         self.notes: list[tuple[str, int]] = []
         self.no_room = False
         self.has_workers: set[int] = set()
-        self.remains: set[int] = set()  # entries of workers that do not end
+        self.stuck: set[int] = set()  # entries of workers that do not end
         self.workers = SimpleNamespace(
             has_any=lambda entry: entry in self.has_workers,
-            has_remains=lambda entry: entry in self.remains,
+            has_stuck=lambda entry: entry in self.stuck,
         )
 
     def add_entry(self, model: ModelPlan) -> None:
@@ -223,9 +223,9 @@ def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Sc
     moving = committed(scene).moving
     scene.process_fleet.has_workers.add(0)
     assert moving.has_any(0), "clients have lanes there"
-    scene.process_fleet.remains.add(0)
+    scene.process_fleet.stuck.add(0)
     moving.settle()
-    assert (moving.over, moving.waits_for_remains, scene.take()) == (False, True, [])
+    assert (moving.over, moving.waits_for_stuck, scene.take()) == (False, True, [])
     scene.lanes[0].left = True
     moving.step()
     assert scene.take() == [("close", 0)], "its clients are seen off as ever"
@@ -238,7 +238,7 @@ def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Sc
     moving.step()
     assert (moving.over, scene.take()) == (False, [])
 
-    scene.process_fleet.remains.clear()  # it has ended at last, and the batcher has let its rows go
+    scene.process_fleet.stuck.clear()  # it has ended at last, and the batcher has let its rows go
     scene.process_fleet.has_workers.clear()
     assert moving.has_any(0)
     scene.book.remove(1)
@@ -249,4 +249,4 @@ def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Sc
 def test_others_are_waited_for_although_one_does_not_end(scene: Scene) -> None:
     moving = committed(scene).moving
     moving.settle()
-    assert not moving.waits_for_remains, "its lanes are there, and every worker ends"
+    assert not moving.waits_for_stuck, "its lanes are there, and every worker ends"

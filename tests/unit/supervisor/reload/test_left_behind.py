@@ -13,7 +13,7 @@ def test_a_standby_that_does_not_end_is_waited_for_as_long_as_that_pays() -> Non
     old = scene.workers.worker_slots[0]
     scene.stick(old)
     scene.serve()
-    scene.workers.witness.idle(old)
+    scene.workers.observer.idle(old)
     scene.step()
     scene.later_ns = STUCK_NS - 10_000_000_000
     scene.step()
@@ -21,7 +21,7 @@ def test_a_standby_that_does_not_end_is_waited_for_as_long_as_that_pays() -> Non
     scene.later_ns = STUCK_NS + 1
     scene.step()
     assert (scene.swap_executor.over, scene.workers.left) == (True, [1])
-    assert scene.swap_executor.left_behind == [
+    assert scene.swap_executor.given_up == [
         "standby of worker 0 of a (pid 1) does not end although it was killed"
     ]
     assert (scene.workers.pids(), scene.swap_executor.reload.failure) == ([2], "")
@@ -30,7 +30,7 @@ def test_a_standby_that_does_not_end_is_waited_for_as_long_as_that_pays() -> Non
 def test_a_worker_that_is_stuck_in_a_batch_is_replaced_and_left_behind() -> None:
     """It never says that it is idle."""
     scene = Scene({"workers_per_device": 1}, {"workers_per_device": 1})
-    scene.stick(scene.workers.worker_slots[0]).condemn("was stuck in a batch")
+    scene.stick(scene.workers.worker_slots[0]).terminate("was stuck in a batch")
     scene.later_ns = STUCK_NS + 1
     scene.step()
     assert scene.workers.left == [], "until there is another"
@@ -41,7 +41,7 @@ def test_a_worker_that_is_stuck_in_a_batch_is_replaced_and_left_behind() -> None
 
 def test_an_heir_that_does_not_end_while_it_loads_is_undone() -> None:
     scene = Scene({"workers_per_device": 1}, {"workers_per_device": 1})
-    scene.stick(scene.heir()).condemn("did not load within 600 s")
+    scene.stick(scene.heir()).terminate("did not load within 600 s")
     scene.step()
     assert scene.swap_executor.reload.failure == ""
     scene.later_ns = STUCK_NS + 1
@@ -55,7 +55,7 @@ def test_a_predecessor_that_does_not_end_holds_up_nobody() -> None:
     moved = {"a": ModelSpec("a", "numpy", (X,), (X, Y))}
     scene = Scene({"workers_per_device": 1}, {"workers_per_device": 1, "specs": moved})
     old = scene.workers.worker_slots[0]
-    scene.stick(old).condemn("was stuck in a batch")
+    scene.stick(old).terminate("was stuck in a batch")
     scene.serve()
     scene.step()
     assert scene.commits == 1

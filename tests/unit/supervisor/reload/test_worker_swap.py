@@ -151,7 +151,7 @@ def test_worker_slots_that_come_and_worker_slots_that_go() -> None:
 
 def test_an_entry_that_leaves_is_served_until_it_is_empty() -> None:
     """The heir is of another entry than the old worker: each has a seat of its own."""
-    comes = SlotChange("heir of worker 0", "cpu", old=False)
+    comes = SlotChange("replacement of worker 0", "cpu", old=False)
     leaves = SlotChange("worker 0", "cpu", new=False, moves=True)
     reload = WorkerSwap([comes, leaves])
     reload.lanes_open = False

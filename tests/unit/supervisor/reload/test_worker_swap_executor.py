@@ -42,8 +42,8 @@ class WorkersDouble:
         self.worker_slots = [
             new_worker_slot(old, m.entry, worker) for m in old.models for worker in m.workers
         ]
-        self.beside: list[WorkerSlot] = []
-        self.witness: Any = None
+        self.off_plan: list[WorkerSlot] = []
+        self.observer: Any = None
         self.duties: list[tuple[int, int]] = []
         self.left: list[int] = []
         self.no_room = False
@@ -57,7 +57,9 @@ class WorkersDouble:
             raise StartError("no room")
         self._pid += 1
         process = cast(Any, ProcessDouble(self._pid))
-        worker_slot.child = Child("worker", worker_slot.post, process, cast(Any, None), -1, 0)
+        worker_slot.child = Child(
+            "worker", worker_slot.process_slot, process, cast(Any, None), -1, 0
+        )
         worker_slot.start_at_ns = None
 
     def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
@@ -68,7 +70,7 @@ class WorkersDouble:
 
     def warm(self, worker_slot: WorkerSlot) -> None:
         worker_slot.ready = True
-        self.witness.warm(worker_slot)
+        self.observer.warm(worker_slot)
 
     def end(self, worker_slot: WorkerSlot, *, owned: bool = True) -> None:
         """Its process has ended, killed or by itself."""
@@ -76,10 +78,10 @@ class WorkersDouble:
         assert child is not None
         child.process.returncode = child.process.returncode or 1
         worker_slot.child, worker_slot.ready = None, False
-        assert self.witness.lost(worker_slot, child) is owned
+        assert self.observer.lost(worker_slot, child) is owned
 
-    def leave_behind(self, worker_slot: WorkerSlot) -> None:
-        for worker_slots in (self.worker_slots, self.beside):
+    def give_up(self, worker_slot: WorkerSlot) -> None:
+        for worker_slots in (self.worker_slots, self.off_plan):
             if worker_slot in worker_slots:
                 worker_slots.remove(worker_slot)
         self.left.append(_pid(worker_slot))
@@ -142,7 +144,9 @@ class Scene:
 
     def heir(self) -> WorkerSlot:
         """The one that loads."""
-        (found,) = (s for s in self.workers.beside if s.part == "heir" and not s.ready)
+        (found,) = (
+            s for s in self.workers.off_plan if s.swap_role == "replacement" and not s.ready
+        )
         return found
 
     def serve(self) -> None:
@@ -151,38 +155,40 @@ class Scene:
 
     def standby(self) -> WorkerSlot:
         return next(
-            worker_slot for worker_slot in self.workers.beside if worker_slot.part == "standby"
+            worker_slot
+            for worker_slot in self.workers.off_plan
+            if worker_slot.swap_role == "standby"
         )
 
 
 def test_all_new_and_with_no_history() -> None:
     scene = Scene()
     workers = scene.workers
-    posts = [worker_slot.post for worker_slot in workers.worker_slots]
-    posts[0].restarts = 3
+    slots = [worker_slot.process_slot for worker_slot in workers.worker_slots]
+    slots[0].restarts = 3
     scene.serve()
     assert workers.pids() == [3, 2]
-    heir = workers.worker_slots[0].post
-    assert (heir.name, heir.restarts, heir.last_error) == (posts[0].name, 0, "")
-    assert [worker_slot.name for worker_slot in workers.beside] == [
+    heir = workers.worker_slots[0].process_slot
+    assert (heir.name, heir.restarts, heir.last_error) == (slots[0].name, 0, "")
+    assert [worker_slot.name for worker_slot in workers.off_plan] == [
         "standby of worker 0 of a",
-        "heir of worker 1 of a",
+        "replacement of worker 1 of a",
     ]
     assert scene.commits == 0
     scene.serve()
     assert (workers.pids(), scene.commits) == ([3, 4], 1)
     assert workers.duties == [(3, 1), (4, 2)]
-    for standby in list(workers.beside):
+    for standby in list(workers.off_plan):
         assert standby.child is not None
         assert standby.child.process.returncode is None, "it may have rows"
-        workers.witness.idle(standby)
+        workers.observer.idle(standby)
         scene.step()
         assert standby.child.process.returncode == -9
         workers.end(standby)
     scene.step()
     assert scene.swap_executor.over
-    assert (workers.beside, workers.witness) == ([], None)
-    assert all(worker_slot.of is scene.new.models[0] for worker_slot in workers.worker_slots)
+    assert (workers.off_plan, workers.observer) == ([], None)
+    assert all(worker_slot.model is scene.new.models[0] for worker_slot in workers.worker_slots)
     assert all(worker_slot.server is scene.new.server for worker_slot in workers.worker_slots)
 
 
@@ -193,14 +199,16 @@ def test_no_room_for_an_heir_turns_back() -> None:
     assert scene.swap_executor.reload.failure == "worker 1 of a cannot start: no room"
     assert scene.workers.pids() == [1, 2]
     assert scene.workers.duties == [(3, 1), (1, 3)]
-    (heir,) = scene.workers.beside
-    scene.workers.witness.idle(heir)
+    (heir,) = scene.workers.off_plan
+    scene.workers.observer.idle(heir)
     scene.step()
     scene.workers.end(heir)
     scene.step()
     assert scene.swap_executor.over
-    assert scene.workers.beside == []
-    assert all(worker_slot.of is scene.old.models[0] for worker_slot in scene.workers.worker_slots)
+    assert scene.workers.off_plan == []
+    assert all(
+        worker_slot.model is scene.old.models[0] for worker_slot in scene.workers.worker_slots
+    )
 
 
 def test_a_dead_standby_is_loaded_anew_by_the_old_plan() -> None:
@@ -211,7 +219,7 @@ def test_a_dead_standby_is_loaded_anew_by_the_old_plan() -> None:
     scene.workers.end(scene.heir())
     scene.step()
     refill = scene.standby()
-    assert (refill.of, _pid(refill)) == (scene.old.models[0], 5)
+    assert (refill.model, _pid(refill)) == (scene.old.models[0], 5)
     assert scene.workers.pids() == [3, 2], "until then the heir serves"
     scene.workers.warm(refill)
     scene.step()
@@ -231,10 +239,10 @@ def test_a_worker_slot_for_which_nobody_can_be_had_is_filled_as_any_other(heir_d
     scene.step()
     empty = scene.workers.worker_slots[0]
     assert (empty.child, empty.start_at_ns, empty.on_duty) == (None, 0, True)
-    assert empty.of is scene.old.models[0]
+    assert empty.model is scene.old.models[0]
     assert scene.workers.duties[-1] == (0, 0 if heir_dies else 3)
-    for heir in list(scene.workers.beside):
-        scene.workers.witness.idle(heir)
+    for heir in list(scene.workers.off_plan):
+        scene.workers.observer.idle(heir)
         scene.step()
         scene.workers.end(heir)
     scene.step()
@@ -277,17 +285,20 @@ def test_more_workers_and_fewer() -> None:
     fewer.serve()
     assert (fewer.workers.pids(), fewer.commits) == ([3], 1)
     assert fewer.workers.duties == [(3, 1), (0, 2)]
-    assert [worker_slot.part for worker_slot in fewer.workers.beside] == ["standby", "standby"]
+    assert [worker_slot.swap_role for worker_slot in fewer.workers.off_plan] == [
+        "standby",
+        "standby",
+    ]
 
 
 def test_the_end_of_the_pool_ends_only_who_loads() -> None:
     scene = Scene()
     scene.serve()
-    heir, witness = scene.heir(), scene.workers.witness
+    heir, observer = scene.heir(), scene.workers.observer
     scene.swap_executor.abandon()
     assert heir.child is not None
     assert heir.child.process.returncode == -9
-    assert (witness, scene.workers.witness) == (scene.swap_executor, None)
+    assert (observer, scene.workers.observer) == (scene.swap_executor, None)
     assert scene.workers.pids() == [3, 2]
     assert _pid(scene.standby()) == 1, "it may have rows in flight"
 
@@ -297,10 +308,10 @@ def test_others_are_none_of_its_business() -> None:
     stranger = WorkerSlot(
         0, scene.old.models[0].workers[0], ProcessSlot("x"), scene.old.models[0], ServerConfig()
     )
-    witness = scene.workers.witness
-    witness.warm(stranger)
-    witness.idle(stranger)
-    assert not witness.lost(stranger, cast(Child, SimpleNamespace()))
+    observer = scene.workers.observer
+    observer.warm(stranger)
+    observer.idle(stranger)
+    assert not observer.lost(stranger, cast(Child, SimpleNamespace()))
 
 
 def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
@@ -311,12 +322,12 @@ def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
     scene.serve()
     assert (scene.commits, scene.workers.duties) == (0, [(2, 0), (3, 0)])
     assert [worker_slot.name for worker_slot in scene.workers.worker_slots] == [
-        "worker 0 of a", "heir of worker 0 of a", "heir of worker 1 of a",
+        "worker 0 of a", "replacement of worker 0 of a", "replacement of worker 1 of a",
     ], "no client has a lane to them yet"  # fmt: skip
     scene.lanes.open = True
     scene.step()
     assert scene.commits == 1
-    assert [(worker_slot.model, worker_slot.name) for worker_slot in scene.workers.worker_slots] == [
+    assert [(worker_slot.entry, worker_slot.name) for worker_slot in scene.workers.worker_slots] == [
         (0, "predecessor of worker 0 of a"), (1, "worker 0 of a"), (1, "worker 1 of a"),
     ]  # fmt: skip
     assert scene.swap_executor.reload.served
@@ -325,7 +336,7 @@ def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
     scene.step()
     assert scene.workers.duties[2:] == [(0, 1)]
     assert old.name == "predecessor of worker 0 of a"
-    scene.workers.witness.idle(old)
+    scene.workers.observer.idle(old)
     scene.step()
     scene.workers.end(old)
     scene.step()
@@ -357,9 +368,9 @@ def test_a_failed_heir_of_another_entry_leaves_the_old_worker_where_it_is() -> N
     scene.serve()
     scene.workers.end(scene.heir())
     scene.step()
-    (heir,) = scene.workers.beside
-    assert (heir.name, scene.workers.duties) == ("heir of worker 0 of a", [(2, 0), (0, 2)])
-    scene.workers.witness.idle(heir)
+    (heir,) = scene.workers.off_plan
+    assert (heir.name, scene.workers.duties) == ("replacement of worker 0 of a", [(2, 0), (0, 2)])
+    scene.workers.observer.idle(heir)
     scene.step()
     scene.workers.end(heir)
     scene.step()

@@ -66,7 +66,7 @@ class Books:
 
     def start(self, worker_slot: WorkerSlot, pid: int) -> None:
         worker_slot.row = self.ledger.row_for(worker_slot, self.worker_slots)
-        worker_slot.child = child_of(worker_slot.post, pid)
+        worker_slot.child = child_of(worker_slot.process_slot, pid)
 
     def lane(self, *, local: bool) -> LaneEntry:
         layout = lane_layout(MIXED, 6)
@@ -121,7 +121,7 @@ def test_one_that_only_starts_is_not_up(books: Books) -> None:
 def test_restarts_are_counted_over_worker_slots_too(books: Books) -> None:
     worker_slot = books.worker_slots[0]
     books.start(worker_slot, 13)
-    worker_slot.post.restarts = 2
+    worker_slot.process_slot.restarts = 2
     books.posts[0].restarts = 1
     assert books.look().values("process_restarts_total", "process") == {
         "batcher": 1, "worker 0 of m": 2,
@@ -129,7 +129,7 @@ def test_restarts_are_counted_over_worker_slots_too(books: Books) -> None:
     worker_slot.child = None
     books.worker_slots[0] = heir = worker_slot_of(0)  # a seat of its own, with a history of its own
     books.start(heir, 14)
-    heir.post.restarts = 1
+    heir.process_slot.restarts = 1
     assert books.look().value("process_restarts_total", process="worker 0 of m") == 3
 
 
@@ -170,7 +170,7 @@ def test_there_may_be_no_row_left(books: Books) -> None:
     worker_slot = worker_slot_of(SEATS_MOST)
     assert books.ledger.row_for(worker_slot, [worker_slot]) == -1
     worker_slot.row = -1
-    worker_slot.child = child_of(worker_slot.post, 99)
+    worker_slot.child = child_of(worker_slot.process_slot, 99)
     books.worker_slots = [worker_slot]
     books.look()
 

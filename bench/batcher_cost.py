@@ -37,20 +37,20 @@ _MAX_LANES = 16
 class _Worker:
     """Finishes every batch at once without looking at its rows."""
 
-    def __init__(self, records: WorkerSegment) -> None:
-        self._records = records
-        self._sq, self._cq = records.sq_consumer(), records.cq_producer()
+    def __init__(self, worker_segment: WorkerSegment) -> None:
+        self._worker_segment = worker_segment
+        self._sq, self._cq = worker_segment.sq_consumer(), worker_segment.cq_producer()
 
     def run(self) -> None:
-        records = self._records
+        worker_segment = self._worker_segment
         entries = self._sq.peek()
         for entry in entries.tolist():
             record = entry & 0xFFFFFFFF
-            token = int(records.token[record])
-            records.launched.set(token)
-            records.extents[record] = 1
-            records.outcome[record] = int(BatchOutcome.OK)
-            records.finished[record] = token
+            token = int(worker_segment.token[record])
+            worker_segment.launched.set(token)
+            worker_segment.extents[record] = 1
+            worker_segment.outcome[record] = int(BatchOutcome.OK)
+            worker_segment.finished[record] = token
             self._cq.push_few([record | (token & 0xFFFFFFFF) << 32])
         self._sq.advance(len(entries))
 
@@ -61,14 +61,17 @@ class _Pool:
         limits = Limits(max_batch, 0)
         self.batcher = Batcher([ModelQueue(spec.name, limits)], _MAX_LANES)
         self.workers: list[_Worker] = []
-        self.ports: list[LaneClient] = []
-        layout, records = lane_layout(spec, _SLOTS), worker_layout(max_batch, _MAX_LANES)
+        self.lane_clients: list[LaneClient] = []
+        layout, of_worker = lane_layout(spec, _SLOTS), worker_layout(max_batch, _MAX_LANES)
         for number in range(1, workers + 1):
-            fd = create(records, sealed=False)
+            fd = create(of_worker, sealed=False)
             member = WorkerProxy(
-                number, 0, WorkerSegment(map_checked(fd, records), records), lambda: None
+                number,
+                0,
+                WorkerSegment(map_checked(fd, of_worker), of_worker),
+                lambda: None,
             )
-            theirs = WorkerSegment(map_checked(fd, records), records)
+            theirs = WorkerSegment(map_checked(fd, of_worker), of_worker)
             os.close(fd)
             for lane in range(lanes):
                 theirs.lanes[lane] = lane + 1
@@ -78,7 +81,7 @@ class _Pool:
         for number in range(lanes):
             fd = create(layout, sealed=False)
             lane_here = Lane(spec, map_checked(fd, layout), layout)
-            self.ports.append(LaneClient(Lane(spec, map_checked(fd, layout), layout)))
+            self.lane_clients.append(LaneClient(Lane(spec, map_checked(fd, layout), layout)))
             os.close(fd)
             self.batcher.add_lane(
                 AdmittedLane(number, number + 1, 0, lane_here, lambda: None, own_flow=False)
@@ -91,11 +94,11 @@ def costs_us(group: int, lanes: int, workers: int, max_batch: int, turns: int) -
     row = Rows(1, {"x": np.zeros((1, WIDTH), np.float32)}, {})
     found = []
     for turn in range(turns):
-        for port in pool.ports:
+        for lane_client in pool.lane_clients:
             now_ns = time.monotonic_ns()
             for _ in range(group):
-                port.submit(row, now_ns, now_ns + 30_000_000_000, flow=1)
-            port.flush()
+                lane_client.submit(row, now_ns, now_ns + 30_000_000_000, flow=1)
+            lane_client.flush()
         spent_ns = 0
         left = group * lanes
         while left:
@@ -105,10 +108,10 @@ def costs_us(group: int, lanes: int, workers: int, max_batch: int, turns: int) -
             for worker in pool.workers:
                 worker.run()
             now_ns = time.monotonic_ns()
-            for port in pool.ports:
-                for pending in port.reap(now_ns):
+            for lane_client in pool.lane_clients:
+                for pending in lane_client.reap(now_ns):
                     left -= 1
-                    port.release(pending)
+                    lane_client.release(pending)
         if turn >= turns // 10:
             found.append(spent_ns / (group * lanes) / 1e3)
     return found

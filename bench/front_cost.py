@@ -2,8 +2,8 @@
 
     python -m bench.front_cost [--group 28] [--turns 2000] [--body 2048] [--save FILE.json]
 
-Real connections, door, port and lane in one process; the transport drops what is written, and
-the batcher's part (taking and completing the rows) is done between the stretches that are
+Real connections, endpoint, lane client and lane in one process; the transport drops what is
+written, and the batcher's part (taking and completing the rows) is done between the stretches that are
 timed. In CPU time of the thread, so that other processes on the machine hardly matter; `group`
 is how many requests share one turn of the loop.
 """
@@ -27,9 +27,9 @@ from batchpool.client.loop import ClientLoop
 from batchpool.client.session import ModelFacts, Session
 from batchpool.control.channel import pair
 from batchpool.core.config.schema import ServerConfig
-from batchpool.core.layout.segments import board_layout, lane_layout
+from batchpool.core.layout.segments import lane_layout, state_page_layout
 from batchpool.core.layout.states import LaneGate, PoolState, SlotState
-from batchpool.core.metrics.segments import meters_layout
+from batchpool.core.metrics.segments import counters_layout
 from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import spec_of
@@ -76,11 +76,11 @@ class _Session(Session):
         ours, self.theirs = pair()
         super().__init__(ours, "nobody")
         self.server = dict(_SERVER)
-        fd = create(board_layout(), sealed=False)
-        self._board = PoolStatePage(fd, writable=True)
+        fd = create(state_page_layout(), sealed=False)
+        self._state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
-        self._board.state.set(int(PoolState.READY))
-        self._board.serving[:] = 1
+        self._state_page.state.set(int(PoolState.READY))
+        self._state_page.serving[:] = 1
         spec = spec_of(Affine)
         layout = lane_layout(spec, slots)
         fd = create(layout, sealed=False)
@@ -88,8 +88,10 @@ class _Session(Session):
         lane = Lane(spec, map_checked(fd, layout), layout)
         os.close(fd)
         self.models[spec.name] = ModelFacts(0, spec, 0.9, 30.0, 64)
-        board = self._board
-        self.ports[spec.name] = LaneClient(lane, watermark=0.9, serving=lambda: board.serves(0))
+        state_page = self._state_page
+        self.lane_set[spec.name] = LaneClient(
+            lane, watermark=0.9, serving=lambda: state_page.serves(0)
+        )
         self.lane.gate.set(int(LaneGate.OPEN))
         self._sq, self._cq = self.lane.sq_consumer(), self.lane.cq_producer()
 
@@ -120,10 +122,10 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
     async def begin() -> ClientLoop:
         return ClientLoop(session)
 
-    reactor = loop.run_until_complete(begin())
-    layout = meters_layout(1)
+    client_loop = loop.run_until_complete(begin())
+    layout = counters_layout(1)
     fd = create(layout, sealed=False)
-    front = PoolView(reactor, Counters(fd, 1), FlightRecorder())
+    front = PoolView(client_loop, Counters(fd, 1), FlightRecorder())
     os.close(fd)
     config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
     config.load()
@@ -150,7 +152,7 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
         middle_ns = time.thread_time_ns()
         assert session.complete() == group
         again_ns = time.thread_time_ns()
-        reactor._on_bell()
+        client_loop._on_bell()
         _turn(loop)
         end_ns = time.thread_time_ns()
         for transport in transports:
@@ -158,7 +160,7 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
             transport.written = b""
         to_ring.append((middle_ns - start_ns) / group / 1e3)
         to_answer.append((end_ns - again_ns) / group / 1e3)
-    reactor.close()
+    client_loop.close()
     front.aside.close()
     return to_ring, to_answer
 

@@ -4,7 +4,7 @@
 
 Part 1, the floor that the kernel sets: an eventfd token goes round through four processes that
 do nothing. Part 2: a lone row y = 2x + 1 through a real pool, seen by its client (submit, wait,
-take). Part 3: the same row through port, batcher and worker in one process, where no wake-up
+take). Part 3: the same row through lane client, batcher and worker in one process, where no wake-up
 costs anything: the work of each step. Then the batcher's work for groups of such rows, from one
 lane and from many, and what quiet lanes cost it.
 """
@@ -87,25 +87,25 @@ def chain_us(count: int, hops: int = 4) -> list[float]:
 def hops_us(path: str, count: int) -> dict[str, list[float]]:
     """Each hop of `count` lone rows. A session of its own, so that time stamps can be read."""
     session = Session.connect(path)
-    port = session.open_port("affine")
+    lane_client = session.open_lane_client("affine")
     x = np.random.default_rng(1).standard_normal((1, WIDTH), dtype=np.float32)
     poll = select.poll()
     poll.register(session.bell.fd, select.POLLIN)
     took: dict[str, list[float]] = {k: [] for k in ("submit", "wait", "take", "total")}
     for _ in range(count):
         start = time.monotonic_ns()
-        rows = check_rows(port.spec, {"x": x})
-        pending = port.submit(rows, start, start + 10**10)
-        port.flush()
+        rows = check_rows(lane_client.spec, {"x": x})
+        pending = lane_client.submit(rows, start, start + 10**10)
+        lane_client.flush()
         session.ring()
         submitted = time.monotonic_ns()
         finished: list[Any] = []
         while not finished:
             poll.poll(1000)
             session.bell.clear()
-            finished = port.reap(time.monotonic_ns())
+            finished = lane_client.reap(time.monotonic_ns())
         done = time.monotonic_ns()
-        y = port.result(pending)["y"]
+        y = lane_client.result(pending)["y"]
         end = time.monotonic_ns()
         if not np.array_equal(y, x * 2 + 1):
             raise SystemExit("wrong answer")
@@ -121,7 +121,7 @@ def hops_us(path: str, count: int) -> dict[str, list[float]]:
 
 
 class OneProcess:
-    """A port per lane, the batcher and a worker in this process, with the policy of a pool."""
+    """Lane clients, the batcher and a worker in this process, with the policy of a pool."""
 
     def __init__(self, lanes: int) -> None:
         spec = self.spec = spec_of(Affine)
@@ -130,14 +130,14 @@ class OneProcess:
         crew_layout = worker_layout(64, lanes)
         crew_fd = segment.create(crew_layout, sealed=False)
 
-        def records() -> WorkerSegment:
+        def worker_segment() -> WorkerSegment:
             return WorkerSegment(segment.map_checked(crew_fd, crew_layout), crew_layout)
 
-        own = records()
+        own = worker_segment()
         self.worker = Worker(spec, own, NumpyBackend(Affine()), lambda: None, time.monotonic_ns)
         own.ready.set(1)
-        self.batcher.add_worker(WorkerProxy(0, 0, records(), lambda: None))
-        self.ports = [self._add_lane(number) for number in range(lanes)]
+        self.batcher.add_worker(WorkerProxy(0, 0, worker_segment(), lambda: None))
+        self.lane_clients = [self._add_lane(number) for number in range(lanes)]
 
     def _add_lane(self, number: int) -> LaneClient:
         layout = lane_layout(self.spec, 1024)
@@ -148,21 +148,21 @@ class OneProcess:
 
         self.worker.add_lane(number, number + 1, lane())
         self.batcher.add_lane(AdmittedLane(number, number + 1, 0, lane(), lambda: None))
-        port = LaneClient(lane())
+        lane_client = LaneClient(lane())
         os.close(fd)
-        return port
+        return lane_client
 
-    def group(self, rows: int, ports: list[LaneClient]) -> None:
-        """`rows` requests of one row come together, over these ports by turns."""
+    def group(self, rows: int, lane_clients: list[LaneClient]) -> None:
+        """`rows` requests of one row come together, over these lane clients by turns."""
         rows_of = [check_rows(self.spec, {"x": np.full((1, WIDTH), i, "f4")}) for i in range(rows)]
         pending: list[tuple[LaneClient, Any]] = []
         self._at = time.perf_counter_ns()
         now_ns = time.monotonic_ns()
         for i in range(rows):
-            port = ports[i % len(ports)]
-            pending.append((port, port.submit(rows_of[i], now_ns, now_ns + 10**10)))
-        for port in ports:
-            port.flush()
+            lane_client = lane_clients[i % len(lane_clients)]
+            pending.append((lane_client, lane_client.submit(rows_of[i], now_ns, now_ns + 10**10)))
+        for lane_client in lane_clients:
+            lane_client.flush()
         self._lap("client: submit")
         self.batcher.step(now_ns)
         self._lap("batcher: admit, dispatch")
@@ -173,8 +173,8 @@ class OneProcess:
         self._lap("worker: launch, finish")
         self.batcher.step(time.monotonic_ns())
         self._lap("batcher: complete")
-        done = [p for port in ports for p in port.reap(now_ns)]
-        found = [port.result(p)["y"] for port, p in pending]
+        done = [p for lane_client in lane_clients for p in lane_client.reap(now_ns)]
+        found = [lane_client.result(p)["y"] for lane_client, p in pending]
         self._lap("client: reap, take")
         if len(done) != rows or any((y != 2 * i + 1).any() for i, y in enumerate(found)):
             raise SystemExit("wrong answer")
@@ -196,7 +196,7 @@ def steps_us(count: int, rows: int = 1, lanes: int = 1, quiet: int = 0) -> dict[
     that are quiet."""
     pool = OneProcess(lanes + quiet)
     for _ in range(count):
-        pool.group(rows, pool.ports[:lanes])
+        pool.group(rows, pool.lane_clients[:lanes])
         pool.nothing()
     return {name: values[count // 10 :] for name, values in pool.took.items()}
 

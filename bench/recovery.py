@@ -117,10 +117,10 @@ def restarts_s(served: Served, ask: Ask, kills: int) -> tuple[list[float], list[
         served_once(ask, None)
         begun = time.perf_counter()
         os.kill(served.pids()[WORKER], signal.SIGKILL)
-        while session.board.serves(0):
+        while session.state_page.serves(0):
             time.sleep(0.0002)
         known = time.perf_counter()
-        while not session.board.serves(0):
+        while not session.state_page.serves(0):
             time.sleep(0.0002)
         noticed.append(known - begun)
         warm.append(time.perf_counter() - known)

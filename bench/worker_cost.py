@@ -118,7 +118,7 @@ class _Scene:
     def fill(self) -> None:
         """As the batcher does: take what is finished, keep the ring filled."""
         for batch in self.member.finished():
-            if int(self.member.records.outcome[batch.record]) != int(BatchOutcome.OK):
+            if int(self.member.worker_segment.outcome[batch.record]) != int(BatchOutcome.OK):
                 raise SystemExit("a batch failed")
             self.member.free(batch)
         self.member.advance()
@@ -131,8 +131,8 @@ class _Scene:
     def run(self, batches: int) -> tuple[float, float]:
         """Wall and CPU time in us of a batch, without the batcher's side."""
         wall_ns = cpu_ns = 0
-        until = int(self.worker._records.batches.get()) + batches
-        while self.worker._records.batches.get() < until:
+        until = int(self.worker._worker_segment.batches.get()) + batches
+        while self.worker._worker_segment.batches.get() < until:
             self.fill()
             start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             self.worker.step()

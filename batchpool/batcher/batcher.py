@@ -45,7 +45,7 @@ class Batcher:
         max_lanes: int,
         *,
         lane_closed: Callable[[int], None] = lambda number: None,
-        recorder: FlightRecorder | None = None,
+        flight_recorder: FlightRecorder | None = None,
     ) -> None:
         self.models: dict[int, ModelQueue] = {}
         self.lanes: dict[int, AdmittedLane] = {}
@@ -56,8 +56,10 @@ class Batcher:
         self._lane_closed = lane_closed
         self._all_mapped: dict[int, bool] = {}
         self._leaving: dict[int, int] = {}  # workers off duty that may have rows: since which turn
-        self.recorder = FlightRecorder() if recorder is None else recorder
-        self._endings = Completion(self.models, self.lanes, self._unmap_if_idle, self.recorder)
+        self.flight_recorder = FlightRecorder() if flight_recorder is None else flight_recorder
+        self._endings = Completion(
+            self.models, self.lanes, self._unmap_if_idle, self.flight_recorder
+        )
         self.by_lane = self._endings.by_lane
         for entry, model in enumerate(models):
             self.add_model(entry, model)

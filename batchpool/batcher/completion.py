@@ -79,12 +79,12 @@ class Completion:
         models: Mapping[int, ModelQueue],
         lanes: dict[int, AdmittedLane],
         unmap_if_idle: Callable[[AdmittedLane], None],
-        recorder: FlightRecorder,
+        flight_recorder: FlightRecorder,
     ) -> None:
         self._models = models
         self._lanes = lanes
         self._unmap_if_idle = unmap_if_idle
-        self._recorder = recorder
+        self._flight_recorder = flight_recorder
         self.now_ns = 0
 
     def by_lane(self, rows: I64) -> Iterator[tuple[AdmittedLane, I64]]:
@@ -105,7 +105,7 @@ class Completion:
     def finished(self, member: WorkerProxy, batch: DispatchedBatch) -> None:
         """The worker's outputs or errors stand in the slots."""
         model = self._models[member.model]
-        outcome = member.records.outcome_at[batch.record]
+        outcome = member.worker_segment.outcome_at[batch.record]
         self._account(member, model, batch, outcome)
         if outcome == _OK:
             self._hand_back(model, batch.rows, ran=True)
@@ -139,7 +139,7 @@ class Completion:
             text = f"the worker was lost with this row on every attempt; at last it {cause}"
             origin = batch.token, *member.who
             if spent.shape[1]:
-                self._recorder.incidents.note(
+                self._flight_recorder.recent_errors.note(
                     member.model, member.row, Status.WORKER_LOST, text, self.now_ns
                 )
             self.end(model, spent, Status.WORKER_LOST, text if cause else "", origin)
@@ -153,12 +153,12 @@ class Completion:
         stands in the recorder is counted, whenever the batcher dies."""
         if batch.counted:
             return
-        records, record = member.records, batch.record
+        worker_segment, record = member.worker_segment, batch.record
         start_ns, end_ns, extents = 0, 0, 0
         if outcome != LOST:
-            end_ns, extents = records.end_ns_at[record], records.extents_at[record]
+            end_ns, extents = worker_segment.end_ns_at[record], worker_segment.extents_at[record]
         if outcome != LOST or member.was_launched(batch):
-            start_ns = records.start_ns_at[record]
+            start_ns = worker_segment.start_ns_at[record]
         done_ns = max(self.now_ns, end_ns)
         tally, rows = model.tally, batch.rows.shape[1]
         if outcome == LOST:
@@ -167,7 +167,7 @@ class Completion:
             tally.finish(outcome, extents, done_ns - batch.sent_ns if batch.sent_ns else 0)
         if outcome == _OK:
             tally.end(End.OK, rows)
-        self._recorder.write(
+        self._flight_recorder.write(
             member.model, member.row, member.number, batch.token, rows, model.limits.padded(rows),
             batch.reason, batch.attempt, outcome, extents,
             batch.queued_ns, batch.sent_ns, start_ns, end_ns, done_ns,
@@ -179,7 +179,9 @@ class Completion:
             lane = self._lanes[spent.item(Field.LANE, 0)].lane
             slot = spent.item(Field.SLOT, 0)
             status, text = int(lane.status[slot]), lane.read_message(slot)
-            self._recorder.incidents.note(member.model, member.row, status, text, self.now_ns)
+            self._flight_recorder.recent_errors.note(
+                member.model, member.row, status, text, self.now_ns
+            )
 
     def _can_shrink(self, model: ModelQueue, batch: DispatchedBatch) -> bool:
         """Whether the rows of a batch that was too large can run in smaller ones."""

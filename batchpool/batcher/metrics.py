@@ -73,7 +73,7 @@ END_OF = {status: End[status.name] for status in Status if status.name in End.__
 
 
 class BatcherMetrics:
-    """One model's block of words, beginning at `at` of cells; by itself, in no pool's meters."""
+    """One model's block of words, beginning at `at` of cells; by itself, in no pool's counters."""
 
     def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
         if cells is None:

@@ -3,7 +3,7 @@
 Told by the supervisor:
 
     start        {models: [{model, spec, limits, attempts, idempotent}], draining, max_lanes,
-                 posts, beat_ns}    fds: its bell, the pulse, the meters, the flight recorder
+                 posts, beat_ns}    fds: its bell, the heartbeats, the counters, the flight recorder
     model        {model, spec, ...}   as in start: another entry; entries are named `model`
     unmodel      {model}                                      nothing is left of it
     lane         {lane, serial, model, slots, local, moved}   fds: segment, the client's bell
@@ -23,7 +23,7 @@ drained {turn, empty}
 idle: a worker that is off duty since that turn has nothing in flight. drained: since the drain
 with that turn all rows are answered; a claim made just before it may still bring some.
 
-It stamps the pulse in every turn of its loop, at least every beat_ns.
+It stamps the heartbeats in every turn of its loop, at least every beat_ns.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ class BatcherProcess:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         message, fds = channel.receive()
-        bell_fd, pulse_fd, meters_fd, recorder_fd = fds
+        bell_fd, heartbeats_fd, counters_fd, flight_recorder_fd = fds
         self._bell = Doorbell(bell_fd)
-        self._pulse = Heartbeats(pulse_fd, message["posts"])
-        meters = Counters(meters_fd, message["posts"] - 1)
-        recorder = FlightRecorder(recorder_fd)
-        close_all((pulse_fd, meters_fd, recorder_fd))
+        self._heartbeats = Heartbeats(heartbeats_fd, message["posts"])
+        counters = Counters(counters_fd, message["posts"] - 1)
+        flight_recorder = FlightRecorder(flight_recorder_fd)
+        close_all((heartbeats_fd, counters_fd, flight_recorder_fd))
         self._beat_ns = message["beat_ns"]
         self._max_lanes = message["max_lanes"]
-        self._meters = meters
+        self._counters = counters
         self._specs: dict[int, ModelSpec] = {}
         self.batcher = Batcher(
-            [], self._max_lanes, lane_closed=self._lane_closed, recorder=recorder
+            [], self._max_lanes, lane_closed=self._lane_closed, flight_recorder=flight_recorder
         )
         for form in message["models"]:
             self._on_model(form, [])
@@ -97,7 +97,7 @@ class BatcherProcess:
             # Cleared before the counters are looked at, so that no ring is lost.
             self._bell.clear()
             now_ns = time.monotonic_ns()
-            self._pulse.beat(BATCHER, now_ns)
+            self._heartbeats.beat(BATCHER, now_ns)
             wake_at_ns = self.batcher.step(now_ns)
             while self.batcher.notes:
                 _LOG.warning("%s", self.batcher.notes.pop())
@@ -135,7 +135,7 @@ class BatcherProcess:
         entry = message["model"]
         spec = self._specs[entry] = ModelSpec.from_wire(message["spec"])
         limits, attempts = _limits(spec, message["limits"]), message["attempts"]
-        tally = BatcherMetrics(self._meters.cells, self._meters.place("batcher", entry))
+        tally = BatcherMetrics(self._counters.cells, self._counters.place("batcher", entry))
         model = ModelQueue(spec.name, limits, attempts, message["idempotent"], tally=tally)
         self.batcher.add_model(entry, model)
 
@@ -187,14 +187,14 @@ class BatcherProcess:
     def _on_worker(self, message: dict[str, Any], fds: list[int]) -> None:
         layout = worker_layout(message["max_batch"], self._max_lanes)
         segment_fd, bell_fd = fds
-        records = WorkerSegment(map_checked(segment_fd, layout), layout)
+        worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         os.close(segment_fd)
         number = message["worker"]
         bell = self._bells[("worker", number)] = Doorbell(bell_fd)
         on_duty, row = message["on_duty"], max(0, message["row"])
         who = message["place"], message["pid"]
         member = WorkerProxy(
-            number, message["model"], records, bell.ring, on_duty=on_duty, row=row, who=who
+            number, message["model"], worker_segment, bell.ring, on_duty=on_duty, row=row, who=who
         )
         self.batcher.add_worker(member, message["turn"])
 

@@ -59,28 +59,28 @@ def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
 
 def _published(member: WorkerProxy) -> set[int]:
     """The ring entries the worker may still act on, or has acted on and not yet passed."""
-    pending = member.records.sq_consumer().peek().tolist()
+    pending = member.worker_segment.sq_consumer().peek().tolist()
     return {int(entry) for entry in pending}
 
 
 def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published: set[int]) -> None:
-    records = member.records
-    token = int(records.token[record])
-    if token == int(records.freed[record]):
+    worker_segment = member.worker_segment
+    token = int(worker_segment.token[record])
+    if token == int(worker_segment.freed[record]):
         return
-    n = min(int(records.n[record]), records.row_slot.shape[1])
+    n = min(int(worker_segment.n[record]), worker_segment.row_slot.shape[1])
     rows = np.zeros((FIELDS, n), dtype=np.int64)
-    rows[Field.LANE] = records.row_lane[record, :n]
-    rows[Field.SLOT] = records.row_slot[record, :n]
-    rows[Field.SEQUENCE] = records.row_sequence[record, :n]
+    rows[Field.LANE] = worker_segment.row_lane[record, :n]
+    rows[Field.SLOT] = worker_segment.row_slot[record, :n]
+    rows[Field.SEQUENCE] = worker_segment.row_sequence[record, :n]
     rows = _still(batcher, rows, SlotState.RUNNING)
-    finished = int(records.finished[record]) == token
+    finished = int(worker_segment.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
-        reason, attempt = int(records.reason[record]), int(records.attempt[record])
+        reason, attempt = int(worker_segment.reason[record]), int(worker_segment.attempt[record])
         batch = DispatchedBatch(
             record, token, rows, 0, n, reason == DispatchReason.APART, reason, attempt
         )
-        batch.counted = batcher.recorder.has(member.number, token)
+        batch.counted = batcher.flight_recorder.has(member.number, token)
         member.batches[record] = batch
         for lane, part in batcher.by_lane(rows):
             lane.running += part.shape[1]
@@ -89,7 +89,7 @@ def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published:
     else:
         for lane, part in batcher.by_lane(rows):
             lane.lane.state[part[Field.SLOT]] = SlotState.QUEUED
-        records.freed[record] = token
+        worker_segment.freed[record] = token
 
 
 def _still(batcher: Batcher, rows: I64, state: SlotState) -> I64:

@@ -44,14 +44,14 @@ class DispatchedBatch:
 
 class WorkerProxy:
     """One worker as the batcher holds it. on_duty: whether it gets new batches; one that does not
-    finishes what it has. row: its seat's in the meters. who: its place among the model's workers,
+    finishes what it has. row: its seat's in the counters. who: its place among the model's workers,
     and its pid."""
 
     def __init__(
         self,
         number: int,
         model: int,
-        records: WorkerSegment,
+        worker_segment: WorkerSegment,
         ring: Callable[[], None],
         *,
         on_duty: bool = True,
@@ -63,13 +63,13 @@ class WorkerProxy:
         self.model = model
         self.on_duty = on_duty
         self.row = row
-        self.records = records
+        self.worker_segment = worker_segment
         self.ring = ring
         self.batches: dict[int, DispatchedBatch] = {}
-        self.acknowledged = np.zeros(len(records.lanes), dtype=bool)
-        self._sq = records.sq_producer()
-        self._cq = records.cq_consumer()
-        self._token = int(records.token.max())
+        self.acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
+        self._sq = worker_segment.sq_producer()
+        self._cq = worker_segment.cq_consumer()
+        self._token = int(worker_segment.token.max())
         self.time = ServiceTime()
         self._last_done_ns = 0
 
@@ -78,29 +78,29 @@ class WorkerProxy:
         return len(self.batches)
 
     def is_ready(self) -> bool:
-        return bool(self.records.ready.get())
+        return bool(self.worker_segment.ready.get())
 
     def look_at_lanes(self, serials: I64) -> bool:
         """Learn which lanes the worker has mapped; True if it may run all that exist."""
-        self.acknowledged = (self.records.lanes == serials) & (serials > 0)
+        self.acknowledged = (self.worker_segment.lanes == serials) & (serials > 0)
         return bool((self.acknowledged | (serials == 0)).all())
 
     def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
         """Write a free record; its token makes it the rows' record. `publish` follows."""
-        records = self.records
+        worker_segment = self.worker_segment
         record = 0
         while record in self.batches:
             record += 1
         assert record < RECORDS, "more batches in flight than records"
         n = rows.shape[1]
-        records.n[record] = n
-        records.reason[record] = int(reason)
-        records.attempt[record] = attempt = largest(rows[Field.ATTEMPT])
-        records.row_lane[record, :n] = rows[Field.LANE]
-        records.row_slot[record, :n] = rows[Field.SLOT]
-        records.row_sequence[record, :n] = rows[Field.SEQUENCE]
+        worker_segment.n[record] = n
+        worker_segment.reason[record] = int(reason)
+        worker_segment.attempt[record] = attempt = largest(rows[Field.ATTEMPT])
+        worker_segment.row_lane[record, :n] = rows[Field.LANE]
+        worker_segment.row_slot[record, :n] = rows[Field.SLOT]
+        worker_segment.row_sequence[record, :n] = rows[Field.SEQUENCE]
         self._token += 1
-        records.token[record] = self._token
+        worker_segment.token[record] = self._token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(record, self._token, rows, now_ns, n, apart, int(reason), attempt)
         self.batches[record] = batch
@@ -128,7 +128,7 @@ class WorkerProxy:
         """Learn from a finished batch how long one takes, seen from here: way and all."""
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
-        if batch.sent_ns and self.records.outcome[batch.record] == _OK:
+        if batch.sent_ns and self.worker_segment.outcome[batch.record] == _OK:
             self.time.took(batch.size, now_ns - since_ns)
 
     def forget_times(self, sizes: tuple[int, ...]) -> None:
@@ -184,15 +184,15 @@ class WorkerProxy:
 
     def was_launched(self, batch: DispatchedBatch) -> bool:
         """Whether the worker ever began with this batch; if so its rows may be why it died."""
-        return self.records.launched.get() >= batch.token
+        return self.worker_segment.launched.get() >= batch.token
 
     def outputs_stand(self, batch: DispatchedBatch) -> bool:
         """Whether the worker finished this batch, whatever its completion ring says."""
-        return bool(self.records.finished[batch.record] == batch.token)
+        return bool(self.worker_segment.finished[batch.record] == batch.token)
 
     def free(self, batch: DispatchedBatch) -> None:
         """Every completion of the batch stands: the record may be used again."""
-        self.records.freed[batch.record] = batch.token
+        self.worker_segment.freed[batch.record] = batch.token
         del self.batches[batch.record]
 
     def advance(self) -> None:

@@ -41,7 +41,7 @@ class AsyncClient:
         self._pinned = pinned
         self._closed = False
         self._pid = this_process()
-        self._reactor: ClientLoop | None = None
+        self._client_loop: ClientLoop | None = None
         self._openings: dict[str, asyncio.Task[None]] = {}
         self._control = asyncio.Lock()  # one question at a time over the control socket
 
@@ -62,9 +62,9 @@ class AsyncClient:
         self._closed = True
         if self._openings:
             await asyncio.wait(list(self._openings.values()))
-        if self._reactor is not None and this_process() == self._pid:
-            self._reactor.close()
-            self._reactor = None
+        if self._client_loop is not None and this_process() == self._pid:
+            self._client_loop.close()
+            self._client_loop = None
 
     async def models(self) -> list[str]:
         """The names of the pool's models."""
@@ -93,33 +93,40 @@ class AsyncClient:
         given = {**(inputs or {}), **tensors}
         call: Call | None = None
         while True:
-            reactor, port = await self._port(model)
-            facts = reactor.session.facts(model)
-            call = Call.of(port, facts, given, parameters, outputs, timeout_s, priority, call)
+            client_loop, lane_client = await self._lane_client(model)
+            facts = client_loop.session.facts(model)
+            call = Call.of(
+                lane_client, facts, given, parameters, outputs, timeout_s, priority, call
+            )
             try:
-                return join(port.spec, await self._run(reactor, port, call, wait=wait_for_room))
+                return join(
+                    lane_client.spec,
+                    await self._run(client_loop, lane_client, call, wait=wait_for_room),
+                )
             except Moved:  # before it was sent, or with other tensors: from the start, over there
-                reactor.session.let_go()
+                client_loop.session.let_go()
 
     async def _run(
-        self, reactor: ClientLoop, port: LaneClient, call: Call, *, wait: bool
+        self, client_loop: ClientLoop, lane_client: LaneClient, call: Call, *, wait: bool
     ) -> list[dict[str, Array]]:
         """As Client's: Moved if no row was sent, or the answers would not go together."""
-        size = window_rows(port.map.bound, reactor.session.facts(port.spec.name).max_batch)
-        size = size if wait and call.rows.n > port.map.bound else call.rows.n
+        size = window_rows(
+            lane_client.map.bound, client_loop.session.facts(lane_client.spec.name).max_batch
+        )
+        size = size if wait and call.rows.n > lane_client.map.bound else call.rows.n
         under_way: deque[tuple[PendingRequest, Reply]] = deque()
         results: list[dict[str, Array]] = []
         sent, moved = 0, False
         try:
             for window in cut(call.rows, size):
                 try:
-                    while wait and not port.may_claim(window.n, call.priority):
-                        port.check_gate(time.monotonic_ns())
+                    while wait and not lane_client.may_claim(window.n, call.priority):
+                        lane_client.check_gate(time.monotonic_ns())
                         if under_way:
-                            results.append(await self._result(port, call, under_way))
+                            results.append(await self._result(lane_client, call, under_way))
                         else:
-                            await self._room(reactor, call, port)
-                    under_way.append(_submit(reactor, port, window, call))
+                            await self._room(client_loop, call, lane_client)
+                    under_way.append(_submit(client_loop, lane_client, window, call))
                 except Moved:
                     if not sent:
                         raise
@@ -127,41 +134,43 @@ class AsyncClient:
                     break
                 sent += window.n
             while under_way:
-                results.append(await self._result(port, call, under_way))
+                results.append(await self._result(lane_client, call, under_way))
         finally:
             for pending, reply in under_way:
                 if reply.done() and not reply.cancelled() and reply.exception() is None:
-                    port.release(pending)
+                    lane_client.release(pending)
                 else:
                     reply.cancel()
-                    reactor.abandon(port, pending)
-        return results + await self._run_rest(port, call.rest(sent), wait) if moved else results
+                    client_loop.abandon(lane_client, pending)
+        return (
+            results + await self._run_rest(lane_client, call.rest(sent), wait) if moved else results
+        )
 
     async def _run_rest(self, old: LaneClient, call: Call, wait: bool) -> list[dict[str, Array]]:
         while True:
             (await self._usable()).session.let_go()
-            reactor, port = await self._port(old.spec.name)
-            call.check_rest(old.spec, port.spec)
+            client_loop, lane_client = await self._lane_client(old.spec.name)
+            call.check_rest(old.spec, lane_client.spec)
             with suppress(Moved):  # that one has moved too
-                return await self._run(reactor, port, call, wait=wait)
+                return await self._run(client_loop, lane_client, call, wait=wait)
 
     async def _result(
-        self, port: LaneClient, call: Call, under_way: deque[tuple[PendingRequest, Reply]]
+        self, lane_client: LaneClient, call: Call, under_way: deque[tuple[PendingRequest, Reply]]
     ) -> dict[str, Array]:
         _, reply = under_way[0]
         pending = await reply
         under_way.popleft()
-        return port.result(pending, call.outputs)
+        return lane_client.result(pending, call.outputs)
 
-    async def _room(self, reactor: ClientLoop, call: Call, port: LaneClient) -> None:
+    async def _room(self, client_loop: ClientLoop, call: Call, lane_client: LaneClient) -> None:
         left_s = (call.deadline_ns - time.monotonic_ns()) / 1e9
         try:
             async with asyncio.timeout(max(left_s, 0)):
-                await reactor.room()
+                await client_loop.room()
         except TimeoutError:
-            raise DeadlineExceeded(call.late_text(port.spec.name)) from None
-        if reactor.over:
-            raise reactor.session.stopped()
+            raise DeadlineExceeded(call.late_text(lane_client.spec.name)) from None
+        if client_loop.over:
+            raise client_loop.session.stopped()
 
     async def _usable(self) -> ClientLoop:
         if self._closed:
@@ -171,45 +180,47 @@ class AsyncClient:
                 f"this client belongs to process {self._pid}; after a fork the child"
                 " must open its own bp.AsyncClient"
             )
-        if self._reactor is None or self._reactor.over:
+        if self._client_loop is None or self._client_loop.over:
             await self._once("", self._connect)
-        assert self._reactor is not None
-        if not self._reactor.runs_here():
+        assert self._client_loop is not None
+        if not self._client_loop.runs_here():
             raise RuntimeError(
                 "this client belongs to another event loop; every loop must open its own"
                 " bp.AsyncClient"
             )
-        return self._reactor
+        return self._client_loop
 
     async def _connect(self) -> None:
         connect = partial(Session.connect, self.socket, self._timeout_s, pinned=self._pinned)
         session = await asyncio.to_thread(connect)
-        self._reactor = ClientLoop(session)
+        self._client_loop = ClientLoop(session)
 
-    async def _port(self, model: str) -> tuple[ClientLoop, LaneClient]:
-        reactor = await self._usable()
-        session = reactor.session
+    async def _lane_client(self, model: str) -> tuple[ClientLoop, LaneClient]:
+        client_loop = await self._usable()
+        session = client_loop.session
         while True:
-            port = session.ports.get(model)
-            if port is not None and port.sees_move():
+            lane_client = session.lane_set.get(model)
+            if lane_client is not None and lane_client.sees_move():
                 session.let_go()
-                port = None
-            if port is None:
+                lane_client = None
+            if lane_client is None:
                 await self._once(model, lambda: self._open(session, model))
-            if reactor.over:
+            if client_loop.over:
                 raise session.stopped()
-            if port is not None:
-                return reactor, port
+            if lane_client is not None:
+                return client_loop, lane_client
 
     async def _open(self, session: Session, model: str) -> None:
         async with self._control:
             try:
-                port = await asyncio.to_thread(session.new_port, model, self._timeout_s)
+                lane_client = await asyncio.to_thread(
+                    session.new_lane_client, model, self._timeout_s
+                )
             except PoolError:
                 raise
             except (OSError, ValueError) as exc:  # closed in the middle of it
                 raise session.stopped() from exc
-            session.ports[model] = port  # here, since the loop goes over the ports
+            session.lane_set[model] = lane_client  # here, since the loop goes over the lane clients
 
     async def _once(self, what: str, opening: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """One task opens for all who ask; a caller that is cancelled leaves it to the others."""
@@ -226,9 +237,9 @@ class AsyncClient:
 
 
 def _submit(
-    reactor: ClientLoop, port: LaneClient, window: Rows, call: Call
+    client_loop: ClientLoop, lane_client: LaneClient, window: Rows, call: Call
 ) -> tuple[PendingRequest, Reply]:
     reply = Reply()
     times = call.start_ns, call.deadline_ns
-    pending = reactor.submit(port, window, *times, reply, priority=call.priority, flow=0)
+    pending = client_loop.submit(lane_client, window, *times, reply, priority=call.priority, flow=0)
     return pending, reply

@@ -39,7 +39,7 @@ class Call:
     @classmethod
     def of(
         cls,
-        port: LaneClient,
+        lane_client: LaneClient,
         facts: ModelFacts,
         tensors: Mapping[str, Any],
         parameters: Mapping[str, Any] | None,
@@ -54,7 +54,7 @@ class Call:
         """
         if parameters is not None and not isinstance(parameters, Mapping):
             raise InvalidRequest(f"parameters is {parameters!r}; a dict was expected")
-        rows = check_rows(port.spec, tensors, parameters)
+        rows = check_rows(lane_client.spec, tensors, parameters)
         if began is not None:
             outputs = began.outputs
         if outputs is not None and not isinstance(outputs, Iterable):
@@ -71,10 +71,10 @@ class Call:
             raise InvalidRequest(f"priority is {priority!r}; 0 to 255 was expected")
         names = None if outputs is None else tuple(outputs)
         for name in names or ():
-            if name not in port.lane.outputs:
-                known = ", ".join(map(repr, port.lane.outputs))
+            if name not in lane_client.lane.outputs:
+                known = ", ".join(map(repr, lane_client.lane.outputs))
                 raise InvalidRequest(
-                    f"model {port.spec.name!r} has no output {name!r}; it has {known}"
+                    f"model {lane_client.spec.name!r} has no output {name!r}; it has {known}"
                 )
         if began is not None:
             return replace(began, rows=rows)

@@ -17,9 +17,9 @@ class RowsFuture(Future[dict[str, Array]]):
     take_back: told of a cancel; returns True the first time.
     """
 
-    def __init__(self, take_back: Callable[[RowsFuture], bool], port: LaneClient) -> None:
+    def __init__(self, take_back: Callable[[RowsFuture], bool], lane_client: LaneClient) -> None:
         super().__init__()
-        self.port = port
+        self.lane_client = lane_client
         self.pending: PendingRequest | None = None
         self.taken_back = False
         self._take_back = take_back
@@ -55,12 +55,12 @@ def failures(lost: Iterable[PendingRequest], error: PoolError) -> list[Outcome]:
 def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[Outcome]:
     """What became of the futures among finished requests; frees their slots."""
     outcomes: list[Outcome] = []
-    for port, pending in finished:
+    for lane_client, pending in finished:
         if pending.tag is None:
             continue
         future, call = pending.tag
         try:
-            outcomes.append((future, port.result(pending, call.outputs)))
+            outcomes.append((future, lane_client.result(pending, call.outputs)))
         except PoolError as exc:
             outcomes.append((future, exc))
     return outcomes

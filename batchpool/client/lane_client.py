@@ -75,10 +75,10 @@ class LaneClient:
         self.serial = serial
         self.spec = lane.spec
         self.map = SlotAllocator(lane.slots, watermark)
-        self.pace = DrainRate()
+        self.drain_rate = DrainRate()
         self.stale = 0
         self._moved: Callable[[], None] | None = moved
-        self._refusals = Rejections(lane.spec.name, self.map, self.pace)
+        self._refusals = Rejections(lane.spec.name, self.map, self.drain_rate)
         self._serving = serving
         self._sq = lane.sq_producer()
         self._cq = lane.cq_consumer()
@@ -127,7 +127,7 @@ class LaneClient:
             raise self._refusals.shut(gate, now_ns)
         if not self._serving():
             raise self._refusals.unserved(now_ns)
-        self._refusals.outage = None
+        self._refusals.backoff = None
 
     @property
     def has_moved(self) -> bool:
@@ -231,7 +231,7 @@ class LaneClient:
             slots, sequences = unpack(entries)
             self._complete(zip(slots.tolist(), sequences.tolist(), strict=True), finished)
             self._cq.advance(len(entries))
-            self.pace.count(len(entries), now_ns)
+            self.drain_rate.count(len(entries), now_ns)
         if self.lane.generation.get() != self._generation:
             self._look_again(finished)
         return finished
@@ -315,7 +315,7 @@ class LaneClient:
             error.facts = {**error.facts, **dict(where)}
         if isinstance(error, Overloaded):
             # How far the queue is behind only the batcher knows; what is here is part of it.
-            error.retry_after_ms = self.pace.wait_ms(self.map.claimed)
+            error.retry_after_ms = self.drain_rate.wait_ms(self.map.claimed)
         return error
 
     def result(
@@ -396,4 +396,4 @@ class LaneClient:
             self.map.give_back_many(slots, flow)
         self.lane.claimed.set(self.map.claimed)
         if not self.map.claimed:
-            self.pace.pause()
+            self.drain_rate.pause()

@@ -1,4 +1,4 @@
-"""The ports of one session: to each model that is used, and to lanes that have moved away."""
+"""The lane clients of one session: one for each model in use, and those whose lanes have moved."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from batchpool.client.lane_client import LaneClient
 
 
 class LaneSet(dict[str, LaneClient]):
-    """The ports by model; a port that takes another's place does not end the other.
+    """The lane clients by model; a lane client that takes another's place does not end the other.
 
     driven: all of them, those too that have moved and have rows under way: whoever reaps goes over
-    these. moving: whether any of them has moved. A port refers to this, and not to the session,
+    these. moving: whether any of them has moved. A lane client refers to this, not to the session,
     which ends when nobody refers to it.
     """
 
@@ -18,22 +18,26 @@ class LaneSet(dict[str, LaneClient]):
         self.driven: list[LaneClient] = []
         self.moving = False
 
-    def __setitem__(self, model: str, port: LaneClient) -> None:
-        super().__setitem__(model, port)
-        self.driven.append(port)
+    def __setitem__(self, model: str, lane_client: LaneClient) -> None:
+        super().__setitem__(model, lane_client)
+        self.driven.append(lane_client)
 
     def note_move(self) -> None:
-        """A port has found that its gate says MOVED."""
+        """A lane client has found that its gate says MOVED."""
         self.moving = True
 
     def part(self) -> list[LaneClient]:
-        """No model has a port that has moved; those without rows are let go of, and returned."""
-        for model in [model for model, port in self.items() if port.has_moved]:
+        """Forget the moved lane clients of all models; those without rows are returned."""
+        for model in [model for model, lane_client in self.items() if lane_client.has_moved]:
             del self[model]
-        done = [port for port in self.driven if port.has_moved and not port.map.claimed]
-        for port in done:
-            self.driven.remove(port)
-        self.moving = any(port.has_moved for port in self.driven)
+        done = [
+            lane_client
+            for lane_client in self.driven
+            if lane_client.has_moved and not lane_client.map.claimed
+        ]
+        for lane_client in done:
+            self.driven.remove(lane_client)
+        self.moving = any(lane_client.has_moved for lane_client in self.driven)
         return done
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Drives ports from one asyncio loop, without a lock or a thread.
+"""Drives lane clients from one asyncio loop, without a lock or a thread.
 
 bp.AsyncClient and the HTTP front ends are built on it; those hand it a session over their channel
 to the supervisor.
@@ -29,14 +29,14 @@ class CompletionListener(Protocol):
     """Who submitted: told once, in the loop, how a request ended."""
 
     def finished(self, pending: PendingRequest) -> bool:
-        """Its rows are done, well or not, and its slots are the taker's; False: unwanted."""
+        """Its rows are done, well or not, and its slots are the listener's; False: unwanted."""
 
     def failed(self, error: PoolError) -> None:
         """It has no rows to come: its time is up, or the pool has gone."""
 
 
 class ClientLoop:
-    """Drives the ports of one attached session from one running loop.
+    """Drives the lane clients of one attached session from one running loop.
 
     lost: called when the pool is gone. heard: what the pool says unasked, with descriptors, which
     it does to front ends; without it nothing is read here.
@@ -65,36 +65,36 @@ class ClientLoop:
 
     def submit(
         self,
-        port: LaneClient,
+        lane_client: LaneClient,
         rows: Rows,
         start_ns: int,
         deadline_ns: int,
-        taker: CompletionListener,
+        listener: CompletionListener,
         *,
         priority: int,
         flow: int,
         checked: bool = False,
     ) -> PendingRequest:
-        """Submit rows; the taker hears when they are finished (DeadlineExceeded if late).
+        """Submit rows; the listener hears when they are finished (DeadlineExceeded if late).
 
         checked: as `LaneClient.submit`. All submissions of one loop turn are published as one group
         with one ring of the bell.
         """
         if self.over:
             raise self.session.stopped()
-        pending = port.submit(
-            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=taker, checked=checked
+        pending = lane_client.submit(
+            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=listener, checked=checked
         )
-        self._publish_soon(port)
+        self._publish_soon(lane_client)
         if self._resting:
             self._plan_look()
         return pending
 
-    def abandon(self, port: LaneClient, pending: PendingRequest) -> None:
+    def abandon(self, lane_client: LaneClient, pending: PendingRequest) -> None:
         """The caller is gone: cancel what has not been dispatched."""
         if not self.over and pending.remaining:
-            port.abandon(pending)
-            self._publish_soon(port)
+            lane_client.abandon(pending)
+            self._publish_soon(lane_client)
 
     def runs_here(self) -> bool:
         """Whether the running loop is the one that drives it."""
@@ -115,15 +115,15 @@ class ClientLoop:
         self._loop.remove_reader(self.session.channel.fileno())
         if self._timer is not None:
             self._timer.cancel()
-        for port in self.session.ports.driven:
-            for pending in port.fail_all():
+        for lane_client in self.session.lane_set.driven:
+            for pending in lane_client.fail_all():
                 self.given_up += 1
                 pending.tag.failed(self.session.stopped())
         self._wake_waiting()
         self.session.close()
 
-    def _publish_soon(self, port: LaneClient) -> None:
-        self._dirty.add(port)
+    def _publish_soon(self, lane_client: LaneClient) -> None:
+        self._dirty.add(lane_client)
         if not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
@@ -132,8 +132,8 @@ class ClientLoop:
         self._flush_planned = False
         if self.over:
             return
-        for port in self._dirty:
-            port.flush()
+        for lane_client in self._dirty:
+            lane_client.flush()
         self._dirty.clear()
         self.session.ring()
 
@@ -144,12 +144,12 @@ class ClientLoop:
     def _reap(self) -> None:
         now_ns = time.monotonic_ns()
         any_finished = False
-        for port in self.session.ports.driven:
-            for pending in port.reap(now_ns):
+        for lane_client in self.session.lane_set.driven:
+            for pending in lane_client.reap(now_ns):
                 any_finished = True
                 if not pending.tag.finished(pending):
-                    port.release(pending)
-        if self.session.ports.moving:
+                    lane_client.release(pending)
+        if self.session.lane_set.moving:
             self.session.let_go()
         if any_finished or self._waiting:
             self._wake_waiting()
@@ -185,7 +185,9 @@ class ClientLoop:
                 return
 
     def _plan_look(self) -> None:
-        self._resting = not any(port.map.claimed for port in self.session.ports.driven)
+        self._resting = not any(
+            lane_client.map.claimed for lane_client in self.session.lane_set.driven
+        )
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_LOOK_S if self._resting else _TICK_S, self._look)
@@ -193,13 +195,13 @@ class ClientLoop:
     def _look(self) -> None:
         now_ns = time.monotonic_ns()
         late = False
-        for port in self.session.ports.driven:
-            if port.next_deadline_ns() <= now_ns:
-                for pending in port.expire(now_ns):
+        for lane_client in self.session.lane_set.driven:
+            if lane_client.next_deadline_ns() <= now_ns:
+                for pending in lane_client.expire(now_ns):
                     late = True
                     pending.tag.failed(
                         DeadlineExceeded(
-                            f"model {port.spec.name!r} did not answer before the deadline"
+                            f"model {lane_client.spec.name!r} did not answer before the deadline"
                         )
                     )
         if late:

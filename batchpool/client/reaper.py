@@ -41,29 +41,31 @@ class Reaper:
 
     def lose(self, session: Session) -> list[PendingRequest]:
         """The session is over: forget it; returns what was under way."""
-        lost = [pending for port in session.ports.driven for pending in port.fail_all()]
+        lost = [
+            pending for lane_client in session.lane_set.driven for pending in lane_client.fail_all()
+        ]
         if self.session is session:
             self.session = None
         self.turn.notify_all()
         return lost
 
-    def drives(self, port: LaneClient) -> bool:
-        """Whether completions of this port are taken."""
-        return self.session is not None and port in self.session.ports.driven
+    def drives(self, lane_client: LaneClient) -> bool:
+        """Whether completions of this lane client are taken."""
+        return self.session is not None and lane_client in self.session.lane_set.driven
 
-    def why_not(self, port: LaneClient, session: Session) -> PoolError:
-        """Why completions of this port are not taken any more."""
-        if port.has_moved:
-            return Moved(f"model {port.spec.name!r} was replaced just now; send it again")
+    def why_not(self, lane_client: LaneClient, session: Session) -> PoolError:
+        """Why completions of this lane client are not taken any more."""
+        if lane_client.has_moved:
+            return Moved(f"model {lane_client.spec.name!r} was replaced just now; send it again")
         return session.stopped()
 
     # -- waiting ------------------------------------------------------------------------
 
-    def wait(self, port: LaneClient, done: Callable[[], bool], deadline_ns: int) -> None:
+    def wait(self, lane_client: LaneClient, done: Callable[[], bool], deadline_ns: int) -> None:
         """Until `done()`, the deadline, or the end of the session."""
         while not done():
             session = self.session
-            if session is None or port not in session.ports.driven:
+            if session is None or lane_client not in session.lane_set.driven:
                 return
             now_ns = time.monotonic_ns()
             if now_ns >= deadline_ns:
@@ -74,15 +76,15 @@ class Reaper:
             else:
                 self._reap_once(session, until_ns)
 
-    def wait_for_room(self, port: LaneClient, n: int, call: Call) -> None:
+    def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         """Until there is room, or another lane where there is."""
 
         def done() -> bool:
-            return port.has_moved or port.may_claim(n, call.priority)
+            return lane_client.has_moved or lane_client.may_claim(n, call.priority)
 
         self._wanting_room += 1
         try:
-            self.wait(port, done, call.deadline_ns)
+            self.wait(lane_client, done, call.deadline_ns)
         finally:
             self._wanting_room -= 1
 
@@ -92,7 +94,7 @@ class Reaper:
         session = self.session
         if session is None:
             return
-        if session.ports.moving:
+        if session.lane_set.moving:
             session.let_go()
         if self._wanting_room:
             self.turn.notify_all()
@@ -124,9 +126,9 @@ class Reaper:
     def _reap(self, session: Session) -> list[tuple[LaneClient, PendingRequest]]:
         now_ns = time.monotonic_ns()
         finished = []
-        for port in session.ports.driven:
-            finished += [(port, pending) for pending in port.reap(now_ns)]
-        if session.ports.moving:
+        for lane_client in session.lane_set.driven:
+            finished += [(lane_client, pending) for pending in lane_client.reap(now_ns)]
+        if session.lane_set.moving:
             session.let_go()
         return finished
 
@@ -169,7 +171,7 @@ class Reaper:
 
     def _reap_or_wait(self, session: Session) -> None:
         now_ns = time.monotonic_ns()
-        due_ns = min((p.next_deadline_ns() for p in session.ports.driven), default=2**63 - 1)
+        due_ns = min((p.next_deadline_ns() for p in session.lane_set.driven), default=2**63 - 1)
         self._look_at_ns = min(due_ns, now_ns + _LOOK_NS)
         if self.busy:
             self.turn.wait(max(0, self._look_at_ns - now_ns) / 1e9)
@@ -181,11 +183,11 @@ class Reaper:
     def _expire(self, session: Session) -> None:
         now_ns = time.monotonic_ns()
         late: list[Outcome] = []
-        for port in session.ports.driven:
-            for pending in port.expire(now_ns):
+        for lane_client in session.lane_set.driven:
+            for pending in lane_client.expire(now_ns):
                 if pending.tag is not None:
                     future, call = pending.tag
-                    late.append((future, DeadlineExceeded(call.late_text(port.spec.name))))
+                    late.append((future, DeadlineExceeded(call.late_text(lane_client.spec.name))))
         if late:
             session.ring()
             self.deliver(late)

@@ -1,4 +1,4 @@
-"""Reply: a taker of rows that a coroutine waits for."""
+"""Reply: a listener of rows that a coroutine waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batchpool.core.errors import PoolError
 
 
 class Reply(asyncio.Future[PendingRequest]):
-    """A taker to wait for."""
+    """A listener to wait for."""
 
     def finished(self, pending: PendingRequest) -> bool:
         if self.done():

@@ -50,7 +50,7 @@ _REFUSALS: dict[str, type[PoolError]] = {
 @dataclass(frozen=True)
 class ModelFacts:
     """What a client knows of a model before it has a lane. index: its entry, and so its place on
-    the board."""
+    the state page."""
 
     index: int
     spec: ModelSpec
@@ -90,8 +90,8 @@ class Session:
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}
         self.edition = 0  # of models and server
-        self.ports = LaneSet()
-        self._board: PoolStatePage | None = None
+        self.lane_set = LaneSet()
+        self._state_page: PoolStatePage | None = None
         self._batcher_bell: Doorbell | None = None
         self.closed = False
 
@@ -121,9 +121,9 @@ class Session:
         return session
 
     @property
-    def board(self) -> PoolStatePage:
-        assert self._board is not None, "attach first"
-        return self._board
+    def state_page(self) -> PoolStatePage:
+        assert self._state_page is not None, "attach first"
+        return self._state_page
 
     def ring(self) -> None:
         """Wake the batcher."""
@@ -131,7 +131,7 @@ class Session:
         self._batcher_bell.ring()
 
     def attach(self, timeout_s: float = 10.0, *, pinned: bool = False) -> None:
-        """Say hello; learn the models, the board and the batcher's bell.
+        """Say hello; learn the models, the state page and the batcher's bell.
 
         pinned: GPUs are to read and write this client's lanes by themselves.
         """
@@ -141,12 +141,12 @@ class Session:
             close_all(fds)
             raise InternalError(f"the pool at {self.where} sent {len(fds)} descriptors, not 2")
         self.learn(answer)
-        board_fd, bell_fd = fds
+        state_page_fd, bell_fd = fds
         self._batcher_bell = Doorbell(bell_fd)
         try:
-            self._board = PoolStatePage(board_fd)
+            self._state_page = PoolStatePage(state_page_fd)
         finally:
-            os.close(board_fd)
+            os.close(state_page_fd)
 
     def learn(self, facts: dict[str, Any]) -> None:
         """Take what the pool tells of itself, as it is from now on; see supervisor/resources/catalog.py."""
@@ -157,7 +157,7 @@ class Session:
 
     def refresh(self, timeout_s: float = 10.0) -> None:
         """Learn again, if a reload has changed something."""
-        if self.board.edition.get() != self.edition:
+        if self.state_page.edition.get() != self.edition:
             self.learn(self.ask({"op": "facts"}, timeout_s))
 
     def facts(self, model: str) -> ModelFacts:
@@ -168,40 +168,40 @@ class Session:
             raise NotFound(f"there is no model {model!r}; the pool has {known}")
         return facts
 
-    def open_port(self, model: str, timeout_s: float = 10.0) -> LaneClient:
-        """The port to a model; its lane is asked for at the first use. Waits for the gate."""
-        port = self.ports.get(model)
-        if port is None:
-            port = self.ports[model] = self.new_port(model, timeout_s)
-        return port
+    def open_lane_client(self, model: str, timeout_s: float = 10.0) -> LaneClient:
+        """The lane client of a model; the first use asks for its lane. Waits for the gate."""
+        lane_client = self.lane_set.get(model)
+        if lane_client is None:
+            lane_client = self.lane_set[model] = self.new_lane_client(model, timeout_s)
+        return lane_client
 
-    def new_port(self, model: str, timeout_s: float = 10.0) -> LaneClient:
-        """A port on a new lane, which the caller puts into `ports`: a loop does that itself."""
+    def new_lane_client(self, model: str, timeout_s: float = 10.0) -> LaneClient:
+        """A lane client on a new lane; the caller puts it into `lane_set`, in its own thread."""
         self.refresh(timeout_s)
         self.facts(model)
         until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         answer, fds = self._ask({"op": "lane", "model": model}, timeout_s)
         facts = ModelFacts.of(answer["facts"])  # it may have changed between the two questions
         try:
-            port = self._map_lane(facts, answer, fds)
+            lane_client = self._map_lane(facts, answer, fds)
             self.models = {**self.models, model: facts}
-            self._await_gate(port.lane, until_ns)
+            self._await_gate(lane_client.lane, until_ns)
         except PoolError:
             self._leave()
             raise
         except OSError as exc:
             self._leave()
             raise NotReady(f"the lane cannot be mapped here: {text_of(exc)}") from exc
-        return port
+        return lane_client
 
     def take_lanes(self, forms: Sequence[dict[str, Any]], fds: list[int]) -> None:
-        """Ports to lanes that the pool sends unasked, open already, for models that are learnt."""
+        """Lane clients for lanes that the pool sends unasked, already open, of known models."""
         models = {facts.index: facts for facts in self.models.values()}
         left = deque(fds)
         try:
             for form in forms:
                 facts = models[form["model"]]
-                self.ports[facts.spec.name] = self._map_lane(facts, form, [left.popleft()])
+                self.lane_set[facts.spec.name] = self._map_lane(facts, form, [left.popleft()])
         finally:
             close_all(left)
 
@@ -213,20 +213,20 @@ class Session:
             lane = Lane(facts.spec, map_checked(fds[0], layout), layout)
         finally:
             close_all(fds)
-        board, index = self.board, facts.index  # not self, which has the port
+        state_page, index = self.state_page, facts.index  # not self, which has the lane client
         return LaneClient(
             lane,
             watermark=facts.watermark,
-            serving=lambda: board.serves(index),
+            serving=lambda: state_page.serves(index),
             serial=form["serial"],
-            moved=self.ports.note_move,
+            moved=self.lane_set.note_move,
         )
 
     def let_go(self) -> None:
         """Of the lanes that have moved: say of each once that nothing of ours is left there."""
-        for port in self.ports.part():
+        for lane_client in self.lane_set.part():
             try:
-                self.channel.send({"op": "left", "serial": port.serial})
+                self.channel.send({"op": "left", "serial": lane_client.serial})
             except (Closed, BlockingIOError):
                 return  # the pool has gone, or will do without the word
 
@@ -331,7 +331,7 @@ class Session:
         self.bell.close()
         if self._batcher_bell is not None:
             self._batcher_bell.close()
-        self.ports.clear()
+        self.lane_set.clear()
 
 
 def _cannot_connect(path: str, exc: OSError) -> str:

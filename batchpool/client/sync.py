@@ -40,8 +40,8 @@ class Client:
     ):
         self.socket = default_socket() if socket is None else os.fspath(socket)
         self._timeout_s, self._pinned = timeout_s, pinned
-        self._reaping = Reaper()
-        self._turn = self._reaping.turn
+        self._reaper = Reaper()
+        self._turn = self._reaper.turn
         self._pid = this_process()
         with self._turn:
             self._connect()
@@ -72,12 +72,19 @@ class Client:
         given = {**(inputs or {}), **tensors}
         call: Call | None = None
         while True:
-            port = self._port_of(model)
+            lane_client = self._lane_client_of(model)
             call = Call.of(
-                port, self._facts(model), given, parameters, outputs, timeout_s, priority, call
+                lane_client,
+                self._facts(model),
+                given,
+                parameters,
+                outputs,
+                timeout_s,
+                priority,
+                call,
             )
             try:
-                return join(port.spec, self._run(port, call))
+                return join(lane_client.spec, self._run(lane_client, call))
             except Moved:  # before it was sent, or with other tensors: from the start, over there
                 self._let_go()
 
@@ -100,13 +107,20 @@ class Client:
         given = {**(inputs or {}), **tensors}
         call: Call | None = None
         while True:
-            port = self._port_of(model)
+            lane_client = self._lane_client_of(model)
             call = Call.of(
-                port, self._facts(model), given, parameters, outputs, timeout_s, priority, call
+                lane_client,
+                self._facts(model),
+                given,
+                parameters,
+                outputs,
+                timeout_s,
+                priority,
+                call,
             )
-            future = RowsFuture(self._take_back, port)
+            future = RowsFuture(self._take_back, lane_client)
             try:
-                self._send(port, call, future)
+                self._send(lane_client, call, future)
             except Moved:
                 self._let_go()
             else:
@@ -124,21 +138,21 @@ class Client:
         """End the session. Futures under way fail with PoolStopped; results stay valid."""
         if this_process() != self._pid:
             return  # the session is the parent's
-        reaping = self._reaping
+        reaper = self._reaper
         with self._turn:
-            reaping.closed = True
-            session = reaping.session
+            reaper.closed = True
+            session = reaper.session
             if session is None:
                 return
-            lost = reaping.lose(session)
-            thread = reaping.thread()
+            lost = reaper.lose(session)
+            thread = reaper.thread()
             session.bell.ring()  # whoever waits on it looks up and finds the session closed
             closed = PoolStopped("this client was closed with requests under way")
-            reaping.deliver(failures(lost, closed))
+            reaper.deliver(failures(lost, closed))
         if thread is not None:
             thread.join()
         with self._turn:
-            self._turn.wait_for(lambda: not reaping.busy)
+            self._turn.wait_for(lambda: not reaper.busy)
             session.close()
 
     def __enter__(self) -> Client:
@@ -164,48 +178,52 @@ class Client:
 
     def _usable(self) -> Session:
         """The live session, connected anew if the pool went away. Call with the lock."""
-        if self._reaping.closed:
+        if self._reaper.closed:
             raise PoolStopped("this client is closed")
-        if self._reaping.session is None:
+        if self._reaper.session is None:
             self._connect()
-        assert self._reaping.session is not None
-        return self._reaping.session
+        assert self._reaper.session is not None
+        return self._reaper.session
 
     def _connect(self) -> None:
         session = Session.connect(self.socket, self._timeout_s, pinned=self._pinned)
-        self._reaping.begin(session)
+        self._reaper.begin(session)
 
-    def _port_of(self, model: str) -> LaneClient:
-        """The port to a model; without the lock when it is open already.
+    def _lane_client_of(self, model: str) -> LaneClient:
+        """The lane client to a model; without the lock when it is open already.
 
         With nothing under way nobody may have noticed that the pool went away or that the model
         moved, so look.
         """
         self._check_process()
-        session = self._reaping.session
-        if session is not None and not self._reaping.closed:
-            port = session.ports.get(model)
-            there = port is not None and not port.sees_move()
-            if port is not None and there and (port.map.claimed or not session.is_over()):
-                return port
+        session = self._reaper.session
+        if session is not None and not self._reaper.closed:
+            lane_client = session.lane_set.get(model)
+            there = lane_client is not None and not lane_client.sees_move()
+            if (
+                lane_client is not None
+                and there
+                and (lane_client.map.claimed or not session.is_over())
+            ):
+                return lane_client
         with self._turn:
-            return self._port(model)
+            return self._lane_client(model)
 
-    def _port(self, model: str) -> LaneClient:
+    def _lane_client(self, model: str) -> LaneClient:
         session = self._usable()
         if session.is_over():
-            lost = self._reaping.lose(session)
-            if not self._reaping.busy:  # else whoever waits on its bell closes it
+            lost = self._reaper.lose(session)
+            if not self._reaper.busy:  # else whoever waits on its bell closes it
                 session.close()
-            self._reaping.deliver(failures(lost, session.stopped()))
+            self._reaper.deliver(failures(lost, session.stopped()))
             session = self._usable()
-        port = session.ports.get(model)
-        if port is not None and port.sees_move():
+        lane_client = session.lane_set.get(model)
+        if lane_client is not None and lane_client.sees_move():
             session.let_go()
-        return session.open_port(model, self._timeout_s)
+        return session.open_lane_client(model, self._timeout_s)
 
     def _facts(self, model: str) -> Any:
-        session = self._reaping.session
+        session = self._reaper.session
         if session is None:
             raise PoolStopped(f"the pool at {self.socket} has stopped")
         return session.facts(model)
@@ -213,26 +231,28 @@ class Client:
     def _let_go(self) -> None:
         """A lane has moved: the next call asks for another."""
         with self._turn:
-            if self._reaping.session is not None:
-                self._reaping.session.let_go()
+            if self._reaper.session is not None:
+                self._reaper.session.let_go()
 
     # -- calls --------------------------------------------------------------------------
 
-    def _run(self, port: LaneClient, call: Call) -> list[dict[str, Array]]:
+    def _run(self, lane_client: LaneClient, call: Call) -> list[dict[str, Array]]:
         """Send a call's rows in windows and wait for all. Raises Moved if none was sent, or if
         the answers of those that were would not go together with the others'."""
-        size = window_rows(port.map.bound, self._facts(port.spec.name).max_batch)
+        size = window_rows(lane_client.map.bound, self._facts(lane_client.spec.name).max_batch)
         under_way: deque[PendingRequest] = deque()
         results: list[dict[str, Array]] = []
         sent, moved = 0, False
         try:
-            for window in cut(call.rows, size if call.rows.n > port.map.bound else call.rows.n):
+            for window in cut(
+                call.rows, size if call.rows.n > lane_client.map.bound else call.rows.n
+            ):
                 try:
-                    while not self._try_submit(port, call, window, under_way):
+                    while not self._try_submit(lane_client, call, window, under_way):
                         if under_way:
-                            results.append(self._result(port, under_way, call))
+                            results.append(self._result(lane_client, under_way, call))
                         else:
-                            self._wait_for_room(port, window.n, call)
+                            self._wait_for_room(lane_client, window.n, call)
                 except Moved:
                     if not sent:
                         raise
@@ -240,77 +260,79 @@ class Client:
                     break
                 sent += window.n
             while under_way:
-                results.append(self._result(port, under_way, call))
+                results.append(self._result(lane_client, under_way, call))
         except BaseException:
-            self._give_up(port, under_way)
+            self._give_up(lane_client, under_way)
             raise
-        return results + self._run_rest(port, call.rest(sent)) if moved else results
+        return results + self._run_rest(lane_client, call.rest(sent)) if moved else results
 
     def _run_rest(self, old: LaneClient, call: Call) -> list[dict[str, Array]]:
         while True:
             self._let_go()
-            port = self._port_of(old.spec.name)
-            call.check_rest(old.spec, port.spec)
+            lane_client = self._lane_client_of(old.spec.name)
+            call.check_rest(old.spec, lane_client.spec)
             with suppress(Moved):  # that one has moved too
-                return self._run(port, call)
+                return self._run(lane_client, call)
 
     def _try_submit(
-        self, port: LaneClient, call: Call, window: Rows, under_way: deque[PendingRequest]
+        self, lane_client: LaneClient, call: Call, window: Rows, under_way: deque[PendingRequest]
     ) -> bool:
         with self._turn:
             session = self._usable()
-            if port not in session.ports.driven:
-                raise self._reaping.why_not(port, session)
-            if not port.may_claim(window.n, call.priority):
-                port.check_gate(monotonic_ns())
+            if lane_client not in session.lane_set.driven:
+                raise self._reaper.why_not(lane_client, session)
+            if not lane_client.may_claim(window.n, call.priority):
+                lane_client.check_gate(monotonic_ns())
                 return False
-            pending = port.submit(window, call.start_ns, call.deadline_ns, priority=call.priority)
-            port.flush()
+            pending = lane_client.submit(
+                window, call.start_ns, call.deadline_ns, priority=call.priority
+            )
+            lane_client.flush()
             session.ring()
             under_way.append(pending)
             return True
 
-    def _send(self, port: LaneClient, call: Call, future: RowsFuture) -> None:
+    def _send(self, lane_client: LaneClient, call: Call, future: RowsFuture) -> None:
         """The rows of a future."""
         with self._turn:
             session = self._usable()
-            if port not in session.ports.driven:
-                raise self._reaping.why_not(port, session)
-            pending = port.submit(
+            if lane_client not in session.lane_set.driven:
+                raise self._reaper.why_not(lane_client, session)
+            pending = lane_client.submit(
                 call.rows, call.start_ns, call.deadline_ns, priority=call.priority,
                 tag=(future, call),
             )  # fmt: skip
             future.pending = pending
-            port.flush()
+            lane_client.flush()
             session.ring()
-            self._reaping.expect(session, call)
+            self._reaper.expect(session, call)
 
     def _result(
-        self, port: LaneClient, under_way: deque[PendingRequest], call: Call
+        self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
     ) -> dict[str, Array]:
         """Wait for the oldest request, reaping for everybody if nobody else does."""
         pending = under_way[0]
         with self._turn:
-            self._reaping.wait(port, lambda: pending.remaining == 0 or pending.abandoned,
+            self._reaper.wait(lane_client, lambda: pending.remaining == 0 or pending.abandoned,
                                call.deadline_ns)  # fmt: skip
             if pending.remaining == 0 and not pending.abandoned:
                 under_way.popleft()
                 try:
-                    return port.result(pending, call.outputs)
+                    return lane_client.result(pending, call.outputs)
                 finally:
-                    self._reaping.made_room()
+                    self._reaper.made_room()
             expired = monotonic_ns() >= call.deadline_ns
         if expired:
-            raise DeadlineExceeded(call.late_text(port.spec.name))
+            raise DeadlineExceeded(call.late_text(lane_client.spec.name))
         raise PoolStopped(
             f"the pool at {self.socket} has stopped; the request may or may not have run"
         )
 
-    def _wait_for_room(self, port: LaneClient, n: int, call: Call) -> None:
+    def _wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         with self._turn:
-            self._reaping.wait_for_room(port, n, call)
+            self._reaper.wait_for_room(lane_client, n, call)
         if monotonic_ns() >= call.deadline_ns:
-            raise DeadlineExceeded(f"no room for {n} rows of {port.spec.name!r} in time")
+            raise DeadlineExceeded(f"no room for {n} rows of {lane_client.spec.name!r} in time")
 
     def _take_back(self, future: RowsFuture) -> bool:
         """A future was cancelled; True the first time."""
@@ -318,22 +340,28 @@ class Client:
             return False
         with self._turn:
             first, future.taken_back = not future.taken_back, True
-            session, port, pending = self._reaping.session, future.port, future.pending
-            if first and session and self._reaping.drives(port) and pending and pending.remaining:
-                port.abandon(pending)
+            session, lane_client, pending = self._reaper.session, future.lane_client, future.pending
+            if (
+                first
+                and session
+                and self._reaper.drives(lane_client)
+                and pending
+                and pending.remaining
+            ):
+                lane_client.abandon(pending)
                 session.ring()
         return first
 
-    def _give_up(self, port: LaneClient, under_way: deque[PendingRequest]) -> None:
+    def _give_up(self, lane_client: LaneClient, under_way: deque[PendingRequest]) -> None:
         """A call ends early: its rows are cancelled, those that are done make room."""
         with self._turn:
-            session = self._reaping.session
-            if session is None or not self._reaping.drives(port):
+            session = self._reaper.session
+            if session is None or not self._reaper.drives(lane_client):
                 return
             for pending in under_way:
                 if pending.remaining == 0 and not pending.abandoned:
-                    port.release(pending)
+                    lane_client.release(pending)
                 else:
-                    port.abandon(pending)
+                    lane_client.abandon(pending)
             session.ring()
-            self._reaping.made_room()
+            self._reaper.made_room()

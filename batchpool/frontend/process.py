@@ -1,16 +1,16 @@
 """The front-end process: a client of the pool that listens on HTTP.
 
-Started by the supervisor with a control channel, a listening socket and the pulse:
+Started by the supervisor with a control channel, a listening socket and the heartbeats:
 
-    python -m batchpool.frontend --control-fd N --listen-fd M --pulse-fd P --meters-fd Q
-        --recorder-fd R --posts COUNT --post OWN --parent PID
+    python -m batchpool.frontend --control-fd N --listen-fd M --heartbeats-fd P --counters-fd Q
+        --flight-recorder-fd R --posts COUNT --post OWN --parent PID
         [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
 and tells it:  serving {}   lanes are open and the socket is served
 hears of it:   facts {..., lanes}  server and models as a reload has them from now on, as
                             supervisor/resources/catalog.py tells them; fds: lanes, open, to models that got others
 
-A timer of its event loop stamps the pulse, and so does its thread for long work.
+A timer of its event loop stamps the heartbeats, and so does its thread for long work.
 
 Exit status:   0  SIGTERM came; every request under way was answered
                5  the same, but the time of some was up before
@@ -59,7 +59,14 @@ _LAST_WORDS_S = 0.05  # for writing out what became of the requests under way
 def main(argv: Sequence[str]) -> int:
     """The role `frontend`."""
     parser = argparse.ArgumentParser(prog="batchpool.frontend", add_help=False)
-    for flag in ("--listen-fd", "--pulse-fd", "--meters-fd", "--recorder-fd", "--posts", "--post"):
+    for flag in (
+        "--listen-fd",
+        "--heartbeats-fd",
+        "--counters-fd",
+        "--flight-recorder-fd",
+        "--posts",
+        "--post",
+    ):
         parser.add_argument(flag, type=int, required=True)
     own, rest = parser.parse_known_args(argv)
     args = bootstrap.arguments("frontend", rest)
@@ -70,27 +77,27 @@ def main(argv: Sequence[str]) -> int:
     setup.add_fields(surroundings)
     listener = socket.socket(fileno=own.listen_fd)
     listener.set_inheritable(False)
-    pulse = Heartbeats(own.pulse_fd, own.posts)
-    meters = Counters(own.meters_fd, own.posts - frontend_post(0))
-    recorder = FlightRecorder(own.recorder_fd, writable=False)
-    close_all((own.pulse_fd, own.meters_fd, own.recorder_fd))
+    heartbeats = Heartbeats(own.heartbeats_fd, own.posts)
+    counters = Counters(own.counters_fd, own.posts - frontend_post(0))
+    flight_recorder = FlightRecorder(own.flight_recorder_fd, writable=False)
+    close_all((own.heartbeats_fd, own.counters_fd, own.flight_recorder_fd))
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
     try:
         session.attach()
         for name in list(session.models):
             with suppress(NotFound):  # a reload removed it just now
-                session.open_port(name)
+                session.open_lane_client(name)
     except PoolError as exc:
         _LOG.error("cannot join the pool: %s", exc.message)
         return _EXIT_LOST
     _collect_garbage_seldom()
 
     def beat() -> None:
-        pulse.beat(own.post, time.monotonic_ns())
+        heartbeats.beat(own.post, time.monotonic_ns())
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
-            serve(session, listener, beat, meters, recorder, own.post - frontend_post(0))
+            serve(session, listener, beat, counters, flight_recorder, own.post - frontend_post(0))
         )
 
 
@@ -105,13 +112,13 @@ async def serve(
     session: Session,
     listener: socket.socket,
     beat: Callable[[], None],
-    meters: Counters,
-    recorder: FlightRecorder,
+    counters: Counters,
+    flight_recorder: FlightRecorder,
     number: int,
 ) -> int:
     """Serve an attached session with open ports until SIGTERM; returns the exit status.
 
-    beat: stamps the pulse. number: which front end this is.
+    beat: stamps the heartbeats. number: which front end this is.
     """
     loop = asyncio.get_running_loop()
     heart = _Heart(beat, loop)
@@ -134,18 +141,18 @@ async def serve(
     def sweep() -> None:
         """Lanes that have moved are unmapped when nothing refers to them. A connection that has
         ended is in cycles with its last request, which has its lane's door."""
-        if session.ports.moving:
+        if session.lane_set.moving:
             loop.call_later(_SWEEP_S, sweep)
         gc.collect()
 
-    reactor = ClientLoop(session, lost, learn)
-    front = PoolView(reactor, meters, recorder, number)
+    client_loop = ClientLoop(session, lost, learn)
+    front = PoolView(client_loop, counters, flight_recorder, number)
     front.aside.beat = beat
     protocol = fast_protocol(front)
     server = Server(
         build_app(front),
         drain_s=session.server["drain_s"],
-        give_up=reactor.close,
+        give_up=client_loop.close,
         protocol=protocol,
     )
 
@@ -154,9 +161,9 @@ async def serve(
     try:
         await server.run_on(listener)
     finally:
-        reactor.close()
+        client_loop.close()
         front.aside.close()
-    return bootstrap.EXIT_GAVE_UP if reactor.given_up else _EXIT_OK
+    return bootstrap.EXIT_GAVE_UP if client_loop.given_up else _EXIT_OK
 
 
 class _Heart:

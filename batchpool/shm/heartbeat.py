@@ -1,4 +1,4 @@
-"""The pulse: each watched process stamps the time while its loop turns; the supervisor reads.
+"""The heartbeats: each watched process stamps the time while its loop turns; the supervisor reads.
 
 A process that is stopped, in an endless loop or deadlocked stamps no more. Nothing is asked of
 it, so it can be found by somebody who does not wait for it. The clock is CLOCK_MONOTONIC, the
@@ -7,7 +7,7 @@ same for every process.
 
 from __future__ import annotations
 
-from batchpool.core.layout.segments import pulse_layout
+from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.shm.segment import map_checked
 
 BATCHER = 0
@@ -28,10 +28,10 @@ def beat_interval_ns(stall_timeout_s: float) -> int:
 
 
 class Heartbeats:
-    """The pulse of `posts` processes; each writes its own word, the supervisor none."""
+    """The heartbeats of `posts` processes; each writes its own word, the supervisor none."""
 
     def __init__(self, fd: int, posts: int, *, writable: bool = True) -> None:
-        layout = pulse_layout(posts)
+        layout = heartbeats_layout(posts)
         segment = map_checked(fd, layout, writable=writable)
         self._progress_ns = segment.scalars(layout.columns["progress_ns"])
 

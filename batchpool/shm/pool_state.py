@@ -1,18 +1,18 @@
-"""The pool's board: what every process may know of it at a glance, read-only for clients."""
+"""The pool's state page: what every process may know of it at a glance, read-only for clients."""
 
 from __future__ import annotations
 
-from batchpool.core.layout.segments import board_layout
+from batchpool.core.layout.segments import state_page_layout
 from batchpool.core.layout.states import PoolState
 from batchpool.shm.lane import Word
 from batchpool.shm.segment import map_checked, word
 
 
 class PoolStatePage:
-    """The board of a pool; only the supervisor maps it writable."""
+    """The state page of a pool; only the supervisor maps it writable."""
 
     def __init__(self, fd: int, *, writable: bool = False) -> None:
-        layout = board_layout()
+        layout = state_page_layout()
         segment = map_checked(fd, layout, writable=writable)
         cells = segment.cells()
         self.state = Word(cells, word(layout, "state"))

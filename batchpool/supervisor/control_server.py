@@ -1,6 +1,6 @@
 """The supervisor's desk: what clients ask over their control connections.
 
-    attach  {version, pinned} fds: the client's bell  -> attached {models, server}  fds: board, bell
+    attach  {version, pinned} fds: the client's bell  -> attached {models, server}  fds: page, bell
     facts   {}                                        -> facts {models, server, edition}
     lane    {model}    -> lane {serial, model, slots, digest, facts: of the model}
                                                          fds: segment
@@ -222,10 +222,10 @@ class ControlServer:
         who.bell_fd = fds.pop()
         who.pinned = who.frontend is not None or message.get("pinned") is True
         answer = {"op": "attached", **self._facts()}
-        return answer, [self._resources.board_read_fd, self._resources.batcher_bell.fd]
+        return answer, [self._resources.state_page_read_fd, self._resources.batcher_bell.fd]
 
     def _facts(self) -> dict[str, Any]:
-        return facts_of(self._resources.plan, self._resources.board.edition.get())
+        return facts_of(self._resources.plan, self._resources.state_page.edition.get())
 
     def _lane(
         self, who: ClientConnection, message: dict[str, Any]
@@ -258,13 +258,13 @@ class ControlServer:
 
     def _batches(self) -> tuple[dict[str, Any], list[int]]:
         """The flight recorder itself, and the names of what its rows have numbers of."""
-        meters = self._resources.meters
+        counters = self._resources.counters
         answer = {
             "op": "batches",
-            "workers": meters.worker_slot_names(),
-            "models": meters.model_names(),
+            "workers": counters.worker_slot_names(),
+            "models": counters.model_names(),
         }
-        return answer, [self._resources.recorder_read_fd]
+        return answer, [self._resources.flight_recorder_read_fd]
 
     def drop(self, who: ClientConnection) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""

@@ -32,10 +32,10 @@ def headline(
             return "starting the front ends"
         return f"loading {models[cold[0].entry]} on {_place(cold[0])}; {warm} warm"
     text = f"serving {_count(len(models), 'model')}, {warm}"
-    lacking = [name for i, name in models.items() if not resources.board.serves(i)]
+    lacking = [name for i, name in models.items() if not resources.state_page.serves(i)]
     if lacking:
         text += f"; no worker for {', '.join(lacking)}"
-    if process_fleet.batcher is None or resources.board.stalled.get():
+    if process_fleet.batcher is None or resources.state_page.stalled.get():
         text += "; the batcher stands still"
     return text + _reload(reload, last_reload)
 

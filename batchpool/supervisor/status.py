@@ -22,14 +22,14 @@ def compose(
     """Plain values for JSON, from what stands in shared memory: nobody is asked."""
     now_ns = time.monotonic_ns()
     plan = resources.plan
-    board = resources.board
-    totals = resources.meters.totals()
+    state_page = resources.state_page
+    totals = resources.counters.totals()
     models = {}
     for index, model in plan.entries.items():
         lanes_of = [e for e in resources.lanes if e.model == index and not e.closing]
         models[model.spec.name] = {
-            "ready": board.serves(index),
-            "workers": f"{int(board.serving[index])}/{len(model.workers)}",
+            "ready": state_page.serves(index),
+            "workers": f"{int(state_page.serving[index])}/{len(model.workers)}",
             "fill": _share(
                 sum(e.claimed() for e in lanes_of), sum(e.layout.slots for e in lanes_of)
             ),
@@ -47,11 +47,11 @@ def compose(
         for entry in resources.lanes
     ]
     return {
-        "state": PoolState(board.state.get()).name.lower(),
+        "state": PoolState(state_page.state.get()).name.lower(),
         "url": plan.url,
         "socket": plan.socket,
         "uptime_s": round((now_ns - started_ns) / 1e9, 1),
-        "processes": _processes(process_fleet, resources.pulse, now_ns),
+        "processes": _processes(process_fleet, resources.heartbeats, now_ns),
         "models": models,
         "lanes": lanes,
     }
@@ -110,7 +110,9 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 0.0
 
 
-def _processes(process_fleet: ProcessFleet, pulse: Heartbeats, now_ns: int) -> list[dict[str, Any]]:
+def _processes(
+    process_fleet: ProcessFleet, heartbeats: Heartbeats, now_ns: int
+) -> list[dict[str, Any]]:
     """progress_age_s: since the last stamp of a watched process; None before its first."""
     rows = [
         {
@@ -125,7 +127,7 @@ def _processes(process_fleet: ProcessFleet, pulse: Heartbeats, now_ns: int) -> l
     for slot, child in zip(process_fleet.frontend_slots, process_fleet.frontends, strict=True):
         watched.append(_row(slot, child))
     for number, (row, child) in enumerate(zip(watched, process_fleet.watched(), strict=True)):
-        last_ns = None if child is None else pulse.last_ns(number, child.started_ns)
+        last_ns = None if child is None else heartbeats.last_ns(number, child.started_ns)
         age_s = row["progress_age_s"] = (
             None if last_ns is None else round(max(0, now_ns - last_ns) / 1e9, 2)
         )

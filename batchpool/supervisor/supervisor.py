@@ -134,7 +134,7 @@ class Supervisor:
         if self._resources.leftovers:
             _LOG.info("removed %d segments of dead pools", len(self._resources.leftovers))
         plan = self._resources.plan
-        self._resources.board.state.set(int(PoolState.STARTING))
+        self._resources.state_page.state.set(int(PoolState.STARTING))
         names = ", ".join(f"{m.spec.name} ({len(m.workers)} workers)" for m in plan.models)
         _LOG.info("loading %s", names)
         self._process_fleet.start_all()
@@ -157,11 +157,11 @@ class Supervisor:
         served = {
             entry: model.spec.name
             for entry, model in process_fleet.entries.items()
-            if entry in resources.plan.entries or resources.meters.alive[entry]
+            if entry in resources.plan.entries or resources.counters.alive[entry]
         }
         resources.ledger.look(
             self._started_ns,
-            resources.board,
+            resources.state_page,
             served,
             list(zip(posts, process_fleet.watched(), strict=True)),
             process_fleet.workers,
@@ -195,7 +195,7 @@ class Supervisor:
 
     def _announce_ready(self) -> None:
         self._process_fleet.was_ready = True
-        self._resources.board.state.set(int(PoolState.READY))
+        self._resources.state_page.state.set(int(PoolState.READY))
         plan = self._resources.plan
         names = ", ".join(m.spec.name for m in plan.models)
         took_s = (time.monotonic_ns() - self._started_ns) / 1e9
@@ -336,13 +336,13 @@ class Supervisor:
         elif on is False and self._process_fleet.closed:
             _LOG.info("taking requests again")
             self._process_fleet.closed = False
-            self._resources.board.state.set(int(PoolState.READY))
+            self._resources.state_page.state.set(int(PoolState.READY))
             self._process_fleet.drain(0)
         over = self._process_fleet.closed and self._drain.is_over(time.monotonic_ns())
         return self._process_fleet.closed, over, self._drain.rows()
 
     def _close_gates(self) -> None:
-        self._resources.board.state.set(int(PoolState.DRAINING))
+        self._resources.state_page.state.set(int(PoolState.DRAINING))
         self._process_fleet.drain(self._drain.begin())
 
     # -- the end ------------------------------------------------------------------------
@@ -396,7 +396,7 @@ class Supervisor:
 
     def close(self) -> None:
         """End every child, let everything go. Also after a failed start."""
-        self._resources.board.state.set(int(PoolState.STOPPED))
+        self._resources.state_page.state.set(int(PoolState.STOPPED))
         self._process_fleet.kill_all()
         self._reloading.close()
         for edge in self._edges.values():

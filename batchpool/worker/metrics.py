@@ -19,7 +19,7 @@ SCATTER = _BLOCK.word("worker_scatter_seconds")
 
 
 class WorkerMetrics:
-    """One worker's block of words, beginning at `at` of cells; by itself, in no pool's meters."""
+    """One worker's block of words, beginning at `at` of cells; by itself, in no pool's counters."""
 
     def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
         if cells is None:

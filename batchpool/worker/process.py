@@ -3,7 +3,7 @@
 Told by the supervisor over the control channel:
 
     start     {worker, import, spec, device, max_batch, batch_sizes, max_lanes,
-              frontends, row}  fds: segment, its own bell, the batcher's bell, the meters
+              frontends, row}  fds: segment, its own bell, the batcher's bell, the counters
     lane      {lane, serial, slots, pinned}  fds: the lane's segment
     unlane    {lane}
 
@@ -53,12 +53,14 @@ class WorkerProcess:
         self._facts = message
         self.spec = ModelSpec.from_wire(message["spec"])
         layout = worker_layout(message["max_batch"], message["max_lanes"])
-        segment_fd, bell_fd, batcher_fd, meters_fd = fds
-        self._records = WorkerSegment(map_checked(segment_fd, layout), layout)
-        meters = Counters(meters_fd, message["frontends"])
+        segment_fd, bell_fd, batcher_fd, counters_fd = fds
+        self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
+        counters = Counters(counters_fd, message["frontends"])
         row = message["row"]
-        self._meter = WorkerMetrics(meters.cells, meters.place("worker", row)) if row >= 0 else None
-        close_all((segment_fd, meters_fd))
+        self._meter = (
+            WorkerMetrics(counters.cells, counters.place("worker", row)) if row >= 0 else None
+        )
+        close_all((segment_fd, counters_fd))
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)
         self._waiter = Waiter(self._bell.fd, channel.fileno())
@@ -80,14 +82,14 @@ class WorkerProcess:
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
         number = facts["place"]
         return Worker(
-            self.spec, self._records, runner, ring, clock_ns, padding, number, self._meter
+            self.spec, self._worker_segment, runner, ring, clock_ns, padding, number, self._meter
         )
 
     def run(self, worker: Worker) -> None:
         """Serve until the supervisor closes the channel."""
         bootstrap.settle()
         self._hear(worker)
-        self._records.ready.set(1)
+        self._worker_segment.ready.set(1)
         self._channel.send({"op": "ready"})
         self._batcher_bell.ring()
         control, moves = self._channel.fileno(), 0

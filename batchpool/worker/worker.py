@@ -108,7 +108,7 @@ class Worker:
     def __init__(
         self,
         spec: ModelSpec,
-        records: WorkerSegment,
+        worker_segment: WorkerSegment,
         runner: Backend,
         ring_batcher: Callable[[], None],
         clock_ns: Callable[[], int],
@@ -120,13 +120,13 @@ class Worker:
         self._meter = WorkerMetrics() if meter is None else meter
         self._number, self._pid = number, os.getpid()
         self.lanes: dict[int, Lane] = {}
-        self._records = records
+        self._worker_segment = worker_segment
         self._runner = runner
         self._ring_batcher = ring_batcher
         self._clock_ns = clock_ns
         self._padding = padding
-        self._sq = records.sq_consumer()
-        self._cq = records.cq_producer()
+        self._sq = worker_segment.sq_consumer()
+        self._cq = worker_segment.cq_producer()
         self._flights: deque[LaunchedBatch] = deque()
         self._failures = 0
 
@@ -138,10 +138,10 @@ class Worker:
         if adopt:
             self._runner.adopt(lane)
         self.lanes[number] = lane
-        self._records.lanes[number] = serial
+        self._worker_segment.lanes[number] = serial
 
     def drop_lane(self, number: int) -> None:
-        self._records.lanes[number] = 0
+        self._worker_segment.lanes[number] = 0
         lane = self.lanes.pop(number, None)
         if lane is not None:
             self._runner.release(lane)
@@ -164,18 +164,20 @@ class Worker:
         return True
 
     def _launch(self, record: int) -> LaunchedBatch:
-        records = self._records
-        rows = int(records.n[record])
-        token = int(records.token[record])
+        worker_segment = self._worker_segment
+        rows = int(worker_segment.n[record])
+        token = int(worker_segment.token[record])
         now_ns = self._clock_ns()
-        records.start_ns[record] = now_ns
-        records.launched.set(token)
+        worker_segment.start_ns[record] = now_ns
+        worker_segment.launched.set(token)
         if not self._flights:
             self._stamp(token, now_ns)
         parts = parts_of(
-            self.lanes, records.row_lane[record, :rows], records.row_slot[record, :rows].copy()
+            self.lanes,
+            worker_segment.row_lane[record, :rows],
+            worker_segment.row_slot[record, :rows].copy(),
         )
-        records.extents[record] = count_extents(parts)
+        worker_segment.extents[record] = count_extents(parts)
         n = rows if self._padding is None else self._padding.size_for(rows)
         flight = LaunchedBatch(record, token, parts, rows, n, {}, None, None)
         try:
@@ -270,19 +272,19 @@ class Worker:
 
     def _publish(self, flight: LaunchedBatch, outcome: BatchOutcome, failed: int) -> None:
         """Outputs and statuses stand; `finished` says so, then the ring, then the bell."""
-        records, record = self._records, flight.record
+        worker_segment, record = self._worker_segment, flight.record
         now_ns = self._clock_ns()
         if outcome is BatchOutcome.OK:
             self._meter.took(SCATTER, now_ns - flight.computed_ns)
         self._meter.ran(outcome, flight.rows, failed)
-        records.end_ns[record] = now_ns
-        records.outcome[record] = int(outcome)
-        records.fence()
-        records.finished[record] = flight.token
-        records.batches.set(records.batches.get() + 1)
+        worker_segment.end_ns[record] = now_ns
+        worker_segment.outcome[record] = int(outcome)
+        worker_segment.fence()
+        worker_segment.finished[record] = flight.token
+        worker_segment.batches.set(worker_segment.batches.get() + 1)
         if outcome is BatchOutcome.OK:
-            records.good.set(records.good.get() + 1)
-        records.rows.set(records.rows.get() + flight.rows)
+            worker_segment.good.set(worker_segment.good.get() + 1)
+        worker_segment.rows.set(worker_segment.rows.get() + flight.rows)
         self._flights.popleft()
         self._stamp(self._flights[0].token if self._flights else 0, now_ns)
         self._cq.push_few([record | (flight.token & 0xFFFFFFFF) << 32])
@@ -291,8 +293,8 @@ class Worker:
 
     def _stamp(self, oldest: int, now_ns: int) -> None:
         """Which batch is the oldest in flight (0: none), and since when."""
-        self._records.progress_ns.set(now_ns)
-        self._records.running.set(oldest)
+        self._worker_segment.progress_ns.set(now_ns)
+        self._worker_segment.running.set(oldest)
 
 
 def describe_error(exc: BaseException) -> str:

@@ -146,21 +146,21 @@ class _Lane:
         pass
 
 
-def _records() -> WorkerSegment:
+def _worker_segment() -> WorkerSegment:
     """What a worker shares with the batcher; all its batches go well."""
     layout = worker_layout(max(profile.max_batch for profile in PROFILES.values()), 1)
     fd = create(layout, sealed=True)
-    records = WorkerSegment(map_checked(fd, layout), layout)
+    worker_segment = WorkerSegment(map_checked(fd, layout), layout)
     os.close(fd)
-    records.outcome[:] = int(BatchOutcome.OK)
-    return records
+    worker_segment.outcome[:] = int(BatchOutcome.OK)
+    return worker_segment
 
 
 class _Worker(WorkerProxy):
     """The batcher's side of a worker, and the worker. What it measures is the pool's own."""
 
     def __init__(self, number: int, simulation: Simulation) -> None:
-        super().__init__(number, 0, _records(), lambda: None)
+        super().__init__(number, 0, _worker_segment(), lambda: None)
         self.acknowledged[:] = True
         self.done: list[tuple[float, DispatchedBatch]] = []  # when seen, in order
         self._busy_until_ns = 0.0

@@ -47,7 +47,7 @@ class Client:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
-        self.port = LaneClient(_lane(task))
+        self.lane_client = LaneClient(_lane(task))
         self.size = task["size"]
         self.rng = random.Random(task["seed"])
         self.bell, self.server = Doorbell(task["client_bell"]), Doorbell(task["server_bell"])
@@ -61,30 +61,30 @@ class Client:
     def run(self) -> dict[str, Any]:
         self.too_large()
         progress = Progress(PATIENT_S)
-        while not self.port.lane.generation.get():  # the server is not there yet
+        while not self.lane_client.lane.generation.get():  # the server is not there yet
             progress.none()
         while self.told.more(self.sent) or self.answered < self.sent:
             moved = self.send()
             self.bell.clear()
-            for pending in self.port.reap(time.monotonic_ns()):
+            for pending in self.lane_client.reap(time.monotonic_ns()):
                 self.take(pending)
                 moved = True
-            if self.port.stale and not (self.task["strays"] or self.taken_over()):
+            if self.lane_client.stale and not (self.task["strays"] or self.taken_over()):
                 raise Broken("a completion was not for any row under way")
             if not moved:
                 self.wait()
-        if self.port.map.claimed or self.port.lane.claimed.get():
-            raise Broken(f"{self.port.map.claimed} slots are still claimed")
+        if self.lane_client.map.claimed or self.lane_client.lane.claimed.get():
+            raise Broken(f"{self.lane_client.map.claimed} slots are still claimed")
         return {
             "sent": self.sent,
             "answered": self.answered,
             "requests": self.requests,
-            "stale": self.port.stale,
+            "stale": self.lane_client.stale,
         }
 
     def taken_over(self) -> bool:
         """After that an entry may still come of a row that was found DONE without it."""
-        return self.port.lane.generation.get() > 1
+        return self.lane_client.lane.generation.get() > 1
 
     def wait(self) -> None:
         """Until the server rings; a server that forgets to ring is a broken promise."""
@@ -96,7 +96,7 @@ class Client:
     def too_large(self) -> None:
         """One byte more than a slot holds is refused and claims nothing."""
         try:
-            check_rows(self.port.spec, self.rows([self.size + 1])[0])
+            check_rows(self.lane_client.spec, self.rows([self.size + 1])[0])
         except TooLarge:
             return
         raise Broken("a row larger than its slot was taken")
@@ -115,24 +115,24 @@ class Client:
     def send(self) -> bool:
         before = self.sent
         while left := self.told.more(self.sent):
-            n = min(self.rng.choice((1, 1, 1, 2, 4)), left, self.port.map.bound)
-            if not self.port.may_claim(n):
+            n = min(self.rng.choice((1, 1, 1, 2, 4)), left, self.lane_client.map.bound)
+            if not self.lane_client.may_claim(n):
                 break
             tensors, crcs = self.rows([self.row_size()] * n)
-            rows: Rows = check_rows(self.port.spec, tensors, {"first": crcs[0]})
-            self.port.submit(rows, time.monotonic_ns(), FAR_NS + crcs[0], tag=(rows, crcs))
+            rows: Rows = check_rows(self.lane_client.spec, tensors, {"first": crcs[0]})
+            self.lane_client.submit(rows, time.monotonic_ns(), FAR_NS + crcs[0], tag=(rows, crcs))
             self.sent += n
             self.requests += 1
             if self.rng.random() < 0.3:
                 break
-        self.port.flush()
+        self.lane_client.flush()
         if self.sent > before:
             self.server.ring()
         return self.sent > before
 
     def take(self, pending: PendingRequest) -> None:
         rows, crcs = pending.tag
-        found = self.port.result(pending)
+        found = self.lane_client.result(pending)
         if found["crc"].tolist() != crcs:
             raise Broken(f"answers {found['crc'].tolist()} to rows {crcs}")
         if not np.array_equal(found["x"], rows.tensors["x"]):

@@ -155,7 +155,7 @@ def _keeps(order: list[str]) -> bool:
 # -- the client -----------------------------------------------------------------------------
 
 
-def new_port(order: list[str]) -> LaneClient:
+def new_lane_client(order: list[str]) -> LaneClient:
     layout = lane_layout(SPEC, 8)
     lane = Lane(SPEC, Recorded(layout, order), layout, lambda: order.append("fence"))
     lane.gate.set(LaneGate.OPEN)
@@ -172,11 +172,11 @@ HEADER = {"deadline_ns", "submit_ns", "priority", "flow", "sequence"}
 @pytest.mark.parametrize("requests", [(1,), (3,), (1, 1, 2)])
 def test_a_client_publishes_payload_header_entry_fence_tail(requests: tuple[int, ...]) -> None:
     order: list[str] = []
-    port = new_port(order)
+    lane_client = new_lane_client(order)
     order.clear()
     for n in requests:
         start = len(order)
-        port.submit(rows_of(n), 1, 2)
+        lane_client.submit(rows_of(n), 1, 2)
         stores = order[start:]
         payload = [at for at, name in enumerate(stores) if name in ("in.x", "par.k")]
         states = [at for at, name in enumerate(stores) if name == "state"]
@@ -192,36 +192,38 @@ def test_a_client_publishes_payload_header_entry_fence_tail(requests: tuple[int,
         assert submitted[-1] == len(stores) - 1
         assert not {"sq", "sq_tail", "fence"} & set(stores), "only flush publishes"
     start = len(order)
-    port.flush()
+    lane_client.flush()
     total = sum(requests)
     assert order[start:] == ["sq"] * total + ["fence", "sq_tail", "claimed"]
 
 
 def test_a_cancel_word_stands_before_its_count() -> None:
     order: list[str] = []
-    port = new_port(order)
-    pending = port.submit(rows_of(2), 1, 2)
-    port.flush()
+    lane_client = new_lane_client(order)
+    pending = lane_client.submit(rows_of(2), 1, 2)
+    lane_client.flush()
     order.clear()
-    port.abandon(pending)
+    lane_client.abandon(pending)
     assert order == ["cancel", "cancel", "cancels"]
 
 
 # -- the batcher ----------------------------------------------------------------------------
 
 
-def batchers_lane(port: LaneClient, order: list[str]) -> AdmittedLane:
-    lane = Lane(SPEC, port.lane.memory, port.lane.layout, lambda: order.append("fence"))
+def batchers_lane(lane_client: LaneClient, order: list[str]) -> AdmittedLane:
+    lane = Lane(
+        SPEC, lane_client.lane.memory, lane_client.lane.layout, lambda: order.append("fence")
+    )
     return AdmittedLane(0, 1, 0, lane, lambda: order.append("bell"))
 
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_batcher_admits_before_it_moves_the_head(n: int) -> None:
     order: list[str] = []
-    port = new_port(order)
-    port.submit(rows_of(n), 1, 2)
-    port.flush()
-    side = batchers_lane(port, order)
+    lane_client = new_lane_client(order)
+    lane_client.submit(rows_of(n), 1, 2)
+    lane_client.flush()
+    side = batchers_lane(lane_client, order)
     order.clear()
     side.admit()
     assert order == ["attempt", "state", "sq_head"]
@@ -230,10 +232,10 @@ def test_the_batcher_admits_before_it_moves_the_head(n: int) -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_batcher_writes_done_then_the_entry_then_rings(n: int) -> None:
     order: list[str] = []
-    port = new_port(order)
-    port.submit(rows_of(n), 1, 2)
-    port.flush()
-    side = batchers_lane(port, order)
+    lane_client = new_lane_client(order)
+    lane_client.submit(rows_of(n), 1, 2)
+    lane_client.flush()
+    side = batchers_lane(lane_client, order)
     rows = side.admit()
     order.clear()
     side.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
@@ -242,16 +244,16 @@ def test_the_batcher_writes_done_then_the_entry_then_rings(n: int) -> None:
 
 def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
     order: list[str] = []
-    port = new_port(order)
-    pending = port.submit(rows_of(1), 1, 2)
-    port.flush()
-    side = batchers_lane(port, order)
+    lane_client = new_lane_client(order)
+    pending = lane_client.submit(rows_of(1), 1, 2)
+    lane_client.flush()
+    side = batchers_lane(lane_client, order)
     rows = side.admit()
     side.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
     order.clear()
-    assert port.reap(3) == [pending]
+    assert lane_client.reap(3) == [pending]
     assert order == ["cq_head"]
-    port.result(pending)
+    lane_client.result(pending)
     assert order == ["cq_head", "state", "claimed"]
 
 
@@ -269,8 +271,8 @@ class Affine(CpuBackend):
 def test_a_batch_there_and_back() -> None:
     order: list[str] = []
     layout = worker_layout(4, 2)
-    records = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
-    member = WorkerProxy(0, 0, records, lambda: order.append("worker's bell"))
+    worker_segment = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
+    member = WorkerProxy(0, 0, worker_segment, lambda: order.append("worker's bell"))
     rows: I64 = np.zeros((FIELDS, 2), dtype=np.int64)
     rows[Field.SLOT] = (2, 3)
     batch = member.prepare(rows, DispatchReason.FULL, 1)
@@ -280,9 +282,11 @@ def test_a_batch_there_and_back() -> None:
     member.publish(batch)
     assert order == ["sq", "fence", "sq_tail", "worker's bell"]
 
-    port = new_port(order)
-    worker = Worker(SPEC, records, Affine(), lambda: order.append("batcher's bell"), lambda: 5)
-    worker.add_lane(0, 1, port.lane)
+    lane_client = new_lane_client(order)
+    worker = Worker(
+        SPEC, worker_segment, Affine(), lambda: order.append("batcher's bell"), lambda: 5
+    )
+    worker.add_lane(0, 1, lane_client.lane)
     order.clear()
     while worker.step():
         pass
@@ -298,18 +302,18 @@ def test_a_batch_there_and_back() -> None:
 
 def test_a_failed_batch_has_its_statuses_before_it_is_finished() -> None:
     order: list[str] = []
-    port = new_port(order)
+    lane_client = new_lane_client(order)
     layout = worker_layout(4, 2)
-    records = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
-    worker = Worker(SPEC, records, Affine(), lambda: None, lambda: 5)
-    worker.add_lane(0, 1, port.lane)
+    worker_segment = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
+    worker = Worker(SPEC, worker_segment, Affine(), lambda: None, lambda: 5)
+    worker.add_lane(0, 1, lane_client.lane)
     worker.spec = ModelSpec("affine", "numpy", SPEC.inputs, (Tensor("z", "int8"),), SPEC.parameters)
-    member = WorkerProxy(0, 0, records, lambda: None)
+    member = WorkerProxy(0, 0, worker_segment, lambda: None)
     rows: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
     member.publish(member.prepare(rows, DispatchReason.FULL, 1))
     order.clear()
     while worker.step():
         pass
-    assert port.lane.status[0] == Status.MODEL_ERROR
+    assert lane_client.lane.status[0] == Status.MODEL_ERROR
     for earlier in ("message", "message_len", "status", "outcome"):
         assert order.index(earlier) < order.index("fence") < order.index("finished")

@@ -195,7 +195,7 @@ class Pool:
             try:
                 if not session:
                     session.append(Session.connect(self.socket))
-                return session[0].board.is_ready()
+                return session[0].state_page.is_ready()
             except bp.PoolStopped:
                 return False
 

@@ -69,7 +69,7 @@ def terminated(client: bp.Client) -> None:
 def dies_before_publishing(client: bp.Client) -> None:
     """Slots are claimed and written; the ring says nothing of them."""
     client.infer("special", x=np.ones((1, 3), np.float32))
-    port = client._reaping.session.ports["special"]  # type: ignore[union-attr]
+    port = client._reaper.session.ports["special"]  # type: ignore[union-attr]
     port.flush = killed  # type: ignore[method-assign]
     client.submit("special", x=np.ones((ROWS, 3), np.float32))
 
@@ -103,7 +103,7 @@ def dies_after_a_fork(client: bp.Client) -> None:
 def leave_answers(client: bp.Client) -> None:
     """Most of a lane done, and nothing of it taken."""
     client.infer("affine", x=x_of(1))
-    session = client._reaping.session
+    session = client._reaper.session
     assert session is not None
     port = session.ports["affine"]
     rows = check_rows(session.facts("affine").spec, {"x": x_of(ROWS)}, None)

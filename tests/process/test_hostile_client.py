@@ -28,21 +28,21 @@ def pool() -> Any:
         yield pool
 
 
-def port_of(client: bp.Client, model: str) -> LaneClient:
-    session = client._reaping.session
+def lane_client_of(client: bp.Client, model: str) -> LaneClient:
+    session = client._reaper.session
     assert session is not None
-    return session.ports[model]
+    return session.lane_set[model]
 
 
 def ring(client: bp.Client) -> None:
-    session = client._reaping.session
+    session = client._reaper.session
     assert session is not None
     session.ring()
 
 
-def raw_bytes(port: LaneClient) -> memoryview:
+def raw_bytes(lane_client: LaneClient) -> memoryview:
     """Every byte of the lane."""
-    memory: Any = port.lane.memory
+    memory: Any = lane_client.lane.memory
     return memoryview(memory.map)
 
 
@@ -58,13 +58,13 @@ def no_lanes(pool: Pool) -> None:
     until(lambda: not pool.lanes(), "the return of every lane")
 
 
-def too_high_a_slot(port: LaneClient) -> None:
-    port.lane.sq_producer().push_few([port.lane.slots + 5])
+def too_high_a_slot(lane_client: LaneClient) -> None:
+    lane_client.lane.sq_producer().push_few([lane_client.lane.slots + 5])
 
 
-def a_ring_too_full(port: LaneClient) -> None:
-    cells = port.lane.memory.cells()
-    cells[word(port.lane.layout, "sq_tail")] += 2**40
+def a_ring_too_full(lane_client: LaneClient) -> None:
+    cells = lane_client.lane.memory.cells()
+    cells[word(lane_client.lane.layout, "sq_tail")] += 2**40
 
 
 @pytest.mark.parametrize("spoil", [too_high_a_slot, a_ring_too_full])
@@ -72,10 +72,10 @@ def test_a_lane_with_an_impossible_entry_is_closed(pool: Pool, spoil: Any) -> No
     """C50: what no right client can write is not followed, and costs its writer the lane."""
     with pool.client() as client:
         assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
-        port = port_of(client, "affine")
-        spoil(port)
+        lane_client = lane_client_of(client, "affine")
+        spoil(lane_client)
         ring(client)
-        until(lambda: port.lane.gate.get() == LaneGate.BROKEN, "the end of the lane")
+        until(lambda: lane_client.lane.gate.get() == LaneGate.BROKEN, "the end of the lane")
         with pytest.raises(bp.InternalError, match=r"'affine' was closed as broken"):
             client.infer("affine", x=ONES)
         assert client.infer("echo", text=[b"still"])["text"].tolist() == [b"still"]
@@ -89,16 +89,16 @@ def test_a_length_beyond_the_slot_leads_nobody_out_of_it(pool: Pool) -> None:
     with pool.client() as client, pool.client() as neighbour:
         neighbour.submit("echo", text=[b"secret" * 600]).result(20)
         client.infer("echo", text=[b"x" * 4096])
-        port = port_of(client, "echo")
-        column = port.lane.inputs["text"]
+        lane_client = lane_client_of(client, "echo")
+        column = lane_client.lane.inputs["text"]
         assert column.lengths is not None
         for claimed in (4097, 2**31 - 1, 2**32 - 1):
 
             def lie(claimed: int = claimed) -> int:
                 column.lengths[:] = claimed  # of every slot, just before the rows are published
-                return LaneClient.flush(port)
+                return LaneClient.flush(lane_client)
 
-            port.flush = lie  # type: ignore[method-assign]
+            lane_client.flush = lie  # type: ignore[method-assign]
             found = client.infer("echo", text=[b"y" * 100])
             (text,) = found["text"].tolist()
             assert len(text) == found["length"][0] == 4096
@@ -112,15 +112,15 @@ def test_a_length_beyond_the_slot_leads_nobody_out_of_it(pool: Pool) -> None:
 def test_sizes_beyond_the_maximum_are_cut_to_it(pool: Pool) -> None:
     with pool.client() as client:
         client.infer("ragged", ids=np.zeros((1, 64), np.int64))
-        port = port_of(client, "ragged")
-        column = port.lane.inputs["ids"]
+        lane_client = lane_client_of(client, "ragged")
+        column = lane_client.lane.inputs["ids"]
         for claimed in (65, 2**31 - 1, 2**32 - 1):
 
             def lie(claimed: int = claimed) -> int:
                 column.sizes[:] = claimed
-                return LaneClient.flush(port)
+                return LaneClient.flush(lane_client)
 
-            port.flush = lie  # type: ignore[method-assign]
+            lane_client.flush = lie  # type: ignore[method-assign]
             found = client.infer("ragged", ids=np.full((1, 64), 7))
             assert found["sum"].tolist() == [7 * 64]
     assert_unharmed(pool)
@@ -156,14 +156,14 @@ def scribble(client: bp.Client, model: str, dice: random.Random) -> None:
     }[model]
     for _ in range(50):
         client.submit(model, row)
-    port = port_of(client, model)
-    room = raw_bytes(port)
+    lane_client = lane_client_of(client, model)
+    room = raw_bytes(lane_client)
     size = min(len(room), 1 << dice.choice([9, 12, 16]))
     for _ in range(dice.randrange(200)):
         at = dice.randrange(HEAD_BYTES, size - 8) & ~7
         room[at : at + 8] = dice.choice(NONSENSE)(dice)
     for slot in range(0, 50, 3):
-        port.lane.state[slot] = dice.choice(list(SlotState))
+        lane_client.lane.state[slot] = dice.choice(list(SlotState))
 
 
 def kill(pool: Pool, role: str, number: int = 0) -> None:
@@ -189,7 +189,7 @@ def test_a_client_that_destroys_its_lanes_head_takes_nobody_along(pool: Pool, ro
     with pool.client() as client, pool.client() as good:
         for each in (client, good):
             assert each.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
-        raw_bytes(port_of(client, "affine"))[:HEAD_BYTES] = bytes(HEAD_BYTES)
+        raw_bytes(lane_client_of(client, "affine"))[:HEAD_BYTES] = bytes(HEAD_BYTES)
         kill(pool, role)
         assert good.infer("affine", x=ONES, timeout_s=5)["y"].tolist() == [[3] * 4]
     assert_unharmed(pool)

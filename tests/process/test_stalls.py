@@ -1,4 +1,4 @@
-"""Processes that are alive and do nothing: found by their pulse, killed, replaced; no one else."""
+"""Processes that are alive and do nothing: found by their heartbeats and replaced; no others."""
 
 from __future__ import annotations
 

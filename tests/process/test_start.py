@@ -205,7 +205,7 @@ def test_too_little_memory_is_refused_in_numbers() -> None:
 
 MAKER = """
 import os, signal, sys
-from batchpool.core.layout.segments import board_layout
+from batchpool.core.layout.segments import state_page_layout
 from batchpool.shm import segment
 import posix_ipc
 
@@ -214,7 +214,7 @@ class Unlucky(posix_ipc.SharedMemory):
         os.kill(os.getpid(), signal.SIGKILL)
 
 posix_ipc.SharedMemory = Unlucky
-segment.create(board_layout(), sealed=False)
+segment.create(state_page_layout(), sealed=False)
 """
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.core.layout.segments import board_layout
+from batchpool.core.layout.segments import state_page_layout
 from batchpool.shm import segment
 from tests.process.pool_under_test import Pool, shm_names, started, until
 from tests.process.test_client_life import in_child
@@ -97,7 +97,7 @@ def test_another_users_segments_are_neither_removed_nor_in_the_way() -> None:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
         removed = segment.remove_leftovers()
-        os.close(segment.create(board_layout(), sealed=False))
+        os.close(segment.create(state_page_layout(), sealed=False))
         return removed
 
     assert in_child(as_nobody) == b"[]"

@@ -159,7 +159,10 @@ class BatcherActor(Actor):
     def _start(self) -> None:
         world = self.world
         self.batcher = pool_batcher.Batcher(
-            [], world.profile.max_lanes, lane_closed=world.lane_closed, recorder=world.recorder
+            [],
+            world.profile.max_lanes,
+            lane_closed=world.lane_closed,
+            flight_recorder=world.flight_recorder,
         )
         for entry in self._entries:
             self.add_model(entry)

@@ -48,7 +48,7 @@ class ClientActor(Actor):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, "client", number)
         self.lane: SimLane
-        self.port: LaneClient
+        self.lane_client: LaneClient
         self.left: list[tuple[SimLane, LaneClient]] = []
         self.moves = 0
         self.open: list[Request] = []
@@ -59,17 +59,19 @@ class ClientActor(Actor):
         self.lane, entry = lane, lane.entry
         lane.handed = True
         memory = lane.memory.map(self.process)
-        self.port = LaneClient(Lane(entry.spec, memory, entry.layout, fence=self.process.fence))
+        self.lane_client = LaneClient(
+            Lane(entry.spec, memory, entry.layout, fence=self.process.fence)
+        )
 
     @property
-    def ports(self) -> list[tuple[SimLane, LaneClient]]:
-        return [(self.lane, self.port), *self.left]
+    def lane_clients(self) -> list[tuple[SimLane, LaneClient]]:
+        return [(self.lane, self.lane_client), *self.left]
 
     def follow(self) -> None:
         """The lane has moved: the next one is asked for, if there is one yet."""
         lane = self.world.moving.hand_out(self)
         if lane is not None:
-            self.left.append((self.lane, self.port))
+            self.left.append((self.lane, self.lane_client))
             self.attach(lane)
             self.moves += 1
             self.ring()
@@ -87,22 +89,24 @@ class ClientActor(Actor):
             request = random.choice(self.open)
             self.open.remove(request)  # the caller has gone: nothing may come for it
             assert request.pending is not None
-            self._port_of(request).abandon(request.pending)
+            self._lane_client_of(request).abandon(request.pending)
             self._cancelled(request)
         if self.world.quiet or random.random() < self.world.profile.reaps:
             self.reap()
-        self.wake_at_ns = min(port.next_deadline_ns() for _, port in self.ports)
+        self.wake_at_ns = min(
+            lane_client.next_deadline_ns() for _, lane_client in self.lane_clients
+        )
 
-    def _port_of(self, request: Request) -> LaneClient:
-        return next(port for lane, port in self.ports if lane is request.lane)
+    def _lane_client_of(self, request: Request) -> LaneClient:
+        return next(lane_client for lane, lane_client in self.lane_clients if lane is request.lane)
 
     def submit(self) -> None:
-        world, port = self.world, self.port
-        n = world.random.randint(1, min(world.profile.rows_max, port.map.bound))
+        world, lane_client = self.world, self.lane_client
+        n = world.random.randint(1, min(world.profile.rows_max, lane_client.map.bound))
         request = world.new_request(n)
-        before = port.map.claimed
+        before = lane_client.map.claimed
         try:
-            pending = port.submit(
+            pending = lane_client.submit(
                 rows_of(self.lane.entry.spec, request.numbers),
                 world.now_ns,
                 request.deadline_ns,
@@ -118,67 +122,67 @@ class ClientActor(Actor):
                 raise Fault(f"{self.process} was refused on a lane that it was moved to") from None
             return
         except Overloaded:
-            reopened = before < port.map.reopen_below
-            if not port.map.shut or (before + n <= port.map.bound and reopened):
+            reopened = before < lane_client.map.reopen_below
+            if not lane_client.map.shut or (before + n <= lane_client.map.bound and reopened):
                 raise Fault(f"{self.process} was refused {n} rows with {before} claimed") from None
             return
         request.pending, request.lane = pending, self.lane
-        uses = [port._uses[slot] for slot in pending.slots]
+        uses = [lane_client._uses[slot] for slot in pending.slots]
         number = self.lane.serial
         request.tickets = [(number, s, use) for s, use in zip(pending.slots, uses, strict=True)]
         self.open.append(request)
 
     def push_stale(self) -> None:
         """A ticket of an old use: the batcher must count it and go on."""
-        random, port = self.world.random, self.port
-        queued = len(port._queued)
-        if port._sq.room() - queued <= port.map.bound:
+        random, lane_client = self.world.random, self.lane_client
+        queued = len(lane_client._queued)
+        if lane_client._sq.room() - queued <= lane_client.map.bound:
             return
-        slot = random.randrange(port.map.slots)
-        use = port._uses[slot] + random.choice((-2, -1, 0))
-        owner = port._owner[slot]
-        unseen = use == port._uses[slot] and owner is not None
+        slot = random.randrange(lane_client.map.slots)
+        use = lane_client._uses[slot] + random.choice((-2, -1, 0))
+        owner = lane_client._owner[slot]
+        unseen = use == lane_client._uses[slot] and owner is not None
         if use > 0 and not unseen:
-            port._sq.push_few([slot | use << 32])
+            lane_client._sq.push_few([slot | use << 32])
             self.world.ring_batcher()
 
     def flush(self) -> None:
-        for _, port in self.ports:
-            if port.flush():
+        for _, lane_client in self.lane_clients:
+            if lane_client.flush():
                 self.world.ring_batcher()
 
     def reap(self) -> None:
-        for lane, port in self.ports:
-            self._reap(lane, port)
-        if self.port.has_moved:
+        for lane, lane_client in self.lane_clients:
+            self._reap(lane, lane_client)
+        if self.lane_client.has_moved:
             self.follow()
-        for lane, port in list(self.left):
-            if port.has_moved and not port.map.claimed:
-                self.left.remove((lane, port))
+        for lane, lane_client in list(self.left):
+            if lane_client.has_moved and not lane_client.map.claimed:
+                self.left.remove((lane, lane_client))
                 self.world.moving.left(lane)
 
-    def _reap(self, lane: SimLane, port: LaneClient) -> None:
+    def _reap(self, lane: SimLane, lane_client: LaneClient) -> None:
         now_ns = self.world.now_ns
-        for pending in port.reap(now_ns):
-            self.take(port, pending, pending.tag)
-        for pending in port.expire(now_ns):
+        for pending in lane_client.reap(now_ns):
+            self.take(lane_client, pending, pending.tag)
+        for pending in lane_client.expire(now_ns):
             self._answer(pending.tag)
             if pending.tag.deadline_ns > now_ns:
                 raise Fault(f"{self.process} expires {pending.tag} early, at {now_ns}")
             self._cancelled(pending.tag)
 
-    def take(self, port: LaneClient, pending: PendingRequest, request: Request) -> None:
+    def take(self, lane_client: LaneClient, pending: PendingRequest, request: Request) -> None:
         """Compare one answer with what it must be."""
         self._answer(request)
         copy = self.world.random.random() < 0.8
         try:
-            found = port.result(pending, copy=copy)
+            found = lane_client.result(pending, copy=copy)
         except PoolError as error:
             self.judge(error, request)
             return
         if not copy:
-            port.release(pending)
-        for name, right in expected(port.spec, request.numbers).items():
+            lane_client.release(pending)
+        for name, right in expected(lane_client.spec, request.numbers).items():
             if not np.array_equal(found[name], right):
                 raise Fault(f"{self.process} got {name} = {found[name]} for {request}: not {right}")
         if set(request.numbers) & self.world.trouble.raises:

@@ -24,8 +24,8 @@ def left_over(world: World) -> list[str]:
         if client.lane.entry is not world.serving:
             left.append(f"{client.process} was not sent its new lane")
         left += [f"{client.process}: no answer to {r}" for r in client.open]
-        left += [f"{client.process}: {client.port.map.claimed} slots claimed"] * bool(
-            client.port.map.claimed
+        left += [f"{client.process}: {client.lane_client.map.claimed} slots claimed"] * bool(
+            client.lane_client.map.claimed
         )
         memory = client.lane.memory
         for slot, state in enumerate(memory.column("state")):
@@ -60,7 +60,10 @@ def wrong_counts(world: World) -> list[str]:
     No batch is counted twice and none that was answered is missing, whenever batchers died; rows
     that came in and rows that ended are as many, unless one died in between.
     """
-    tallies, batches = [BatcherMetrics(words) for words in world.tallies], world.recorder.last()
+    tallies, batches = (
+        [BatcherMetrics(words) for words in world.tallies],
+        world.flight_recorder.last(),
+    )
     ended_by = {end: sum(tally.ended(end) for tally in tallies) for end in End}
     admitted = sum(tally.admitted for tally in tallies)
     names = {(batch.process, batch.token) for batch in batches}

@@ -90,12 +90,12 @@ def no_fence_before_finished(patch: Patch) -> None:
     publish = Worker._publish
 
     def hasty(self: Worker, *args: Any) -> None:
-        fence = self._records.fence
-        self._records.fence = lambda: None
+        fence = self._worker_segment.fence
+        self._worker_segment.fence = lambda: None
         try:
             publish(self, *args)
         finally:
-            self._records.fence = fence
+            self._worker_segment.fence = fence
 
     patch.setattr(Worker, "_publish", hasty)
 
@@ -255,8 +255,8 @@ def finished_before_outputs(patch: Patch) -> None:
 
     def hasty(self: Worker) -> None:
         flight = self._flights[0]
-        self._records.outcome[flight.record] = 1
-        self._records.finished[flight.record] = flight.token
+        self._worker_segment.outcome[flight.record] = 1
+        self._worker_segment.finished[flight.record] = flight.token
         finish(self)
 
     patch.setattr(Worker, "_finish_oldest", hasty)
@@ -286,12 +286,12 @@ def record_entry_before_finished(patch: Patch) -> None:
     publish = Worker._publish
 
     def hasty(self: Worker, flight: Any, *args: Any) -> None:
-        real, self._records.finished = self._records.finished, {}  # type: ignore[assignment]
+        real, self._worker_segment.finished = self._worker_segment.finished, {}  # type: ignore[assignment]
         try:
             publish(self, flight, *args)
         finally:
-            self._records.finished = real
-        self._records.finished[flight.record] = flight.token
+            self._worker_segment.finished = real
+        self._worker_segment.finished[flight.record] = flight.token
 
     patch.setattr(Worker, "_publish", hasty)
 

@@ -149,15 +149,15 @@ def record_token_after_publish(patch: Patch) -> None:
     prepare, publish = WorkerProxy.prepare, WorkerProxy.publish
 
     def without_token(self: WorkerProxy, *args: Any) -> Any:
-        real, self.records.token = self.records.token, {}  # type: ignore[assignment]
+        real, self.worker_segment.token = self.worker_segment.token, {}  # type: ignore[assignment]
         try:
             return prepare(self, *args)
         finally:
-            self.records.token = real
+            self.worker_segment.token = real
 
     def then_token(self: WorkerProxy, batch: Any) -> None:
         publish(self, batch)
-        self.records.token[batch.record] = batch.token
+        self.worker_segment.token[batch.record] = batch.token
 
     patch.setattr(WorkerProxy, "prepare", without_token)
     patch.setattr(WorkerProxy, "publish", then_token)
@@ -168,12 +168,12 @@ def record_token_before_rows(patch: Patch) -> None:
 
     def hasty(self: WorkerProxy, *args: Any) -> Any:
         record = next(r for r in range(RECORDS) if r not in self.batches)
-        self.records.token[record] = self._token + 1
-        real, self.records.token = self.records.token, {}  # type: ignore[assignment]
+        self.worker_segment.token[record] = self._token + 1
+        real, self.worker_segment.token = self.worker_segment.token, {}  # type: ignore[assignment]
         try:
             return prepare(self, *args)
         finally:
-            self.records.token = real
+            self.worker_segment.token = real
 
     patch.setattr(WorkerProxy, "prepare", hasty)
 

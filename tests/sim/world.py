@@ -68,7 +68,7 @@ class World:
         self.trouble = Trouble()
         self.trace: deque[str] = deque(maxlen=60)
         self.lost: dict[Ticket, set[int]] = defaultdict(set)
-        self.recorder = FlightRecorder()
+        self.flight_recorder = FlightRecorder()
         self.right_rows = 0  # in answers that clients found right
         self.lanes: dict[int, SimLane] = {}
         self.crew: dict[int, SimRecords] = {}

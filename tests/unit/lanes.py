@@ -33,6 +33,6 @@ def other_side(lane: Lane) -> Lane:
     return Lane(lane.spec, lane.memory, lane.layout)
 
 
-def new_records(max_batch: int, max_lanes: int = 8) -> WorkerSegment:
+def new_worker_segment(max_batch: int, max_lanes: int = 8) -> WorkerSegment:
     layout = worker_layout(max_batch, max_lanes)
     return WorkerSegment(segment_of(layout), layout)

@@ -1,7 +1,8 @@
 """The byte layout of the shared-memory segments, every offset computed by adding.
 
 Purpose: one client's private road to one model (a lane), one worker's batch records, the
-pool's small read-only board, and its pulse; what only counts and tells is in core/metrics/segments.py.
+pool's small read-only state page, and its heartbeats; what only counts and tells is in
+core/metrics/segments.py.
 Little-endian, x86-64 (see shm/ring.py). VERSION changes whenever a word moves; two processes
 agree on a layout's digest before they map it.
 
@@ -124,7 +125,7 @@ WORKER_WORDS: dict[str, str] = {
     "ready": "worker",
 }
 
-# The pool's board: read-only for clients.
+# The pool's state page: read-only for clients.
 BOARD_WORDS: dict[str, str] = {
     "state": "supervisor",
     "stalled": "supervisor",
@@ -292,8 +293,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     return finish("worker", RECORDS, RECORDS, words, adder)
 
 
-def board_layout() -> Layout:
-    """The layout of the pool's board. serving[model]: warm workers; 0 means not ready.
+def state_page_layout() -> Layout:
+    """The layout of the pool's state page. serving[model]: warm workers; 0 means not ready.
 
     stalled: 1 while the batcher makes no progress. edition: raised when a reload changes what
     clients know of the pool.
@@ -304,8 +305,8 @@ def board_layout() -> Layout:
     return finish("board", MODELS_MOST, 1, words, adder)
 
 
-def pulse_layout(posts: int) -> Layout:
-    """The layout of the pulse: when each of the watched processes last made progress.
+def heartbeats_layout(posts: int) -> Layout:
+    """The layout of the heartbeats: when each of the watched processes last made progress.
 
     progress_ns[post]: CLOCK_MONOTONIC, 0 before the first stamp. Post 0 is the batcher's, post
     1 + i that of front end i; a process that takes another's place takes its post.

@@ -1,4 +1,4 @@
-"""The byte layouts of what only counts and tells: the meters and the flight recorder."""
+"""The byte layouts of what only counts and tells: the counters and the flight recorder."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from batchpool.core.layout.segments import MODELS_MOST, Adder, Layout, finish, w
 from batchpool.core.metrics.table import BLOCKS
 
 OF_MODELS = ("batcher", "frontend", "supervisor")  # who counts for each model
-SEATS_MOST = 512  # rows of workers in the meters
+SEATS_MOST = 512  # rows of workers in the counters
 BATCHES_KEPT = 1024  # by the flight recorder
 BATCH_WORDS = 17  # what it tells of a batch: shm/stats/flight_recorder.py
 INCIDENTS_KEPT = 64  # beside them
 INCIDENT_BYTES = 512  # shm/stats/recent_errors.py
 
 
-def meters_layout(frontends: int) -> Layout:
-    """The layout of the pool's meters: blocks of words as core/metrics/table.py places them.
+def counters_layout(frontends: int) -> Layout:
+    """The layout of the pool's counters: blocks of words as core/metrics/table.py places them.
 
     The supervisor says whose they are: the name of a model entry and whether it is served; for the
     row of a seat a text "model\\0worker\\0device" and whether a seat has it now. The last entry of
@@ -44,7 +44,7 @@ def meters_layout(frontends: int) -> Layout:
     return finish("meters", posts, 1, words, adder)
 
 
-def recorder_layout() -> Layout:
+def flight_recorder_layout() -> Layout:
     """The layout of the flight recorder: the last batches and errors, written by the batcher."""
     words, at = words_at({})
     adder = Adder(at)

@@ -1,8 +1,8 @@
 """The one table of all metrics: name, kind, unit, help, labels, buckets, and who writes them.
 
-Counts live in 64-bit words of the pool's meters (core/metrics/segments.py). Each word has one writer,
-which adds to it where it works; whoever wants numbers adds up the words of all writers. Where a
-word stands follows from this table: a writer has a block of words for each model, or one for
+Counts live in 64-bit words of the pool's counters (core/metrics/segments.py). Each word has one
+writer, which adds to it where it works; whoever wants numbers adds up the words of all writers.
+Where a word stands follows from this table: a writer has a block of words for each model, or one for
 itself, with its metrics in the table's order.
 
     writer      its blocks                          what it counts

@@ -1,6 +1,6 @@
 """Lookout: where one front end's snapshots come from, a look at everything once a second.
 
-The supervisor is asked on the loop. Meters, flight recorder and GPUs are read in the thread for
+The supervisor is asked on the loop. Counters, flight recorder and GPUs are read in the thread for
 long work, as /metrics does: together they take some milliseconds.
 """
 
@@ -29,15 +29,15 @@ class Sampler:
     def __init__(
         self,
         session: Session,
-        meters: Counters,
-        recorder: FlightRecorder,
+        counters: Counters,
+        flight_recorder: FlightRecorder,
         gpus: Gpus,
         aside: BackgroundThread,
         version: str,
     ) -> None:
         self._session = session
-        self._meters = meters
-        self._recorder = recorder
+        self._counters = counters
+        self._flight_recorder = flight_recorder
         self._gpus = gpus
         self._aside = aside
         self._version = version
@@ -65,19 +65,19 @@ class Sampler:
         return await self._aside.begin(self._look, self._account, why)
 
     def _look(self, status: dict[str, Any] | None, why: str) -> dict[str, Any]:
-        meters, recorder = self._meters, self._recorder
+        counters, flight_recorder = self._counters, self._flight_recorder
         sight = SnapshotInputs(
-            span=self._window.add(time.monotonic(), meters.totals()),
+            span=self._window.add(time.monotonic(), counters.totals()),
             facts=tuple(self._session.models.values()),
-            state=PoolState(self._session.board.state.get()).name.lower(),
+            state=PoolState(self._session.state_page.state.get()).name.lower(),
             status=status,
             why=why,
             now_s=time.time(),
             now_ns=time.monotonic_ns(),
-            batches=recorder.last(_BATCHES),
-            incidents=recorder.incidents.last(),
-            worker_names=meters.worker_slot_names(),
-            model_names=meters.model_names(),
+            batches=flight_recorder.last(_BATCHES),
+            recent_errors=flight_recorder.recent_errors.last(),
+            worker_names=counters.worker_slot_names(),
+            model_names=counters.model_names(),
             gpus={gpu.index: gpu.values for gpu in self._gpus.look()},
             version=self._version,
         )

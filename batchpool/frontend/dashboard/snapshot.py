@@ -59,7 +59,7 @@ class SnapshotInputs:
     batches: Sequence[BatchEntry]
     worker_names: Sequence[str]
     model_names: Sequence[str]
-    incidents: Sequence[RecentError]
+    recent_errors: Sequence[RecentError]
     gpus: Mapping[str, Mapping[str, float]]
     version: str
 
@@ -253,17 +253,17 @@ def _named(names: Sequence[str], number: int) -> str:
 def error_views(sight: SnapshotInputs) -> list[Json]:
     """The last errors; the same one again and again is one, with how often and its last time."""
     found: dict[tuple[str, str, str], Json] = {}
-    for incident in reversed(sight.incidents):
-        error = error_for(incident.status, incident.text)
-        model = _named(sight.model_names, incident.model)
+    for recent_error in reversed(sight.recent_errors):
+        error = error_for(recent_error.status, recent_error.text)
+        model = _named(sight.model_names, recent_error.model)
         key = model, error.code, error.message
         if key in found:
             found[key]["times"] += 1
         else:
             found[key] = {
-                "time_s": sight.now_s - (sight.now_ns - incident.at_ns) / 1e9,
+                "time_s": sight.now_s - (sight.now_ns - recent_error.at_ns) / 1e9,
                 "model": model,
-                "worker": _named(sight.worker_names, incident.worker_slot),
+                "worker": _named(sight.worker_names, recent_error.worker_slot),
                 "code": error.code,
                 "text": error.message,
                 "times": 1,

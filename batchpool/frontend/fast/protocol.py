@@ -348,8 +348,8 @@ class FastProtocol(Connection):
 
     def _answer_in_frame(self, cycle: FastRequest, frame: Frame, pending: PendingRequest) -> None:
         """Answer 200 with a frame that was made before, and the tensors as they lie in the lane."""
-        port = cycle.endpoint.port
-        tensors: list[Any] = port.views(pending)
+        lane_client = cycle.endpoint.lane_client
+        tensors: list[Any] = lane_client.views(pending)
         head = self.road.head(_OK, self.server_state.default_headers)
         end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
         name, is_told, headers = b"", False, cycle.arrival.headers
@@ -361,7 +361,7 @@ class FastProtocol(Connection):
         try:
             self.transport.write(b"".join([head, frame.fields.lines, end, frame.head, *tensors]))
         finally:
-            port.release(pending)
+            lane_client.release(pending)
         if is_told:
             self._tell(cycle, RequestOutcome(_OK, "ok", "", frame.size), name, monotonic_ns())
         self._end(cycle)

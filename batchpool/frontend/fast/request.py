@@ -45,7 +45,7 @@ class FastRequest:
     """One request on the fast road.
 
     To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
-    `disconnected`, `keep_alive`, `message_event` and `response_complete`. To the reactor it is
+    `disconnected`, `keep_alive`, `message_event` and `response_complete`. To the client loop it is
     who takes the finished rows. answered: before its body was complete, so that the rest of it
     is dropped; untold: what the access log hears of it in the end: outcome, name, time in ns.
     """

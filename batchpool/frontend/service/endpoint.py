@@ -2,7 +2,7 @@
 
     admit    headers complete: may it come in? Nothing is claimed yet
     parse    body complete: one checked request
-    submit   claims the slots and queues the rows; the taker hears of their end
+    submit   claims the slots and queues the rows; the listener hears of their end
     leave    the caller has gone while it waited
     fetch    the outputs, or the error of a row
     encode   the answer
@@ -82,22 +82,22 @@ class RequestHead:
 class Endpoint:
     """One model's door in one front end. max_body_bytes: before and after decompression.
 
-    after: of a door whose port has moved, the one that its model has now; raises if there is none.
+    after: finds the model's present door where the lane client has moved; raises if there is none.
     """
 
     def __init__(
         self,
         facts: ModelFacts,
-        port: LaneClient,
-        reactor: ClientLoop,
+        lane_client: LaneClient,
+        client_loop: ClientLoop,
         max_body_bytes: int,
         meter: EndpointMetrics,
         after: Callable[[Endpoint], Endpoint],
     ) -> None:
         self.meter = meter
-        self.port = port
+        self.lane_client = lane_client
         self._after = after
-        self._reactor = reactor
+        self._client_loop = client_loop
         self._codec = Codec(facts.spec, VERSION)
         self.learn(facts, max_body_bytes)
         self._takes_bytes = any(tensor.is_bytes for tensor in facts.spec.inputs)
@@ -109,7 +109,7 @@ class Endpoint:
         self.facts = facts
         self.max_body_bytes = max_body_bytes
         self._limit_ns = int(facts.request_timeout_s * 1e9)
-        self.port.map.set_watermark(facts.watermark)
+        self.lane_client.map.set_watermark(facts.watermark)
 
     def admit(self, arrival: RequestHead) -> Endpoint:
         """Raise why this request cannot come in, before its body is read; else the door at which
@@ -139,16 +139,16 @@ class Endpoint:
 
     def admit_again(self, arrival: RequestHead) -> None:
         """The same for headers that were admitted before: only the lane may say no, or Moved."""
-        if self._reactor.over:
-            raise self._reactor.session.stopped()
-        self.port.check(1, arrival.at_ns, flow=arrival.flow, priority=arrival.priority)
+        if self._client_loop.over:
+            raise self._client_loop.session.stopped()
+        self.lane_client.check(1, arrival.at_ns, flow=arrival.flow, priority=arrival.priority)
 
     def check_open(self) -> None:
         """Raise why no request can come in at all now, if so; overload is no such reason."""
-        if self._reactor.over:
-            raise self._reactor.session.stopped()
+        if self._client_loop.over:
+            raise self._client_loop.session.stopped()
         try:
-            self.port.check_gate(time.monotonic_ns())
+            self.lane_client.check_gate(time.monotonic_ns())
         except Moved:
             self.successor().check_open()
 
@@ -171,7 +171,7 @@ class Endpoint:
         return self._codec.parse(arrival.headers, plain)
 
     def submit(
-        self, arrival: RequestHead, request: InferRequest, taker: CompletionListener
+        self, arrival: RequestHead, request: InferRequest, listener: CompletionListener
     ) -> PendingRequest:
         """Claim slots, write the rows and queue them; the request gives its rows away.
 
@@ -180,7 +180,7 @@ class Endpoint:
         request is as it was, but it must be parsed anew by the successor.
         """
         rows = request.rows
-        pending = self._submit(arrival, request, rows, taker, time.monotonic_ns())
+        pending = self._submit(arrival, request, rows, listener, time.monotonic_ns())
         # The rows stand in their slots: a waiting request need not keep its body too.
         rows.tensors.clear()
         return pending
@@ -190,17 +190,17 @@ class Endpoint:
         return self._codec.again(request, size)
 
     def submit_again(
-        self, arrival: RequestHead, request: InferRequest, rows: Rows, taker: CompletionListener
+        self, arrival: RequestHead, request: InferRequest, rows: Rows, listener: CompletionListener
     ) -> PendingRequest:
         """`submit` of other rows than the request's, in the moment of its `admit_again`."""
-        return self._submit(arrival, request, rows, taker, arrival.at_ns, checked=True)
+        return self._submit(arrival, request, rows, listener, arrival.at_ns, checked=True)
 
     def _submit(
         self,
         arrival: RequestHead,
         request: InferRequest,
         rows: Rows,
-        taker: CompletionListener,
+        listener: CompletionListener,
         now_ns: int,
         *,
         checked: bool = False,
@@ -210,23 +210,23 @@ class Endpoint:
             deadline_ns = min(deadline_ns, arrival.at_ns + request.timeout_ns)
             if deadline_ns <= now_ns:
                 raise DeadlineExceeded("the request's time was up before it was complete")
-        return self._reactor.submit(
-            self.port,
+        return self._client_loop.submit(
+            self.lane_client,
             rows,
             now_ns,
             deadline_ns,
-            taker,
+            listener,
             priority=request.priority,
             flow=arrival.flow,
             checked=checked and request.priority == arrival.priority,
         )
 
     def abandon(self, pending: PendingRequest) -> None:
-        """The caller has gone: take back what has not been dispatched. Its taker hears no more."""
-        self._reactor.abandon(self.port, pending)
+        """The caller has gone: take back what was not dispatched. Its listener hears no more."""
+        self._client_loop.abandon(self.lane_client, pending)
 
     def leave(self, pending: PendingRequest, reply: Reply) -> None:
-        """The same for a taker that is waited for; no answer is needed."""
+        """The same for a listener that is waited for; no answer is needed."""
         if not reply.done():
             reply.set_exception(Cancelled("the caller closed the connection"))
             self.abandon(pending)
@@ -235,9 +235,9 @@ class Endpoint:
         """Nobody will fetch the outputs, however far the request has come."""
         if not reply.done() or reply.cancelled():
             reply.cancel()
-            self._reactor.abandon(self.port, pending)
+            self._client_loop.abandon(self.lane_client, pending)
         elif reply.exception() is None:
-            self.port.release(pending)
+            self.lane_client.release(pending)
 
     def encodes_long(self, arrival: RequestHead, request: InferRequest, n: int) -> bool:
         """Whether writing the answer of n rows may take so long that others should not wait."""
@@ -260,18 +260,18 @@ class Endpoint:
 
     def fetch(self, request: InferRequest, pending: PendingRequest) -> dict[str, Array]:
         """Copies of the outputs asked for; frees the slots. Raises the error of a row."""
-        return self.port.result(pending, [choice.name for choice in request.outputs])
+        return self.lane_client.result(pending, [choice.name for choice in request.outputs])
 
     def fetch_and_encode(
         self, arrival: RequestHead, request: InferRequest, pending: PendingRequest
     ) -> HttpResponse:
         """Both at once, without the copy between: the answer is made of views of the lane."""
         names = [choice.name for choice in request.outputs]
-        outputs = self.port.result(pending, names, copy=False)
+        outputs = self.lane_client.result(pending, names, copy=False)
         try:
             return self.encode(arrival, request, outputs)
         finally:
-            self.port.release(pending)
+            self.lane_client.release(pending)
 
     def encode(
         self, arrival: RequestHead, request: InferRequest, outputs: Mapping[str, Array]

@@ -38,31 +38,37 @@ _BODIES = 8  # of the largest size may arrive at the same time where nothing els
 class PoolView:
     """The doors of one attached session. stopping: set when this front end takes its leave.
 
-    meters: the pool's, in which this front end's rows are those of `number`. recorder: its flight
+    counters: the pool's, in which this front end's rows are those of `number`. recorder: its flight
     recorder. no_model: counts requests for models that there are not.
     """
 
     def __init__(
-        self, reactor: ClientLoop, meters: Counters, recorder: FlightRecorder, number: int = 0
+        self,
+        client_loop: ClientLoop,
+        counters: Counters,
+        flight_recorder: FlightRecorder,
+        number: int = 0,
     ) -> None:
-        session = reactor.session
+        session = client_loop.session
         self.max_body_bytes: int = session.server["max_body_mib"] * _MIB
         self.bodies = BodyBudget(_most_bodies_bytes(session.server))
         self.stopping = False
         self.aside = BackgroundThread()
         self.access = AccessLog(session.server)
-        self.meters = meters
-        self.recorder = recorder
+        self.counters = counters
+        self.flight_recorder = flight_recorder
         gpus, version = Gpus(), package_version()
-        self.scrape = Scrape(meters, gpus, version)
+        self.scrape = Scrape(counters, gpus, version)
         self.has_page: bool = session.server["page"]
-        self.broadcast = Broadcaster(Sampler(session, meters, recorder, gpus, self.aside, version))
+        self.broadcast = Broadcaster(
+            Sampler(session, counters, flight_recorder, gpus, self.aside, version)
+        )
         self.no_model = self._meter(number, NO_MODEL)
         self.endpoints: dict[str, Endpoint] = {}
         self.paths: dict[bytes, Endpoint] = {}  # by an infer request's path as it is sent
         self._number = number
         self.session = session
-        self._reactor = reactor
+        self._client_loop = client_loop
         self._server = json_answer(objects.server_metadata(package_version()))
         self._set_endpoints()
         self._describe()
@@ -74,7 +80,7 @@ class PoolView:
 
     def learn(self) -> None:
         """The session has learnt other facts: go by them from now on."""
-        session = self._reactor.session
+        session = self._client_loop.session
         self.max_body_bytes = session.server["max_body_mib"] * _MIB
         self.bodies.most_bytes = _most_bodies_bytes(session.server)
         self.access.learn(session.server)
@@ -84,14 +90,16 @@ class PoolView:
         self._describe()
 
     def _set_endpoints(self) -> None:
-        """A door to each model's port. Where that is another port now, so is the door; what is at
+        """A door to each model's lane client. Where that is another now, so is the door; what is at
         the one before is finished there."""
         before, self.endpoints = self.endpoints, {}
-        for name, facts in self._reactor.session.models.items():
-            port = self._reactor.session.ports.get(name)
+        for name, facts in self._client_loop.session.models.items():
+            lane_client = self._client_loop.session.lane_set.get(name)
             endpoint = before.get(name)
-            if port is not None and (endpoint is None or endpoint.port is not port):
-                self.endpoints[name] = self._new_endpoint(facts, port)
+            if lane_client is not None and (
+                endpoint is None or endpoint.lane_client is not lane_client
+            ):
+                self.endpoints[name] = self._new_endpoint(facts, lane_client)
             elif endpoint is not None:
                 self.endpoints[name] = endpoint
         for name, endpoint in before.items():
@@ -101,15 +109,17 @@ class PoolView:
             for path in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{VERSION}"):
                 self.paths[f"{path}/infer".encode()] = endpoint
 
-    def _new_endpoint(self, facts: ModelFacts, port: LaneClient) -> Endpoint:
+    def _new_endpoint(self, facts: ModelFacts, lane_client: LaneClient) -> Endpoint:
         meter = self._meter(self._number, facts.index)
-        return Endpoint(facts, port, self._reactor, self.max_body_bytes, meter, self.endpoint_after)
+        return Endpoint(
+            facts, lane_client, self._client_loop, self.max_body_bytes, meter, self.endpoint_after
+        )
 
     def endpoint_after(self, endpoint: Endpoint) -> Endpoint:
-        """The door of the same model, whose port has moved. NotFound if it is no more."""
+        """The door of the same model, whose lane client has moved. NotFound if it is no more."""
         name = endpoint.facts.spec.name
         if self.endpoints.get(name) is endpoint:
-            self._reactor.listen()  # other lanes are sent before the gates of these say so
+            self._client_loop.listen()  # other lanes are sent before the gates of these say so
         after = self.endpoint(name)
         if after is endpoint:
             raise NotReady(f"model {name!r} is being replaced; send it again")
@@ -133,7 +143,7 @@ class PoolView:
         }
 
     def _meter(self, number: int, entry: int) -> EndpointMetrics:
-        return EndpointMetrics(self.meters.cells, self.meters.place("frontend", number, entry))
+        return EndpointMetrics(self.counters.cells, self.counters.place("frontend", number, entry))
 
     def meter(self, model: str) -> EndpointMetrics:
         """Where requests for this name are counted."""
@@ -197,15 +207,15 @@ class PoolView:
     # -- readiness ----------------------------------------------------------------------
 
     def _check_leaving(self) -> None:
-        if self._reactor.over:
-            raise self._reactor.session.stopped()
-        state = self._reactor.session.board.state.get()
+        if self._client_loop.over:
+            raise self._client_loop.session.stopped()
+        state = self._client_loop.session.state_page.state.get()
         if self.stopping or state in (PoolState.DRAINING, PoolState.STOPPED):
             raise Draining("the server takes no new requests")
 
     def _check_ready(self) -> None:
         self._check_leaving()
-        if self._reactor.session.board.state.get() != PoolState.READY:
+        if self._client_loop.session.state_page.state.get() != PoolState.READY:
             raise NotReady("the server is starting")
         if not self.endpoints:
             raise NotReady("the server has no models")
@@ -214,7 +224,7 @@ class PoolView:
             endpoint.check_open()
 
     def _check_batcher(self) -> None:
-        if self._reactor.session.board.stalled.get():
+        if self._client_loop.session.state_page.stalled.get():
             raise NotReady("the server's batcher makes no progress")
 
 

@@ -32,8 +32,8 @@ _openmetrics_text: Callable[[CollectorRegistry], bytes] = openmetrics.generate_l
 class Scrape:
     """Answers of /metrics. version: of batchpool."""
 
-    def __init__(self, meters: Counters, gpus: Gpus, version: str) -> None:
-        self._meters = meters
+    def __init__(self, counters: Counters, gpus: Gpus, version: str) -> None:
+        self._counters = counters
         self._gpus = gpus
         self._build = (version, platform.python_version(), CODE)
 
@@ -50,7 +50,7 @@ class Scrape:
         return found(fields, body)
 
     def _families(self) -> Iterator[Metric]:
-        yield from families(self._meters.totals())
+        yield from families(self._counters.totals())
         yield _numbers(metric_of("build_info"), [(self._build, 1)])
         devices = self._gpus.look()
         for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_utilization_ratio"):

@@ -1,4 +1,4 @@
-"""The meters: the words in which every process of the pool counts, and their sum.
+"""The counters: the words in which every process of the pool counts, and their sum.
 
 Each word has one writer, which stores into it by index; see core/metrics/table.py for what it counts
 and core/metrics/segments.py for whose row is whose. A reader takes no lock and stops nobody: it adds up
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from batchpool.core.layout.segments import MODELS_MOST
-from batchpool.core.metrics.segments import OF_MODELS, meters_layout
+from batchpool.core.metrics.segments import OF_MODELS, counters_layout
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.spec import Array
@@ -32,11 +32,11 @@ def frontend_row(i: int) -> int:
 
 
 class Counters:
-    """The meters of a pool with so many front ends."""
+    """The counters of a pool with so many front ends."""
 
     def __init__(self, fd: int, frontends: int, *, writable: bool = True) -> None:
         self.frontends = frontends
-        self._layout = layout = meters_layout(frontends)
+        self._layout = layout = counters_layout(frontends)
         self._segment: Segment = map_checked(fd, layout, writable=writable)
         self.cells = self._segment.cells()
         self.alive = self._column("model.alive")

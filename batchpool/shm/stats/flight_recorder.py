@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, recorder_layout
+from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, flight_recorder_layout
 from batchpool.core.tensors.spec import Array
 from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.recent_errors import RecentErrors
@@ -26,7 +26,7 @@ _ROW = struct.Struct(f"<{BATCH_WORDS}Q")
 class BatchEntry:
     """One batch, as its row tells it, without the serial number at its end.
 
-    model: the entry of its model. seat: the row of its worker in the meters. process, token: name
+    model: the entry of its model. seat: the row of its worker in the counters. process, token: name
     one batch of one worker process. size: rows with padding. reason: why it left (Reason).
     attempt: failed batches that its rows were in before. outcome: Outcome, or LOST. queued_ns:
     how long its oldest row had waited. Times are CLOCK_MONOTONIC in ns, 0 where nobody knows:
@@ -55,7 +55,7 @@ class FlightRecorder:
     """The recorder of a pool, or one of this process's own. incidents: the errors beside it."""
 
     def __init__(self, fd: int = -1, *, writable: bool = True) -> None:
-        layout = recorder_layout()
+        layout = flight_recorder_layout()
         self._at = layout.columns["batches"].offset
         self._memory: memoryview
         if fd < 0:
@@ -64,7 +64,7 @@ class FlightRecorder:
             self._memory = memoryview(map_checked(fd, layout, writable=writable).map)
         words = np.frombuffer(self._memory, np.uint64, BATCHES_KEPT * BATCH_WORDS, self._at)
         self._rows = words.reshape(BATCHES_KEPT, BATCH_WORDS)
-        self.incidents = RecentErrors(self._memory, layout.columns["incidents"].offset)
+        self.recent_errors = RecentErrors(self._memory, layout.columns["incidents"].offset)
         # Also past a row that was never finished: the ring shows a hole there, for one round.
         self._serial = int(self._rows[:, 0].max())
 

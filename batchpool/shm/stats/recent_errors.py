@@ -21,7 +21,7 @@ assert _ROW.size == INCIDENT_BYTES
 
 @dataclass(frozen=True)
 class RecentError:
-    """One error. model: the entry of its model. seat: the row of its worker in the meters.
+    """One error. model: the entry of its model. seat: the row of its worker in the counters.
     status: core/errors.py's Status. at_ns: CLOCK_MONOTONIC."""
 
     serial: int

@@ -1,6 +1,6 @@
 """Who is alive but does nothing: found by the clock, and killed; the end is noticed elsewhere.
 
-    batcher, front end   no stamp on the pulse for stall_timeout_s: stopped, in an endless loop or
+    batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop or
                          deadlocked. Before its first stamp: load_timeout_s, at least a minute
     worker               load_timeout_s to load, then batch_timeout_s for a batch
 
@@ -28,20 +28,20 @@ _LEAST_START_S = 60.0  # load_timeout_s is a model's, and may be shorter than a 
 
 
 class Watchdog:
-    """Judges the supervisor's children, and says on the board when the batcher stalls."""
+    """Judges the supervisor's children, and says on the state page when the batcher stalls."""
 
     def __init__(
         self,
         server: ServerConfig,
         models: Sequence[ModelConfig],
-        board: PoolStatePage,
-        pulse: Heartbeats,
+        state_page: PoolStatePage,
+        heartbeats: Heartbeats,
         now_ns: int,
         is_traced: Callable[[int], bool] = is_traced,
         waited_ns: Callable[[int], int] = waited_ns,
     ) -> None:
-        self._board = board
-        self._pulse = pulse
+        self._state_page = state_page
+        self._heartbeats = heartbeats
         self._is_traced = is_traced
         self._waited_ns = waited_ns
         self.judge_by([server], models, now_ns)
@@ -67,7 +67,7 @@ class Watchdog:
         *,
         was_ready: bool,
     ) -> None:
-        """Judge everybody; due every look_ns. watched: who is there, by the pulse's posts."""
+        """Judge everybody; due every look_ns. watched: who is there, by the heartbeats's posts."""
         self._attention.look(now_ns)
         for worker_slot in worker_slots:
             if worker_slot.child is not None and not worker_slot.child.terminating:
@@ -81,12 +81,14 @@ class Watchdog:
         none, and front ends that once did. Nobody whom a debugger holds."""
         found = []
         for post, child in enumerate(watched):
-            if self._pulse.last_ns(post, since_ns) is not None:
+            if self._heartbeats.last_ns(post, since_ns) is not None:
                 continue
             if child is None:
                 name = "batcher" if post == BATCHER else ""
             else:
-                begun = post == BATCHER or self._pulse.last_ns(post, child.started_ns) is not None
+                begun = (
+                    post == BATCHER or self._heartbeats.last_ns(post, child.started_ns) is not None
+                )
                 free = begun and not self._is_traced(child.pid)
                 name = f"{child.slot.name} (pid {child.pid})" if free else ""
             if name:
@@ -107,7 +109,7 @@ class Watchdog:
             _condemn(worker, "is stuck in a batch", "was stuck in a batch", limit)
 
     def _judge_progress(self, post: int, child: Child, now_ns: int, was_ready: bool) -> None:
-        last_ns = self._pulse.last_ns(post, child.started_ns)
+        last_ns = self._heartbeats.last_ns(post, child.started_ns)
         if last_ns is None:
             if self._is_over(child, child.started_ns, self._start_s, now_ns):
                 limit = f"within {self._start_s:g} s"
@@ -116,7 +118,7 @@ class Watchdog:
         limit_ns = _ns(self._stall_s)
         quiet_ns = self._attention.watched_ns(last_ns, limit_ns)
         if post == BATCHER:
-            self._board.stalled.set(int(2 * quiet_ns > limit_ns))
+            self._state_page.stalled.set(int(2 * quiet_ns > limit_ns))
         if 4 * quiet_ns > limit_ns:
             child.exemption.starve(last_ns, self._waited_ns(child.pid), now_ns)
         if was_ready and self._is_over(child, last_ns, self._stall_s, now_ns):

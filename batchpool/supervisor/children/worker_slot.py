@@ -32,10 +32,10 @@ class WorkerSlot:
     turn: int = 0
     child: Child | None = None
     number: int = 0
-    row: int = -1  # in the meters
+    row: int = -1  # in the counters
     fd: int = -1
     bell: Doorbell | None = None
-    records: WorkerSegment | None = None
+    worker_segment: WorkerSegment | None = None
     ready: bool = False
     start_at_ns: int | None = None
     waiting_since_ns: int | None = None  # since when a batch is seen that it does not begin
@@ -43,7 +43,7 @@ class WorkerSlot:
 
     @property
     def label(self) -> tuple[str, int, str]:
-        """(model, worker, device): whose counts these are, in the meters."""
+        """(model, worker, device): whose counts these are, in the counters."""
         gpu = self.plan.cuda_visible
         return (
             self.model.spec.name,
@@ -67,11 +67,11 @@ class WorkerSlot:
 
     def was_useful(self) -> bool:
         """Whether it finished a good batch, or had suspects aboard, whose fault its end may be."""
-        records = self.records
-        assert records is not None
-        aboard = records.token != records.freed
-        apart = bool((aboard & (records.reason == int(DispatchReason.APART))).any())
-        return apart or records.good.get() > 0
+        worker_segment = self.worker_segment
+        assert worker_segment is not None
+        aboard = worker_segment.token != worker_segment.freed
+        apart = bool((aboard & (worker_segment.reason == int(DispatchReason.APART))).any())
+        return apart or worker_segment.good.get() > 0
 
     def over_batch_ns(self, now_ns: int) -> int:
         """How long the worker has had its oldest batch; 0 when it has none.
@@ -79,12 +79,12 @@ class WorkerSlot:
         It says itself when a batch became the oldest in flight. One that was stopped while idle
         says nothing: a batch it does not begin counts from when that was first seen here.
         """
-        assert self.records is not None
-        if self.records.running.get():
+        assert self.worker_segment is not None
+        if self.worker_segment.running.get():
             self.waiting_since_ns = None
-            return now_ns - self.records.progress_ns.get()
-        began = self.records.launched.get()
-        if self.records.sq_consumer().pending() == 0:
+            return now_ns - self.worker_segment.progress_ns.get()
+        began = self.worker_segment.launched.get()
+        if self.worker_segment.sq_consumer().pending() == 0:
             self.waiting_since_ns = None
         elif self.waiting_since_ns is None or began != self.waiting_after:
             self.waiting_since_ns, self.waiting_after = now_ns, began

@@ -53,7 +53,7 @@ class ProcessFleet:
         self.workers = WorkerFleet(resources, watch, clock_ns, self.tell_batcher, self.flags)
         configs = [model.config for model in self._plan.models]
         self._watchdog = Watchdog(
-            self._plan.server, configs, resources.board, resources.pulse, clock_ns()
+            self._plan.server, configs, resources.state_page, resources.heartbeats, clock_ns()
         )
         self._other: Plan | None = None  # in a reload, until its commit: the plan that may come
         self.entries = dict(self._plan.entries)  # those that come and those that leave too
@@ -110,8 +110,8 @@ class ProcessFleet:
             "posts": self._plan.posts,
             "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
         }
-        fds = [resources.batcher_bell.fd, resources.pulse_fd]
-        child.tell(start, [*fds, resources.meters_fd, resources.recorder_fd])
+        fds = [resources.batcher_bell.fd, resources.heartbeats_fd]
+        child.tell(start, [*fds, resources.counters_fd, resources.flight_recorder_fd])
         for entry in resources.lanes:
             self._tell_lane(child, entry)
         self.workers.introduce_all(child.tell)
@@ -152,9 +152,9 @@ class ProcessFleet:
         resources = self._resources
         own = {
             "--listen-fd": resources.listeners[i].fileno(),
-            "--pulse-fd": resources.pulse_fd,
-            "--meters-fd": resources.meters_fd,
-            "--recorder-fd": resources.recorder_read_fd,
+            "--heartbeats-fd": resources.heartbeats_fd,
+            "--counters-fd": resources.counters_fd,
+            "--flight-recorder-fd": resources.flight_recorder_read_fd,
             "--posts": self._plan.posts,
             "--post": frontend_post(i),
         }
@@ -219,7 +219,7 @@ class ProcessFleet:
         if frontend.state != "serving":
             return
         owner = self.owner_of(frontend)
-        plan, board = self._plan, self._resources.board
+        plan, state_page = self._plan, self._resources.state_page
         lanes = [
             lane
             for lane in self._resources.lanes.of_owner(owner)
@@ -228,7 +228,7 @@ class ProcessFleet:
         for lane in lanes:
             lane.handed = True
         forms = [lane_form(lane) for lane in lanes]
-        facts = {"op": "facts", **facts_of(plan, board.edition.get()), "lanes": forms}
+        facts = {"op": "facts", **facts_of(plan, state_page.edition.get()), "lanes": forms}
         frontend.tell(facts, [lane.fd for lane in lanes])
 
     def owner_of(self, frontend: Child) -> str:
@@ -356,7 +356,7 @@ class ProcessFleet:
             self._frontend_at_ns[i] = now_ns + int(self.frontend_slots[i].start_failed_s(exc) * 1e9)
 
     def watched(self) -> list[Child | None]:
-        """Who stamps the pulse, by its posts."""
+        """Who stamps the heartbeats, by its posts."""
         return [self.batcher, *self.frontends]
 
     def standing(self, since_ns: int) -> list[str]:

@@ -119,7 +119,9 @@ class WorkerFleet:
         try:
             with named(f"cannot start {worker_slot.process_slot.name}"):
                 worker_slot.bell = Doorbell()
-                worker_slot.records = WorkerSegment(map_checked(worker_slot.fd, layout), layout)
+                worker_slot.worker_segment = WorkerSegment(
+                    map_checked(worker_slot.fd, layout), layout
+                )
             child = start_child(
                 "worker",
                 ["batchpool.worker"],
@@ -132,7 +134,7 @@ class WorkerFleet:
             os.close(worker_slot.fd)
             if worker_slot.bell is not None:
                 worker_slot.bell.close()
-            worker_slot.bell = worker_slot.records = None
+            worker_slot.bell = worker_slot.worker_segment = None
             raise
         worker_slot.child = child
         start = {
@@ -149,7 +151,7 @@ class WorkerFleet:
         }
         child.tell(
             start,
-            [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.meters_fd],
+            [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.counters_fd],
         )
         for entry in resources.lanes:
             if entry.model == worker_slot.entry:
@@ -250,9 +252,9 @@ class WorkerFleet:
         self.count_serving()
 
     def count_serving(self) -> None:
-        board = self._resources.board
+        state_page = self._resources.state_page
         for entry in range(MODELS_MOST):
-            board.serving[entry] = sum(s.serves for s in self.worker_slots if s.entry == entry)
+            state_page.serving[entry] = sum(s.serves for s in self.worker_slots if s.entry == entry)
 
     # -- what they say and how they end -------------------------------------------------
 
@@ -291,7 +293,7 @@ class WorkerFleet:
     def gone(self, child: Child, *, was_ready: bool, stopping: bool) -> None:
         """A worker has ended and was reaped. StartError before the pool was ready once."""
         worker_slot = self.of_child(child)
-        assert worker_slot.records is not None
+        assert worker_slot.worker_segment is not None
         assert worker_slot.bell is not None
         useful = worker_slot.was_useful()
         worker_slot.child = None
@@ -302,7 +304,7 @@ class WorkerFleet:
             worker_slot.number, worker_slot.plan.index, child.pid,
             worker_slot.entry, worker_slot.model.config.max_batch, worker_slot.row, worker_slot.fd, worker_slot.bell,
         )  # fmt: skip
-        worker_slot.records = None
+        worker_slot.worker_segment = None
         worker_slot.bell = None
         self._tell_batcher({"op": "worker_lost", "worker": worker_slot.number, "cause": why}, [])
         if not was_ready and not stopping:

@@ -21,13 +21,13 @@ from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.layout.segments import (
     MODELS_MOST,
     Layout,
-    board_layout,
+    heartbeats_layout,
     lane_layout,
-    pulse_layout,
+    state_page_layout,
     worker_layout,
 )
 from batchpool.core.layout.slots import bound_of
-from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.memory_limits import size_text
 from batchpool.supervisor.plan.devices import thread_settings, threads_per_worker
@@ -110,15 +110,15 @@ class Plan:
 
     @property
     def posts(self) -> int:
-        """The processes that stamp the pulse: the batcher and the front ends."""
+        """The processes that stamp the heartbeats: the batcher and the front ends."""
         return 1 + self.frontends
 
     @property
     def reserved_bytes(self) -> int:
         """Shared memory that is reserved at start."""
         small = (
-            *(board_layout(), pulse_layout(self.posts)),
-            *(meters_layout(self.frontends), recorder_layout()),
+            *(state_page_layout(), heartbeats_layout(self.posts)),
+            *(counters_layout(self.frontends), flight_recorder_layout()),
         )
         return sum(layout.total_bytes for layout in small) + sum(
             model.reserved_bytes for model in self.models

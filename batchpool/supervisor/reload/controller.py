@@ -186,7 +186,7 @@ class ReloadController:
         path = socket_path(found.config.server, os.environ, os.getuid())
         config = self._resources.activated.configured(found.config, path)
         plan, resources = found.plan(config, config.server.socket), self._resources
-        names = resources.meters.model_names()
+        names = resources.counters.model_names()
         return revised(
             resources.plan, plan, names, resources.max_lanes, self._process_fleet.entries
         )

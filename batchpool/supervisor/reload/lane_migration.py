@@ -1,7 +1,8 @@
 """The order of a move: a model gets other lanes under its clients. Pure decisions.
 
 A reload that changes a model's tensors or slots, adds a model or removes one changes entries. An
-entry is a model's place in all tables (board, meters, batcher); what one is about never changes.
+entry is a model's place in all tables (state page, counters, batcher);
+what one is about never changes.
 
     entry    COMING    its workers load; its lanes are mapped and open, and no client knows them
              SERVING   the plan that counts has it: clients are handed its lanes

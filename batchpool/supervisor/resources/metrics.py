@@ -1,4 +1,4 @@
-"""What the supervisor writes into the meters: whose rows they are, who lives, how full lanes are.
+"""What the supervisor writes into the counters: whose rows they are, who lives, how full lanes are.
 
 It looks at what it holds anyway, in every turn of its loop; nobody has to tell it. Lanes of local
 clients are counted here too, since nobody but the supervisor sees all lanes; what their clients
@@ -28,10 +28,10 @@ _WORKS = ("running", "serving")
 
 
 class SupervisorMetrics:
-    """Keeps the supervisor's words of the meters. epoch_ns: Unix time at CLOCK_MONOTONIC's zero."""
+    """Keeps the supervisor's words of the counters. epoch_ns: Unix time at CLOCK_MONOTONIC's zero."""
 
-    def __init__(self, meters: Counters, epoch_ns: int) -> None:
-        self._meters = meters
+    def __init__(self, counters: Counters, epoch_ns: int) -> None:
+        self._counters = counters
         self._epoch_ns = epoch_ns
         self._refused: dict[int, list[int]] = {}  # a lane's serial -> its words at the last look
         self._gone_ns: dict[tuple[str, int, str], int] = {}  # kind, number, name
@@ -47,25 +47,25 @@ class SupervisorMetrics:
         The row that this worker's predecessor had, so that its counts go on; while that one
         lives, as during a reload, another of the same label.
         """
-        meters = self._meters
+        counters = self._counters
         taken = {
             other.row
             for other in worker_slots
             if other is not worker_slot and other.child is not None
         }
         model, worker, device = worker_slot.label
-        rows = meters.worker_slot_rows()
+        rows = counters.worker_slot_rows()
         for row in rows:
-            if meters.worker_slot_label(row) == (model, str(worker), device) and row not in taken:
+            if counters.worker_slot_label(row) == (model, str(worker), device) and row not in taken:
                 return row
         row = next((row for row in range(SEATS_MOST) if row not in rows), -1)
         if row >= 0:
-            meters.label_worker_slot(row, model, worker, device)
+            counters.label_worker_slot(row, model, worker, device)
         return row
 
     def reloaded(self, done: bool, now_ns: int) -> None:
         """A reload has ended. now_ns: CLOCK_MONOTONIC."""
-        cells, at = self._meters.cells, self._meters.place("pool")
+        cells, at = self._counters.cells, self._counters.place("pool")
         cells[at + _POOL.word("reloads_total", "done" if done else "failed")] += 1
         cells[at + _POOL.word("last_reload_timestamp_seconds")] = self._epoch_ns + now_ns
 
@@ -74,7 +74,7 @@ class SupervisorMetrics:
     def look(
         self,
         started_ns: int,
-        board: PoolStatePage,
+        state_page: PoolStatePage,
         models: Mapping[int, str],
         watched: Sequence[tuple[ProcessSlot, Child | None]],
         worker_slots: Iterable[WorkerSlot],
@@ -85,18 +85,18 @@ class SupervisorMetrics:
         entry, of all that are served.
         watched: the batcher and front ends. now_ns: CLOCK_MONOTONIC."""
         self._process(SUPERVISOR, os.getpid(), started_ns, up=True)
-        cells, state = self._meters.cells, board.state.get()
-        at = self._meters.place("pool")
+        cells, state = self._counters.cells, state_page.state.get()
+        at = self._counters.place("pool")
         for case in PoolState:
             cells[at + _POOL.word("pool_state", case.name.lower())] = int(case == state)
         for entry in range(MODELS_MOST):
-            if self._meters.alive[entry] and entry not in models:
-                self._meters.alive[entry] = 0
+            if self._counters.alive[entry] and entry not in models:
+                self._counters.alive[entry] = 0
         for entry, name in models.items():
-            self._meters.name_model(entry, name)
-            self._meters.alive[entry] = 1
-            at = self._meters.place("supervisor", entry) + _LANES.word("model_workers")
-            cells[at] = int(board.serving[entry])
+            self._counters.name_model(entry, name)
+            self._counters.alive[entry] = 1
+            at = self._counters.place("supervisor", entry) + _LANES.word("model_workers")
+            cells[at] = int(state_page.serving[entry])
         for row, (slot, child) in enumerate(watched, BATCHER):
             self._post(row, slot, child)
         self._look_at_worker_slots(list(worker_slots))
@@ -107,30 +107,30 @@ class SupervisorMetrics:
 
     def _forget_the_gone(self, models: Mapping[int, str], now_ns: int) -> None:
         """What nobody has been for an hour is told no more: everybody has read its last counts."""
-        meters, served = self._meters, set(models.values())
-        names = enumerate(meters.model_names())
-        empty = [row for row in meters.worker_slot_rows() if not meters.held[row]]
+        counters, served = self._counters, set(models.values())
+        names = enumerate(counters.model_names())
+        empty = [row for row in counters.worker_slot_rows() if not counters.held[row]]
         gone = [
             *(("model", n, name) for n, name in names if name and name not in served),
-            *(("worker_slot", row, meters.worker_slot_name(row)) for row in empty),
+            *(("worker_slot", row, counters.worker_slot_name(row)) for row in empty),
         ]
         self._gone_ns = {what: self._gone_ns.get(what, now_ns) for what in gone}
         for (kind, number, _), since_ns in self._gone_ns.items():
             if now_ns - since_ns < REMEMBERED_NS:
                 continue
             if kind == "model":
-                meters.name_model(number, "")
+                counters.name_model(number, "")
             else:
-                meters.forget_worker_slot(number)
+                counters.forget_worker_slot(number)
 
     def _look_at_worker_slots(self, worker_slots: Sequence[WorkerSlot]) -> None:
         held = {worker_slot.row for worker_slot in worker_slots}
-        for row in self._meters.worker_slot_rows():
-            self._meters.held[row] = int(row in held)
+        for row in self._counters.worker_slot_rows():
+            self._counters.held[row] = int(row in held)
         for worker_slot in worker_slots:
             if worker_slot.row >= 0:
                 self._post(
-                    self._meters.worker_slot_row(worker_slot.row),
+                    self._counters.worker_slot_row(worker_slot.row),
                     worker_slot.process_slot,
                     worker_slot.child,
                 )
@@ -146,11 +146,11 @@ class SupervisorMetrics:
         new = slot.restarts - self._restarts[id(slot)]
         if new:
             self._restarts[id(slot)] += new
-            at = self._meters.place("process", row) + _PROCESS.word("process_restarts_total")
-            self._meters.cells[at] += new
+            at = self._counters.place("process", row) + _PROCESS.word("process_restarts_total")
+            self._counters.cells[at] += new
 
     def _process(self, row: int, pid: int, started_ns: int, *, up: bool) -> None:
-        cells, at = self._meters.cells, self._meters.place("process", row)
+        cells, at = self._counters.cells, self._counters.place("process", row)
         cells[at + _PROCESS.word("process_up")] = int(up)
         cells[at + _PROCESS.word("process_start_time_seconds")] = self._epoch_ns + started_ns
         cells[at + _PROCESS.word("process_pid")] = pid
@@ -168,13 +168,13 @@ class SupervisorMetrics:
                     sums[i] += more
         names = ("lanes", "lane_slots", "lane_claimed_slots")
         for entry in range(MODELS_MOST):
-            if not self._meters.alive[entry]:
+            if not self._counters.alive[entry]:
                 continue
-            at = self._meters.place("supervisor", entry)
+            at = self._counters.place("supervisor", entry)
             for client in ("http", "local"):
                 found = gauges.get((entry, client), [0, 0, 0])
                 for name, value in zip(names, found, strict=True):
-                    self._meters.cells[at + _LANES.word(name, client)] = value
+                    self._counters.cells[at + _LANES.word(name, client)] = value
 
     def count_refused(self, lane: LaneEntry) -> None:
         """Count the claims that its client refused since the last look; the last time is when the
@@ -182,11 +182,11 @@ class SupervisorMetrics:
         now = [lane.word("refused"), lane.word("refused_share")]
         before = self._refused.setdefault(lane.serial, [0, 0])
         client = _client(lane)
-        at = self._meters.place("supervisor", lane.model)
+        at = self._counters.place("supervisor", lane.model)
         for reason, new, old in zip(("full", "share"), now, before, strict=True):
             if old < new < old + _MOST_AT_ONCE and (client, reason) != ("local", "share"):
                 word = _LANES.word("claims_refused_total", client, reason)
-                self._meters.cells[at + word] += new - old
+                self._counters.cells[at + word] += new - old
         self._refused[lane.serial] = now
 
     def forget(self, lane: LaneEntry) -> None:

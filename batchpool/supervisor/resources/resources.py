@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 
-from batchpool.core.layout.segments import board_layout, pulse_layout
-from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
+from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import Heartbeats
 from batchpool.shm.pool_state import PoolStatePage
@@ -23,7 +23,7 @@ from batchpool.supervisor.resources.metrics import SupervisorMetrics
 
 
 class PoolResources:
-    """The pool's sockets, board, pulse, meters, flight recorder, bells and lanes.
+    """The pool's sockets, state page, heartbeats, counters, flight recorder, bells and lanes.
 
     activated: sockets that systemd holds for it. Raises StartError for what cannot be had.
     """
@@ -47,27 +47,27 @@ class PoolResources:
                 listener.close()
             raise
         self.leftovers = remove_leftovers()
-        self.board_fd = create(board_layout(), sealed=False)
-        # Clients may map the board, but not writable.
-        self.board_read_fd = _read_only(self.board_fd)
-        self.board = PoolStatePage(self.board_fd, writable=True)
-        self.pulse_fd = create(pulse_layout(plan.posts), sealed=False)
-        self.pulse = Heartbeats(self.pulse_fd, plan.posts, writable=False)
-        self.meters_fd = create(meters_layout(plan.frontends), sealed=False)
-        self.meters = Counters(self.meters_fd, plan.frontends)
-        self.ledger = SupervisorMetrics(self.meters, time.time_ns() - time.monotonic_ns())
-        self.recorder_fd = create(recorder_layout(), sealed=False)
-        self.recorder_read_fd = _read_only(self.recorder_fd)
+        self.state_page_fd = create(state_page_layout(), sealed=False)
+        # Clients may map the state page, but not writable.
+        self.state_page_read_fd = _read_only(self.state_page_fd)
+        self.state_page = PoolStatePage(self.state_page_fd, writable=True)
+        self.heartbeats_fd = create(heartbeats_layout(plan.posts), sealed=False)
+        self.heartbeats = Heartbeats(self.heartbeats_fd, plan.posts, writable=False)
+        self.counters_fd = create(counters_layout(plan.frontends), sealed=False)
+        self.counters = Counters(self.counters_fd, plan.frontends)
+        self.ledger = SupervisorMetrics(self.counters, time.time_ns() - time.monotonic_ns())
+        self.flight_recorder_fd = create(flight_recorder_layout(), sealed=False)
+        self.flight_recorder_read_fd = _read_only(self.flight_recorder_fd)
         self.batcher_bell = Doorbell()
         self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
         self.lanes = LaneTable(self.max_lanes, self.ledger.forget)
 
     def name_models(self, plan: Plan) -> None:
-        """Whose the words of the meters are, before anybody counts there; clients that look are
+        """Whose the words of the counters are, before anybody counts there; clients that look are
         told that the plan is another."""
         for model in plan.models:
-            self.meters.name_model(model.entry, model.spec.name)
-        self.board.edition.set(self.board.edition.get() + 1)
+            self.counters.name_model(model.entry, model.spec.name)
+        self.state_page.edition.set(self.state_page.edition.get() + 1)
 
     def close_listeners(self) -> None:
         """Let go of the HTTP sockets; a front end that still listens has its own."""
@@ -81,8 +81,13 @@ class PoolResources:
         self.control.close()
         self.batcher_bell.close()
         for fd in (
-            *(self.recorder_read_fd, self.recorder_fd, self.meters_fd, self.pulse_fd),
-            *(self.board_read_fd, self.board_fd),
+            *(
+                self.flight_recorder_read_fd,
+                self.flight_recorder_fd,
+                self.counters_fd,
+                self.heartbeats_fd,
+            ),
+            *(self.state_page_read_fd, self.state_page_fd),
         ):
             os.close(fd)
 

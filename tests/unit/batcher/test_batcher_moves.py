@@ -12,8 +12,8 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import ModelError, NotReady
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.decide import Limits
-from tests.unit.client.lane_clients import LATER, NOW, new_port, rows_of
-from tests.unit.lanes import new_records, other_side
+from tests.unit.client.lane_clients import LATER, NOW, new_lane_client, rows_of
+from tests.unit.lanes import new_worker_segment, other_side
 
 
 class House:
@@ -23,37 +23,37 @@ class House:
         self.closed: list[int] = []
         self.model = ModelQueue("m", Limits(2, 0), idempotent=idempotent)
         self.batcher = Batcher([self.model], 8, lane_closed=self.closed.append)
-        self.port = new_port(8, LaneGate.CLOSED)
-        self.add_lane(self.port, 0)
+        self.lane_client = new_lane_client(8, LaneGate.CLOSED)
+        self.add_lane(self.lane_client, 0)
         self.worker = self.add_worker(5)
 
-    def add_lane(self, port: LaneClient, number: int, *, moved: bool = False) -> None:
-        lane = AdmittedLane(number, number + 1, 0, other_side(port.lane), lambda: None)
+    def add_lane(self, lane_client: LaneClient, number: int, *, moved: bool = False) -> None:
+        lane = AdmittedLane(number, number + 1, 0, other_side(lane_client.lane), lambda: None)
         self.batcher.add_lane(lane, moved=moved)
 
     def add_worker(self, number: int) -> WorkerProxy:
-        member = WorkerProxy(number, 0, new_records(2), lambda: None)
-        member.records.ready.set(1)
-        member.records.lanes[:] = [*range(1, 9)]
+        member = WorkerProxy(number, 0, new_worker_segment(2), lambda: None)
+        member.worker_segment.ready.set(1)
+        member.worker_segment.lanes[:] = [*range(1, 9)]
         self.batcher.add_worker(member)
         member.time.took(2, 2e6)
         return member
 
     def send(self, n: int) -> object:
-        pending = self.port.submit(rows_of(n), NOW, LATER)
-        self.port.flush()
+        pending = self.lane_client.submit(rows_of(n), NOW, LATER)
+        self.lane_client.flush()
         self.batcher.step(NOW)
         return pending
 
     def gate(self) -> LaneGate:
-        return LaneGate(self.port.lane.gate.get())
+        return LaneGate(self.lane_client.lane.gate.get())
 
     def fate(self, pending: object) -> type[Exception] | None:
         """What its caller hears; None while it waits."""
-        if pending not in self.port.reap(NOW):
+        if pending not in self.lane_client.reap(NOW):
             return None
         try:
-            self.port.result(pending)  # type: ignore[arg-type]
+            self.lane_client.result(pending)  # type: ignore[arg-type]
         except Exception as exc:
             return type(exc)
         return object  # type: ignore[return-value]
@@ -69,10 +69,10 @@ def test_a_moved_lane_is_served_and_stays_moved() -> None:
     assert house.gate() is LaneGate.MOVED
     again = House()
     for gate in (LaneGate.MOVED, LaneGate.GONE):
-        port = new_port(4, gate)
-        again.add_lane(port, 1 + gate)
-        assert port.lane.gate.get() == gate, "whatever the one before it knew"
-    told = new_port(4, LaneGate.CLOSED)
+        lane_client = new_lane_client(4, gate)
+        again.add_lane(lane_client, 1 + gate)
+        assert lane_client.lane.gate.get() == gate, "whatever the one before it knew"
+    told = new_lane_client(4, LaneGate.CLOSED)
     again.add_lane(told, 7, moved=True)
     assert told.lane.gate.get() == LaneGate.MOVED, "the one before it died before it did so"
 
@@ -81,25 +81,27 @@ def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
     house = House()
     runs = [house.send(2) for _ in range(2)]
     waits = house.send(1)
-    published = house.port.submit(rows_of(1), NOW, LATER)  # when it is too late
+    published = house.lane_client.submit(rows_of(1), NOW, LATER)  # when it is too late
     house.batcher.move_lanes([0])
     house.batcher.evict_lane(0)
     assert house.fate(waits) is NotReady
     assert (house.model.tally.ended(End.NOT_READY), house.closed) == (1, [])
-    house.port.flush()
+    house.lane_client.flush()
     house.batcher.step(NOW)
     assert house.fate(published) is None, "nobody takes it any more"
-    records = house.worker.records
+    worker_segment = house.worker.worker_segment
     for record in range(2):
-        records.outcome[record] = 1
-        records.finished[record] = records.token[record]
-        house.worker.records.cq_producer().push_few([record | int(records.token[record]) << 32])
+        worker_segment.outcome[record] = 1
+        worker_segment.finished[record] = worker_segment.token[record]
+        house.worker.worker_segment.cq_producer().push_few(
+            [record | int(worker_segment.token[record]) << 32]
+        )
     house.batcher.step(NOW)
     assert (house.gate(), house.closed) == (LaneGate.GONE, [0])
-    finished = house.port.reap(NOW)
+    finished = house.lane_client.reap(NOW)
     assert {id(pending) for pending in finished} == {id(p) for p in (*runs, published)}
     with pytest.raises(NotReady):
-        house.port.result(published)
+        house.lane_client.result(published)
     assert house.batcher.lanes == {}
 
 
@@ -111,16 +113,16 @@ def test_rows_of_an_evicted_lane_do_not_run_again(idempotent: bool, launched: bo
     house.batcher.move_lanes([0])
     house.batcher.evict_lane(0)
     if launched:
-        house.worker.records.launched.set(1)
+        house.worker.worker_segment.launched.set(1)
     house.batcher.lose_worker(5, "was killed")
     assert house.batcher.is_empty()
     assert (house.closed, house.gate()) == ([0], LaneGate.GONE)
     ran = launched and not idempotent
-    finished = house.port.reap(NOW)
+    finished = house.lane_client.reap(NOW)
     assert finished == [running]
     kind = "WorkerLost" if ran else "NotReady"
     with pytest.raises(Exception, match=r"lost|replaced") as caught:
-        house.port.result(running)  # type: ignore[arg-type]
+        house.lane_client.result(running)  # type: ignore[arg-type]
     assert type(caught.value).__name__ == kind
     assert not isinstance(caught.value, ModelError)
 
@@ -147,4 +149,4 @@ def test_entries_come_and_go() -> None:
     house.batcher.retire_model(0)
     assert house.batcher.models == {}
     assert house.batcher.step(NOW) > NOW
-    assert house.port.lane.state[0] == SlotState.FREE
+    assert house.lane_client.lane.state[0] == SlotState.FREE

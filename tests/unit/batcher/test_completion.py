@@ -14,7 +14,7 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
 from tests.unit.core.scheduler.decisions import NOW, time_of
 from tests.unit.core.scheduler.queued import MS, rows_of
-from tests.unit.lanes import new_lane, new_records
+from tests.unit.lanes import new_lane, new_worker_segment
 from tests.unit.specs import model
 
 
@@ -25,9 +25,9 @@ def batcher() -> Batcher:
     made = Batcher([ModelQueue("m", limits)], 1)
     lane = new_lane(model(Tensor("x", "float32", (4,))), 64)
     made.add_lane(AdmittedLane(0, 1, 0, lane, lambda: None, own_flow=False))
-    member = WorkerProxy(0, 0, new_records(8, 1), lambda: None)
-    member.records.ready.set(1)
-    member.records.lanes[0] = 1
+    member = WorkerProxy(0, 0, new_worker_segment(8, 1), lambda: None)
+    member.worker_segment.ready.set(1)
+    member.worker_segment.lanes[0] = 1
     made.add_worker(member)
     member.time = time_of(20 * MS, 1 * MS)
     return made
@@ -70,9 +70,9 @@ def test_not_before_the_times_are_well_known(batcher: Batcher) -> None:
 
 
 def test_not_where_one_of_the_workers_can_keep_it(batcher: Batcher) -> None:
-    second = WorkerProxy(1, 0, new_records(8, 1), lambda: None)
-    second.records.ready.set(1)
-    second.records.lanes[0] = 1
+    second = WorkerProxy(1, 0, new_worker_segment(8, 1), lambda: None)
+    second.worker_segment.ready.set(1)
+    second.worker_segment.lanes[0] = 1
     batcher.add_worker(second)
     second.time = time_of(2 * MS, 1 * MS)
     refuse_one(batcher)

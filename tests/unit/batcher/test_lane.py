@@ -22,12 +22,12 @@ SPEC = ModelSpec(
 
 
 class Road:
-    """A port and the batcher's side of its lane."""
+    """A lane client and the batcher's side of its lane."""
 
     def __init__(self, *, own_flow: bool = False) -> None:
-        self.port = LaneClient(new_lane(SPEC, SLOTS))
+        self.lane_client = LaneClient(new_lane(SPEC, SLOTS))
         self.rings = 0
-        lane = other_side(self.port.lane)
+        lane = other_side(self.lane_client.lane)
         self.side = AdmittedLane(3, SERIAL, 0, lane, self.ring, own_flow=own_flow)
 
     def ring(self) -> None:
@@ -37,11 +37,11 @@ class Road:
         self, size: int = 1, priority: int = 0, flow: int = 0, deadline_ns: int = 9
     ) -> PendingRequest:
         rows = check_rows(SPEC, {"x": np.zeros((1, size), np.float32)})
-        return self.port.submit(rows, 7, deadline_ns, priority=priority, flow=flow)
+        return self.lane_client.submit(rows, 7, deadline_ns, priority=priority, flow=flow)
 
     def take(self) -> I64:
         """What is admitted of all that was sent, but for the queue's own fields."""
-        self.port.flush()
+        self.lane_client.flush()
         return self.side.admit()[: Field.BUCKET + 1].copy()
 
 
@@ -84,7 +84,7 @@ def test_a_stale_entry_is_counted_and_takes_no_row(others: int) -> None:
     road = Road()
     pending = [road.send() for _ in range(others)]
     gone = road.send()
-    road.port.lane.state[gone.slots[0]] = SlotState.FREE
+    road.lane_client.lane.state[gone.slots[0]] = SlotState.FREE
     assert road.take()[Field.SLOT].tolist() == [p.slots[0] for p in pending]
     assert road.side.lane.stale.get() == 1
     assert road.side.lane.sq_consumer().pending() == 0
@@ -97,7 +97,7 @@ def test_an_entry_of_another_use_is_counted_and_takes_no_row(others: int) -> Non
     for _ in range(others):
         road.send()
     slot = road.send().slots[0]
-    road.port.lane.sequence[slot] += 1
+    road.lane_client.lane.sequence[slot] += 1
     assert slot not in road.take()[Field.SLOT]
     assert road.side.lane.stale.get() == 1
     assert road.side.lane.state[slot] == SlotState.SUBMITTED
@@ -108,8 +108,8 @@ def test_a_slot_that_there_is_not_closes_the_lane(others: int) -> None:
     road = Road()
     for _ in range(others):
         road.send()
-    road.port.flush()
-    road.port.lane.sq_producer().push_few([SLOTS | 1 << 32])
+    road.lane_client.flush()
+    road.lane_client.lane.sq_producer().push_few([SLOTS | 1 << 32])
     assert road.side.admit().shape[1] == 0
     assert road.side.broken
     assert road.side.lane.gate.get() == LaneGate.BROKEN
@@ -126,7 +126,7 @@ def test_a_lane_is_quiet_until_rows_come_and_again_once_they_are_admitted() -> N
     for n in (1, 3):
         for _ in range(n):
             road.send()
-        road.port.flush()
+        road.lane_client.flush()
         assert not road.side.is_quiet()
         assert road.side.admit().shape[1] == n
         assert road.side.is_quiet()
@@ -138,7 +138,7 @@ def test_a_lane_is_not_quiet_while_cancel_words_were_not_looked_at() -> None:
     assert road.side.cancels_came()
     pending = road.send()
     road.take()
-    road.port.abandon(pending)
+    road.lane_client.abandon(pending)
     assert not road.side.is_quiet()
     assert road.side.cancels_came()
     assert road.side.is_quiet()
@@ -149,8 +149,8 @@ def test_a_lane_is_not_quiet_while_cancel_words_were_not_looked_at() -> None:
 def test_rows_that_an_earlier_batcher_left_in_the_ring_are_noticed() -> None:
     road = Road()
     road.send()
-    road.port.flush()
-    later = AdmittedLane(3, SERIAL, 0, other_side(road.port.lane), road.ring)
+    road.lane_client.flush()
+    later = AdmittedLane(3, SERIAL, 0, other_side(road.lane_client.lane), road.ring)
     later.cancels_came()
     assert not later.is_quiet()
     assert later.admit().shape[1] == 1
@@ -160,8 +160,8 @@ def test_rows_that_an_earlier_batcher_left_in_the_ring_are_noticed() -> None:
 def test_a_counter_that_no_right_client_writes_is_not_taken_for_quiet() -> None:
     road = Road()
     road.side.cancels_came()
-    cells = road.port.lane.memory.cells()
-    at = road.port.lane.layout.words["sq_tail"] // 8
+    cells = road.lane_client.lane.memory.cells()
+    at = road.lane_client.lane.layout.words["sq_tail"] // 8
     cells[at] += 10**6
     assert not road.side.is_quiet()
     assert road.side.admit().shape[1] == 0

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from batchpool.batcher.metrics import END_OF, BatcherMetrics, End, Retry
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
-from batchpool.core.metrics.segments import meters_layout
+from batchpool.core.metrics.segments import counters_layout
 from batchpool.core.metrics.table import BLOCKS, metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
-from tests.unit.meters import new_meters
+from tests.unit.counters import new_counters
 
 NOW = 10**15
 DAY_NS = 86_400 * 10**9
@@ -132,20 +132,20 @@ def test_every_status_that_the_batcher_gives_is_an_end() -> None:
 
 
 def test_a_successor_counts_on_in_the_same_words_and_in_no_others() -> None:
-    meters = new_meters(1, "a", "b", "c")
-    before = bytes(meters.cells)
-    size, at = BLOCKS["batcher"].size, meters.place("batcher", 1)
+    counters = new_counters(1, "a", "b", "c")
+    before = bytes(counters.cells)
+    size, at = BLOCKS["batcher"].size, counters.place("batcher", 1)
     for n in (1, 2):
-        tally = BatcherMetrics(meters.cells, at)
+        tally = BatcherMetrics(counters.cells, at)
         tally.admit(10)
         tally.dispatch(np.full(n * 30, NOW - 1000), DispatchReason.FULL, NOW)
         tally.finish(BatchOutcome.OK, n, 1000)
         tally.end(End.OK, 7)
         tally.show(3)
         tally.limit(64)
-    assert meters.totals().value("rows_admitted_total", model="b") == 20
-    assert meters.totals().histogram("batch_rows", model="b").total == 90
-    after = bytes(meters.cells)
+    assert counters.totals().value("rows_admitted_total", model="b") == 20
+    assert counters.totals().histogram("batch_rows", model="b").total == 90
+    after = bytes(counters.cells)
     changed = [i for i in range(len(after)) if after[i] != before[i]]
     assert 8 * at <= changed[0]
-    assert changed[-1] < 8 * (at + size) <= meters_layout(1).total_bytes
+    assert changed[-1] < 8 * (at + size) <= counters_layout(1).total_bytes

@@ -1,4 +1,4 @@
-"""The batcher's process: it stamps the pulse while its loop turns, not before and not after."""
+"""The batcher's process: heartbeats while its loop turns, not before and not after."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from batchpool.batcher.process import BatcherProcess
 from batchpool.control.channel import Channel, Closed, close_all, pair
-from batchpool.core.layout.segments import pulse_layout
-from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.core.layout.segments import heartbeats_layout
+from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.segment import create
@@ -34,10 +34,10 @@ def run(process: BatcherProcess, ends: list[str]) -> None:
 
 
 def start(supervisor: Channel, beat_ns: int) -> Heartbeats:
-    """Tell the other end to start; the supervisor's view of the pulse."""
-    layouts = (pulse_layout(2), meters_layout(1), recorder_layout())
+    """Tell the other end to start; the supervisor's view of the heartbeats."""
+    layouts = (heartbeats_layout(2), counters_layout(1), flight_recorder_layout())
     shared, bell = [create(layout, sealed=False) for layout in layouts], Doorbell()
-    pulse = Heartbeats(shared[0], 2, writable=False)
+    heartbeats = Heartbeats(shared[0], 2, writable=False)
     message = {
         "op": "start",
         "models": [],
@@ -49,16 +49,16 @@ def start(supervisor: Channel, beat_ns: int) -> Heartbeats:
     supervisor.send(message, [bell.fd, *shared])
     close_all(shared)
     bell.close()
-    return pulse
+    return heartbeats
 
 
 @pytest.mark.parametrize("beat_ns", [1_000_000, 250_000_000])
 def test_the_batcher_beats_with_nothing_to_do(beat_ns: int) -> None:
     supervisor, own = pair()
     begun_ns = time.monotonic_ns()
-    pulse = start(supervisor, beat_ns)
+    heartbeats = start(supervisor, beat_ns)
     process = BatcherProcess(own)
-    assert pulse.last_ns(BATCHER, begun_ns) is None, "it only starts"
+    assert heartbeats.last_ns(BATCHER, begun_ns) is None, "it only starts"
     ends: list[str] = []
     thread = threading.Thread(target=run, args=(process, ends))
     thread.start()
@@ -68,11 +68,11 @@ def test_the_batcher_beats_with_nothing_to_do(beat_ns: int) -> None:
     stamps = []
     for _ in range(3):
         since_ns = time.monotonic_ns()
-        until(lambda: pulse.last_ns(BATCHER, since_ns) is not None)  # noqa: B023
-        stamps.append(pulse.last_ns(BATCHER, since_ns))
+        until(lambda: heartbeats.last_ns(BATCHER, since_ns) is not None)  # noqa: B023
+        stamps.append(heartbeats.last_ns(BATCHER, since_ns))
     assert stamps == sorted(set(stamps))
     assert all(begun_ns < stamp <= time.monotonic_ns() for stamp in stamps if stamp)
-    assert pulse.last_ns(1, begun_ns) is None, "the other's word"
+    assert heartbeats.last_ns(1, begun_ns) is None, "the other's word"
     supervisor.close()
     thread.join(PATIENCE_S)
     assert ends == ["closed"]

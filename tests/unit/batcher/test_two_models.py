@@ -12,7 +12,7 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
 from tests.unit.core.scheduler.decisions import NOW
 from tests.unit.core.scheduler.queued import MS, rows_of
-from tests.unit.lanes import new_lane, new_records
+from tests.unit.lanes import new_lane, new_worker_segment
 from tests.unit.specs import model
 
 SLOW, FAST = 0, 1
@@ -24,10 +24,10 @@ def two_models() -> Batcher:
     for entry in (SLOW, FAST):
         lane = new_lane(model(Tensor("x", "float32", (4,))), 64)
         batcher.add_lane(AdmittedLane(entry, 1, entry, lane, lambda: None, own_flow=False))
-        member = WorkerProxy(entry, entry, new_records(8, 2), lambda: None)
-        member.records.ready.set(1)
-        member.records.lanes[:] = 1
-        member.records.outcome[:] = int(BatchOutcome.OK)
+        member = WorkerProxy(entry, entry, new_worker_segment(8, 2), lambda: None)
+        member.worker_segment.ready.set(1)
+        member.worker_segment.lanes[:] = 1
+        member.worker_segment.outcome[:] = int(BatchOutcome.OK)
         batcher.add_worker(member)
         member.time.took(8, 2 * MS)
     return batcher

@@ -10,14 +10,14 @@ from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import FIELDS
-from tests.unit.lanes import new_records
+from tests.unit.lanes import new_worker_segment
 
 MS = 1_000_000
 
 
 @pytest.fixture
 def member() -> WorkerProxy:
-    return WorkerProxy(0, 0, new_records(8), lambda: None)
+    return WorkerProxy(0, 0, new_worker_segment(8), lambda: None)
 
 
 def send(member: WorkerProxy, n: int, now_ns: int) -> DispatchedBatch:
@@ -26,7 +26,7 @@ def send(member: WorkerProxy, n: int, now_ns: int) -> DispatchedBatch:
 
 def finish(member: WorkerProxy, record: int, now_ns: int) -> None:
     batch = member.batches[record]
-    member.records.outcome[record] = int(BatchOutcome.OK)
+    member.worker_segment.outcome[record] = int(BatchOutcome.OK)
     member.measure(batch, now_ns)
     member.free(batch)
 
@@ -41,26 +41,28 @@ def test_a_batch_behind_another_counts_from_that_ones_end(member: WorkerProxy) -
 
 
 def test_the_rings_have_room_for_a_worker_that_is_held_up(member: WorkerProxy) -> None:
-    records = member.records
-    worker_cq = records.cq_producer()
+    worker_segment = member.worker_segment
+    worker_cq = worker_segment.cq_producer()
     for _ in range(RECORDS):
         member.publish(send(member, 1, MS))
     for record in range(RECORDS):  # none of the entries is moved past, on either side
-        token = int(records.token[record])
+        token = int(worker_segment.token[record])
         worker_cq.push_few([record | (token & 0xFFFFFFFF) << 32])
         member.free(member.batches[record])
         member.publish(send(member, 1, MS))
     for record in range(RECORDS):
-        token = int(records.token[record])
+        token = int(worker_segment.token[record])
         worker_cq.push_few([record | (token & 0xFFFFFFFF) << 32])
-    told = [(entry & 0xFFFFFFFF, entry >> 32) for entry in records.cq_consumer().peek().tolist()]
+    told = [
+        (entry & 0xFFFFFFFF, entry >> 32) for entry in worker_segment.cq_consumer().peek().tolist()
+    ]
     assert [record for record, _ in told] == 2 * list(range(RECORDS))
     assert [token for _, token in told] == list(range(1, 2 * RECORDS + 1))
 
 
 def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(member: WorkerProxy) -> None:
     batch = send(member, 4, 1 * MS)
-    member.records.outcome[0] = int(BatchOutcome.FAILED)
+    member.worker_segment.outcome[0] = int(BatchOutcome.FAILED)
     member.measure(batch, 2 * MS)
     member.free(batch)
     send(member, 4, 0)

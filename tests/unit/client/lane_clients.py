@@ -1,4 +1,4 @@
-"""A port with the other side of its lane beside it, both in one process."""
+"""A lane client with the other side of its lane beside it, both in one process."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LATER = NOW + 30 * S
 class Pool:
     """The other side of the lane: admits, computes y = 2x + 1, completes."""
 
-    def __init__(self, port: LaneClient) -> None:
+    def __init__(self, lane_client: LaneClient) -> None:
         self.rings = 0
-        self.lane = AdmittedLane(0, 1, 0, other_side(port.lane), self._ring, own_flow=False)
+        self.lane = AdmittedLane(0, 1, 0, other_side(lane_client.lane), self._ring, own_flow=False)
         self.rows: list[tuple[int, int]] = []
 
     def _ring(self) -> None:
@@ -53,7 +53,7 @@ class Pool:
             self.rows.clear()
 
 
-def new_port(slots: int = 10, gate: LaneGate = LaneGate.OPEN, **options: Any) -> LaneClient:
+def new_lane_client(slots: int = 10, gate: LaneGate = LaneGate.OPEN, **options: Any) -> LaneClient:
     return LaneClient(new_lane(AFFINE, slots, gate), **options)
 
 
@@ -63,10 +63,10 @@ def rows_of(n: int, first: float = 0) -> Rows:
 
 
 def send(
-    port: LaneClient, n: int = 1, first: float = 0, deadline_ns: int = LATER
+    lane_client: LaneClient, n: int = 1, first: float = 0, deadline_ns: int = LATER
 ) -> PendingRequest:
-    pending = port.submit(rows_of(n, first), NOW, deadline_ns, tag=first)
-    port.flush()
+    pending = lane_client.submit(rows_of(n, first), NOW, deadline_ns, tag=first)
+    lane_client.flush()
     return pending
 
 

@@ -12,7 +12,7 @@ import pytest
 from batchpool.client.call import Call
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import InvalidRequest
-from tests.unit.client.lane_clients import new_port
+from tests.unit.client.lane_clients import new_lane_client
 from tests.unit.specs import AFFINE
 
 FACTS = ModelFacts(0, AFFINE, 0.9, 30.0, 8)
@@ -21,9 +21,9 @@ X = np.ones((2, 4), np.float32)
 
 def call(**changed: Any) -> Call:
     given: dict[str, Any] = {"timeout_s": None, "outputs": None, "priority": 0, **changed}
-    port = new_port()
+    lane_client = new_lane_client()
     return Call.of(
-        port, FACTS, {"x": X}, given.get("parameters"), given["outputs"], given["timeout_s"],
+        lane_client, FACTS, {"x": X}, given.get("parameters"), given["outputs"], given["timeout_s"],
         given["priority"],
     )  # fmt: skip
 

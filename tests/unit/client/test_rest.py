@@ -18,7 +18,7 @@ from batchpool.client.session import ModelFacts
 from batchpool.client.sync import Client
 from batchpool.core.errors import Moved, PoolError, WorkerLost
 from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
-from tests.unit.client.lane_clients import new_port
+from tests.unit.client.lane_clients import new_lane_client
 from tests.unit.lanes import new_lane
 from tests.unit.specs import AFFINE
 
@@ -28,22 +28,22 @@ X = np.ones((6, 4), np.float32)
 
 def call_of(*, idempotent: bool = True) -> Call:
     facts = ModelFacts(0, AFFINE, 0.9, 30.0, 8, idempotent=idempotent)
-    return Call.of(new_port(), facts, {"x": X}, None, None, None, 0)
+    return Call.of(new_lane_client(), facts, {"x": X}, None, None, None, 0)
 
 
 class Way:
     """The lanes that the model has, one after the other. runs: of which calls of `_run` are."""
 
     def __init__(self, specs: Iterable[ModelSpec], moved: int) -> None:
-        self._ports = [LaneClient(new_lane(spec, 8)) for spec in specs]
+        self._lane_clients = [LaneClient(new_lane(spec, 8)) for spec in specs]
         self._moved = moved  # so many of them have moved before anything is sent there
         self.runs: list[tuple[LaneClient, int]] = []
 
-    def port(self) -> LaneClient:
-        return self._ports.pop(0)
+    def lane_client(self) -> LaneClient:
+        return self._lane_clients.pop(0)
 
-    def run(self, port: LaneClient, call: Call) -> list[dict[str, Array]]:
-        self.runs.append((port, call.rows.n))
+    def run(self, lane_client: LaneClient, call: Call) -> list[dict[str, Array]]:
+        self.runs.append((lane_client, call.rows.n))
         if len(self.runs) <= self._moved:
             raise Moved("send it again")
         return [{"y": call.rows.tensors["x"]}]
@@ -56,35 +56,35 @@ class Plain(Client):
     def _let_go(self) -> None:
         pass
 
-    def _port_of(self, model: str) -> LaneClient:
-        return self.way.port()
+    def _lane_client_of(self, model: str) -> LaneClient:
+        return self.way.lane_client()
 
-    def _run(self, port: LaneClient, call: Call) -> list[dict[str, Array]]:
-        return self.way.run(port, call)
+    def _run(self, lane_client: LaneClient, call: Call) -> list[dict[str, Array]]:
+        return self.way.run(lane_client, call)
 
 
 class Awaitable(AsyncClient):
     def __init__(self, way: Way) -> None:
         self.way = way
         session = SimpleNamespace(let_go=lambda: None)
-        self.reactor = cast(Any, SimpleNamespace(session=session))
+        self.client_loop = cast(Any, SimpleNamespace(session=session))
 
     async def _usable(self) -> Any:
-        return self.reactor
+        return self.client_loop
 
-    async def _port(self, model: str) -> tuple[Any, LaneClient]:
-        return self.reactor, self.way.port()
+    async def _lane_client(self, model: str) -> tuple[Any, LaneClient]:
+        return self.client_loop, self.way.lane_client()
 
     async def _run(
-        self, reactor: Any, port: LaneClient, call: Call, *, wait: bool
+        self, client_loop: Any, lane_client: LaneClient, call: Call, *, wait: bool
     ) -> list[dict[str, Array]]:
-        return self.way.run(port, call)
+        return self.way.run(lane_client, call)
 
 
 def run_rest(kind: str, way: Way, call: Call) -> list[dict[str, Array]]:
     if kind == "sync":
-        return Plain(way)._run_rest(new_port(), call)
-    return asyncio.run(Awaitable(way)._run_rest(new_port(), call, True))
+        return Plain(way)._run_rest(new_lane_client(), call)
+    return asyncio.run(Awaitable(way)._run_rest(new_lane_client(), call, True))
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -52,8 +52,8 @@ class Talk:
         self.session.learn(self.facts(edition, models))
 
     def change(self, edition: int) -> None:
-        board = self.session.board
-        board.edition.set(edition)
+        state_page = self.session.state_page
+        state_page.edition.set(edition)
 
     def lane(self, spec: ModelSpec, serial: int = 5) -> tuple[dict[str, Any], int, Lane]:
         """(its form, its segment, the batcher's view of it)."""
@@ -87,7 +87,7 @@ def test_a_lane_that_cannot_be_mapped_ends_the_session(
     os.close(fd)
     monkeypatch.setattr("batchpool.client.session.map_checked", full)
     with pytest.raises(NotReady, match="the lane cannot be mapped here: too many open files: this"):
-        talk.session.new_port("a")
+        talk.session.new_lane_client("a")
     assert talk.session.is_over()
 
 
@@ -98,7 +98,7 @@ def talk() -> Iterator[Talk]:
     talk.session.close()
 
 
-def test_facts_are_asked_for_when_the_board_says_that_they_have_changed(talk: Talk) -> None:
+def test_facts_are_asked_for_when_the_state_page_says_that_they_have_changed(talk: Talk) -> None:
     talk.session.refresh()
     assert talk.asked() == []
     talk.change(1)
@@ -108,7 +108,7 @@ def test_facts_are_asked_for_when_the_board_says_that_they_have_changed(talk: Ta
     assert talk.asked() == [{"op": "facts"}]
     assert list(talk.session.models) == ["a"], "b is no more"
     with pytest.raises(NotFound, match="there is no model 'b'; the pool has 'a'"):
-        talk.session.new_port("b")
+        talk.session.new_lane_client("b")
     assert talk.asked() == [], "nobody needs to be asked"
 
 
@@ -117,21 +117,21 @@ def test_a_lane_is_mapped_as_the_facts_with_it_say(talk: Talk) -> None:
     form, fd, _ = talk.lane(OTHER)
     talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
     os.close(fd)
-    port = talk.session.open_port("a")
-    assert (port.spec, port.serial) == (OTHER, 5)
+    lane_client = talk.session.open_lane_client("a")
+    assert (lane_client.spec, lane_client.serial) == (OTHER, 5)
     assert talk.session.facts("a").spec == OTHER
-    assert talk.session.open_port("a") is port
+    assert talk.session.open_lane_client("a") is lane_client
 
 
 def test_a_lane_that_is_sent_takes_the_place_of_the_one_before(talk: Talk) -> None:
     form, fd, view = talk.lane(talk.old[0].spec, 3)
     talk.session.take_lanes([form], [fd])
-    old = talk.session.ports["a"]
+    old = talk.session.lane_set["a"]
     talk.learn(1, talk.new)
     form, fd, _ = talk.lane(OTHER, 8)
     talk.session.take_lanes([form], [fd])
-    new = talk.session.ports["a"]
-    assert (new.spec, talk.session.ports.driven) == (OTHER, [old, new])
+    new = talk.session.lane_set["a"]
+    assert (new.spec, talk.session.lane_set.driven) == (OTHER, [old, new])
     talk.session.let_go()
     assert talk.asked() == [], "it may still be needed"
     view.gate.set(int(LaneGate.MOVED))
@@ -140,14 +140,14 @@ def test_a_lane_that_is_sent_takes_the_place_of_the_one_before(talk: Talk) -> No
     talk.session.let_go()
     talk.session.let_go()
     assert talk.asked() == [{"op": "left", "serial": 3}]
-    assert talk.session.ports.driven == [new]
+    assert talk.session.lane_set.driven == [new]
 
 
 def test_a_lane_of_another_layout_is_not_mapped(talk: Talk) -> None:
     form, fd, _ = talk.lane(OTHER)
     with pytest.raises(InternalError, match="a lane of another layout"):
         talk.session.take_lanes([form], [fd])
-    assert dict(talk.session.ports) == {}
+    assert dict(talk.session.lane_set) == {}
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
@@ -157,10 +157,10 @@ def test_a_pool_that_has_gone_need_not_be_told(talk: Talk) -> None:
     talk.session.take_lanes([form], [fd])
     view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
-    talk.session.ports["a"].reap(0)
+    talk.session.lane_set["a"].reap(0)
     talk.theirs.close()
     talk.session.let_go()
-    assert talk.session.ports.driven == []
+    assert talk.session.lane_set.driven == []
 
 
 class Idle(Client):
@@ -168,17 +168,17 @@ class Idle(Client):
 
     def __init__(self, talk: Talk) -> None:
         self._timeout_s, self._pid = 10.0, this_process()
-        self._reaping = Reaper()
-        self._turn = self._reaping.turn
-        self._reaping.begin(talk.session)
+        self._reaper = Reaper()
+        self._turn = self._reaper.turn
+        self._reaper.begin(talk.session)
 
 
-async def _async_port(talk: Talk) -> LaneClient:
+async def _async_lane_client(talk: Talk) -> LaneClient:
     client = AsyncClient("")
-    client._reactor = ClientLoop(talk.session)
-    _, port = await client._port("a")
+    client._client_loop = ClientLoop(talk.session)
+    _, lane_client = await client._lane_client("a")
     await client.close()
-    return port
+    return lane_client
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -193,22 +193,24 @@ def test_an_idle_client_finds_the_new_lane_before_it_checks_a_call(talk: Talk, k
     form, fd, _ = talk.lane(OTHER, 8)
     talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
     os.close(fd)
-    port = Idle(talk)._port_of("a") if kind == "sync" else asyncio.run(_async_port(talk))
-    assert (port.spec, port.serial) == (OTHER, 8)
+    lane_client = (
+        Idle(talk)._lane_client_of("a") if kind == "sync" else asyncio.run(_async_lane_client(talk))
+    )
+    assert (lane_client.spec, lane_client.serial) == (OTHER, 8)
 
 
 def test_who_waits_for_room_waits_no_longer_when_there_is_another_lane(talk: Talk) -> None:
     """What is under way in the old one may take as long as its deadlines allow."""
     form, fd, view = talk.lane(talk.old[0].spec, 3)
     talk.session.take_lanes([form], [fd])
-    port, client = talk.session.ports["a"], Idle(talk)
-    rows = check_rows(port.spec, {"x": np.zeros((1, 4), np.float32)}, None)
+    lane_client, client = talk.session.lane_set["a"], Idle(talk)
+    rows = check_rows(lane_client.spec, {"x": np.zeros((1, 4), np.float32)}, None)
     now_ns = time.monotonic_ns()
     call = Call(rows, now_ns, now_ns + 5 * 10**9, 5.0, None, 0)
-    while port.may_claim(1):
-        port.submit(rows, now_ns, call.deadline_ns)
+    while lane_client.may_claim(1):
+        lane_client.submit(rows, now_ns, call.deadline_ns)
     view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
-    client._wait_for_room(port, 1, call)
-    assert port.has_moved
-    assert not port.may_claim(1)
+    client._wait_for_room(lane_client, 1, call)
+    assert lane_client.has_moved
+    assert not lane_client.may_claim(1)

@@ -21,9 +21,9 @@ from batchpool.frontend.server import Server
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import Model
 from batchpool.shm.stats.flight_recorder import FlightRecorder
+from tests.unit.counters import new_counters
 from tests.unit.frontend.loops import until
 from tests.unit.frontend.pool_double import PoolDouble
-from tests.unit.meters import new_meters
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Edge:
     """A front end's parts, and an HTTP client that calls its application in memory."""
 
     pool: PoolDouble
-    reactor: ClientLoop
+    client_loop: ClientLoop
     front: PoolView
     app: Starlette
     http: httpx.AsyncClient
@@ -40,14 +40,14 @@ class Edge:
 @asynccontextmanager
 async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
     async with PoolDouble(*models, **facts) as pool:
-        reactor = ClientLoop(pool.session)
-        meters = new_meters(1, *pool.session.models)
-        front = PoolView(reactor, meters, FlightRecorder())
+        client_loop = ClientLoop(pool.session)
+        counters = new_counters(1, *pool.session.models)
+        front = PoolView(client_loop, counters, FlightRecorder())
         app = build_app(front)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://pool") as http:
-            yield Edge(pool, reactor, front, app, http)
-        reactor.close()
+            yield Edge(pool, client_loop, front, app, http)
+        client_loop.close()
         front.aside.close()
 
 
@@ -83,7 +83,7 @@ async def serving(
     protocol = type("Limited", (road,), {"limits": limits or ConnectionLimits()})
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
-    server = Server(of.app, drain_s=drain_s, give_up=of.reactor.close, protocol=protocol)
+    server = Server(of.app, drain_s=drain_s, give_up=of.client_loop.close, protocol=protocol)
     ended = asyncio.create_task(server.run_on(listener))
     try:
         await until(lambda: server.started or ended.done(), "the server serves")

@@ -21,7 +21,7 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import ModelFacts, Session
 from batchpool.control.channel import pair
 from batchpool.core.errors import Status
-from batchpool.core.layout.segments import board_layout, lane_layout, worker_layout
+from batchpool.core.layout.segments import lane_layout, state_page_layout, worker_layout
 from batchpool.core.layout.states import PoolState
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import I64, Field
@@ -60,11 +60,11 @@ class SessionDouble(Session):
         super().__init__(ours, "the supervisor")
         self.server = {**SERVER, **server}
         self._ring_batcher = ring
-        fd = create(board_layout(), sealed=False)
-        self._board = PoolStatePage(fd, writable=True)
+        fd = create(state_page_layout(), sealed=False)
+        self._state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
-        self._board.state.set(int(PoolState.READY))
-        self._board.serving[:] = 1
+        self._state_page.state.set(int(PoolState.READY))
+        self._state_page.serving[:] = 1
 
     def ring(self) -> None:
         self._ring_batcher()
@@ -91,9 +91,9 @@ class PoolDouble:
         specs = [spec_of(model) for model in models]
         self.batcher = Batcher([ModelQueue(s.name, Limits(max_batch, 0)) for s in specs], 8)
         self.workers: list[Worker] = []
-        self._records: list[WorkerSegment] = []
+        self._worker_segments: list[WorkerSegment] = []
         for index, (model, spec) in enumerate(zip(models, specs, strict=True)):
-            self.session.ports[spec.name] = self._serve(index, model(), spec, slots, max_batch)
+            self.session.lane_set[spec.name] = self._serve(index, model(), spec, slots, max_batch)
             self.session.models[spec.name] = ModelFacts(
                 index, spec, 0.9, request_timeout_s, max_batch
             )
@@ -102,66 +102,66 @@ class PoolDouble:
         """A model gets another lane, served by this class, or is removed. The gate of its old
         lane is moved when the batcher steps next; returns how the session hears of it."""
         old, models = self.session.models[name], dict(self.session.models)
-        port, facts = None, None
+        lane_client, facts = None, None
         if model is not None:
             index, spec = len(self.workers), spec_of(model)
             self.batcher.add_model(index, ModelQueue(name, Limits(old.max_batch, 0)))
-            port = self._serve(index, model(), spec, 32, old.max_batch)
+            lane_client = self._serve(index, model(), spec, 32, old.max_batch)
             facts = replace(old, index=index, spec=spec)
         self.batcher.move_lanes([old.index])
 
         def hear() -> None:
             models.pop(name)
             self.session.models = models if facts is None else {**models, name: facts}
-            if port is not None:
-                self.session.ports[name] = port
+            if lane_client is not None:
+                self.session.lane_set[name] = lane_client
 
         return hear
 
     def _serve(
         self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int
     ) -> LaneClient:
-        layout, records = lane_layout(spec, slots), worker_layout(rows, 8)
-        lane_fd, records_fd = create(layout, sealed=True), create(records, sealed=False)
+        layout, of_worker = lane_layout(spec, slots), worker_layout(rows, 8)
+        lane_fd, worker_fd = create(layout, sealed=True), create(of_worker, sealed=False)
 
         def lane() -> Lane:
             return Lane(spec, map_checked(lane_fd, layout), layout)
 
-        def records_view() -> WorkerSegment:
-            return WorkerSegment(map_checked(records_fd, records), records)
+        def worker_segment() -> WorkerSegment:
+            return WorkerSegment(map_checked(worker_fd, of_worker), of_worker)
 
         worker = Worker(
-            spec, records_view(), NumpyBackend(model), self._wake.set, time.monotonic_ns
+            spec, worker_segment(), NumpyBackend(model), self._wake.set, time.monotonic_ns
         )
         worker.add_lane(index, index + 1, lane())
         admitted = AdmittedLane(
             index, index + 1, index, lane(), self.session.bell.ring, own_flow=False
         )
         self.batcher.add_lane(admitted)
-        member = WorkerProxy(index, index, records_view(), self._wake.set)
-        member.records.ready.set(1)
+        member = WorkerProxy(index, index, worker_segment(), self._wake.set)
+        member.worker_segment.ready.set(1)
         self.batcher.add_worker(member)
         self.workers.append(worker)
-        self._records.append(member.records)
-        board = self.session.board
-        port = LaneClient(
+        self._worker_segments.append(member.worker_segment)
+        state_page = self.session.state_page
+        lane_client = LaneClient(
             lane(),
             watermark=0.9,
-            serving=lambda: board.serves(index),
+            serving=lambda: state_page.serves(index),
             serial=index + 1,
-            moved=self.session.ports.note_move,
+            moved=self.session.lane_set.note_move,
         )
         os.close(lane_fd)
-        os.close(records_fd)
-        return port
+        os.close(worker_fd)
+        return lane_client
 
-    def port(self, model: str) -> LaneClient:
-        return self.session.ports[model]
+    def lane_client(self, model: str) -> LaneClient:
+        return self.session.lane_set[model]
 
     async def run_one_batch(self, model: str) -> None:
         """Let a worker that is held run one batch."""
         index = self.session.models[model].index
-        worker, batches = self.workers[index], self._records[index].batches
+        worker, batches = self.workers[index], self._worker_segments[index].batches
         before = batches.get()
         await until(lambda: worker.step() and batches.get() > before, "a batch is run")
 

@@ -30,7 +30,7 @@ async def ask(it: Edge, row: int, client: str = "", priority: int = 0) -> httpx.
 async def fill(it: Edge, rows: int, client: str = "") -> asyncio.Task[list[Any]]:
     """So many single rows more under way, held by the workers."""
     it.pool.hold = True
-    slots = it.pool.port("affine").map
+    slots = it.pool.lane_client("affine").map
     whole = slots.claimed + rows
     task = asyncio.create_task(gathered([ask(it, i, client) for i in range(rows)]))
     await until(lambda: slots.claimed == whole, f"{whole} slots are claimed")
@@ -48,14 +48,14 @@ def assert_overloaded(answer: httpx.Response) -> None:
 @on_loop
 async def test_the_bound_is_kept_round_after_round() -> None:
     async with edge(Affine, slots=SLOTS, max_batch=4) as it:
-        port = it.pool.port("affine")
-        refused = port.lane.refused
+        lane_client = it.pool.lane_client("affine")
+        refused = lane_client.lane.refused
         for _ in range(10):
             refused.set(0)
             it.pool.hold = True
             task = asyncio.create_task(gathered([ask(it, i) for i in range(3 * SLOTS)]))
             await until(lambda: refused.get() >= 3 * SLOTS - BOUND, "the others are refused")
-            assert port.map.claimed == BOUND
+            assert lane_client.map.claimed == BOUND
             it.pool.release()
             answers = await task
             accepted = [i for i, a in enumerate(answers) if a.status_code == 200]
@@ -65,21 +65,21 @@ async def test_the_bound_is_kept_round_after_round() -> None:
                     assert split(answer)[0]["outputs"][0]["data"] == affine_answer(i)
                 else:
                     assert_overloaded(answer)
-            assert port.map.claimed == 0
+            assert lane_client.map.claimed == 0
             assert refused.get() == 3 * SLOTS - BOUND
 
 
 @on_loop
 async def test_it_opens_again_below_80_percent() -> None:
     async with edge(Affine, slots=SLOTS, max_batch=1) as it:
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         task = await fill(it, BOUND)
         assert_overloaded(await ask(it, 0))
         for left in range(BOUND, REOPEN_BELOW - 1, -1):
-            assert port.map.claimed == left
+            assert lane_client.map.claimed == left
             assert_overloaded(await ask(it, 0))
             await it.pool.run_one_batch("affine")
-            await until(lambda: port.map.claimed < left, "the row is answered")  # noqa: B023
+            await until(lambda: lane_client.map.claimed < left, "the row is answered")  # noqa: B023
         it.pool.release()
         assert (await ask(it, 5)).status_code == 200
         assert [a.status_code for a in await task] == [200] * BOUND
@@ -120,12 +120,12 @@ async def test_the_lane_is_asked_again_at_the_claim() -> None:
 @on_loop
 async def test_a_body_under_way_claims_nothing() -> None:
     async with edge(Affine, slots=SLOTS) as it:
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
 
         async def body() -> Any:
             yield b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],'
             await asyncio.sleep(0)
-            assert port.map.claimed == 0
+            assert lane_client.map.claimed == 0
             yield b'"data":[1,2,3,4]}]}'
 
         assert (await it.http.post(INFER, content=body())).status_code == 200
@@ -136,7 +136,7 @@ async def test_a_request_that_would_pass_the_bound_is_refused_whole() -> None:
     async with edge(Affine, slots=SLOTS) as it:
         task = await fill(it, 10)
         assert_overloaded(await it.http.post(INFER, json=affine(*range(9))))
-        assert it.pool.port("affine").map.claimed == 10
+        assert it.pool.lane_client("affine").map.claimed == 10
         it.pool.release()
         await task
         assert (await it.http.post(INFER, json=affine(*range(9)))).status_code == 200
@@ -161,11 +161,11 @@ async def test_everything_but_infer_answers_as_usual_meanwhile() -> None:
 @on_loop
 async def test_retry_after_is_the_measured_drain_rate() -> None:
     async with edge(Affine, slots=SLOTS) as it:
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         task = await fill(it, BOUND)
         assert (await ask(it, 0)).json()["retry_after_ms"] == 1000  # nothing was measured yet
-        port.pace.count(1, 10**9)
-        port.pace.count(200, 2 * 10**9)  # 200 rows a second
+        lane_client.drain_rate.count(1, 10**9)
+        lane_client.drain_rate.count(200, 2 * 10**9)  # 200 rows a second
         over = BOUND + 1 - REOPEN_BELOW
         assert (await ask(it, 0)).json()["retry_after_ms"] == over * 5
         it.pool.release()
@@ -175,7 +175,7 @@ async def test_retry_after_is_the_measured_drain_rate() -> None:
 @on_loop
 async def test_a_bulk_caller_has_half_while_another_is_active() -> None:
     async with edge(Affine, slots=SLOTS) as it:
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         tasks = [await fill(it, 1, "interactive"), await fill(it, BOUND // 2, "bulk")]
         for _ in range(3):
             refused = await ask(it, 0, "bulk")
@@ -186,13 +186,13 @@ async def test_a_bulk_caller_has_half_while_another_is_active() -> None:
             )
             assert_overloaded(await ask(it, 0, "bulk", priority=1))
             tasks.append(await fill(it, 1, "interactive"))
-        assert port.lane.refused_share.get() == 6
+        assert lane_client.lane.refused_share.get() == 6
         tasks.append(await fill(it, 5, "interactive"))
-        assert port.map.claimed == BOUND
+        assert lane_client.map.claimed == BOUND
         it.pool.release()
         answers = [answer for task in tasks for answer in await task]
         assert [answer.status_code for answer in answers] == [200] * BOUND
-        assert port.map.held == {}
+        assert lane_client.map.held == {}
 
 
 @on_loop
@@ -201,7 +201,7 @@ async def test_a_request_larger_than_the_share_comes_in_once_at_a_time() -> None
         tasks = [await fill(it, 2, "interactive")]
         large = {"json": affine(*range(12)), "headers": {"X-Client-Id": "bulk"}}
         first = asyncio.create_task(it.http.post(INFER, **large))
-        await until(lambda: it.pool.port("affine").map.claimed == 14, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 14, "it is under way")
         assert_overloaded(await it.http.post(INFER, **large))
         tasks.append(await fill(it, 4, "interactive"))
         it.pool.release()
@@ -218,7 +218,7 @@ async def test_a_raised_priority_uses_the_last_tenth() -> None:
         assert_overloaded(await ask(it, 0, "interactive"))
         assert_overloaded(await ask(it, 0, "interactive", priority=128))
         raised = asyncio.create_task(ask(it, 3, "interactive", priority=127))
-        slots = it.pool.port("affine").map
+        slots = it.pool.lane_client("affine").map
         await until(lambda: slots.claimed == BOUND + 1, "it is under way")
         it.pool.release()
         assert split(await raised)[0]["outputs"][0]["data"] == affine_answer(3)
@@ -230,7 +230,7 @@ async def test_a_raised_priority_uses_the_last_tenth() -> None:
 async def test_flows_have_names(header: dict[str, str]) -> None:
     async with edge(Affine, slots=SLOTS) as it:
         assert (await it.http.post(INFER, headers=header, json=affine(1))).is_success
-        lane = it.pool.port("affine").lane
+        lane = it.pool.lane_client("affine").lane
         expected = crc32(b"alice") if header else crc32(b"127.0.0.1")
         assert lane.flow[0] == expected
 
@@ -238,7 +238,7 @@ async def test_flows_have_names(header: dict[str, str]) -> None:
 @on_loop
 async def test_priority_reaches_the_lane() -> None:
     async with edge(Affine, slots=SLOTS) as it:
-        lane = it.pool.port("affine").lane
+        lane = it.pool.lane_client("affine").lane
         assert (
             await it.http.post(INFER, headers={"X-Request-Priority": "7"}, json=affine(1))
         ).is_success

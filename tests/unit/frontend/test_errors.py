@@ -33,7 +33,7 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
 
 async def works(it: Edge) -> None:
     """The front end still answers, and nothing was left behind."""
-    assert it.pool.port("affine").map.claimed == 0
+    assert it.pool.lane_client("affine").map.claimed == 0
     answer, _ = split(await it.http.post(INFER, json=affine(1)))
     assert answer["outputs"][0]["data"] == affine_answer(1)
 
@@ -202,21 +202,21 @@ async def test_body_of_exactly_the_limit() -> None:
 @on_loop
 async def test_shut_lane(gate: LaneGate, refusal: tuple[int, str]) -> None:
     async with edge(Affine) as it:
-        it.pool.port("affine").lane.gate.set(int(gate))
+        it.pool.lane_client("affine").lane.gate.set(int(gate))
         answer = await it.http.post(INFER, json=affine(1))
         assert refused(answer) == refusal
         assert ("retry-after" in answer.headers) == (refusal[0] == 503)
-        it.pool.port("affine").lane.gate.set(int(LaneGate.OPEN))
+        it.pool.lane_client("affine").lane.gate.set(int(LaneGate.OPEN))
         await works(it)
 
 
 @on_loop
 async def test_no_worker_serves() -> None:
     async with edge(Affine) as it:
-        it.pool.session.board.serving[0] = 0
+        it.pool.session.state_page.serving[0] = 0
         answer = await it.http.post(INFER, json=affine(1))
         assert refused(answer) == (503, "not_ready")
-        it.pool.session.board.serving[0] = 1
+        it.pool.session.state_page.serving[0] = 1
         await works(it)
 
 
@@ -225,8 +225,8 @@ async def test_the_pool_goes_away_with_requests_under_way() -> None:
     async with edge(Affine) as it:
         it.pool.hold = True
         calls = gathered([it.http.post(INFER, json=affine(i)) for i in range(5)])
-        task = it.reactor._loop.create_task(calls)
-        await until(lambda: it.pool.port("affine").map.claimed == 5, "five wait")
+        task = it.client_loop._loop.create_task(calls)
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 5, "five wait")
         it.pool.session.theirs.close()
         for answer in await task:
             assert refused(answer) == (503, "pool_stopped")
@@ -253,8 +253,8 @@ async def test_deadline_passes_while_queued(headers: dict[str, str], more: dict[
         tag = numbers("tag", np.array([[1]]), "INT64")
         path = "/v2/models/two/infer"
         first = gathered([it.http.post(path, json={"inputs": [tag]}) for _ in range(4)])
-        task = it.reactor._loop.create_task(first)
-        await until(lambda: it.pool.port("two").map.claimed == 4, "four wait")
+        task = it.client_loop._loop.create_task(first)
+        await until(lambda: it.pool.lane_client("two").map.claimed == 4, "four wait")
         # What comes after them is only queued, although its deadline is the earliest.
         crew = it.pool.batcher.crew.values()
         await until(lambda: sum(m.in_flight for m in crew) == 1, "one is with the worker")
@@ -262,7 +262,7 @@ async def test_deadline_passes_while_queued(headers: dict[str, str], more: dict[
         assert refused(answer) == (504, "deadline_exceeded")
         it.pool.release()
         assert [a.status_code for a in await task] == [200] * 4
-        await until(lambda: it.pool.port("two").map.claimed == 0, "all slots are free")
+        await until(lambda: it.pool.lane_client("two").map.claimed == 0, "all slots are free")
         assert Two.batches == [1] * 4  # the late one was never run
 
 
@@ -275,7 +275,7 @@ async def test_the_models_own_limit() -> None:
         )
         assert refused(answer) == (504, "deadline_exceeded")
         it.pool.release()
-        await until(lambda: it.pool.port("affine").map.claimed == 0, "all slots are free")
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 0, "all slots are free")
 
 
 @on_loop
@@ -309,7 +309,7 @@ async def test_the_model_raises() -> None:
         assert refused(mine) == (500, "model_error")
         assert "a negative number came" in mine.json()["error"]
         assert split(theirs)[0]["outputs"][0]["data"] == [1.0, 2.0]
-        assert it.pool.port("picky").map.claimed == 0
+        assert it.pool.lane_client("picky").map.claimed == 0
 
 
 @on_loop
@@ -319,7 +319,7 @@ async def test_one_bad_row_fails_its_request() -> None:
         headers, body = binary({}, ("x", "FP64", x))
         answer = await it.http.post("/v2/models/picky/infer", headers=headers, content=body)
         assert refused(answer) == (500, "model_error")
-        assert it.pool.port("picky").map.claimed == 0
+        assert it.pool.lane_client("picky").map.claimed == 0
 
 
 @on_loop
@@ -327,15 +327,15 @@ async def test_the_worker_is_lost() -> None:
     async with edge(Affine) as it:
         it.pool.hold = True
         it.pool.batcher.models[0].attempts = 1
-        task = it.reactor._loop.create_task(it.http.post(INFER, json=affine(1)))
+        task = it.client_loop._loop.create_task(it.http.post(INFER, json=affine(1)))
         member = it.pool.batcher.crew[0]
         await until(lambda: member.in_flight == 1, "the row runs")
         (batch,) = member.batches.values()
-        member.records.launched.set(batch.token)  # it died while it ran the row
+        member.worker_segment.launched.set(batch.token)  # it died while it ran the row
         it.pool.batcher.lose_worker(0)
         answer = await task
         assert refused(answer) == (500, WorkerLost.code)
-        assert it.pool.port("affine").map.claimed == 0
+        assert it.pool.lane_client("affine").map.claimed == 0
 
 
 @pytest.mark.interpreted

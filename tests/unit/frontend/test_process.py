@@ -1,4 +1,4 @@
-"""The front end's pulse: stamped by its loop, so that it stands still when the loop does."""
+"""The front end's heartbeats: stamped by its loop, so that it stands still when the loop does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from batchpool.frontend import process
 from batchpool.shm.stats.flight_recorder import FlightRecorder
+from tests.unit.counters import new_counters
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine
 from tests.unit.frontend.pool_double import PoolDouble
-from tests.unit.meters import new_meters
 
 
 @pytest.mark.parametrize("stall_timeout_s", [0.1, 0.0])
@@ -29,7 +29,7 @@ async def test_it_beats_while_it_serves(stall_timeout_s: float) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         begun_ns = time.monotonic_ns()
         ended = asyncio.create_task(
-            process.serve(pool.session, listener, beat, new_meters(), FlightRecorder(), 0)
+            process.serve(pool.session, listener, beat, new_counters(), FlightRecorder(), 0)
         )
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)

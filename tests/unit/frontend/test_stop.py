@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 
 from batchpool.control.channel import close_all, pair
-from batchpool.core.layout.segments import pulse_layout
-from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.core.layout.segments import heartbeats_layout
+from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.frontend import process as frontend
 from batchpool.frontend.http.connection import ConnectionLimits
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.shm.segment import create
 from batchpool.shm.stats.flight_recorder import FlightRecorder
+from tests.unit.counters import new_counters
 from tests.unit.frontend.calls import affine, affine_answer
 from tests.unit.frontend.frontend_double import Caller, calling, edge, request, serving
 from tests.unit.frontend.http.test_waits import deaf_socket, wide_request
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine, Wide
 from tests.unit.frontend.pool_double import PoolDouble
-from tests.unit.meters import new_meters
 
 INFER = "/v2/models/affine/infer"
 GOOD = json.dumps(affine(3)).encode()
@@ -79,7 +79,7 @@ async def test_what_never_finishes_is_answered_when_the_time_is_up() -> None:
     async with edge(Affine) as it, serving(it, drain_s=0.2) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: it.pool.port("affine").map.claimed == 1, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
         site.server.stop()
         answer = await caller.answer()
         assert answer.refused == (503, "pool_stopped")
@@ -103,7 +103,7 @@ async def test_slow_callers_are_cut_when_the_time_is_up(
             tally = it.pool.batcher.models[0].tally
             if stall == "reads":
                 await until(lambda: tally.completed == 8, "the rows are done")
-                await until(lambda: it.pool.port("wide").map.claimed == 0, "it is written")
+                await until(lambda: it.pool.lane_client("wide").map.claimed == 0, "it is written")
             site.server.stop()
             await site.ended
             assert site.server.cut == 1
@@ -116,7 +116,7 @@ async def test_a_second_stop_ends_it_at_once() -> None:
     async with edge(Affine) as it, serving(it, drain_s=FOR_EVER) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: it.pool.port("affine").map.claimed == 1, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
         site.server.stop()
         site.server.stop()
         assert (await caller.answer()).refused == (503, "pool_stopped")
@@ -126,7 +126,7 @@ async def test_a_second_stop_ends_it_at_once() -> None:
 # -- the process -----------------------------------------------------------------------------
 
 
-def no_pulse() -> None:
+def no_heartbeat() -> None:
     """The stamps of these front ends are nobody's affair."""
 
 
@@ -136,7 +136,9 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         ended = asyncio.create_task(
-            frontend.serve(pool.session, listener, no_pulse, new_meters(), FlightRecorder(), 0)
+            frontend.serve(
+                pool.session, listener, no_heartbeat, new_counters(), FlightRecorder(), 0
+            )
         )
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
@@ -144,7 +146,7 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: pool.port("affine").map.claimed == 1, "it is under way")
+        await until(lambda: pool.lane_client("affine").map.claimed == 1, "it is under way")
         signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(0)
         signal.raise_signal(signal.SIGTERM)  # the supervisor's, after one to the whole group
@@ -162,12 +164,14 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         ended = asyncio.create_task(
-            frontend.serve(pool.session, listener, no_pulse, new_meters(), FlightRecorder(), 0)
+            frontend.serve(
+                pool.session, listener, no_heartbeat, new_counters(), FlightRecorder(), 0
+            )
         )
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: pool.port("affine").map.claimed == 1, "it is under way")
+        await until(lambda: pool.lane_client("affine").map.claimed == 1, "it is under way")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         signal.raise_signal(signal.SIGTERM)
@@ -193,11 +197,11 @@ def run_frontend(*flags: str, fds: tuple[int, ...] = ()) -> subprocess.Completed
 def test_a_front_end_without_a_supervisor_says_so() -> None:
     ours, theirs = pair()
     ours.close()
-    layouts = (pulse_layout(2), meters_layout(1), recorder_layout())
+    layouts = (heartbeats_layout(2), counters_layout(1), flight_recorder_layout())
     shared = [create(layout, sealed=False) for layout in layouts]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         fds = (theirs.fileno(), listener.fileno(), *shared)
-        names = ("control", "listen", "pulse", "meters", "recorder")
+        names = ("control", "listen", "heartbeats", "counters", "flight-recorder")
         named = [w for name, fd in zip(names, fds, strict=True) for w in (f"--{name}-fd", str(fd))]
         run = run_frontend(
             *named, "--posts", "2", "--post", "1", "--parent", str(os.getpid()), fds=fds

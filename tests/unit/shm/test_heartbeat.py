@@ -1,4 +1,4 @@
-"""The pulse: one word a process, stamps of the dead do not count, how often to stamp."""
+"""The heartbeats: one word a process, stamps of the dead do not count, how often to stamp."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.core.layout.segments import pulse_layout
+from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns, frontend_post
 from batchpool.shm.segment import create
 
 SECOND = 1_000_000_000
 
 
-def pulses(posts: int, *, writable: bool = True) -> tuple[Heartbeats, Heartbeats]:
+def both_heartbeats(posts: int, *, writable: bool = True) -> tuple[Heartbeats, Heartbeats]:
     """A process's mapping and the supervisor's."""
-    fd = create(pulse_layout(posts), sealed=False)
+    fd = create(heartbeats_layout(posts), sealed=False)
     both = Heartbeats(fd, posts), Heartbeats(fd, posts, writable=writable)
     os.close(fd)
     return both
 
 
 def test_every_process_has_a_word_of_its_own() -> None:
-    ours, theirs = pulses(3)
+    ours, theirs = both_heartbeats(3)
     posts = [BATCHER, frontend_post(0), frontend_post(1)]
     assert sorted(posts) == [0, 1, 2]
     for post in posts:
@@ -35,21 +35,21 @@ def test_every_process_has_a_word_of_its_own() -> None:
 
 
 def test_who_has_not_stamped_since_its_start_has_no_stamp() -> None:
-    pulse, _ = pulses(1)
-    assert pulse.last_ns(BATCHER, 1) is None
-    pulse.beat(BATCHER, 100)
-    assert pulse.last_ns(BATCHER, 100) == 100
-    assert pulse.last_ns(BATCHER, 101) is None, "that was the one before it"
+    heartbeats, _ = both_heartbeats(1)
+    assert heartbeats.last_ns(BATCHER, 1) is None
+    heartbeats.beat(BATCHER, 100)
+    assert heartbeats.last_ns(BATCHER, 100) == 100
+    assert heartbeats.last_ns(BATCHER, 101) is None, "that was the one before it"
 
 
 def test_the_supervisor_only_reads() -> None:
-    _, supervisors = pulses(1, writable=False)
+    _, supervisors = both_heartbeats(1, writable=False)
     with pytest.raises(TypeError, match="read-only"):
         supervisors.beat(BATCHER, 1)
 
 
-def test_a_pulse_of_other_processes_is_refused() -> None:
-    fd = create(pulse_layout(2), sealed=False)
+def test_a_heartbeats_page_of_other_processes_is_refused() -> None:
+    fd = create(heartbeats_layout(2), sealed=False)
     with pytest.raises(ValueError, match="another layout"):
         Heartbeats(fd, 3)
     os.close(fd)

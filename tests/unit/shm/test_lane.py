@@ -9,7 +9,7 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.segments import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.shm.lane import Lane, Origin, lane_of
-from tests.unit.lanes import new_lane, new_records, other_side
+from tests.unit.lanes import new_lane, new_worker_segment, other_side
 from tests.unit.specs import AFFINE, MIXED
 
 
@@ -107,14 +107,14 @@ def test_a_length_nobody_right_wrote_leads_nobody_out_of_the_slot(lane: Lane) ->
 
 
 def test_a_workers_segment() -> None:
-    records = new_records(max_batch=3, max_lanes=5)
-    assert records.row_slot.shape == (4, 3)
-    assert records.lanes.tolist() == [0] * 5
+    worker_segment = new_worker_segment(max_batch=3, max_lanes=5)
+    assert worker_segment.row_slot.shape == (4, 3)
+    assert worker_segment.lanes.tolist() == [0] * 5
     for name in WORKER_WORDS:
         if not name.endswith(("_tail", "_head")):
-            getattr(records, name).set(2**64 - 1)
-            assert getattr(records, name).get() == 2**64 - 1
-    records.sq_producer().push_few([1, 2])
-    assert records.sq_consumer().peek().tolist() == [1, 2]
-    records.cq_producer().push_few([3])
-    assert records.cq_consumer().peek().tolist() == [3]
+            getattr(worker_segment, name).set(2**64 - 1)
+            assert getattr(worker_segment, name).get() == 2**64 - 1
+    worker_segment.sq_producer().push_few([1, 2])
+    assert worker_segment.sq_consumer().peek().tolist() == [1, 2]
+    worker_segment.cq_producer().push_few([3])
+    assert worker_segment.cq_consumer().peek().tolist() == [3]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchpool.core.errors import StartError
-from batchpool.core.layout.segments import pulse_layout
+from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.shm.resource_errors import (
     check_descriptors,
     descriptors_lack,
@@ -60,8 +60,8 @@ def test_a_segment_for_which_there_is_no_descriptor(sealed: bool) -> None:
         no_descriptors(),
         pytest.raises(StartError, match=r"of \d+ bytes, of me: too many open files: this process"),
     ):
-        create(pulse_layout(1), sealed=sealed, whose="me")
-    os.close(create(pulse_layout(1), sealed=sealed))
+        create(heartbeats_layout(1), sealed=sealed, whose="me")
+    os.close(create(heartbeats_layout(1), sealed=sealed))
 
 
 def test_only_a_shortage_is_made_a_start_error() -> None:

@@ -20,7 +20,7 @@ import posix_ipc
 import pytest
 
 from batchpool.core.errors import StartError
-from batchpool.core.layout.segments import PAGE, lane_layout, pulse_layout, worker_layout
+from batchpool.core.layout.segments import PAGE, heartbeats_layout, lane_layout, worker_layout
 from batchpool.shm import segment
 from batchpool.shm.segment import Segment, create, map_checked, remove_leftovers, start_time
 from tests.unit.specs import AFFINE, MIXED
@@ -131,7 +131,7 @@ def test_a_sealed_segment_keeps_its_size_whoever_holds_it() -> None:
         (lane_layout(AFFINE, 9), "slots"),
         (lane_layout(MIXED, 8), "total_bytes"),
         (worker_layout(8, 8), "slots"),
-        (pulse_layout(8), "capacity"),
+        (heartbeats_layout(8), "capacity"),
     ],
 )
 def test_another_layout_is_refused(fd: int, other: segment.Layout, field: str) -> None:
@@ -273,12 +273,12 @@ def test_a_segment_left_between_its_two_calls_is_removed_and_no_other(tmp_path: 
 def test_a_creator_killed_before_the_unlink_leaves_what_the_next_start_removes() -> None:
     code = (
         "import os, posix_ipc, signal\n"
-        "from batchpool.core.layout.segments import board_layout\n"
+        "from batchpool.core.layout.segments import state_page_layout\n"
         "from batchpool.shm import segment\n"
         "class Killed(posix_ipc.SharedMemory):\n"
         "    def unlink(self): os.kill(os.getpid(), signal.SIGKILL)\n"
         "posix_ipc.SharedMemory = Killed\n"
-        "segment.create(board_layout(), sealed=False)\n"
+        "segment.create(state_page_layout(), sealed=False)\n"
     )
     killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     assert killed.wait(60) == -signal.SIGKILL

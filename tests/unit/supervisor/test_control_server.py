@@ -17,7 +17,7 @@ import pytest
 from batchpool.client.session import Session
 from batchpool.control.channel import MAX_MESSAGE_BYTES, Channel, close_all, pair
 from batchpool.core.errors import InternalError
-from batchpool.core.metrics.segments import recorder_layout
+from batchpool.core.metrics.segments import flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.segment import create
 from batchpool.shm.stats.flight_recorder import FlightRecorder
@@ -25,7 +25,7 @@ from batchpool.supervisor.control_server import ControlServer
 from batchpool.supervisor.plan.plan import ModelPlan
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
-from tests.unit.meters import new_meters
+from tests.unit.counters import new_counters
 from tests.unit.shm.scarcity import no_descriptors, open_files
 from tests.unit.supervisor.plan.test_diff import plan
 
@@ -34,17 +34,17 @@ class Office:
     """A desk, and a local program with its connection to it."""
 
     def __init__(self) -> None:
-        self.recorder_fd = create(recorder_layout(), sealed=False)
-        self._read_fd = os.open(f"/proc/self/fd/{self.recorder_fd}", os.O_RDONLY)
-        self.meters = new_meters(1, "affine")
+        self.flight_recorder_fd = create(flight_recorder_layout(), sealed=False)
+        self._read_fd = os.open(f"/proc/self/fd/{self.flight_recorder_fd}", os.O_RDONLY)
+        self.counters = new_counters(1, "affine")
         self.plan = plan("a", "b", server={"client_slots": 8})
         self.book = LaneTable(8)
         resources = self.resources = SimpleNamespace(
             plan=self.plan,
-            board=SimpleNamespace(edition=SimpleNamespace(get=lambda: 7)),
+            state_page=SimpleNamespace(edition=SimpleNamespace(get=lambda: 7)),
             lanes=self.book,
-            meters=self.meters,
-            recorder_read_fd=self._read_fd,
+            counters=self.counters,
+            flight_recorder_read_fd=self._read_fd,
         )
         self.statuses = 0
         self.more: dict[str, Any] = {}
@@ -87,7 +87,7 @@ class Office:
         self.theirs.close()
         self.attached.close()
         os.close(self._read_fd)
-        os.close(self.recorder_fd)
+        os.close(self.flight_recorder_fd)
 
 
 @pytest.fixture
@@ -103,9 +103,9 @@ def test_the_status_is_answered_at_once_and_made_anew_each_time(office: Office) 
 
 
 def test_the_flight_recorder_is_handed_out_for_reading_only(office: Office) -> None:
-    office.meters.label_worker_slot(0, "affine", 0, "cpu")
-    office.meters.label_worker_slot(1, "affine", 1, "cpu")
-    FlightRecorder(office.recorder_fd).write(0, 1, 5, 9, *range(11))
+    office.counters.label_worker_slot(0, "affine", 0, "cpu")
+    office.counters.label_worker_slot(1, "affine", 1, "cpu")
+    FlightRecorder(office.flight_recorder_fd).write(0, 1, 5, 9, *range(11))
     answer, (fd,) = office.ask("batches")
     try:
         assert answer["models"] == ["affine"]
@@ -230,7 +230,7 @@ def test_a_fault_of_ours_is_told_in_the_log_and_the_others_are_served_on(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(office.meters, "model_names", lambda: 1 / 0)
+        patch.setattr(office.counters, "model_names", lambda: 1 / 0)
         answer, _ = office.ask("batches")
     assert (answer["code"], "ZeroDivisionError" in caplog.text) == ("internal", True)
     assert "Zero" not in answer["error"]

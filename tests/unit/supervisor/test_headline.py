@@ -40,11 +40,13 @@ def said(
     ]  # fmt: skip
     names = {i: SimpleNamespace(spec=SimpleNamespace(name=f"m{i}")) for i in range(models)}
     serving = [any(s.ready for s in worker_slots if s.entry == i) for i in range(models)]
-    board = SimpleNamespace(
+    state_page = SimpleNamespace(
         serves=lambda model: serving[model], stalled=SimpleNamespace(get=lambda: stalled)
     )
     lanes = [SimpleNamespace(claimed=lambda n=n: n) for n in claimed]
-    resources = SimpleNamespace(plan=SimpleNamespace(entries=names), board=board, lanes=lanes)
+    resources = SimpleNamespace(
+        plan=SimpleNamespace(entries=names), state_page=state_page, lanes=lanes
+    )
     process_fleet = SimpleNamespace(
         workers=SimpleNamespace(worker_slots=worker_slots),
         was_ready=was_ready,

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from batchpool.core.layout.segments import board_layout, pulse_layout
+from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.status import compose
-from tests.unit.meters import new_meters
+from tests.unit.counters import new_counters
 
 S = 1_000_000_000
 
@@ -25,14 +25,18 @@ class House:
 
     def __init__(self) -> None:
         self.started_ns = time.monotonic_ns() - 100 * S
-        fds = create(board_layout(), sealed=False), create(pulse_layout(2), sealed=False)
-        self.pulse = Heartbeats(fds[1], 2)
+        fds = create(state_page_layout(), sealed=False), create(heartbeats_layout(2), sealed=False)
+        self.heartbeats = Heartbeats(fds[1], 2)
         plan = SimpleNamespace(entries={}, url="http://x", socket="/x")
-        board = PoolStatePage(fds[0], writable=True)
+        state_page = PoolStatePage(fds[0], writable=True)
         for fd in fds:
             os.close(fd)
         self._resources = SimpleNamespace(
-            plan=plan, board=board, lanes=(), pulse=self.pulse, meters=new_meters()
+            plan=plan,
+            state_page=state_page,
+            lanes=(),
+            heartbeats=self.heartbeats,
+            counters=new_counters(),
         )
         self.batcher = self._child("batcher", 7, "running")
         self.frontend = self._child("frontend", 8, "serving")
@@ -66,7 +70,7 @@ class House:
 def test_a_batcher_that_does_not_stamp_is_shown(state: str, age_s: float, shown: str) -> None:
     house = House()
     house.batcher.state = state
-    house.pulse.beat(BATCHER, time.monotonic_ns() - round(age_s * S))
+    house.heartbeats.beat(BATCHER, time.monotonic_ns() - round(age_s * S))
     rows = house.rows()
     assert rows["batcher"]["state"] == shown
     assert rows["frontend"]["state"] == "serving"
@@ -77,12 +81,12 @@ def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
     rows = house.rows()
     assert "progress_age_s" not in rows["supervisor"]
     assert rows["batcher"]["progress_age_s"] is None, "not yet"
-    house.pulse.beat(BATCHER, time.monotonic_ns() - 3 * S)
-    house.pulse.beat(frontend_post(0), time.monotonic_ns() - 50 * S)
+    house.heartbeats.beat(BATCHER, time.monotonic_ns() - 3 * S)
+    house.heartbeats.beat(frontend_post(0), time.monotonic_ns() - 50 * S)
     rows = house.rows()
     assert 3 <= rows["batcher"]["progress_age_s"] < 40
     assert 50 <= rows["frontend"]["progress_age_s"] < 90
-    house.pulse.beat(BATCHER, time.monotonic_ns() + 60 * S)  # between two looks at the clock
+    house.heartbeats.beat(BATCHER, time.monotonic_ns() + 60 * S)  # between two looks at the clock
     assert str(house.rows()["batcher"]["progress_age_s"]) == "0.0"
     house.frontend.started_ns += 60 * S
     assert house.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"

@@ -84,7 +84,7 @@ def test_the_model_sees_an_allowed_size_and_how_many_rows_are_real(
     assert picky.seen == [(n, rows)]
     assert bench.y(*ROWS[:rows]) == [[25] * 4, [27] * 4, [81] * 4][:rows]
     assert bench.statuses(*ROWS[:rows]) == [(Status.OK, "")] * rows
-    assert bench.records.rows.get() == rows
+    assert bench.worker_segment.rows.get() == rows
 
 
 def test_a_full_batch_stays_a_view_and_a_padded_one_is_put_together_in_its_room() -> None:

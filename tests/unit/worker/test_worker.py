@@ -32,7 +32,7 @@ def test_a_batch_of_two_lanes(raises_in: str) -> None:
     assert bench.y(*ROWS) == [[25] * 4, [27] * 4, [81] * 4]
     assert bench.statuses(*ROWS) == [(Status.OK, "")] * 3
     assert bench.outcome(batch) == BatchOutcome.OK
-    assert bench.records.extents[batch.record] == 2
+    assert bench.worker_segment.extents[batch.record] == 2
     assert bench.rings == ["worker", "batcher"]
     assert bench.member.outputs_stand(batch)
     assert bench.member.finished() == [batch]
@@ -102,8 +102,8 @@ def test_batches_are_finished_in_order_and_counted() -> None:
     batches = [bench.send((1, slot)) for slot in range(4)]
     bench.run()
     assert bench.member.finished() == batches
-    assert bench.records.batches.get() == 4
-    assert bench.records.rows.get() == 4
+    assert bench.worker_segment.batches.get() == 4
+    assert bench.worker_segment.rows.get() == 4
     assert [n for n, _, _ in bench.runner.launched] == [1, 1, 1, 1]
 
 
@@ -124,10 +124,10 @@ def test_the_records_can_be_used_again_and_again() -> None:
 
 def test_acknowledged_lanes_are_told() -> None:
     bench = Bench()
-    assert bench.records.lanes.tolist() == [0, 11, 0, 0, 44, 0, 0, 0]
+    assert bench.worker_segment.lanes.tolist() == [0, 11, 0, 0, 44, 0, 0, 0]
     bench.worker.drop_lane(4)
     bench.worker.drop_lane(4)
-    assert bench.records.lanes.tolist() == [0, 11, 0, 0, 0, 0, 0, 0]
+    assert bench.worker_segment.lanes.tolist() == [0, 11, 0, 0, 0, 0, 0, 0]
     assert list(bench.worker.lanes) == [1]
 
 
@@ -135,7 +135,7 @@ def test_acknowledged_lanes_are_told() -> None:
 
 
 def progress(bench: Bench) -> tuple[int, int]:
-    return bench.records.running.get(), bench.records.progress_ns.get()
+    return bench.worker_segment.running.get(), bench.worker_segment.progress_ns.get()
 
 
 def test_progress_of_two_batches_in_flight() -> None:
@@ -155,18 +155,20 @@ def test_progress_of_two_batches_in_flight() -> None:
     bench.now_ns = 5000
     assert bench.worker.step()
     assert progress(bench) == (0, 5000)
-    assert bench.records.start_ns[[first.record, second.record]].tolist() == [2000, 3000]
-    assert bench.records.end_ns[[first.record, second.record]].tolist() == [4000, 5000]
+    assert bench.worker_segment.start_ns[[first.record, second.record]].tolist() == [2000, 3000]
+    assert bench.worker_segment.end_ns[[first.record, second.record]].tolist() == [4000, 5000]
 
 
 def test_a_launched_batch_is_not_launched_again() -> None:
     bench = Bench(depth=2)
     bench.send((1, 0))
     assert bench.worker.step()
-    assert bench.records.sq_consumer().pending() == 1, "the entry stays until its outputs stand"
+    assert bench.worker_segment.sq_consumer().pending() == 1, (
+        "the entry stays until its outputs stand"
+    )
     assert bench.worker.step()
     assert len(bench.runner.launched) == 1
-    assert bench.records.sq_consumer().pending() == 0
+    assert bench.worker_segment.sq_consumer().pending() == 0
 
 
 # -- what goes wrong ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from batchpool.shm.lane import Lane
 from batchpool.worker.backends.cpu import CpuBackend
 from batchpool.worker.padding import Padding
 from batchpool.worker.worker import Worker
-from tests.unit.lanes import new_lane, new_records, other_side
+from tests.unit.lanes import new_lane, new_worker_segment, other_side
 from tests.unit.specs import AFFINE
 
 Infer = Callable[[int, dict[str, Array], dict[str, Array | None]], Any]
@@ -66,10 +66,10 @@ class Bench:
         self.now_ns = 1000
         self.spec = spec
         self.runner = runner or FakeRunner(infer, **options)
-        self.records = new_records(max_batch)
+        self.worker_segment = new_worker_segment(max_batch)
         self.worker = Worker(
             spec,
-            self.records,
+            self.worker_segment,
             self.runner,
             lambda: self.rings.append("batcher"),
             lambda: self.now_ns,
@@ -79,7 +79,7 @@ class Bench:
         for number, serial in ((1, 11), (4, 44)):
             self.lanes[number] = new_lane(spec, 8)
             self.worker.add_lane(number, serial, other_side(self.lanes[number]))
-        self.member = WorkerProxy(0, 0, self.records, lambda: self.rings.append("worker"))
+        self.member = WorkerProxy(0, 0, self.worker_segment, lambda: self.rings.append("worker"))
 
     def send(self, *rows: tuple[int, int]) -> DispatchedBatch:
         """Rows as (lane, slot), in the order of the batcher: by lane, then slot."""
@@ -104,7 +104,7 @@ class Bench:
         ]
 
     def outcome(self, batch: DispatchedBatch) -> int:
-        return int(self.records.outcome[batch.record])
+        return int(self.worker_segment.outcome[batch.record])
 
     def fill(self, *rows: tuple[int, int]) -> None:
         for lane, slot in rows:

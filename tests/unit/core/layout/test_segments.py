@@ -18,12 +18,12 @@ from batchpool.core.layout.segments import (
     WORKER_WORDS,
     Column,
     Layout,
-    board_layout,
     check,
+    heartbeats_layout,
     lane_layout,
     power_of_two,
-    pulse_layout,
     size_columns,
+    state_page_layout,
     worker_layout,
 )
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
@@ -196,35 +196,37 @@ def test_equal_digests_mean_equal_tensors_and_slots(
 
 @pytest.mark.parametrize("max_batch", [1, 3, 64, 1000])
 @pytest.mark.parametrize("max_lanes", [1, 33])
-def test_worker_and_board_layouts(max_batch: int, max_lanes: int) -> None:
+def test_worker_and_state_page_layouts(max_batch: int, max_lanes: int) -> None:
     worker = worker_layout(max_batch, max_lanes)
     assert worker.words.keys() == WORKER_WORDS.keys()
     assert worker.columns["rows.slot"].shape == (4, max_batch)
     assert worker.columns["lanes"].shape == (max_lanes,)
-    board = board_layout()
-    assert board.words.keys() == BOARD_WORDS.keys()
-    assert len({worker.digest, board.digest, worker_layout(max_batch + 1, max_lanes).digest}) == 3
-    for layout in (worker, board):
+    state_page = state_page_layout()
+    assert state_page.words.keys() == BOARD_WORDS.keys()
+    assert (
+        len({worker.digest, state_page.digest, worker_layout(max_batch + 1, max_lanes).digest}) == 3
+    )
+    for layout in (worker, state_page):
         check(layout)
         assert layout.digest in layout.drawing()
         assert all(name in layout.drawing() for name in layout.words)
 
 
 @pytest.mark.parametrize("posts", [1, 2, 17, 257])
-def test_the_pulse_has_one_word_for_each_process(posts: int) -> None:
-    pulse = pulse_layout(posts)
-    check(pulse)
-    assert pulse.words == {}
-    (column,) = pulse.columns.values()
+def test_the_heartbeats_has_one_word_for_each_process(posts: int) -> None:
+    heartbeats = heartbeats_layout(posts)
+    check(heartbeats)
+    assert heartbeats.words == {}
+    (column,) = heartbeats.columns.values()
     assert (column.name, column.dtype, column.shape) == ("progress_ns", "i8", (posts,))
     assert column.offset >= PAGE
-    assert "the post's process" in pulse.drawing().splitlines()[-1]
-    assert len({layout.digest for layout in (pulse, pulse_layout(posts + 1))}) == 2
+    assert "the post's process" in heartbeats.drawing().splitlines()[-1]
+    assert len({layout.digest for layout in (heartbeats, heartbeats_layout(posts + 1))}) == 2
 
 
-def test_a_pulse_of_nobody_is_none() -> None:
+def test_a_heartbeats_page_of_nobody_is_none() -> None:
     with pytest.raises(AssertionError):
-        pulse_layout(0)
+        heartbeats_layout(0)
 
 
 def test_a_drawing_shows_every_word_and_column_with_its_writer() -> None:

@@ -32,9 +32,9 @@ INFER = "/v2/models/affine/infer"
 
 
 def assert_all_free(it: Edge, model: str) -> None:
-    port = it.pool.port(model)
-    assert port.map.claimed == 0
-    assert (port.lane.state == SlotState.FREE).all()
+    lane_client = it.pool.lane_client(model)
+    assert lane_client.map.claimed == 0
+    assert (lane_client.lane.state == SlotState.FREE).all()
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/models/affine/versions/1/infer"])
@@ -338,7 +338,7 @@ async def test_large_json_goes_aside_and_comes_back_right() -> None:
         answer, _ = split(await it.http.post(INFER, content=body))
         assert went == ["parse", "encode"]
         assert answer["outputs"][0]["data"] == affine_answer(*rows)
-        assert endpoint.port.map.claimed == 0
+        assert endpoint.lane_client.map.claimed == 0
 
 
 @on_loop

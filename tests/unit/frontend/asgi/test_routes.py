@@ -163,28 +163,28 @@ def says(live: Any, ready: Any, model: Any) -> dict[str, Any]:
 async def test_ready_when_the_pool_and_every_model_is() -> None:
     async with edge(Affine, Two, slots=8) as it:
         assert await health(it.http) == says(200, 200, 200)
-        board = it.pool.session.board
-        board.serving[1] = 0  # the other model
+        state_page = it.pool.session.state_page
+        state_page.serving[1] = 0  # the other model
         assert await health(it.http) == says(200, "not_ready", 200)
-        board.serving[0] = 0
+        state_page.serving[0] = 0
         assert await health(it.http) == says(200, "not_ready", "not_ready")
-        board.serving[:] = 1
+        state_page.serving[:] = 1
         assert await health(it.http) == says(200, 200, 200)
 
 
 @on_loop
 async def test_not_ready_before_the_pool_is() -> None:
     async with edge(Affine, slots=8) as it:
-        it.pool.session.board.state.set(int(PoolState.STARTING))
+        it.pool.session.state_page.state.set(int(PoolState.STARTING))
         assert await health(it.http) == says(200, "not_ready", 200)
 
 
 @on_loop
 async def test_not_ready_while_the_batcher_makes_no_progress() -> None:
     async with edge(Affine, slots=8) as it:
-        it.pool.session.board.stalled.set(1)
+        it.pool.session.state_page.stalled.set(1)
         assert await health(it.http) == says(200, "not_ready", "not_ready")
-        it.pool.session.board.stalled.set(0)
+        it.pool.session.state_page.stalled.set(0)
         assert await health(it.http) == says(200, 200, 200)
 
 
@@ -201,16 +201,16 @@ async def test_ready_of_nothing_is_not_ready() -> None:
 @on_loop
 async def test_a_lane_that_is_shut_is_not_ready(gate: LaneGate, code: str) -> None:
     async with edge(Affine, slots=8) as it:
-        it.pool.port("affine").lane.gate.set(int(gate))
+        it.pool.lane_client("affine").lane.gate.set(int(gate))
         assert await health(it.http) == says(200, code, code)
 
 
 @on_loop
 async def test_draining_and_leaving_are_not_ready() -> None:
     async with edge(Affine, slots=8) as it:
-        it.pool.session.board.state.set(int(PoolState.DRAINING))
+        it.pool.session.state_page.state.set(int(PoolState.DRAINING))
         assert await health(it.http) == says(200, "draining", "draining")
-        it.pool.session.board.state.set(int(PoolState.READY))
+        it.pool.session.state_page.state.set(int(PoolState.READY))
         it.front.stopping = True
         assert await health(it.http) == says(200, "draining", "draining")
 
@@ -219,7 +219,7 @@ async def test_draining_and_leaving_are_not_ready() -> None:
 async def test_a_pool_that_has_gone_is_not_ready() -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.session.theirs.close()
-        await until(lambda: it.reactor.over, "the end is noticed")
+        await until(lambda: it.client_loop.over, "the end is noticed")
         assert await health(it.http) == says(200, "pool_stopped", "pool_stopped")
 
 

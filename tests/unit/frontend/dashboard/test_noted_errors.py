@@ -22,16 +22,16 @@ def picky(*rows: float) -> dict[str, Any]:
 @on_loop
 async def test_what_a_model_raised_is_noted_once_for_the_guilty_row() -> None:
     async with edge(Picky) as it:
-        recorder = it.pool.batcher.recorder
+        flight_recorder = it.pool.batcher.flight_recorder
         answer = await it.http.post("/v2/models/picky/infer", json=picky(4, 9))
         assert answer.status_code == 200
-        assert recorder.incidents.last() == []
+        assert flight_recorder.recent_errors.last() == []
         answer = await it.http.post("/v2/models/picky/infer", json=picky(4, -1, 9))
         assert answer.status_code == 500
-        (noted,) = recorder.incidents.last()
+        (noted,) = flight_recorder.recent_errors.last()
         assert (noted.model, noted.status) == (0, Status.MODEL_ERROR)
         assert "a negative number came" in noted.text
-        assert len(recorder.last()) > 2, "it was run several times before"
+        assert len(flight_recorder.last()) > 2, "it was run several times before"
 
 
 @on_loop
@@ -42,11 +42,11 @@ async def test_rows_of_a_worker_that_is_lost_for_good_are_noted() -> None:
         it.pool.hold = True
         asked = asyncio.create_task(it.http.post("/v2/models/picky/infer", json=picky(1)))
         await until(lambda: bool(member.batches), "it is sent")
-        member.records.launched.set(1)  # and begun
+        member.worker_segment.launched.set(1)  # and begun
         batcher.lose_worker(0, "was killed by SIGKILL")
         it.pool.session.ring()
         answer = await asked
         assert answer.json()["code"] == "worker_lost"
-        (noted,) = batcher.recorder.incidents.last()
+        (noted,) = batcher.flight_recorder.recent_errors.last()
         assert noted.status == Status.WORKER_LOST
         assert "SIGKILL" in noted.text

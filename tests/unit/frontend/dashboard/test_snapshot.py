@@ -93,7 +93,7 @@ def sight(**facts: Any) -> SnapshotInputs:
         "batches": [],
         "worker_names": ["worker 0 of affine"],
         "model_names": ["affine"],
-        "incidents": [],
+        "recent_errors": [],
         "gpus": {"1": {"gpu_memory_used_bytes": 3.0, "gpu_memory_total_bytes": 4.0}},
         "version": "9",
     }
@@ -176,7 +176,7 @@ def test_the_same_error_again_is_one_line() -> None:
     bad = RecentError(1, 1_000_000_000, 0, 0, int(Status.MODEL_ERROR), "<i>bad</i>")
     other = replace(bad, serial=2, status=int(Status.WORKER_LOST), text="")
     again = replace(bad, serial=3, at_ns=6_000_000_000)
-    errors = compose(sight(incidents=[bad, other, again]))["errors"]
+    errors = compose(sight(recent_errors=[bad, other, again]))["errors"]
     assert [(e["code"], e["text"], e["times"]) for e in errors] == [
         ("model_error", "<i>bad</i>", 2),
         ("worker_lost", "the worker died while it ran this row, on every attempt", 1),

@@ -130,14 +130,14 @@ async def test_a_caller_that_goes_takes_its_row_back() -> None:
     async def scenario(it: Visit) -> None:
         it.feed([SHORT])
         await it.take()
-        port = it.of.pool.port("affine")
+        lane_client = it.of.pool.lane_client("affine")
         it.of.pool.hold = True
         it.feed([SHORT])
-        await until(lambda: port.map.claimed == 1, "the row is claimed")
+        await until(lambda: lane_client.map.claimed == 1, "the row is claimed")
         it.caller.writer.close()
-        await until(lambda: port.in_flight() == [], "it is taken back")
+        await until(lambda: lane_client.in_flight() == [], "it is taken back")
         it.of.pool.release()
-        await until(lambda: port.map.claimed == 0, "the slot is free")
+        await until(lambda: lane_client.map.claimed == 0, "the slot is free")
 
     assert (await same(scenario, Affine)).known == 1
 

@@ -163,7 +163,9 @@ async def test_every_request_is_answered_alike(name: str) -> None:
             await it.take()
         await it.send(request("/v2", method="GET"))  # the connection is in step
         assert b'"batchpool"' in await it.take()
-        assert all(port.map.claimed == 0 for port in it.of.pool.session.ports.values())
+        assert all(
+            lane_client.map.claimed == 0 for lane_client in it.of.pool.session.lane_set.values()
+        )
 
     models, slots = pool_for(sent)
     found = await same(scenario, *models, slots=slots, max_batch=4096, server={"max_body_mib": 2})
@@ -258,7 +260,7 @@ async def test_nothing_is_answered_behind_a_request_that_ends_the_connection(fir
         it.feed([raw(first, Connection="close") + raw(ROW) + request("/v2", method="GET")])
         await it.take()
         await it.take_end()
-        assert it.of.pool.port("affine").map.claimed == 0
+        assert it.of.pool.lane_client("affine").map.claimed == 0
 
     await same(scenario, Affine)
 

@@ -42,19 +42,19 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 async def test_a_caller_that_goes_takes_its_row_back(behind: bytes) -> None:
     async with edge(Affine, max_batch=1) as it, serving(it) as site:
         it.pool.hold = True
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         tally = it.pool.batcher.models[0].tally
         async with calling(site) as first:
             await first.send(request(INFER, bytes(16 * 20), headers=RAW))
-            await until(lambda: port.map.claimed == 20, "the worker has enough, and is held")
+            await until(lambda: lane_client.map.claimed == 20, "the worker has enough, and is held")
             async with calling(site) as caller:
                 await caller.send(SHORT + behind)
-                await until(lambda: port.map.claimed == 21, "another is under way")
-            await until(lambda: port.map.claimed == 20, "it is taken back")
+                await until(lambda: lane_client.map.claimed == 21, "another is under way")
+            await until(lambda: lane_client.map.claimed == 20, "it is taken back")
             assert tally.cancelled == 1
             it.pool.release()
             assert (await first.answer()).status == 200
-        await until(lambda: port.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
         await until(lambda: site.connections == 0, "no connection is left")
         assert site.server.server_state.tasks == set()
 
@@ -65,13 +65,13 @@ async def test_a_caller_that_goes_with_requests_in_the_queue(behind: bytes) -> N
     # uvicorn does not read on while requests queue up, so nobody knows before the answer.
     async with edge(Affine) as it, serving(it) as site:
         it.pool.hold = True
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         async with calling(site) as caller:
             await caller.send(SHORT + behind)
-            await until(lambda: port.map.claimed == 1, "the first is under way")
+            await until(lambda: lane_client.map.claimed == 1, "the first is under way")
         it.pool.release()
         await until(lambda: site.connections == 0, "the connection is ended")
-        await until(lambda: port.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
         await until(lambda: site.server.server_state.tasks == set(), "no task is left")
 
 
@@ -79,14 +79,14 @@ async def test_a_caller_that_goes_with_requests_in_the_queue(behind: bytes) -> N
 async def test_a_caller_that_goes_when_its_rows_run() -> None:
     async with edge(Affine, slots=8) as it, serving(it) as site:
         it.pool.hold = True
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         async with calling(site) as caller:
             await caller.send(SHORT)
             await until(lambda: it.pool.batcher.models[0].tally.rows == 1, "it is dispatched")
         await until(lambda: site.connections == 0, "the caller has gone")
-        assert port.map.claimed == 1
+        assert lane_client.map.claimed == 1
         it.pool.release()
-        await until(lambda: port.map.claimed == 0, "the slot is free")
+        await until(lambda: lane_client.map.claimed == 0, "the slot is free")
 
 
 @on_loop
@@ -98,8 +98,8 @@ async def test_malformed_bytes_behind_a_request_under_way() -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
         await it.take_end()
         it.of.pool.release()
-        port = it.of.pool.port("affine")
-        await until(lambda: port.map.claimed == 0, "the slot is free")
+        lane_client = it.of.pool.lane_client("affine")
+        await until(lambda: lane_client.map.claimed == 0, "the slot is free")
 
     assert (await same(scenario, Affine)).fast == 1
 
@@ -139,7 +139,7 @@ async def test_a_head_that_trickles_counts_from_its_first_byte() -> None:
         (connection,) = site.server.server_state.connections
         await until(lambda: connection._arriving, "its first line has come")
         begun_s = connection._begun_s
-        await until(lambda: it.reactor._loop.time() > begun_s + 0.01, "some time passes")
+        await until(lambda: it.client_loop._loop.time() > begun_s + 0.01, "some time passes")
         await caller.send(b"Content-Length: 1\r\n\r\n")
         await until(lambda: not connection._in_head, "its head is complete")
         assert connection._begun_s == begun_s
@@ -154,8 +154,8 @@ async def test_a_stop_waits_for_what_is_under_way(behind: bytes) -> None:
     async def scenario(it: Visit) -> None:
         it.of.pool.hold = True
         await it.send(SHORT + behind)
-        port = it.of.pool.port("affine")
-        await until(lambda: port.map.claimed == 1, "it is under way")
+        lane_client = it.of.pool.lane_client("affine")
+        await until(lambda: lane_client.map.claimed == 1, "it is under way")
         it.site.server.stop()
         server = it.site.server.servers[0]
         await until(lambda: not server.is_serving(), "it listens no more")
@@ -174,8 +174,8 @@ async def test_a_stop_gives_up_in_time() -> None:
     async def scenario(it: Visit) -> None:
         it.of.pool.hold = True
         await it.send(SHORT)
-        port = it.of.pool.port("affine")
-        await until(lambda: port.map.claimed == 1, "it is under way")
+        lane_client = it.of.pool.lane_client("affine")
+        await until(lambda: lane_client.map.claimed == 1, "it is under way")
         it.site.server.stop()
         it.site.server.stop()
         assert b"pool_stopped" in await it.take()
@@ -191,21 +191,21 @@ async def test_a_stop_gives_up_in_time() -> None:
 async def test_a_caller_that_is_behind_with_reading_is_asgis(tasks: list[object]) -> None:
     async with edge(Wide, slots=9, server={"max_body_mib": 16}) as it, serving(it) as site:
         wide = request("/v2/models/wide/infer", bytes(8 * MIB), headers=RAW)
-        port = it.pool.port("wide")
+        lane_client = it.pool.lane_client("wide")
         with deaf_socket(site) as deaf:
             loop = asyncio.get_running_loop()
             deaf.setblocking(False)
             await loop.sock_sendall(deaf, wide)
             tally = it.pool.batcher.models[0].tally
             await until(lambda: tally.completed == 8, "its rows are done")
-            await until(lambda: port.map.claimed == 0, "it is answered")
+            await until(lambda: lane_client.map.claimed == 0, "it is answered")
             assert tasks == []
             (connection,) = site.server.server_state.connections
             assert connection.flow.write_paused
             waiting = connection.transport.get_write_buffer_size()
             await loop.sock_sendall(deaf, request("/v2/models/wide/infer", bytes(MIB), headers=RAW))
             await until(lambda: tally.completed == 9, "the next one is done")
-            await until(lambda: port.map.claimed == 0, "its slot is free")
+            await until(lambda: lane_client.map.claimed == 0, "its slot is free")
             assert len(tasks) == 1
             assert connection.transport.get_write_buffer_size() <= waiting
 

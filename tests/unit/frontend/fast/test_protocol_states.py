@@ -25,19 +25,19 @@ from tests.unit.frontend.roads import Visit, same
 
 
 def overload(it: Visit) -> None:
-    slots = it.of.pool.port("affine").map
+    slots = it.of.pool.lane_client("affine").map
     while slots.refusal(1) is None:
         slots.take_one()
 
 
 def at_its_share(it: Visit) -> None:
-    slots = it.of.pool.port("affine").map
+    slots = it.of.pool.lane_client("affine").map
     slots.take(slots.share, crc32(b"127.0.0.1"))
     slots.take_one(crc32(b"another"))
 
 
 def shut(it: Visit, gate: LaneGate) -> None:
-    it.of.pool.port("affine").lane.gate.set(int(gate))
+    it.of.pool.lane_client("affine").lane.gate.set(int(gate))
 
 
 STATES = {
@@ -46,14 +46,14 @@ STATES = {
     "draining": lambda it: shut(it, LaneGate.DRAINING),
     "broken": lambda it: shut(it, LaneGate.BROKEN),
     "not open": lambda it: shut(it, LaneGate.CLOSED),
-    "no worker": lambda it: it.of.pool.session.board.serving.fill(0),
-    "pool gone": lambda it: it.of.reactor.close(),
+    "no worker": lambda it: it.of.pool.session.state_page.serving.fill(0),
+    "pool gone": lambda it: it.of.client_loop.close(),
 }
 
 
 def refused(it: Visit) -> int:
     """Claims that were refused, for want of room or for a flow's share."""
-    lane = it.of.pool.port("affine").lane
+    lane = it.of.pool.lane_client("affine").lane
     return lane.refused.get() + lane.refused_share.get()
 
 
@@ -135,7 +135,7 @@ async def test_rows_that_are_refused_in_the_queue() -> None:
                 "code": "overloaded",
                 "retry_after_ms": 1000,
             }
-        assert it.of.pool.port("affine").map.claimed == 0
+        assert it.of.pool.lane_client("affine").map.claimed == 0
 
     assert (await same(scenario, Affine, slots=16384)).fast == 4
 
@@ -149,7 +149,7 @@ async def test_deadlines() -> None:
         head = raw(ROW, X_Request_Timeout_Ms="1")
         await it.send(head[:-3])
         await until(lambda: it.site.under_way == 1, "the headers have come")
-        loop = it.of.reactor._loop
+        loop = it.of.client_loop._loop
         begun_s = loop.time()
         await until(lambda: loop.time() > begun_s + 0.01, "its time is up")
         await it.send(head[-3:])
@@ -175,11 +175,11 @@ async def test_what_nobody_expected_is_an_internal_error(
                 assert b"200" in await it.take()
         for _ in range(2):
             with monkeypatch.context() as patch:
-                patch.setattr(it.of.pool.port("affine"), "failure", lambda *_: 1 // 0)
+                patch.setattr(it.of.pool.lane_client("affine"), "failure", lambda *_: 1 // 0)
                 await it.send(SHORT)
                 assert b"500" in await it.take()
             await it.send(SHORT)
             assert b"200" in await it.take()
-        assert it.of.pool.port("affine").map.claimed == 0
+        assert it.of.pool.lane_client("affine").map.claimed == 0
 
     await same(scenario, Affine)

@@ -61,7 +61,7 @@ async def test_what_stops_being_http_in_its_body_is_one_request(
             await caller.send(b"zz\r\n")
             answer = await caller.answer()
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
-        counts = it.front.meters.totals().values("http_requests_total", "code")
+        counts = it.front.counters.totals().values("http_requests_total", "code")
     assert answer.refused == (400, "invalid_request")
     assert counts == {"400": 1}
     (line,) = told(log)
@@ -77,7 +77,7 @@ async def test_what_is_no_http_is_counted_as_such() -> None:
             async with calling(site) as caller:
                 await caller.send(sent)
                 assert (await caller.answer()).status == 400
-        totals = it.front.meters.totals()
+        totals = it.front.counters.totals()
         named = {"road": "none", "code": "400", "reason": "invalid_request"}
         assert totals.value("http_requests_total", model="", **named) == 2
         assert totals.value("http_requests_total") == 2

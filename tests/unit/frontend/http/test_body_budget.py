@@ -84,7 +84,7 @@ async def test_what_would_be_too_much_is_refused_at_once_and_nobody_else(fast: b
         await second.send(request(WIDE, ROW, headers=RAW))
         assert (await second.answer()).status == 200
         await until(lambda: bodies.held_bytes == 0, "nothing is held")
-        totals = it.front.meters.totals().values("http_requests_total", "code", model="wide")
+        totals = it.front.counters.totals().values("http_requests_total", "code", model="wide")
         assert totals == {"200": 2, "503": 1}
 
 

@@ -53,7 +53,9 @@ async def test_a_stalled_sender_is_told_and_holds_no_slot(sent: bytes, statuses:
             await stalled.send(sent)
             ended = asyncio.create_task(stalled.ended())
             while not ended.done():
-                await until(lambda: it.pool.port("affine").map.claimed == 0, "no slot is held")
+                await until(
+                    lambda: it.pool.lane_client("affine").map.claimed == 0, "no slot is held"
+                )
                 await other.send(request(INFER, GOOD))
                 assert (await other.answer()).object["outputs"][0]["data"] == affine_answer(3)
             answers = ended.result()
@@ -95,7 +97,7 @@ async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
         assert it.front.bodies.held_bytes == 0
-        counts = it.front.meters.totals().values("http_requests_total", "code", model="affine")
+        counts = it.front.counters.totals().values("http_requests_total", "code", model="affine")
         assert counts == {"408": 1}, "once, on either road"
         (line,) = [found.args for found in caplog.records if found.name == "batchpool.access"]
         assert isinstance(line, dict)
@@ -171,7 +173,7 @@ async def test_a_request_that_runs_long_is_not_idle() -> None:
     async with edge(Affine) as it, serving(it, limits) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: it.pool.port("affine").map.claimed == 1, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await until(lambda: loop.time() > begun_s + 0.3, "several sweeps pass")
@@ -202,7 +204,7 @@ async def test_a_caller_that_does_not_read_is_cut_and_holds_no_slot() -> None:
             await loop.sock_sendall(deaf, wide_request(8))
             rows = it.pool.batcher.models[0].tally
             await until(lambda: rows.completed == 8, "the rows are done")
-            await until(lambda: it.pool.port("wide").map.claimed == 0, "the slots are free")
+            await until(lambda: it.pool.lane_client("wide").map.claimed == 0, "the slots are free")
             await no_connections(site)
 
 
@@ -237,24 +239,24 @@ async def test_a_slow_reader_makes_progress_and_gets_everything() -> None:
 async def test_after_a_hundred_disconnects_all_is_as_before() -> None:
     async with edge(Two, slots=256, max_batch=4) as it, serving(it) as site:
         Two.batches.clear()
-        port = it.pool.port("two")
+        lane_client = it.pool.lane_client("two")
         it.pool.hold = True
         tag = numbers("tag", np.array([[1]]), "INT64")
         raw = request("/v2/models/two/infer", json.dumps({"inputs": [tag]}).encode())
         connections = [await asyncio.open_connection(*site.address) for _ in range(100)]
         for _, writer in connections:
             writer.write(raw)
-        await until(lambda: port.map.claimed == 100, "all are under way")
+        await until(lambda: lane_client.map.claimed == 100, "all are under way")
         for _, writer in connections:
             writer.close()
             await writer.wait_closed()
         tally = it.pool.batcher.models[0].tally
         in_batches = tally.rows
-        await until(lambda: port.map.claimed == in_batches, "what was queued is taken back")
+        await until(lambda: lane_client.map.claimed == in_batches, "what was queued is taken back")
         assert tally.cancelled == 100 - in_batches
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
         it.pool.release()
-        await until(lambda: port.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
         assert sum(Two.batches) == in_batches < 100
         async with calling(site) as caller:
             await caller.send(raw)
@@ -269,7 +271,7 @@ async def test_a_caller_that_goes_while_it_sends() -> None:
             await until(lambda: site.under_way == 1, "it is being read")
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
-        assert it.pool.port("affine").map.claimed == 0
+        assert it.pool.lane_client("affine").map.claimed == 0
 
 
 @on_loop

@@ -74,14 +74,14 @@ async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
         endpoint = it.front.endpoint("affine")
         for _ in range(100):
             endpoint.admit(arrival())
-        assert (endpoint.port.map.claimed, endpoint.port.lane.refused.get()) == (0, 0)
+        assert (endpoint.lane_client.map.claimed, endpoint.lane_client.lane.refused.get()) == (0, 0)
 
 
 @on_loop
 async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
     async with edge(Affine, slots=20) as it:
         endpoint = it.front.endpoint("affine")
-        slots = endpoint.port.map
+        slots = endpoint.lane_client.map
         bulk, other = (arrival(x_client_id=name) for name in ("bulk", "other"))
         slots.take(9, bulk.flow)
         slots.take(9, other.flow)
@@ -123,7 +123,7 @@ async def test_submit_gives_the_rows_away() -> None:
         await reply
         outputs = endpoint.fetch(request, pending)
         assert np.array_equal(outputs["y"], np.repeat([[1.0], [3.0]], 4, axis=1))
-        assert endpoint.port.map.claimed == 0
+        assert endpoint.lane_client.map.claimed == 0
 
 
 @on_loop
@@ -136,7 +136,7 @@ async def test_leaving_while_it_is_under_way() -> None:
         with pytest.raises(Cancelled):
             await reply
         it.pool.release()
-        await until(lambda: endpoint.port.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
 
 
 @on_loop
@@ -162,15 +162,15 @@ async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
             await until(reply.done, "it is done")
         if far == "cancelled":
             reply.cancel()
-        assert endpoint.port.map.claimed == 1
+        assert endpoint.lane_client.map.claimed == 1
         endpoint.forget(pending, reply)
         it.pool.release()
-        await until(lambda: endpoint.port.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
 
 
 async def infer_task(it: Edge) -> asyncio.Task[Any]:
     task = asyncio.create_task(it.http.post("/v2/models/affine/infer", json=affine(1)))
-    await until(lambda: it.pool.port("affine").map.claimed == 1, "it is under way")
+    await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
     return task
 
 
@@ -183,7 +183,7 @@ async def test_a_cancelled_task_leaves_nothing_behind() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         it.pool.release()
-        await until(lambda: it.pool.port("affine").map.claimed == 0, "the slot is free")
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 0, "the slot is free")
 
 
 @pytest.mark.interpreted
@@ -192,15 +192,15 @@ async def test_a_task_cancelled_in_the_moment_of_its_answer() -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = True
         task = await infer_task(it)
-        reap = it.reactor._reap
+        reap = it.client_loop._reap
 
         def reap_and_cancel() -> None:
             reap()
-            if it.pool.port("affine").in_flight() == []:
+            if it.pool.lane_client("affine").in_flight() == []:
                 task.cancel()  # the reply is set, the task has not run since
 
-        it.reactor._reap = reap_and_cancel  # type: ignore[method-assign]
+        it.client_loop._reap = reap_and_cancel  # type: ignore[method-assign]
         it.pool.release()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert it.pool.port("affine").map.claimed == 0
+        assert it.pool.lane_client("affine").map.claimed == 0

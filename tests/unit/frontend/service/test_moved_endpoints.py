@@ -43,7 +43,7 @@ def move(it: Visit, model: type[bp.Model] | None, *, told: bool = True) -> None:
     if told:
         learn({}, [])
     else:
-        it.of.reactor._heard = learn
+        it.of.client_loop._heard = learn
         it.of.pool.session.theirs.send({"op": "facts"})
 
 
@@ -58,14 +58,14 @@ async def asked(it: Visit, *pieces: bytes) -> bytes:
 @on_loop
 async def test_requests_go_to_the_new_lane_from_one_to_the_next(told: bool) -> None:
     async def scenario(it: Visit) -> None:
-        old = it.of.pool.port("affine")
+        old = it.of.pool.lane_client("affine")
         assert [await asked(it, SHORT), await asked(it, SHORT)] == [OLD, OLD]
         move(it, Triple, told=told)
         assert [await asked(it, SHORT), await asked(it, SHORT)] == [NEW, NEW]
         x = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
         await it.send(infer({"inputs": [x], "parameters": {"k": 1}}))
         assert b"3.0,6.0,9.0,12.0" in await it.take()
-        await until(lambda: old not in it.of.pool.session.ports.driven, "the old lane is left")
+        await until(lambda: old not in it.of.pool.session.lane_set.driven, "the old lane is left")
         left, _ = it.of.pool.session.theirs.receive()
         assert left == {"op": "left", "serial": old.serial}
 
@@ -103,12 +103,12 @@ async def test_a_body_that_was_on_its_way_is_answered_by_the_new_model(told: boo
 async def test_rows_that_were_claimed_are_answered_by_the_old_model() -> None:
     async def scenario(it: Visit) -> None:
         it.of.pool.hold = True
-        old = it.of.pool.port("affine")
+        old = it.of.pool.lane_client("affine")
         it.feed([SHORT])
         await until(lambda: old.map.claimed == 1, "the slot is claimed")
         move(it, Triple)
         await until(lambda: old.has_moved, "the gate is seen")
-        assert old in it.of.pool.session.ports.driven, "a row is under way there"
+        assert old in it.of.pool.session.lane_set.driven, "a row is under way there"
         it.of.pool.release()
         assert (await it.take())[-16:] == OLD
         assert await asked(it, SHORT) == NEW
@@ -140,13 +140,14 @@ async def test_metadata_and_readiness_are_those_of_the_new_model() -> None:
     async with edge(Affine) as it:
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         hear = it.pool.move("affine", Triple)
-        it.reactor._heard = lambda message, fds: (hear(), it.front.learn())[0]
+        it.client_loop._heard = lambda message, fds: (hear(), it.front.learn())[0]
         it.pool.session.theirs.send({"op": "facts"})
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         found = (await it.http.get("/v2/models/affine")).json()
         assert [tensor["name"] for tensor in found["inputs"]] == ["x"]
         await until(
-            lambda: it.front.endpoints["affine"].port is it.pool.port("affine"), "the switch"
+            lambda: it.front.endpoints["affine"].lane_client is it.pool.lane_client("affine"),
+            "the switch",
         )
         assert it.front.paths[INFER.encode()] is it.front.endpoints["affine"]
         assert it.front.endpoints["affine"].facts.spec.parameters[0].name == "k"
@@ -165,12 +166,12 @@ async def test_what_a_request_heard_first_is_not_waited_for_again() -> None:
     """The loop found the word to be read; before its turn came a request took it."""
     async with edge(Affine) as it:
         hear = it.pool.move("affine", Triple)
-        it.reactor._heard = lambda message, fds: (hear(), it.front.learn())[0]
+        it.client_loop._heard = lambda message, fds: (hear(), it.front.learn())[0]
         it.pool.session.channel.sock.setblocking(False)  # a front end would wait for ever
         it.pool.session.theirs.send({"op": "facts"})
-        it.reactor.listen()
-        it.reactor._on_control()
-        assert not it.reactor.over
+        it.client_loop.listen()
+        it.client_loop._on_control()
+        assert not it.client_loop.over
         assert it.front.endpoints["affine"].facts.spec.parameters[0].name == "k"
 
 
@@ -179,9 +180,9 @@ async def test_a_word_that_cannot_be_taken_ends_the_front_end() -> None:
     """Its next life is told everything; this one would go on with lanes that have moved."""
     lost = []
     async with edge(Affine) as it:
-        it.reactor._heard = lambda message, fds: None
-        it.reactor._lost = lambda: lost.append(1)
+        it.client_loop._heard = lambda message, fds: None
+        it.client_loop._lost = lambda: lost.append(1)
         it.pool.session.theirs.sock.send(b"no message")
-        it.reactor._on_control()
-        assert it.reactor.over
+        it.client_loop._on_control()
+        assert it.client_loop.over
         assert lost == [1]

@@ -26,11 +26,11 @@ from batchpool.frontend.service.pool_view import PoolView
 from batchpool.frontend.service.prometheus import Scrape
 from batchpool.shm.stats.counters import BATCHER, Counters
 from batchpool.worker.metrics import COMPUTE, WorkerMetrics
+from tests.unit.counters import new_counters
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine, Picky
-from tests.unit.meters import new_meters
 
 INFER = "/v2/models/affine/infer"
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
@@ -74,36 +74,36 @@ class TwoGpus(Gpus):
         ]
 
 
-def body_of(meters: Counters, gpus: Gpus | None = None, accept: bytes = b"") -> str:
-    return Scrape(meters, gpus or NoGpus(), "1.2.3")(accept).body.decode()
+def body_of(counters: Counters, gpus: Gpus | None = None, accept: bytes = b"") -> str:
+    return Scrape(counters, gpus or NoGpus(), "1.2.3")(accept).body.decode()
 
 
 # -- rendering ------------------------------------------------------------------------------
 
 
 def busy() -> Counters:
-    """Meters in which everybody has counted something."""
-    meters = new_meters(2, "one", "two")
-    tally = BatcherMetrics(meters.cells, meters.place("batcher", 1))
+    """Counters in which everybody has counted something."""
+    counters = new_counters(2, "one", "two")
+    tally = BatcherMetrics(counters.cells, counters.place("batcher", 1))
     tally.admit(70)
     tally.dispatch(np.full(64, NOW - 3_000_000), DispatchReason.FULL, NOW)
     tally.finish(BatchOutcome.OK, 2, 5_000_000)
     tally.end(End.OK, 64)
     for i in range(2):
-        meter = EndpointMetrics(meters.cells, meters.place("frontend", i, 1))
+        meter = EndpointMetrics(counters.cells, counters.place("frontend", i, 1))
         meter.refused(FAST, "overloaded")
         meter.answered(ASGI, 0)
-    meters.label_worker_slot(0, "two", 0, "gpu 0")
-    worker = WorkerMetrics(meters.cells, meters.place("worker", 0))
+    counters.label_worker_slot(0, "two", 0, "gpu 0")
+    worker = WorkerMetrics(counters.cells, counters.place("worker", 0))
     worker.took(COMPUTE, 2_000_000)
     worker.ran(BatchOutcome.OK, 64, 1)
-    return meters
+    return counters
 
 
 def test_both_forms_are_valid_and_say_the_same() -> None:
-    meters = busy()
-    plain = parsed(body_of(meters, TwoGpus()))
-    text = body_of(meters, TwoGpus(), b"application/openmetrics-text; version=1.0.0")
+    counters = busy()
+    plain = parsed(body_of(counters, TwoGpus()))
+    text = body_of(counters, TwoGpus(), b"application/openmetrics-text; version=1.0.0")
     assert text.endswith("# EOF\n")
     assert numbers(openmetrics.text_string_to_metric_families(text)) == plain
     assert value(plain, "batchpool_rows_admitted_total", model="two") == 70
@@ -121,12 +121,12 @@ def test_both_forms_are_valid_and_say_the_same() -> None:
 
 
 def test_every_metric_of_the_table_has_its_help_and_type_in_its_order() -> None:
-    meters = busy()
+    counters = busy()
     for row in (BATCHER, 0):
-        at = meters.place("process", row)
-        meters.cells[at + table.BLOCKS["process"].word("process_up")] = 1
-        meters.cells[at + table.BLOCKS["process"].word("process_pid")] = 5
-    families = list(text_string_to_metric_families(body_of(meters, TwoGpus())))
+        at = counters.place("process", row)
+        counters.cells[at + table.BLOCKS["process"].word("process_up")] = 1
+        counters.cells[at + table.BLOCKS["process"].word("process_pid")] = 5
+    families = list(text_string_to_metric_families(body_of(counters, TwoGpus())))
     shown = [(f.name, f.type, f.documentation) for f in families]
     expected = [
         (m.name.removesuffix("_total") if m.kind == COUNTER else m.name, m.kind, m.help)
@@ -140,7 +140,7 @@ def test_every_metric_of_the_table_has_its_help_and_type_in_its_order() -> None:
 
 
 def test_what_is_not_known_is_absent() -> None:
-    found = parsed(body_of(new_meters(1)))
+    found = parsed(body_of(new_counters(1)))
     names = {name for name, _ in found}
     assert not any("gpu" in name or "queue" in name for name in names)
     build = (("code", CODE), ("python", _python()), ("version", "1.2.3"))
@@ -169,20 +169,22 @@ def test_what_was_observed_is_what_is_rendered(
     batches: list[list[int]],
     answers: list[tuple[int, tuple[str, str]]],
 ) -> None:
-    meters = new_meters(3, "other", "m")
-    tally = BatcherMetrics(meters.cells, meters.place("batcher", 1))
+    counters = new_counters(3, "other", "m")
+    tally = BatcherMetrics(counters.cells, counters.place("batcher", 1))
     for end, n in ends:
         tally.end(end, n)
     for waits in batches:
         tally.dispatch(NOW - np.array(waits), DispatchReason.WAIT, NOW)
-    endpoints = [EndpointMetrics(meters.cells, meters.place("frontend", i, 1)) for i in range(3)]
+    endpoints = [
+        EndpointMetrics(counters.cells, counters.place("frontend", i, 1)) for i in range(3)
+    ]
     for i, (code, reason) in answers:
         if code == "200":
             endpoints[i].answered(FAST, 0)
         else:
             endpoints[i].refused(FAST, reason)
 
-    found = parsed(body_of(meters))
+    found = parsed(body_of(counters))
     rows: Counter[str] = Counter()
     for end, n in ends:
         rows[table.ENDS[end]] += n
@@ -273,7 +275,7 @@ async def test_requests_of_both_roads_are_counted_once_by_how_they_ended() -> No
 
 
 def total_of(front: PoolView, **labels: str) -> float:
-    return front.meters.totals().value("http_requests_total", **labels)
+    return front.counters.totals().value("http_requests_total", **labels)
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -282,14 +284,14 @@ async def test_a_caller_that_goes_is_counted_as_gone(fast: bool) -> None:
     async with edge(Affine, max_batch=1) as it, serving(it, fast=fast) as site:
         it.pool.hold = True
         body = httpx.Request("POST", "http://x", json=affine(1.0)).content
-        port = it.pool.port("affine")
+        lane_client = it.pool.lane_client("affine")
         async with calling(site) as caller:
             await caller.send(request(INFER, body))
-            await until(lambda: port.map.claimed == 1, "it is under way")
+            await until(lambda: lane_client.map.claimed == 1, "it is under way")
             assert total_of(it.front) == 0
         await until(lambda: total_of(it.front, code="499", reason="cancelled") == 1, "it has gone")
         it.pool.release()
-        await until(lambda: port.map.claimed == 0, "its slot is free")
+        await until(lambda: lane_client.map.claimed == 0, "its slot is free")
         assert total_of(it.front) == 1
 
 

@@ -1,4 +1,4 @@
-"""The meters: no two blocks share a word, names, and sums over all who count."""
+"""The counters: no two blocks share a word, names, and sums over all who count."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.layout.segments import MODELS_MOST
-from batchpool.core.metrics.segments import OF_MODELS, SEATS_MOST, meters_layout
+from batchpool.core.metrics.segments import OF_MODELS, SEATS_MOST, counters_layout
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.shm.stats.counters import BATCHER, NO_MODEL, SUPERVISOR, Counters, frontend_row
-from tests.unit.meters import new_meters
+from tests.unit.counters import new_counters
 
 FRONTENDS = 3
 
 
-def places(meters: Counters) -> list[tuple[int, int, str]]:
+def places(counters: Counters) -> list[tuple[int, int, str]]:
     """(first word, word after the last, whose) of every block there is."""
     blocks = [("pool", 0, 0)]
     blocks += [("batcher", entry, 0) for entry in range(MODELS_MOST)]
@@ -28,7 +28,7 @@ def places(meters: Counters) -> list[tuple[int, int, str]]:
     blocks += [("process", row, 0) for row in range(2 + FRONTENDS + SEATS_MOST)]
     found = []
     for writer, row, entry in blocks:
-        at = meters.place(writer, row, entry)
+        at = counters.place(writer, row, entry)
         found.append(
             (at, at + BLOCKS[writer.removeprefix("kept.")].size, f"{writer} {row} {entry}")
         )
@@ -36,9 +36,9 @@ def places(meters: Counters) -> list[tuple[int, int, str]]:
 
 
 def test_no_two_blocks_share_a_line_and_each_lies_in_its_column() -> None:
-    meters = new_meters(FRONTENDS)
-    columns = meters_layout(FRONTENDS).columns
-    found = places(meters)
+    counters = new_counters(FRONTENDS)
+    columns = counters_layout(FRONTENDS).columns
+    found = places(counters)
     for (_, end, one), (start, _, other) in pairwise(found):
         assert end <= start, f"{one} and {other}"
     for start, end, who in found:
@@ -48,85 +48,85 @@ def test_no_two_blocks_share_a_line_and_each_lies_in_its_column() -> None:
 
 
 def test_the_process_rows_are_of_different_processes() -> None:
-    meters = new_meters(FRONTENDS)
+    counters = new_counters(FRONTENDS)
     rows = [SUPERVISOR, BATCHER, *map(frontend_row, range(FRONTENDS))]
-    rows += [meters.worker_slot_row(worker_slot) for worker_slot in range(SEATS_MOST)]
+    rows += [counters.worker_slot_row(worker_slot) for worker_slot in range(SEATS_MOST)]
     assert rows == list(range(2 + FRONTENDS + SEATS_MOST))
 
 
 def count(
-    meters: Counters, writer: str, name: str, *case: str, row: int = 0, entry: int = 0
+    counters: Counters, writer: str, name: str, *case: str, row: int = 0, entry: int = 0
 ) -> None:
-    meters.cells[meters.place(writer, row, entry) + BLOCKS[writer].word(name, *case)] += 1
+    counters.cells[counters.place(writer, row, entry) + BLOCKS[writer].word(name, *case)] += 1
 
 
-def run(meters: Counters, row: int, pid: int) -> None:
+def run(counters: Counters, row: int, pid: int) -> None:
     """The process of this row is there and works."""
-    at, block = meters.place("process", row), BLOCKS["process"]
-    meters.cells[at + block.word("process_pid")] = pid
-    meters.cells[at + block.word("process_up")] = int(pid > 0)
+    at, block = counters.place("process", row), BLOCKS["process"]
+    counters.cells[at + block.word("process_pid")] = pid
+    counters.cells[at + block.word("process_up")] = int(pid > 0)
 
 
 def test_the_front_ends_counts_are_added_up_and_requests_for_no_model_are_apart() -> None:
-    meters = new_meters(FRONTENDS, "one", "two")
+    counters = new_counters(FRONTENDS, "one", "two")
     ok, unknown = ("fast", "200", "ok"), ("asgi", "404", "not_found")
     for i in range(FRONTENDS):
-        count(meters, "frontend", "http_requests_total", *ok, row=i, entry=1)
-    count(meters, "frontend", "http_requests_total", *unknown, row=2, entry=NO_MODEL)
-    totals = meters.totals()
+        count(counters, "frontend", "http_requests_total", *ok, row=i, entry=1)
+    count(counters, "frontend", "http_requests_total", *unknown, row=2, entry=NO_MODEL)
+    totals = counters.totals()
     assert totals.values("http_requests_total", "model") == {"two": 3, "": 1}
     assert totals.values("http_requests_total", "code", model="two") == {"200": 3}
     assert totals.values("http_requests_total", "reason", model="") == {"not_found": 1}
 
 
 def test_entries_of_one_name_are_one_model() -> None:
-    meters = new_meters(1, "m", "m")
+    counters = new_counters(1, "m", "m")
     for entry in (0, 1, 1):
-        count(meters, "batcher", "rows_admitted_total", row=entry)
-    assert meters.totals().value("rows_admitted_total", model="m") == 3
-    assert meters.model_names() == ["m", "m"]
+        count(counters, "batcher", "rows_admitted_total", row=entry)
+    assert counters.totals().value("rows_admitted_total", model="m") == 3
+    assert counters.model_names() == ["m", "m"]
 
 
 def test_a_name_that_stays_keeps_its_counts_and_another_begins_at_nothing() -> None:
-    meters = new_meters(2, "old")
-    count(meters, "batcher", "rows_admitted_total")
-    count(meters, "supervisor", "claims_refused_total", "http", "full")
-    count(meters, "frontend", "http_requests_total", "fast", "200", "ok", row=1)
-    meters.name_model(0, "old")
-    assert meters.totals().value("http_requests_total", model="old") == 1
-    meters.name_model(0, "new")
-    totals = meters.totals()
+    counters = new_counters(2, "old")
+    count(counters, "batcher", "rows_admitted_total")
+    count(counters, "supervisor", "claims_refused_total", "http", "full")
+    count(counters, "frontend", "http_requests_total", "fast", "200", "ok", row=1)
+    counters.name_model(0, "old")
+    assert counters.totals().value("http_requests_total", model="old") == 1
+    counters.name_model(0, "new")
+    totals = counters.totals()
     for name in ("rows_admitted_total", "claims_refused_total", "http_requests_total"):
         assert totals.values(name, "model") == {}, name
-    assert meters.model_names() == ["new"]
+    assert counters.model_names() == ["new"]
 
 
 def test_counts_that_are_on_their_way_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader finds them in both places, or in none."""
-    meters = new_meters(1, "a")
-    count(meters, "batcher", "rows_admitted_total")
-    block, kept = meters.place("batcher", 0), meters.place("kept.batcher", 0)
-    words = meters.cells[block : block + BLOCKS["batcher"].size].tolist()
-    meters._turn[0] = 1
+    counters = new_counters(1, "a")
+    count(counters, "batcher", "rows_admitted_total")
+    block, kept = counters.place("batcher", 0), counters.place("kept.batcher", 0)
+    words = counters.cells[block : block + BLOCKS["batcher"].size].tolist()
+    counters._turn[0] = 1
     for i, word in enumerate(words):
-        meters.cells[kept + i] = word
+        counters.cells[kept + i] = word
 
     def arrive(seconds: float) -> None:
         for i in range(len(words)):
-            meters.cells[block + i] = 0
-        meters._turn[0] = 2
+            counters.cells[block + i] = 0
+        counters._turn[0] = 2
 
     monkeypatch.setattr("batchpool.shm.stats.counters.time.sleep", arrive)
-    assert meters.totals().value("rows_admitted_total", model="a") == 1
+    assert counters.totals().value("rows_admitted_total", model="a") == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=12))
 def test_no_counter_goes_back_while_its_name_has_an_entry(turns: list[tuple[int, str]]) -> None:
     """Entries are given to other names again and again, and each time something is counted."""
-    meters = new_meters(2)
+    counters = new_counters(2)
     expected: dict[str, int] = {}
     for entry, name in turns:
-        meters.name_model(entry, name)
+        counters.name_model(entry, name)
         for writer, what, case in (
             ("batcher", "rows_admitted_total", ()),
             ("supervisor", "claims_refused_total", ("http", "full")),
@@ -134,10 +134,10 @@ def test_no_counter_goes_back_while_its_name_has_an_entry(turns: list[tuple[int,
         ):
             rows = (0, 1) if writer == "frontend" else (entry,)
             for row in rows:
-                count(meters, writer, what, *case, row=row, entry=entry)
+                count(counters, writer, what, *case, row=row, entry=entry)
         expected[name] = expected.get(name, 0) + 1
-        expected = {name: n for name, n in expected.items() if name in meters.model_names()}
-        totals = meters.totals()
+        expected = {name: n for name, n in expected.items() if name in counters.model_names()}
+        totals = counters.totals()
         assert totals.values("rows_admitted_total", "model") == expected
         assert totals.values("claims_refused_total", "model") == expected
         assert totals.values("http_requests_total", "model") == {
@@ -146,43 +146,45 @@ def test_no_counter_goes_back_while_its_name_has_an_entry(turns: list[tuple[int,
 
 
 def test_gauges_of_an_entry_that_got_another_name_are_nobodys() -> None:
-    meters = new_meters(1, "m", "m")
-    run(meters, BATCHER, 77)
+    counters = new_counters(1, "m", "m")
+    run(counters, BATCHER, 77)
     for entry in (0, 1):
-        meters.cells[meters.place("batcher", entry) + BLOCKS["batcher"].word("queue_rows")] = 9
-    meters.name_model(0, "other")
-    assert meters.totals().values("queue_rows", "model") == {"m": 9}
+        counters.cells[counters.place("batcher", entry) + BLOCKS["batcher"].word("queue_rows")] = 9
+    counters.name_model(0, "other")
+    assert counters.totals().values("queue_rows", "model") == {"m": 9}
 
 
 def test_names_are_read_back() -> None:
-    meters = new_meters(1, "minilm")
-    meters.label_worker_slot(0, "minilm", 0, "gpu GPU-4f2b")
-    meters.label_worker_slot(1, "minilm", 1, "cpu")
-    assert meters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b")
-    assert meters.worker_slot_names() == ["worker 0 of minilm", "worker 1 of minilm"]
-    assert meters.worker_slot_label(2) == ("", "", "")
+    counters = new_counters(1, "minilm")
+    counters.label_worker_slot(0, "minilm", 0, "gpu GPU-4f2b")
+    counters.label_worker_slot(1, "minilm", 1, "cpu")
+    assert counters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b")
+    assert counters.worker_slot_names() == ["worker 0 of minilm", "worker 1 of minilm"]
+    assert counters.worker_slot_label(2) == ("", "", "")
 
 
 def test_gauges_are_told_while_their_process_works() -> None:
-    meters = new_meters(1, "m")
-    queued = meters.place("batcher") + BLOCKS["batcher"].word("queue_rows")
-    meters.cells[queued] = 9
-    assert meters.totals().value("queue_rows") == 0, "there is no batcher"
-    run(meters, BATCHER, 77)
-    assert meters.totals().value("queue_rows") == 9
-    meters.alive[0] = 0
-    assert meters.totals().value("queue_rows") == 0, "the model is not served any more"
+    counters = new_counters(1, "m")
+    queued = counters.place("batcher") + BLOCKS["batcher"].word("queue_rows")
+    counters.cells[queued] = 9
+    assert counters.totals().value("queue_rows") == 0, "there is no batcher"
+    run(counters, BATCHER, 77)
+    assert counters.totals().value("queue_rows") == 9
+    counters.alive[0] = 0
+    assert counters.totals().value("queue_rows") == 0, "the model is not served any more"
 
 
 def test_a_worker_slot_that_nobody_has_keeps_its_counts_and_is_no_process() -> None:
-    meters = new_meters(1, "m")
+    counters = new_counters(1, "m")
     for worker_slot in (0, 1):
-        meters.label_worker_slot(worker_slot, "m", worker_slot, "cpu")
-        count(meters, "worker", "worker_rows_total", "ok", row=worker_slot)
-        run(meters, meters.worker_slot_row(worker_slot), 100 + worker_slot)
-        count(meters, "process", "process_restarts_total", row=meters.worker_slot_row(worker_slot))
-    meters.held[0] = 1
-    totals = meters.totals()
+        counters.label_worker_slot(worker_slot, "m", worker_slot, "cpu")
+        count(counters, "worker", "worker_rows_total", "ok", row=worker_slot)
+        run(counters, counters.worker_slot_row(worker_slot), 100 + worker_slot)
+        count(
+            counters, "process", "process_restarts_total", row=counters.worker_slot_row(worker_slot)
+        )
+    counters.held[0] = 1
+    totals = counters.totals()
     assert totals.values("worker_rows_total", "worker") == {"0": 1, "1": 1}
     assert totals.values("process_pid", "process") == {"worker 0 of m": 100}
     assert totals.values("process_up", "process") == {"worker 0 of m": 1}
@@ -191,9 +193,9 @@ def test_a_worker_slot_that_nobody_has_keeps_its_counts_and_is_no_process() -> N
     }  # fmt: skip
 
 
-def test_meters_of_other_front_ends_are_refused() -> None:
+def test_counters_of_other_front_ends_are_refused() -> None:
     from batchpool.shm.segment import create
 
-    fd = create(meters_layout(2), sealed=True)
+    fd = create(counters_layout(2), sealed=True)
     with pytest.raises(ValueError, match="another layout"):
         Counters(fd, 3)

@@ -10,54 +10,54 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, recorder_layout
+from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, flight_recorder_layout
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
-AT = recorder_layout().columns["batches"].offset
+AT = flight_recorder_layout().columns["batches"].offset
 
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    fd = create(recorder_layout(), sealed=True)
+    fd = create(flight_recorder_layout(), sealed=True)
     yield fd
     os.close(fd)
 
 
-def write(recorder: FlightRecorder, token: int) -> None:
+def write(flight_recorder: FlightRecorder, token: int) -> None:
     """A batch whose every value tells its token."""
-    recorder.write(1, 2, 3, token, *(100 * token + i for i in range(11)))
+    flight_recorder.write(1, 2, 3, token, *(100 * token + i for i in range(11)))
 
 
-def tokens(recorder: FlightRecorder, n: int = BATCHES_KEPT) -> list[int]:
-    return [entry.token for entry in recorder.last(n)]
+def tokens(flight_recorder: FlightRecorder, n: int = BATCHES_KEPT) -> list[int]:
+    return [entry.token for entry in flight_recorder.last(n)]
 
 
 def test_a_row_is_read_back_as_it_was_written(fd: int) -> None:
-    recorder = FlightRecorder(fd)
+    flight_recorder = FlightRecorder(fd)
     values = range(20, 35)
-    recorder.write(*values)
+    flight_recorder.write(*values)
     (entry,) = FlightRecorder(fd, writable=False).last(5)
     assert astuple(entry) == (1, *values)
 
 
 def test_the_last_come_newest_last_and_there_may_be_fewer() -> None:
-    recorder = FlightRecorder()
-    assert recorder.last() == []
+    flight_recorder = FlightRecorder()
+    assert flight_recorder.last() == []
     for token in range(1, 6):
-        write(recorder, token)
-    assert tokens(recorder) == [1, 2, 3, 4, 5]
-    assert tokens(recorder, 2) == [4, 5]
-    assert tokens(recorder, 0) == []
+        write(flight_recorder, token)
+    assert tokens(flight_recorder) == [1, 2, 3, 4, 5]
+    assert tokens(flight_recorder, 2) == [4, 5]
+    assert tokens(flight_recorder, 0) == []
 
 
 @settings(deadline=None)
 @given(st.integers(0, 3 * BATCHES_KEPT))
 def test_the_ring_keeps_the_last_of_any_number(n: int) -> None:
-    recorder = FlightRecorder()
+    flight_recorder = FlightRecorder()
     for token in range(1, n + 1):
-        write(recorder, token)
-    assert tokens(recorder) == list(range(max(1, n - BATCHES_KEPT + 1), n + 1))
+        write(flight_recorder, token)
+    assert tokens(flight_recorder) == list(range(max(1, n - BATCHES_KEPT + 1), n + 1))
 
 
 def test_another_goes_on_where_one_died(fd: int) -> None:
@@ -80,7 +80,7 @@ def test_a_row_that_its_writer_left_is_a_hole_and_the_next_goes_on(
     writer = FlightRecorder(fd)
     for token in range(1, before + 1):
         write(writer, token)
-    cells = map_checked(fd, recorder_layout()).cells()
+    cells = map_checked(fd, flight_recorder_layout()).cells()
     place = AT // 8 + (before + 1) % BATCHES_KEPT * BATCH_WORDS
     old = cells[place : place + BATCH_WORDS].tolist()
     write(writer, before + 1)
@@ -100,10 +100,10 @@ def test_a_row_that_its_writer_left_is_a_hole_and_the_next_goes_on(
 
 
 def test_batches_are_known_by_worker_and_token() -> None:
-    recorder = FlightRecorder()
-    recorder.write(0, 0, 5, 70, *range(11))
-    recorder.write(0, 0, 6, 71, *range(11))
-    assert recorder.has(5, 70)
-    assert recorder.has(6, 71)
-    assert not recorder.has(5, 71)
+    flight_recorder = FlightRecorder()
+    flight_recorder.write(0, 0, 5, 70, *range(11))
+    flight_recorder.write(0, 0, 6, 71, *range(11))
+    assert flight_recorder.has(5, 70)
+    assert flight_recorder.has(6, 71)
+    assert not flight_recorder.has(5, 71)
     assert not FlightRecorder().has(0, 0), "an empty ring has no batches"

@@ -16,13 +16,13 @@ def flight(outcome: int, *times_ms: int, **changes: Any) -> dict[str, Any]:
     """times_ms: queued, dispatched, launched, finished, completed."""
     row = {"model": 0, "worker_slot": 1, "process": 3, "token": 9, "rows": 5, "size": 8}
     row |= {"reason": int(DispatchReason.WAIT), "attempt": 1, "extents": 2, **changes}
-    recorder = FlightRecorder()
+    flight_recorder = FlightRecorder()
     queued, *others = [time * MS for time in times_ms]
-    recorder.write(
+    flight_recorder.write(
         row["model"], row["worker_slot"], row["process"], row["token"], row["rows"], row["size"],
         row["reason"], row["attempt"], outcome, row["extents"], queued, *others,
     )  # fmt: skip
-    (entry,) = recorder.last()
+    (entry,) = flight_recorder.last()
     return flight_of(entry, MODELS, WORKERS, now_ns=4000 * MS)
 
 

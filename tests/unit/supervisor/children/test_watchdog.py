@@ -130,7 +130,7 @@ def test_zero_switches_it_off() -> None:
     watch.run(1, *ALL)
     watch.run(3000)
     assert watch.killed() == []
-    assert watch.board.stalled.get() == 0
+    assert watch.state_page.stalled.get() == 0
 
 
 @pytest.mark.parametrize("held_s", [3.0, 4.25, 60.0, 60.25, 61.0, 61.75, 62.0])
@@ -189,29 +189,29 @@ def test_an_excuse_of_an_earlier_time_is_worth_nothing_later() -> None:
     assert watch.killed() == ["batcher"]
 
 
-def test_the_board_tells_of_a_batcher_that_stalls_until_it_moves_again() -> None:
+def test_the_state_page_tells_of_a_batcher_that_stalls_until_it_moves_again() -> None:
     watch = Watch()
     watch.run(1, *ALL)
     watch.run(2, *ALL[1:])
-    assert watch.board.stalled.get() == 0
+    assert watch.state_page.stalled.get() == 0
     watch.run(0.25, *ALL[1:])
-    assert watch.board.stalled.get() == 1
+    assert watch.state_page.stalled.get() == 1
     watch.run(0.25, *ALL)
-    assert watch.board.stalled.get() == 0
+    assert watch.state_page.stalled.get() == 0
     watch.run(4.25, *ALL[1:])
     assert watch.killed() == ["batcher"]
     watch.children[BATCHER] = child("batcher", 99, watch.now_ns)
     watch.run(3, *ALL[1:])
-    assert watch.board.stalled.get() == 1, "the next one does not move yet"
+    assert watch.state_page.stalled.get() == 1, "the next one does not move yet"
     watch.run(0.25, *ALL)
-    assert watch.board.stalled.get() == 0
+    assert watch.state_page.stalled.get() == 0
 
 
-def test_a_front_end_that_stalls_is_not_on_the_board() -> None:
+def test_a_front_end_that_stalls_is_not_on_the_state_page() -> None:
     watch = Watch()
     watch.run(1, *ALL)
     watch.run(3.5, BATCHER)
-    assert watch.board.stalled.get() == 0
+    assert watch.state_page.stalled.get() == 0
 
 
 # -- workers --------------------------------------------------------------------------------
@@ -220,16 +220,19 @@ def test_a_front_end_that_stalls_is_not_on_the_board() -> None:
 def with_worker(watch: Watch) -> tuple[WorkerSlot, WorkerSegment]:
     layout = worker_layout(8, 3)
     fd = create(layout, sealed=False)
-    records = WorkerSegment(map_checked(fd, layout), layout)
+    worker_segment = WorkerSegment(map_checked(fd, layout), layout)
     os.close(fd)
     of = SimpleNamespace(config=ModelConfig(import_name="a:B", batch_timeout_s=30.0))
     server = ServerConfig(load_timeout_s=watch.load_timeout_s)
     worker_slot = WorkerSlot(
         0, cast(Any, None), ProcessSlot("worker 0 of b"), cast(Any, of), server
     )
-    worker_slot.child, worker_slot.records = child("worker 0 of b", 50, watch.now_ns), records
+    worker_slot.child, worker_slot.worker_segment = (
+        child("worker 0 of b", 50, watch.now_ns),
+        worker_segment,
+    )
     watch.worker_slots = [worker_slot]
-    return worker_slot, records
+    return worker_slot, worker_segment
 
 
 def test_a_worker_has_load_timeout_s_to_load() -> None:
@@ -245,11 +248,11 @@ def test_a_worker_has_load_timeout_s_to_load() -> None:
 
 def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
     watch = Watch()
-    worker_slot, records = with_worker(watch)
+    worker_slot, worker_segment = with_worker(watch)
     worker_slot.ready = True
     watch.run(100, *ALL)
-    records.progress_ns.set(watch.now_ns)
-    records.running.set(1)
+    worker_segment.progress_ns.set(watch.now_ns)
+    worker_segment.running.set(1)
     watch.run(30, *ALL)
     assert watch.killed() == []
     watch.run(0.25, *ALL)
@@ -260,10 +263,10 @@ def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
 
 def test_a_worker_that_was_stopped_with_the_whole_pool_gets_its_time_anew() -> None:
     watch = Watch()
-    worker_slot, records = with_worker(watch)
+    worker_slot, worker_segment = with_worker(watch)
     worker_slot.ready = True
-    records.progress_ns.set(watch.now_ns)
-    records.running.set(1)
+    worker_segment.progress_ns.set(watch.now_ns)
+    worker_segment.running.set(1)
     watch.run(10, *ALL)
     watch.sleep(1000)
     watch.run(29, *ALL)

@@ -7,7 +7,7 @@ import signal
 from typing import Any, cast
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
-from batchpool.core.layout.segments import board_layout, pulse_layout
+from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
@@ -54,16 +54,19 @@ class Watch:
         self.load_timeout_s = load_timeout_s
         self.waited_ns: dict[int, int] = {}
         server = ServerConfig(stall_timeout_s=stall_timeout_s, load_timeout_s=load_timeout_s)
-        fds = create(board_layout(), sealed=False), create(pulse_layout(3), sealed=False)
-        self.board, self.pulse = PoolStatePage(fds[0], writable=True), Heartbeats(fds[1], 3)
+        fds = create(state_page_layout(), sealed=False), create(heartbeats_layout(3), sealed=False)
+        self.state_page, self.heartbeats = (
+            PoolStatePage(fds[0], writable=True),
+            Heartbeats(fds[1], 3),
+        )
         for fd in fds:
             os.close(fd)
         models = [ModelConfig(import_name="a:B", batch_timeout_s=30.0)]
         self.watchdog = Watchdog(
             server,
             models,
-            self.board,
-            self.pulse,
+            self.state_page,
+            self.heartbeats,
             START,
             self._is_traced,
             lambda pid: self.waited_ns.get(pid, 0),
@@ -82,7 +85,7 @@ class Watch:
 
     def beat(self, *posts: int) -> None:
         for post in posts:
-            self.pulse.beat(post, self.now_ns)
+            self.heartbeats.beat(post, self.now_ns)
 
     def look(self) -> None:
         self.watchdog.look(self.now_ns, self.children, self.worker_slots, was_ready=self.was_ready)

@@ -31,11 +31,11 @@ class Office:
         fds = SimpleNamespace(fd=0, fileno=lambda: 0)
         resources = SimpleNamespace(
             plan=plan("a", server={"frontends": 1, "stall_timeout_s": 0.0}),
-            board=SimpleNamespace(
+            state_page=SimpleNamespace(
                 edition=SimpleNamespace(get=lambda: 1), serving=[0] * MODELS_MOST
             ),
-            pulse=None, lanes=[], batcher_bell=fds, listeners=[fds], max_lanes=8,
-            pulse_fd=0, meters_fd=0, recorder_fd=0, recorder_read_fd=0,
+            heartbeats=None, lanes=[], batcher_bell=fds, listeners=[fds], max_lanes=8,
+            heartbeats_fd=0, counters_fd=0, flight_recorder_fd=0, flight_recorder_read_fd=0,
         )  # fmt: skip
         self.process_fleet = ProcessFleet(
             cast(Any, resources), lambda c: None, lambda c: None, lambda: self.now_ns

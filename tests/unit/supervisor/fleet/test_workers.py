@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchpool.control.channel import pair
-from batchpool.core.layout.segments import board_layout
+from batchpool.core.layout.segments import state_page_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
@@ -25,11 +25,11 @@ class Office:
     """Two workers of one model, both warm. told: the batcher's messages."""
 
     def __init__(self) -> None:
-        fd = create(board_layout(), sealed=False)
-        self.board = PoolStatePage(fd, writable=True)
+        fd = create(state_page_layout(), sealed=False)
+        self.state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
         resources = SimpleNamespace(
-            plan=plan("a", workers_per_device=2), board=self.board, lanes=[]
+            plan=plan("a", workers_per_device=2), state_page=self.state_page, lanes=[]
         )
         self.told: list[dict[str, Any]] = []
         self.workers = WorkerFleet(
@@ -50,7 +50,7 @@ class Office:
                 Doorbell(),
                 os.dup(0),
             )
-            worker_slot.records = cast(Any, SimpleNamespace(
+            worker_slot.worker_segment = cast(Any, SimpleNamespace(
                 token=np.zeros(1), freed=np.zeros(1), reason=np.zeros(1),
                 good=SimpleNamespace(get=lambda: 1),
             ))  # fmt: skip
@@ -84,14 +84,14 @@ def end(office: Office, worker_slot: WorkerSlot) -> None:
 
 def test_a_worker_that_was_killed_serves_no_more_though_it_is_there_still(office: Office) -> None:
     """Readiness would lie, and requests wait for it until their time is up."""
-    assert office.board.serving[0] == 0, "nobody has counted yet"
+    assert office.state_page.serving[0] == 0, "nobody has counted yet"
     office.workers.tick(0)
-    assert office.board.serving[0] == 2
+    assert office.state_page.serving[0] == 2
     child = office.workers.worker_slots[0].child
     assert child is not None
     child.terminate("did not finish a batch")
     office.workers.tick(0)
-    assert office.board.serving[0] == 1
+    assert office.state_page.serving[0] == 1
 
 
 def test_the_remains_of_a_worker(office: Office) -> None:
@@ -106,7 +106,7 @@ def test_the_remains_of_a_worker(office: Office) -> None:
     assert (workers.has_stuck(0), workers.has_stuck(1), workers.has_any(0)) == (
         True, False, True,
     )  # fmt: skip
-    assert office.board.serving[0] == 1
+    assert office.state_page.serving[0] == 1
 
     told: list[dict[str, Any]] = []
     workers.introduce_all(lambda message, fds: told.append(message))

@@ -10,12 +10,12 @@ from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.layout.segments import (
     MODELS_MOST,
-    board_layout,
+    heartbeats_layout,
     lane_layout,
-    pulse_layout,
+    state_page_layout,
     worker_layout,
 )
-from batchpool.core.metrics.segments import meters_layout, recorder_layout
+from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.memory_limits import size_text
 from batchpool.supervisor.plan.plan import (
@@ -250,10 +250,10 @@ def test_the_sums_are_the_sums_of_the_layouts() -> None:
     assert whole.reserved_bytes == (
         first.reserved_bytes
         + second.reserved_bytes
-        + board_layout().total_bytes
-        + pulse_layout(1 + whole.frontends).total_bytes
-        + meters_layout(whole.frontends).total_bytes
-        + recorder_layout().total_bytes
+        + state_page_layout().total_bytes
+        + heartbeats_layout(1 + whole.frontends).total_bytes
+        + counters_layout(whole.frontends).total_bytes
+        + flight_recorder_layout().total_bytes
     )
     assert whole.client_bytes == (
         lane_layout(first.spec, 1024).total_bytes + lane_layout(second.spec, 1024).total_bytes

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from batchpool.core.layout.segments import board_layout, lane_layout
+from batchpool.core.layout.segments import lane_layout, state_page_layout
 from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.segments import SEATS_MOST
 from batchpool.core.metrics.table import BLOCKS, metric_of
@@ -21,7 +21,7 @@ from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import WorkerPlan
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
 from batchpool.supervisor.resources.metrics import REMEMBERED_NS, SupervisorMetrics
-from tests.unit.meters import new_meters
+from tests.unit.counters import new_counters
 from tests.unit.specs import MIXED
 
 S = 10**9
@@ -43,10 +43,10 @@ class Books:
     """A ledger with what it looks at: a batcher, a front end, a seat, and lanes."""
 
     def __init__(self) -> None:
-        self.meters = new_meters(1)
-        self.ledger = SupervisorMetrics(self.meters, EPOCH)
-        fd = create(board_layout(), sealed=False)
-        self.board = PoolStatePage(fd, writable=True)
+        self.counters = new_counters(1)
+        self.ledger = SupervisorMetrics(self.counters, EPOCH)
+        fd = create(state_page_layout(), sealed=False)
+        self.state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
         self.posts = [ProcessSlot("batcher"), ProcessSlot("frontend 0")]
         self.children: list[Child | None] = [
@@ -61,8 +61,10 @@ class Books:
     def look(self) -> Totals:
         watched = list(zip(self.posts, self.children, strict=True))
         models, now_ns = self.models, self.now_ns
-        self.ledger.look(7 * S, self.board, models, watched, self.worker_slots, self.lanes, now_ns)
-        return self.meters.totals()
+        self.ledger.look(
+            7 * S, self.state_page, models, watched, self.worker_slots, self.lanes, now_ns
+        )
+        return self.counters.totals()
 
     def start(self, worker_slot: WorkerSlot, pid: int) -> None:
         worker_slot.row = self.ledger.row_for(worker_slot, self.worker_slots)
@@ -92,8 +94,8 @@ def write(lane: LaneEntry, **words: int) -> None:
 
 def test_processes_are_told_while_they_are_there(books: Books) -> None:
     books.start(books.worker_slots[0], 13)
-    books.board.state.set(int(PoolState.READY))
-    books.board.serving[0] = 1
+    books.state_page.state.set(int(PoolState.READY))
+    books.state_page.serving[0] = 1
     totals = books.look()
     pids = {"batcher": 11, "frontend 0": 12, "worker 0 of m": 13, "supervisor": os.getpid()}
     assert totals.values("process_pid", "process") == pids
@@ -166,7 +168,7 @@ def test_two_workers_of_one_label_have_rows_of_their_own_while_both_live(books: 
 
 def test_there_may_be_no_row_left(books: Books) -> None:
     for worker in range(SEATS_MOST):
-        books.meters.label_worker_slot(worker, "m", worker, "cpu")
+        books.counters.label_worker_slot(worker, "m", worker, "cpu")
     worker_slot = worker_slot_of(SEATS_MOST)
     assert books.ledger.row_for(worker_slot, [worker_slot]) == -1
     worker_slot.row = -1
@@ -221,8 +223,8 @@ def counted(books: Books, name: str) -> dict[str, int]:
 
 
 def admit(books: Books, entry: int, rows: int) -> None:
-    at = books.meters.place("batcher", entry) + BLOCKS["batcher"].word("rows_admitted_total")
-    books.meters.cells[at] += rows
+    at = books.counters.place("batcher", entry) + BLOCKS["batcher"].word("rows_admitted_total")
+    books.counters.cells[at] += rows
 
 
 def test_a_model_that_is_gone_is_told_for_an_hour_and_then_no_more(books: Books) -> None:
@@ -241,7 +243,7 @@ def test_a_model_that_is_gone_is_told_for_an_hour_and_then_no_more(books: Books)
         books.now_ns += REMEMBERED_NS - S
         found = counted(books, "rows_admitted_total")
     assert found == {"m": 10}, "what counts for a name that is served stays"
-    assert books.meters.model_names() == ["m", "", "m"]
+    assert books.counters.model_names() == ["m", "", "m"]
     assert "other" not in {labels[0] for labels, _ in books.look().series(metric_of("batch_rows"))}
 
 
@@ -251,16 +253,16 @@ def test_rows_of_workers_that_are_gone_become_free(books: Books) -> None:
         worker_slot.row = books.ledger.row_for(worker_slot, [])
     books.worker_slots = [old, kept]
     books.look()
-    at = books.meters.place("worker", old.row) + BLOCKS["worker"].word("worker_rows_total", "ok")
-    books.meters.cells[at] = 7
+    at = books.counters.place("worker", old.row) + BLOCKS["worker"].word("worker_rows_total", "ok")
+    books.counters.cells[at] = 7
     books.worker_slots = [kept]
     for later_ns in (60 * S, REMEMBERED_NS - S):
         books.now_ns += later_ns
         assert books.look().values("worker_rows_total", "model") == {"old": 7}
     books.now_ns += 60 * S
     books.look()
-    assert books.meters.worker_slot_names() == ["", "worker 0 of m"]
+    assert books.counters.worker_slot_names() == ["", "worker 0 of m"]
     assert books.look().values("worker_rows_total", "model") == {}
     assert books.ledger.row_for(kept, []) == kept.row, "its own, and not the first that is free"
     assert books.ledger.row_for(new, [kept]) == old.row
-    assert books.meters.worker_slot_names() == ["worker 0 of new", "worker 0 of m"]
+    assert books.counters.worker_slot_names() == ["worker 0 of new", "worker 0 of m"]

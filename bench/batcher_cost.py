@@ -22,7 +22,7 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.tensors.spec import Rows
+from batchpool.core.tensors.rows import Rows
 from batchpool.model import spec_of
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked

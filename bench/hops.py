@@ -30,7 +30,7 @@ from batchpool.client.session import Session
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.tensors.spec import check_rows
+from batchpool.core.tensors.rows import check_rows
 from batchpool.model import spec_of
 from batchpool.shm import segment
 from batchpool.shm.lane import Lane

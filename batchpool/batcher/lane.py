@@ -9,7 +9,7 @@ import numpy as np
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import FIELDS, I64, Field, every, largest
 from batchpool.core.scheduler.size_buckets import SizeBuckets
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import word

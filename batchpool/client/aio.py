@@ -20,7 +20,8 @@ from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
-from batchpool.core.tensors.spec import Array, Rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
 
 
 class AsyncClient:

@@ -16,7 +16,8 @@ from batchpool.client.session import ModelFacts
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import InvalidRequest, Moved, WorkerLost
-from batchpool.core.tensors.spec import ModelSpec, Rows, check_rows
+from batchpool.core.tensors.rows import Rows, check_rows
+from batchpool.core.tensors.spec import ModelSpec
 
 _LONGEST_S = 1e9  # over thirty years; infinity has no whole number of ns
 

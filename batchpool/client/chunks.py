@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array, ModelSpec, Rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
+from batchpool.core.tensors.spec import ModelSpec
 
 
 def window_rows(bound: int, max_batch: int) -> int:

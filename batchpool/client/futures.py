@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import PoolError
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 
 
 class RowsFuture(Future[dict[str, Array]]):

@@ -24,7 +24,8 @@ from batchpool.client.refusals import Rejections
 from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
 from batchpool.core.layout.slots import Cause, SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.tensors.spec import Array, Rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
 from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import unpack

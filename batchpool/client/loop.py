@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, PoolError
-from batchpool.core.tensors.spec import Rows
+from batchpool.core.tensors.rows import Rows
 from batchpool.shm.doorbell import Waiter
 
 _LOG = logging.getLogger("batchpool.client")

@@ -19,7 +19,8 @@ from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolStopped
-from batchpool.core.tensors.spec import Array, Rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
 
 
 class Client:

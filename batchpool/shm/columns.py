@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.layout.segments import Layout, size_columns
-from batchpool.core.tensors.spec import Array, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Tensor
 from batchpool.shm.segment import Memory
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"

@@ -14,7 +14,8 @@ import numpy as np
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import MESSAGE_BYTES, Layout, lane_layout
 from batchpool.core.layout.states import LaneGate
-from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word

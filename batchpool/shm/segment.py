@@ -28,7 +28,7 @@ import posix_ipc
 
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import HEAD_FIELDS, LANE_MAGIC, VERSION, Column, Layout
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.resource_errors import text_of
 
 PREFIX = "batchpool"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire import msgpack_form, oip
 from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.raw import RawAgain, RawForm

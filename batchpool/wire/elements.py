@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest, TooLarge
-from batchpool.core.tensors.spec import Array, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Tensor
 
 _LENGTH = struct.Struct("<I")
 _Element = TypeVar("_Element", bytes, memoryview)

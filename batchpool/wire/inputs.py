@@ -14,8 +14,10 @@ import msgspec
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest, TooLarge
+from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.numbers import from_numbers
-from batchpool.core.tensors.spec import Array, Tensor, check_shape
+from batchpool.core.tensors.rows import check_shape
+from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import elements
 from batchpool.wire.request import Body, brief
 
@@ -110,4 +112,4 @@ class InputReader:
         flat = elements.flatten(self.tensor, values)
         if self.is_bytes:
             return elements.from_values(self.tensor, flat, shape)
-        return from_numbers(self.tensor, flat, shape)
+        return from_numbers(self.name, self.tensor.element, flat, shape)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from batchpool.core.errors import ConfigError, InvalidRequest
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Rows, check_named, check_parameters
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows, check_named, check_parameters
+from batchpool.core.tensors.spec import Dim, ModelSpec
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
 from batchpool.wire.request import Fields, InferRequest, OutputChoice, brief

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import elements, parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.model_tables import ModelTables

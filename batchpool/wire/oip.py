@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.model_tables import ModelTables, binary_fields

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from batchpool.core.errors import InternalError, InvalidRequest
-from batchpool.core.tensors.spec import Array, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import elements
 
 _KNOWN_SHAPES = 512

@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.spec import Array, Dim, Rows, check_shape
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows, check_shape
+from batchpool.core.tensors.spec import Dim
 from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.model_tables import ModelTables

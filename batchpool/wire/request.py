@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchpool.core.errors import InvalidRequest, UnsupportedMediaType
-from batchpool.core.tensors.spec import Rows
+from batchpool.core.tensors.rows import Rows
 
 Headers = Mapping[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
 from batchpool.shm.lane import Lane
 

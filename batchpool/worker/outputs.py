@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import ModelError
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 # Stands for an output that the runner has checked and written into its slots by itself.
 IN_PLACE = object()

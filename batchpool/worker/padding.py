@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 # From a tensor and a shape [n, *row shape] to an array of its storage dtype, good for one batch.
 Room: TypeAlias = Callable[[Tensor, tuple[int, ...]], Array]

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import ModelError
+from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.numbers import as_row_value
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor, as_rows
+from batchpool.core.tensors.rows import as_rows
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.worker.outputs import check_answers
 
@@ -19,7 +21,7 @@ def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
     given = model.warm_up_row()
     rows = {tensor.name: _row(tensor, given) for tensor in spec.inputs}
     for parameter in spec.parameters:
-        value = as_row_value(parameter, parameter.default or 0)
+        value = as_row_value(parameter.name, parameter.element, parameter.default or 0)
         rows[parameter.name] = np.full(1, value, dtype=parameter.np_dtype)
     return rows
 

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from batchpool.core.errors import PoolError, Status
 from batchpool.core.layout.states import BatchOutcome
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane, Origin
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import (

@@ -21,7 +21,8 @@ from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.slots import bound_of
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, Field
-from batchpool.core.tensors.spec import Array, Rows, check_rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import Consumer

@@ -21,7 +21,8 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.segments import Column, Layout, lane_layout, worker_layout
 from batchpool.core.layout.states import DispatchReason, LaneGate
 from batchpool.core.scheduler.queue import FIELDS, I64, Field
-from batchpool.core.tensors.spec import ModelSpec, Tensor, check_rows
+from batchpool.core.tensors.rows import check_rows
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm import ring
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import Segment, create, map_checked

@@ -26,7 +26,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.client.control import ask_status
 from batchpool.core.layout.states import SlotState
-from batchpool.core.tensors.spec import check_rows
+from batchpool.core.tensors.rows import check_rows
 from tests.process.pool_under_test import ROOT, Pool, serving, until
 
 ROWS = 900  # of a lane's 921 that may be claimed

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.layout.segments import Column, Layout
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 
 FORMATS = {"u8": "Q", "u4": "I", "i8": "q", "u1": "B"}
 TENSOR_COLUMNS = ("in.", "out.", "par.", "len.")

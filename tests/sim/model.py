@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Rows, Tensor, check_rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows, check_rows
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.worker.backends.cpu import CpuBackend
 from tests.sim.memory import Fault, Killed, Process
 

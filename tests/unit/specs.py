@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 NUMBERS = (
     "bool",

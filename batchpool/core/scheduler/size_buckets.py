@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 
 _SHARED = 16  # below it padding costs less than a batch of one's own
 _CLASSES = 32  # of one dimension: sizes are 32 bits

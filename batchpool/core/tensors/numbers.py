@@ -1,97 +1,104 @@
-"""Python numbers as arrays of a declared dtype, refused wherever the dtype cannot hold them."""
+"""Conversion of Python and numpy numbers to arrays of a declared dtype, without silent loss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors.dtypes import Array, DType
 
-if TYPE_CHECKING:
-    from batchpool.core.tensors.spec import Tensor
-
-Array = npt.NDArray[Any]
-_INFINITE = 0x7F80  # the exponent of a bfloat16 that is no finite number
+_BFLOAT16_EXPONENT = 0x7F80  # all bits of the exponent set: an infinity or a NaN
 
 
-def from_numbers(tensor: Tensor, values: Any, shape: Sequence[int], kind: str = "input") -> Array:
-    """Python or numpy numbers (flat or nested) as an array of `shape`.
+def from_numbers(
+    name: str, dtype: DType, values: Any, shape: Sequence[int], kind: str = "input"
+) -> Array:
+    """Convert Python or numpy numbers (flat or nested) to an array of `shape`.
 
-    Integers are never wrapped, fractions never cut, bools never taken for numbers (0 and 1
-    are taken for bools), and a float that overflows the dtype is refused, not made infinite.
+    Integers are never wrapped, fractions never cut, and bools never taken for numbers; a bool
+    tensor takes 0 and 1. A finite float that overflows the dtype is refused, not made infinite.
     Floats are rounded to the dtype's precision.
+
+    name, kind: the tensor's name and "input" or "parameter", for messages.  Raises
+    InvalidRequest for a value that does not fit, a wrong count, ragged lists and bfloat16.
     """
     try:
         loose = np.array(values, dtype=object)
     except ValueError as exc:
-        raise InvalidRequest(f"{kind} {tensor.name!r}: the nested lists are ragged") from exc
+        raise InvalidRequest(f"{kind} {name!r}: the nested lists are ragged") from exc
     if loose.size != math.prod(shape):
         raise InvalidRequest(
-            f"{kind} {tensor.name!r} has {loose.size} values;"
-            f" shape {list(shape)} needs {math.prod(shape)}"
+            f"{kind} {name!r} has {loose.size} values; shape {list(shape)} needs {math.prod(shape)}"
         )
     flat = loose.reshape(-1).tolist()
     kinds = set(map(type, flat))
     if any(issubclass(kind_of, np.generic) for kind_of in kinds):
         flat = [v.item() if isinstance(v, np.generic) else v for v in flat]
         kinds = set(map(type, flat))
-    if tensor.dtype == "bfloat16":
+    if dtype.is_bfloat16:
         raise InvalidRequest(
-            f"{kind} {tensor.name!r} is bfloat16, which cannot be given as numbers; send it binary"
+            f"{kind} {name!r} is bfloat16, which cannot be given as numbers; send it binary"
         )
-    dtype = tensor.np_dtype
-    if dtype.kind == "b":
-        right = kinds <= {bool} or (kinds <= {bool, int} and all(v in (0, 1) for v in flat))
-    elif dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        right = kinds <= {int} and (
+    if not _all_fit(flat, kinds, dtype.storage):
+        wrong = next((v for v in flat if not _fits(v, dtype.storage)), flat[0] if flat else None)
+        raise _does_not_fit(name, dtype, wrong, kind)
+    return _convert(name, dtype, flat, kind).reshape(tuple(shape))
+
+
+def _all_fit(flat: list[Any], kinds: set[type], storage: np.dtype[Any]) -> bool:
+    if storage.kind == "b":
+        return kinds <= {bool} or (kinds <= {bool, int} and all(v in (0, 1) for v in flat))
+    if storage.kind in "iu":
+        limits = np.iinfo(storage)
+        return kinds <= {int} and (
             not flat or (min(flat) >= int(limits.min) and max(flat) <= int(limits.max))
         )
-    else:
-        right = kinds <= {int, float}
-    if not right:
-        wrong = next((v for v in flat if not _fits(v, dtype)), flat[0] if flat else None)
-        raise _does_not_fit(tensor, wrong, kind)
-    return _convert(tensor, flat, kind).reshape(tuple(shape))
+    return kinds <= {int, float}
 
 
-def as_row_value(parameter: Tensor, value: Any) -> Any:
-    """One scalar of a parameter's dtype, as it is stored: of a bfloat16 its bits, rounded to
-    nearest. InvalidRequest where it is none or does not fit."""
+def as_row_value(name: str, dtype: DType, value: Any) -> Any:
+    """One scalar of the parameter `name` as it is stored; a bfloat16 as its bit pattern.
+
+    A bfloat16 is rounded to nearest. Raises InvalidRequest for a value that is no scalar or
+    does not fit the dtype.
+    """
     if isinstance(value, (list, tuple, np.ndarray)):
         raise InvalidRequest(
-            f"parameter {parameter.name!r} is a {type(value).__name__};"
-            f" one {parameter.dtype} was expected"
+            f"parameter {name!r} is a {type(value).__name__}; one {dtype.name} was expected"
         )
-    if parameter.dtype == "bfloat16":
-        return _bfloat16_of(parameter, value)
-    return from_numbers(parameter, [value], (1,), "parameter")[0].item()
+    if dtype.is_bfloat16:
+        return _checked_bfloat16(name, dtype, value)
+    return from_numbers(name, dtype, [value], (1,), "parameter")[0].item()
 
 
-def _bfloat16_of(parameter: Tensor, value: Any) -> int:
+def _checked_bfloat16(name: str, dtype: DType, value: Any) -> int:
     number = value.item() if isinstance(value, np.generic) else value
     if type(number) not in (int, float):
-        raise _does_not_fit(parameter, number, "parameter")
+        raise _does_not_fit(name, dtype, number, "parameter")
     try:
         bits = bfloat16_bits(number)
-    except OverflowError:  # an integer beyond every float
-        raise _does_not_fit(parameter, number, "parameter") from None
-    if bits & _INFINITE == _INFINITE and math.isfinite(number):
-        raise _does_not_fit(parameter, number, "parameter")
+    except OverflowError:  # an integer larger than any float
+        raise _does_not_fit(name, dtype, number, "parameter") from None
+    if bits & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT and math.isfinite(number):
+        raise _does_not_fit(name, dtype, number, "parameter")
     return bits
 
 
-def stored_number(tensor: Tensor, value: float) -> Any:
-    """One number as the tensor's storage dtype holds it: a bfloat16's bits, else itself."""
-    if tensor.dtype == "bfloat16":
+def stored_number(name: str, dtype: DType, value: float) -> Any:
+    """One number as the storage dtype holds it: the bits of a bfloat16, else the number.
+
+    A float without a fraction is taken for an integer tensor. Raises InvalidRequest for a
+    value that does not fit the dtype of the tensor `name`.
+    """
+    if dtype.is_bfloat16:
         return bfloat16_bits(value)
-    if tensor.np_dtype.kind in "iub" and isinstance(value, float) and value.is_integer():
+    if dtype.storage.kind in "iub" and isinstance(value, float) and value.is_integer():
         value = int(value)
-    return from_numbers(tensor, [value], (1,))[0].item()
+    return from_numbers(name, dtype, [value], (1,))[0].item()
 
 
 def bfloat16_bits(value: float) -> int:
@@ -103,30 +110,29 @@ def bfloat16_bits(value: float) -> int:
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
-def _convert(tensor: Tensor, flat: list[Any], kind: str) -> Array:
-    dtype = tensor.np_dtype
+def _convert(name: str, dtype: DType, flat: list[Any], kind: str) -> Array:
     with np.errstate(over="ignore"):
         try:
-            array = np.array(flat, dtype=dtype)
+            array = np.array(flat, dtype=dtype.storage)
         except OverflowError as exc:
-            raise InvalidRequest(f"{kind} {tensor.name!r}: a value is too large") from exc
-    if dtype.kind == "f" and np.isinf(array).any():
+            raise InvalidRequest(f"{kind} {name!r}: a value is too large") from exc
+    if dtype.storage.kind == "f" and np.isinf(array).any():
         for at in np.flatnonzero(np.isinf(array)).tolist():
             if math.isfinite(flat[at]):
-                raise _does_not_fit(tensor, flat[at], kind)
+                raise _does_not_fit(name, dtype, flat[at], kind)
     return array
 
 
-def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    if dtype.kind == "b":
+def _fits(value: Any, storage: np.dtype[Any]) -> bool:
+    if storage.kind == "b":
         return type(value) is bool or (type(value) is int and value in (0, 1))
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
+    if storage.kind in "iu":
+        limits = np.iinfo(storage)
         return type(value) is int and int(limits.min) <= value <= int(limits.max)
     return type(value) in (int, float)
 
 
-def _does_not_fit(tensor: Tensor, value: Any, kind: str) -> InvalidRequest:
+def _does_not_fit(name: str, dtype: DType, value: Any, kind: str) -> InvalidRequest:
     text = repr(value)
     text = text if len(text) <= 60 else text[:57] + "..."
-    return InvalidRequest(f"{kind} {tensor.name!r}: the value {text} does not fit {tensor.dtype}")
+    return InvalidRequest(f"{kind} {name!r}: the value {text} does not fit {dtype.name}")

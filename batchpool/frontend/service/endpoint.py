@@ -22,7 +22,8 @@ from batchpool.client.loop import ClientLoop, CompletionListener
 from batchpool.client.reply import Reply
 from batchpool.client.session import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded, Moved, TooLarge
-from batchpool.core.tensors.spec import Array, Rows
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
 from batchpool.frontend.http.metrics import EndpointMetrics
 from batchpool.frontend.http.response import HttpResponse, found
 from batchpool.wire.codec import Codec

@@ -16,7 +16,7 @@ from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.metrics.segments import OF_MODELS, counters_layout
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.metrics.totals import Totals
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.segment import Segment, map_checked
 
 SUPERVISOR, BATCHER = 0, 1  # rows of processes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, flight_recorder_layout
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.recent_errors import RecentErrors
 

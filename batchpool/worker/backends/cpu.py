@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchpool.core.errors import ModelError
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Batch, Model
 from batchpool.shm.lane import Lane
 from batchpool.worker.gather import BatchPart

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.cpu import batch_of, call_model, to_host

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from batchpool.core.errors import ModelError
-from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
 from batchpool.worker.backends.cpu import batch_of, call_model, to_host
 from batchpool.worker.backends.pinned import PinnedBuffer

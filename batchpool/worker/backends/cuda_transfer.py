@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.columns import TensorColumn
 from batchpool.shm.lane import Lane
 from batchpool.worker.gather import BatchPart

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors.spec import Array, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Tensor
 
 
 class PinnedBuffer:

@@ -11,7 +11,8 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, Field
-from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor, check_rows
+from batchpool.core.tensors.rows import check_rows
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.lanes import new_lane, other_side
 
 SLOTS = 16

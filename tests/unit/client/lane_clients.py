@@ -11,7 +11,7 @@ from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import Field
-from batchpool.core.tensors.spec import Rows, check_rows
+from batchpool.core.tensors.rows import Rows, check_rows
 from tests.unit.lanes import new_lane, other_side
 from tests.unit.specs import AFFINE
 

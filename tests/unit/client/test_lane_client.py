@@ -21,7 +21,7 @@ from batchpool.core.errors import (
 )
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import Field
-from batchpool.core.tensors.spec import Rows, check_rows
+from batchpool.core.tensors.rows import Rows, check_rows
 from tests.unit.client.lane_clients import (
     LATER,
     NOW,

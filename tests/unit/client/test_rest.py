@@ -17,7 +17,8 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import ModelFacts
 from batchpool.client.sync import Client
 from batchpool.core.errors import Moved, PoolError, WorkerLost
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from tests.unit.client.lane_clients import new_lane_client
 from tests.unit.lanes import new_lane
 from tests.unit.specs import AFFINE

@@ -23,7 +23,8 @@ from batchpool.client.sync import Client
 from batchpool.core.errors import InternalError, NotFound, NotReady
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.states import LaneGate
-from batchpool.core.tensors.spec import ModelSpec, Tensor, check_rows
+from batchpool.core.tensors.rows import check_rows
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.supervisor.resources.catalog import model_facts

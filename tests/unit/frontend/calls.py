@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from batchpool.core.tensors.spec import Array
+from batchpool.core.tensors.dtypes import Array
 
 
 def refuse_constant(text: str) -> Any:

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from batchpool.core.tensors.spec import DTYPE_OF_WIRE, Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import DTYPE_OF_WIRE, Array
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 NUMBERS = [name for name in DTYPE_OF_WIRE.values() if name != "bytes"]
 JSON_NUMBERS = [name for name in NUMBERS if name not in ("float16", "bfloat16")]

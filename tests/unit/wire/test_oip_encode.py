@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import InternalError, InvalidRequest
-from batchpool.core.tensors.spec import Array, ModelSpec, Rows, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import Form, InferRequest, OutputChoice
 from tests.unit.wire.calls import AFFINE, MIXED, echo, floats, split

@@ -14,7 +14,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from batchpool.core.errors import Cancelled, all_errors
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.curl_samples import curl, sample_request, sample_shape
 from batchpool.wire.openapi import document

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.tensors.spec import Array, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from tests.unit.wire.calls import body_of, split
 from tests.unit.wire.strategies import JSON_NUMBERS, NUMBERS, echoes

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
 from batchpool.wire.request import InferRequest

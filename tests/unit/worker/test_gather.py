@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.lane import Lane
 from batchpool.worker.gather import BatchPart, count_extents, load_input, parts_of, store_output
 from tests.unit.lanes import new_lane

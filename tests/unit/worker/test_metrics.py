@@ -10,7 +10,8 @@ import pytest
 
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.metrics.totals import Totals
-from batchpool.core.tensors.spec import Array, Dim, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, Tensor
 from tests.unit.specs import X, model
 from tests.unit.worker.worker_bench import Bench, affine
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
-from batchpool.core.tensors.spec import Array, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.model import Batch, Model
 from batchpool.worker.backends.cpu import NumpyBackend, TorchCpuBackend
 from batchpool.worker.padding import Padding, host_room

@@ -12,7 +12,8 @@ import pytest
 from batchpool.core.errors import InvalidRequest, Status
 from batchpool.core.layout.segments import MESSAGE_BYTES
 from batchpool.core.layout.states import BatchOutcome
-from batchpool.core.tensors.spec import Array, Dim, Tensor
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import Dim, Tensor
 from batchpool.worker.worker import describe_error
 from tests.unit.specs import model
 from tests.unit.worker.worker_bench import ROWS, Bench, Infer, affine

@@ -10,7 +10,8 @@ import numpy as np
 from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.queue import FIELDS, I64, Field
-from batchpool.core.tensors.spec import Array, ModelSpec
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.cpu import CpuBackend
 from batchpool.worker.padding import Padding

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors.dtypes import DTYPES
 from batchpool.core.tensors.numbers import as_row_value, bfloat16_bits, from_numbers
-from batchpool.core.tensors.spec import Tensor, check_parameters
+from batchpool.core.tensors.rows import check_parameters
+from batchpool.core.tensors.spec import Tensor
 from tests.unit.specs import X, model
 
 INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
 
 
 def convert(dtype: str, *values: Any) -> Any:
-    return from_numbers(Tensor("x", dtype), list(values), (len(values),))
+    return from_numbers("x", DTYPES[dtype], list(values), (len(values),))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -79,7 +81,7 @@ def test_what_does_not_fit_is_named(dtype: str, value: Any) -> None:
         # A bool among other numbers: the first of them that does not fit is named.
         text = re.escape(f"input 'x': the value {value!r} does not fit {dtype}")
         with pytest.raises(InvalidRequest, match=text):
-            from_numbers(Tensor("x", dtype), values, (len(values),))
+            from_numbers("x", DTYPES[dtype], values, (len(values),))
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400)])
@@ -127,18 +129,18 @@ def test_numpy_numbers_count_as_numbers() -> None:
 def test_flat_or_nested_and_the_right_count() -> None:
     tensor = Tensor("x", "int8", (2,))
     for values in ([1, 2, 3, 4], [[1, 2], [3, 4]], (1, 2, 3, 4)):
-        found = from_numbers(tensor, values, (2, 2))
+        found = from_numbers(tensor.name, tensor.element, values, (2, 2))
         assert found.tolist() == [[1, 2], [3, 4]]
     text = "input 'x' has 3 values; shape [2, 2] needs 4"
     with pytest.raises(InvalidRequest, match=re.escape(text)):
-        from_numbers(tensor, [1, 2, 3], (2, 2))
-    assert from_numbers(tensor, [], (0, 2)).shape == (0, 2)
+        from_numbers(tensor.name, tensor.element, [1, 2, 3], (2, 2))
+    assert from_numbers(tensor.name, tensor.element, [], (0, 2)).shape == (0, 2)
 
 
 def test_ragged_lists_are_refused() -> None:
     for ragged in ([[1, 2], [3]], [[1], 2], [[[1, 2]], [[3], [4]]]):
         with pytest.raises(InvalidRequest, match="'x'"):
-            from_numbers(Tensor("x", "int8"), ragged, (2,))
+            from_numbers("x", DTYPES["int8"], ragged, (2,))
 
 
 def test_bfloat16_is_not_given_as_numbers() -> None:
@@ -170,22 +172,28 @@ HALF = Tensor("temperature", "bfloat16")
 def test_a_bfloat16_parameter_is_given_as_a_number(value: float) -> None:
     torch = pytest.importorskip("torch")
     if math.isnan(value):
-        assert as_row_value(HALF, value) == 0x7FC0
+        assert as_row_value(HALF.name, HALF.element, value) == 0x7FC0
         return
     want = torch.tensor([float(value)], dtype=torch.float32).to(torch.bfloat16)
     if math.isfinite(value) and not torch.isfinite(want).all():
         with pytest.raises(InvalidRequest, match=r"parameter 'temperature': .* fit bfloat16"):
-            as_row_value(HALF, value)
+            as_row_value(HALF.name, HALF.element, value)
         return
-    bits = torch.tensor([as_row_value(HALF, value)], dtype=torch.int32).to(torch.int16)
+    bits = torch.tensor([as_row_value(HALF.name, HALF.element, value)], dtype=torch.int32).to(
+        torch.int16
+    )
     assert torch.equal(bits.view(torch.bfloat16), want)
 
 
 @pytest.mark.parametrize("value", [True, "1", None, [1.0], 1e39, -(10**400), np.bool_(True)])
 def test_what_is_no_bfloat16_is_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match="parameter 'temperature'"):
-        as_row_value(HALF, value)
-    assert as_row_value(HALF, np.float64(1.5)) == as_row_value(HALF, 1.5) == 0x3FC0
+        as_row_value(HALF.name, HALF.element, value)
+    assert (
+        as_row_value(HALF.name, HALF.element, np.float64(1.5))
+        == as_row_value(HALF.name, HALF.element, 1.5)
+        == 0x3FC0
+    )
 
 
 K = model(
@@ -234,5 +242,5 @@ def test_a_model_without_parameters_takes_none() -> None:
 
 
 def test_one_value_of_a_parameter() -> None:
-    value = as_row_value(Tensor("k", "uint8"), 255)
+    value = as_row_value("k", DTYPES["uint8"], 255)
     assert (value, type(value)) == (255, int)

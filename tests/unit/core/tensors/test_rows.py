@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
-from batchpool.core.tensors.spec import Dim, Tensor, as_rows, check_rows
+from batchpool.core.tensors.rows import as_rows, check_rows
+from batchpool.core.tensors.spec import Dim, Tensor
 from tests.unit.specs import model
 
 X = Tensor("x", "float32", (4,))
@@ -239,6 +240,14 @@ def test_torch_bfloat16_travels_as_its_bits(torch: Any) -> None:
     refused(X, values, "input 'x' has dtype bfloat16; float32 was expected")
     refused(Tensor("x", "uint16", (4,)), values, "has dtype bfloat16; uint16 was expected")
     refused(tensor, values.float(), "input 'x' has dtype float32; bfloat16 was expected")
+
+
+def test_every_torch_bfloat16_keeps_its_bits(torch: Any) -> None:
+    bits = np.arange(2**16, dtype=np.uint16).reshape(-1, 4)
+    values = torch.from_numpy(bits).view(torch.bfloat16)
+    rows = as_rows(Tensor("x", "bfloat16", (4,)), values)
+    assert rows.dtype == np.uint16
+    assert np.array_equal(rows, bits)
 
 
 def test_torch_tensors_that_numpy_cannot_hold(torch: Any) -> None:

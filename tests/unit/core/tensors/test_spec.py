@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from batchpool.core.errors import ConfigError
-from batchpool.core.tensors.spec import DTYPE_OF_WIRE, Dim, ModelSpec, Tensor
+from batchpool.core.tensors.dtypes import DTYPE_OF_WIRE
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
 WIRE = {

@@ -84,7 +84,7 @@ class Supervisor:
             notifier,
             plan.server,
             self._headline,
-            self._process_fleet.standing,
+            self._process_fleet.without_heartbeat,
             self._started_ns,
         )
         self._edges: dict[int, ClientConnection] = {}  # front end's pid -> it as a client

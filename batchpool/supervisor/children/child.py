@@ -1,4 +1,9 @@
-"""The supervisor's side of a child process: start by exec, notice the end, remember the past."""
+"""A child process as the supervisor sees it: its start, control channel, end, and restarts.
+
+ProcessSlot   a place that processes fill one after another, with its restarts and last error
+Exemption     time that is not held against one process
+Child         a running process
+"""
 
 from __future__ import annotations
 
@@ -16,49 +21,77 @@ from typing import Any
 from batchpool.control.channel import Channel, Closed, close_all, pair
 from batchpool.core.errors import StartError
 from batchpool.shm.resource_errors import named, text_of
-from batchpool.supervisor.children.excuses import Exemption
 
 _LOG = logging.getLogger("batchpool.supervisor")
-STUCK_NS = 60_000_000_000  # a GPU's driver may take long to take its memory back
-LAST_WAIT_NS = 10_000_000_000  # at the pool's own end, which somebody waits for
-_BACK_OFF_FIRST_S = 0.5
-_BACK_OFF_MOST_S = 30.0
-# Who multiplies no matrices needs no thread for it on each core.
+STUCK_NS = 60_000_000_000  # the driver of a GPU may take long to release its memory
+LAST_WAIT_NS = 10_000_000_000  # for all children when the pool itself stops
+_BACKOFF_S_LEAST = 0.5
+_BACKOFF_S_MOST = 30.0
+# Only workers multiply matrices: in other processes OpenBLAS need not start a thread per core.
 _NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass
 class ProcessSlot:
-    """A place a process fills, one after another: "worker 0 of minilm". It has the history."""
+    """A place that processes fill one after another, as "worker 0 of minilm".
+
+    restarts: processes that were to follow another one. failures: ends in a row before any useful
+    work. last_error: the reason of the last end or failed start.
+    """
 
     name: str
     restarts: int = 0
-    failures: int = 0  # deaths in a row without any useful work
+    failures: int = 0
     last_error: str = ""
 
     def backoff_s(self, useful: bool) -> float:
-        """How long to wait before the next start; a death after useful work starts at once."""
+        """Count a restart and return the time until it is due: 0 after useful work, else a time
+        that doubles with each failure."""
         self.restarts += 1
         if useful:
             self.failures = 0
             return 0.0
         self.failures += 1
-        return float(min(_BACK_OFF_MOST_S, _BACK_OFF_FIRST_S * 2 ** (self.failures - 1)))
+        return float(min(_BACKOFF_S_MOST, _BACKOFF_S_LEAST * 2 ** (self.failures - 1)))
 
-    def start_failed_s(self, why: StartError) -> float:
-        """Nobody could be started, while the others serve on: how long to wait now."""
-        self.last_error = str(why)
+    def start_failed_s(self, error: StartError) -> float:
+        """Log a failed start and return the time until the next attempt."""
+        self.last_error = str(error)
         delay_s = self.backoff_s(useful=False)
-        _LOG.error("%s; trying again in %.1f s", why, delay_s)
+        _LOG.error("%s; trying again in %.1f s", error, delay_s)
         return delay_s
 
 
 @dataclass
-class Child:
-    """A running child. `pidfd` is -1 where the kernel has none; then `is_gone` is asked.
+class Exemption:
+    """Time that is not held against one process: all of it up to until_ns (CLOCK_MONOTONIC)."""
 
-    started_ns: CLOCK_MONOTONIC, before its start. cause: why it will end, where that is known
-    before. condemned: killed for it; the end is on the way. killed_ns: when SIGKILL was sent.
+    until_ns: int = 0
+    _waited_ns: int = 0
+    _read_ns: int = 0
+
+    def add_wait(self, since_ns: int, waited_ns: int, now_ns: int) -> None:
+        """Exempt the wait for a processor between the last reading and this one.
+
+        since_ns: the time of the process's last progress; a reading from before it says nothing.
+        waited_ns: the reading of now, added up over all threads. Threads that wait at the same
+        time exempt no more than the time that passed.
+        """
+        if self._read_ns > since_ns:
+            starved_ns = min(max(0, waited_ns - self._waited_ns), now_ns - self._read_ns)
+            self.until_ns = max(since_ns, self.until_ns) + starved_ns
+        self._waited_ns, self._read_ns = waited_ns, now_ns
+
+
+@dataclass
+class Child:
+    """A running child process.
+
+    slot: the place it fills. pidfd: readable when the process has ended; -1 where the kernel has no
+    such descriptors, so that `is_gone` must be polled. started_ns: CLOCK_MONOTONIC, before its
+    start. cause: the reason of its end, where that is known beforehand. terminating: it was killed
+    for a cause and has not ended yet. killed_ns: the time of SIGKILL, 0 before. outbox: messages
+    that its socket could not take yet.
     """
 
     role: str
@@ -80,15 +113,15 @@ class Child:
         return self.process.pid
 
     def is_gone(self) -> bool:
-        """Whether it has ended; reaps it if so."""
+        """Return True if the process has ended, and reap it then."""
         return self.process.poll() is not None
 
     def reason(self) -> str:
-        """Why it ended, for people: the cause where that was known before."""
+        """The reason of its end in words: the cause, else how it ended."""
         return self.cause or self.exit_text()
 
     def exit_text(self) -> str:
-        """How it ended, for people."""
+        """Its exit status or signal in words."""
         code = self.process.returncode
         if code is None:
             return "has not ended"
@@ -99,12 +132,12 @@ class Child:
                 return f"was killed by signal {-code}"
         return f"ended with exit status {code}"
 
-    def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a control message, in order; kept until the child reads if it is busy.
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a control message in order; keep it until the child reads if its socket is full.
 
-        A child for which it cannot be kept would be out of date for ever: it is killed, and the
-        next one is told everything. Nothing is kept for one that was killed, however long it takes
-        to end: what is kept holds descriptors, and those memory.
+        A child for which a message cannot be kept would be out of date for ever. It is killed,
+        and the next process gets the whole state. Nothing is kept for a child that was killed:
+        kept messages hold descriptors, and it may take long to end.
         """
         self.flush()
         if self.killed_ns:
@@ -121,7 +154,7 @@ class Child:
                 self.outbox.append((message, kept))
 
     def flush(self) -> None:
-        """Send what is kept; nothing to a child that is gone, whose end is noticed elsewhere."""
+        """Send kept messages as far as the child reads; drop them if it was killed or is gone."""
         if self.killed_ns:
             self._drop_outbox()
         while self.outbox:
@@ -133,7 +166,7 @@ class Child:
                 close_all(fds)
 
     def _send(self, message: dict[str, Any], fds: Sequence[int]) -> bool:
-        """Whether that is done with: it was sent, or the child has gone."""
+        """Return False if the socket is full; True if the message was sent or the child is gone."""
         try:
             self.channel.send(message, fds)
         except BlockingIOError:
@@ -153,25 +186,25 @@ class Child:
             self.process.send_signal(sig)
 
     def is_stuck(self, now_ns: int) -> bool:
-        """Whether it was killed long ago and is still there: in a call of the kernel's that does
-        not return, as to a driver or a file server that has died."""
+        """True when the process was killed more than STUCK_NS ago and has not ended, as in a system
+        call to a dead driver or file server that does not return."""
         return bool(self.killed_ns) and now_ns - self.killed_ns > STUCK_NS and not self.is_gone()
 
     def reap(self, until_ns: int) -> None:
-        """Wait for the end of one that was killed; not longer than until then."""
+        """Wait until a killed process has ended, at most until until_ns (CLOCK_MONOTONIC)."""
         try:
             self.process.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
         except subprocess.TimeoutExpired:
             _LOG.error("%s (pid %d) does not end although it was killed", self.slot.name, self.pid)
 
     def terminate(self, cause: str) -> None:
-        """Kill it, also when it is stopped, and remember why."""
+        """Kill the process, also a stopped one, and record the cause."""
         self.cause = cause
         self.terminating = True
         self.kill()
 
     def close(self) -> None:
-        """Let go of its descriptors, once it has ended."""
+        """Close its descriptors, once it has ended."""
         if not self.closed:
             self.closed = True
             self._drop_outbox()
@@ -192,9 +225,10 @@ def start_child(
 ) -> Child:
     """Start `python -m MODULE...` with one end of a control channel.
 
-    Only the supervisor's main thread may call this: the child's life is bound to the thread
-    that started it. started_ns: CLOCK_MONOTONIC, now. settings: what its environment has more
-    than ours. Raises StartError when the machine has no room for another process.
+    Only the supervisor's main thread may call this: a child ends with the thread that started it.
+    started_ns: CLOCK_MONOTONIC, now. fds: descriptors that it inherits. settings: environment
+    variables besides those of the supervisor. Raises StartError when there is no memory, process
+    or descriptor to be had.
     """
     with named(f"cannot start {slot.name}"):
         ours, theirs = pair()
@@ -210,10 +244,10 @@ def start_child(
         slot.name,
         *flags,
     ]
-    # A signal to the whole group must not meet a child that is not prepared for it yet: it
-    # waits until the child says (process/bootstrap.py) what it does with it.
-    later = {signal.SIGINT, signal.SIGHUP} | (set() if role == "frontend" else {signal.SIGTERM})
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, later)
+    # A signal to the whole process group must not end a child that has not set its signal actions
+    # yet: it stays blocked until `batchpool/process/bootstrap.py` has set them.
+    blocked = {signal.SIGINT, signal.SIGHUP} | (set() if role == "frontend" else {signal.SIGTERM})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         process = subprocess.Popen(
             command,
@@ -221,7 +255,7 @@ def start_child(
             pass_fds=[theirs.fileno(), *fds],
             env={**os.environ, **({} if role == "worker" else _NO_BLAS), **(settings or {})},
         )
-    except OSError as exc:  # no memory, or no process to be had
+    except OSError as exc:  # no memory, or the limit of processes
         ours.close()
         raise StartError(f"cannot start {slot.name}: {text_of(exc)}") from exc
     except BaseException:

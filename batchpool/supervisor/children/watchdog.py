@@ -1,34 +1,98 @@
-"""Who is alive but does nothing: found by the clock, and killed; the end is noticed elsewhere.
+"""Liveness checks of the supervisor's children: one that is alive but makes no progress is killed.
 
-    batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop or
-                         deadlocked. Before its first stamp: load_timeout_s, at least a minute
-    worker               load_timeout_s to load, then batch_timeout_s for a batch
+    batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop, or
+                         deadlocked. Before its first heartbeat: load_timeout_s, at least a minute
+    worker               load_timeout_s to load, then batch_timeout_s for each batch
 
-Nobody is judged by time in which the supervisor itself could not look (supervisor/children/attention.py), nor
-killed under a debugger; when that lets go, at least half the time is left. A wait for a processor
-does not count as a stall (supervisor/children/excuses.py). Before the pool was ready once, nobody waits for an
-answer and the machine is busy with loading: only load_timeout_s counts.
+Three kinds of time are not held against a child:
+
+- Time in which the supervisor itself did not run (`LoopGaps`): a suspended or overloaded machine
+  stops everybody alike.
+- Time under a debugger (`is_traced`). When the debugger detaches, at least half the limit is left.
+- Time in which its threads wanted a processor and got none (`waited_ns`). That is no exemption for
+  a child that is stopped, waits for a lock that is never released, or loops with the processor.
+
+Until the pool was ready once, only load_timeout_s counts for the batcher and the front ends: no
+client waits for an answer yet, and loading keeps the machine busy. A child's exit is noticed and
+acted upon elsewhere (`batchpool/supervisor/fleet/processes.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns
 from batchpool.shm.pool_state import PoolStatePage
-from batchpool.supervisor.children.attention import LoopGaps
 from batchpool.supervisor.children.child import Child
-from batchpool.supervisor.children.excuses import is_traced, waited_ns
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 
 _LOG = logging.getLogger("batchpool.supervisor")
-_LEAST_START_S = 60.0  # load_timeout_s is a model's, and may be shorter than a Python's start
+_START_S_LEAST = 60.0  # load_timeout_s is about models and may be shorter than a Python's start
+
+
+def is_traced(pid: int) -> bool:
+    """True while a debugger is attached to the process; False when there is no such process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in lines)
+
+
+def waited_ns(pid: int) -> int:
+    """Time that the threads of a process have waited for a processor so far, added up.
+
+    0 when there is no such process, or where the kernel does not count it.
+    """
+    total_ns = 0
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    for thread in threads:
+        try:
+            total_ns += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
+        except (OSError, IndexError):
+            continue  # this thread has ended
+    return total_ns
+
+
+class LoopGaps:
+    """Detects gaps in the supervisor's own loop, so that time it slept is not held against children.
+
+    look_ns: the intended time between two calls of `look`. limits_ns: the limits that children are
+    checked against. A gap is a time without a call that is longer than half the limit and than
+    two times look_ns, so each limit has gaps of its own. No clock is read here.
+    """
+
+    def __init__(self, look_ns: int, limits_ns: Iterable[int], now_ns: int) -> None:
+        self._gap_ns = {limit: max(limit // 2, 2 * look_ns) for limit in limits_ns}
+        self._since_ns = dict.fromkeys(self._gap_ns, now_ns)
+        self._looked_ns = now_ns
+
+    def look(self, now_ns: int) -> None:
+        """Record that the loop runs; called before each check, at least every look_ns."""
+        passed_ns = now_ns - self._looked_ns
+        self._looked_ns = now_ns
+        for limit_ns, gap_ns in self._gap_ns.items():
+            if passed_ns > gap_ns:
+                self._since_ns[limit_ns] = now_ns
+
+    def watched_ns(self, since_ns: int, limit_ns: int) -> int:
+        """The time from since_ns, or from the last gap for this limit if that is later, to the
+        last call of `look`."""
+        return self._looked_ns - max(since_ns, self._since_ns[limit_ns])
 
 
 class Watchdog:
-    """Judges the supervisor's children, and says on the state page when the batcher stalls."""
+    """Kills children that exceed their limits, and marks a stalled batcher on the pool state page.
+
+    is_traced, waited_ns: the functions of this module, which tests replace.
+    """
 
     def __init__(
         self,
@@ -44,20 +108,23 @@ class Watchdog:
         self._heartbeats = heartbeats
         self._is_traced = is_traced
         self._waited_ns = waited_ns
-        self.judge_by([server], models, now_ns)
+        self.set_limits([server], models, now_ns)
 
-    def judge_by(
+    def set_limits(
         self, servers: Sequence[ServerConfig], models: Sequence[ModelConfig], now_ns: int
     ) -> None:
-        """Other limits from now on: the last server's for a batcher or front end, and for each
-        worker those of its own seat, which must be among these. Everybody gets a new period."""
+        """Replace all limits; every child gets a new period.
+
+        servers, models: every configuration that a worker slot may have. The last server's limits
+        apply to the batcher and the front ends, each worker's own slot says its limits.
+        """
         self._stall_s = servers[-1].stall_timeout_s
-        self._start_s = max(servers[-1].load_timeout_s, _LEAST_START_S)
+        self._start_s = max(servers[-1].load_timeout_s, _START_S_LEAST)
         self.look_ns = beat_interval_ns(self._stall_s)
         limits_s = [self._start_s, self._stall_s]
         limits_s += [server.load_timeout_s for server in servers]
         limits_s += [model.batch_timeout_s for model in models]
-        self._attention = LoopGaps(self.look_ns, map(_ns, limits_s), now_ns)
+        self._gaps = LoopGaps(self.look_ns, map(_ns, limits_s), now_ns)
 
     def look(
         self,
@@ -67,76 +134,79 @@ class Watchdog:
         *,
         was_ready: bool,
     ) -> None:
-        """Judge everybody; due every look_ns. watched: who is there, by the heartbeats's posts."""
-        self._attention.look(now_ns)
+        """Check every child; due every look_ns.
+
+        watched: the batcher and the front ends by their indices in the heartbeat page, None where
+        there is no process. was_ready: the pool was ready once.
+        """
+        self._gaps.look(now_ns)
         for worker_slot in worker_slots:
             if worker_slot.child is not None and not worker_slot.child.terminating:
-                self._judge_worker(worker_slot, worker_slot.child, now_ns)
-        for post, child in enumerate(watched if self._stall_s else ()):
+                self._check_worker(worker_slot, worker_slot.child, now_ns)
+        for index, child in enumerate(watched if self._stall_s else ()):
             if child is not None and not child.terminating:
-                self._judge_progress(post, child, now_ns, was_ready)
+                self._check_heartbeat(index, child, now_ns, was_ready)
 
-    def standing(self, watched: Sequence[Child | None], since_ns: int) -> list[str]:
-        """Who has not stamped since then (CLOCK_MONOTONIC ns): the batcher, also when there is
-        none, and front ends that once did. Nobody whom a debugger holds."""
+    def without_heartbeat(self, watched: Sequence[Child | None], since_ns: int) -> list[str]:
+        """Names of processes without a heartbeat since since_ns (CLOCK_MONOTONIC).
+
+        These are the batcher, also when there is none, and front ends that had a heartbeat before.
+        Processes under a debugger are left out.
+        """
         found = []
-        for post, child in enumerate(watched):
-            if self._heartbeats.last_ns(post, since_ns) is not None:
+        for index, child in enumerate(watched):
+            if self._heartbeats.last_ns(index, since_ns) is not None:
                 continue
             if child is None:
-                name = "batcher" if post == BATCHER else ""
-            else:
-                begun = (
-                    post == BATCHER or self._heartbeats.last_ns(post, child.started_ns) is not None
-                )
-                free = begun and not self._is_traced(child.pid)
-                name = f"{child.slot.name} (pid {child.pid})" if free else ""
-            if name:
-                found.append(name)
+                found += ["batcher"] if index == BATCHER else []
+                continue
+            has_begun = index == BATCHER or (
+                self._heartbeats.last_ns(index, child.started_ns) is not None
+            )
+            if has_begun and not self._is_traced(child.pid):
+                found.append(f"{child.slot.name} (pid {child.pid})")
         return found
 
-    def _judge_worker(self, worker_slot: WorkerSlot, worker: Child, now_ns: int) -> None:
-        batch_s, load_s = (
-            worker_slot.model.config.batch_timeout_s,
-            worker_slot.server.load_timeout_s,
-        )
+    def _check_worker(self, worker_slot: WorkerSlot, worker: Child, now_ns: int) -> None:
+        batch_s = worker_slot.model.config.batch_timeout_s
+        load_s = worker_slot.server.load_timeout_s
         if not worker_slot.ready:
-            if self._is_over(worker, worker.started_ns, load_s, now_ns):
+            if self._has_expired(worker, worker.started_ns, load_s, now_ns):
                 limit = f"within load_timeout_s = {load_s:g}"
-                _condemn(worker, "does not load", "did not load", limit)
-        elif self._is_over(worker, now_ns - worker_slot.over_batch_ns(now_ns), batch_s, now_ns):
+                _terminate(worker, "does not load", "did not load", limit)
+        elif self._has_expired(worker, now_ns - worker_slot.batch_age_ns(now_ns), batch_s, now_ns):
             limit = f"for more than batch_timeout_s = {batch_s:g}"
-            _condemn(worker, "is stuck in a batch", "was stuck in a batch", limit)
+            _terminate(worker, "is stuck in a batch", "was stuck in a batch", limit)
 
-    def _judge_progress(self, post: int, child: Child, now_ns: int, was_ready: bool) -> None:
-        last_ns = self._heartbeats.last_ns(post, child.started_ns)
+    def _check_heartbeat(self, index: int, child: Child, now_ns: int, was_ready: bool) -> None:
+        last_ns = self._heartbeats.last_ns(index, child.started_ns)
         if last_ns is None:
-            if self._is_over(child, child.started_ns, self._start_s, now_ns):
+            if self._has_expired(child, child.started_ns, self._start_s, now_ns):
                 limit = f"within {self._start_s:g} s"
-                _condemn(child, "does not start", "did not start", limit)
+                _terminate(child, "does not start", "did not start", limit)
             return
         limit_ns = _ns(self._stall_s)
-        quiet_ns = self._attention.watched_ns(last_ns, limit_ns)
-        if post == BATCHER:
+        quiet_ns = self._gaps.watched_ns(last_ns, limit_ns)
+        if index == BATCHER:
             self._state_page.stalled.set(int(2 * quiet_ns > limit_ns))
         if 4 * quiet_ns > limit_ns:
-            child.exemption.starve(last_ns, self._waited_ns(child.pid), now_ns)
-        if was_ready and self._is_over(child, last_ns, self._stall_s, now_ns):
+            child.exemption.add_wait(last_ns, self._waited_ns(child.pid), now_ns)
+        if was_ready and self._has_expired(child, last_ns, self._stall_s, now_ns):
             limit = f"for more than stall_timeout_s = {self._stall_s:g}"
-            _condemn(child, "makes no progress", "made no progress", limit)
+            _terminate(child, "makes no progress", "made no progress", limit)
 
-    def _is_over(self, child: Child, since_ns: int, limit_s: float, now_ns: int) -> bool:
-        """Whether it has had its time since then, watched by us and free to run."""
+    def _has_expired(self, child: Child, since_ns: int, limit_s: float, now_ns: int) -> bool:
+        """True when a child has had limit_s since since_ns, without gaps and exemptions."""
         limit_ns = _ns(limit_s)
-        quiet_ns = self._attention.watched_ns(max(since_ns, child.exemption.until_ns), limit_ns)
-        # Looked up before the time is over, so that a debugger that lets go leaves some of it.
+        quiet_ns = self._gaps.watched_ns(max(since_ns, child.exemption.until_ns), limit_ns)
+        # Checked at half the limit, so that a debugger that detaches leaves the other half.
         if 2 * quiet_ns > limit_ns and self._is_traced(child.pid):
             child.exemption.until_ns = now_ns
             return False
         return quiet_ns > limit_ns
 
 
-def _condemn(child: Child, does: str, did: str, limit: str) -> None:
+def _terminate(child: Child, does: str, did: str, limit: str) -> None:
     _LOG.error("%s (pid %d) %s %s: killing it", child.slot.name, child.pid, does, limit)
     child.terminate(f"{did} {limit}")
 

@@ -1,4 +1,4 @@
-"""A worker's place, who is in it, and how long that one has been over its batch."""
+"""One worker's place in the pool: a model on a device, and the process that fills it now."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
 
 @dataclass
 class WorkerSlot:
-    """One worker's place: a model on a device. The rest is of the worker in it now.
+    """One worker's place in the pool; all fields from `child` on are about the process in it.
 
-    model: its entry. of: what is served there; server: by which settings. part: "" for whoever has
-    the seat, else "replacement" or "standby", the other two of a reload, or "predecessor", who serves what
-    is left of an entry. on_duty: whether new batches go to it. turn: which change of duty that was;
-    a batcher's word on an earlier one is out of date.
+    entry: the number of the model's entry in all tables. plan: device and threads. server: the
+    settings that apply to this worker. swap_role: its part in a reload as a prefix of its name:
+    "" for a worker of the plan, "replacement" for a new one before it takes over, "standby" for an
+    old one after that, "predecessor" for one whose entry leaves, "stuck process" for one that does
+    not end. on_duty: new batches go to it. turn: the number of its last change of duty; a message
+    of the batcher's with an earlier number is out of date.
+    number: of the process, unique in the pool. row: its row in the counters. fd: its shared
+    segment. start_at_ns: when the next process is to start, None if one runs. waiting_since_ns,
+    waiting_after: when a submitted batch was first seen that the worker has not begun, and the
+    last batch it had begun by then.
     """
 
     entry: int
@@ -32,18 +38,18 @@ class WorkerSlot:
     turn: int = 0
     child: Child | None = None
     number: int = 0
-    row: int = -1  # in the counters
+    row: int = -1
     fd: int = -1
     bell: Doorbell | None = None
     worker_segment: WorkerSegment | None = None
     ready: bool = False
     start_at_ns: int | None = None
-    waiting_since_ns: int | None = None  # since when a batch is seen that it does not begin
-    waiting_after: int = 0  # the last batch it began, at that time
+    waiting_since_ns: int | None = None
+    waiting_after: int = 0
 
     @property
     def label(self) -> tuple[str, int, str]:
-        """(model, worker, device): whose counts these are, in the counters."""
+        """(model, worker, device): the labels of its metrics."""
         gpu = self.plan.cuda_visible
         return (
             self.model.spec.name,
@@ -53,31 +59,31 @@ class WorkerSlot:
 
     @property
     def name(self) -> str:
-        """Who sits here, for people: "worker 0 of minilm", "replacement of worker 0 of minilm"."""
-        return (
-            f"{self.swap_role} of {self.process_slot.name}"
-            if self.swap_role
-            else self.process_slot.name
-        )
+        """Its name in status and log: "worker 0 of minilm", "standby of worker 0 of minilm"."""
+        name = self.process_slot.name
+        return f"{self.swap_role} of {name}" if self.swap_role else name
 
     @property
     def serves(self) -> bool:
-        """Whether it is warm, and not about to end."""
+        """True when the worker is warm and not about to end."""
         return self.ready and self.child is not None and not self.child.terminating
 
     def was_useful(self) -> bool:
-        """Whether it finished a good batch, or had suspects aboard, whose fault its end may be."""
-        worker_segment = self.worker_segment
-        assert worker_segment is not None
-        aboard = worker_segment.token != worker_segment.freed
-        apart = bool((aboard & (worker_segment.reason == int(DispatchReason.APART))).any())
-        return apart or worker_segment.good.get() > 0
+        """True when the process finished a good batch, so that its end does not delay the next one.
 
-    def over_batch_ns(self, now_ns: int) -> int:
+        One that ran suspect rows counts as useful too: its end may be their fault.
+        """
+        segment = self.worker_segment
+        assert segment is not None
+        in_flight = segment.token != segment.freed
+        apart = bool((in_flight & (segment.reason == int(DispatchReason.APART))).any())
+        return apart or segment.good.get() > 0
+
+    def batch_age_ns(self, now_ns: int) -> int:
         """How long the worker has had its oldest batch; 0 when it has none.
 
-        It says itself when a batch became the oldest in flight. One that was stopped while idle
-        says nothing: a batch it does not begin counts from when that was first seen here.
+        The worker records when a batch became the oldest in flight. One that was stopped while idle
+        records nothing: a batch that it does not begin counts from when that was first seen here.
         """
         assert self.worker_segment is not None
         if self.worker_segment.running.get():

@@ -84,7 +84,7 @@ class ProcessFleet:
     def tell_batcher(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """A message to the batcher, if there is one."""
         if self.batcher is not None:
-            self.batcher.tell(message, fds)
+            self.batcher.send(message, fds)
 
     def drain(self, turn: int) -> None:
         """Tell the batcher, and each one after it, to take no new rows; 0: to take them again."""
@@ -111,16 +111,16 @@ class ProcessFleet:
             "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
         }
         fds = [resources.batcher_bell.fd, resources.heartbeats_fd]
-        child.tell(start, [*fds, resources.counters_fd, resources.flight_recorder_fd])
+        child.send(start, [*fds, resources.counters_fd, resources.flight_recorder_fd])
         for entry in resources.lanes:
             self._tell_lane(child, entry)
-        self.workers.introduce_all(child.tell)
+        self.workers.introduce_all(child.send)
         evicted = [entry.number for entry in resources.lanes if entry.evicted]
-        child.tell({"op": "begin", "takeover": takeover, "evicted": evicted})
+        child.send({"op": "begin", "takeover": takeover, "evicted": evicted})
         for entry in resources.lanes:
             if entry.closing and not entry.evicted:
-                child.tell({"op": "unlane", "lane": entry.number})
-        self.workers.report_lost(child.tell)
+                child.send({"op": "unlane", "lane": entry.number})
+        self.workers.report_lost(child.send)
         self._watch(child)
 
     def _limits(self) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ class ProcessFleet:
         return forms
 
     def _tell_lane(self, batcher: Child, entry: LaneEntry) -> None:
-        batcher.tell(
+        batcher.send(
             {
                 "op": "lane",
                 "lane": entry.number,
@@ -205,7 +205,7 @@ class ProcessFleet:
     def _go_by(self, other: Plan, plan: Plan, *, between: bool) -> None:
         self._other = other if between else None
         configs = [model.config for model in (*other.models, *plan.models)]
-        self._watchdog.judge_by([other.server, plan.server], configs, self._clock_ns())
+        self._watchdog.set_limits([other.server, plan.server], configs, self._clock_ns())
 
     def _tell_limits(self) -> None:
         server = self._plan.server
@@ -229,7 +229,7 @@ class ProcessFleet:
             lane.handed = True
         forms = [lane_form(lane) for lane in lanes]
         facts = {"op": "facts", **facts_of(plan, state_page.edition.get()), "lanes": forms}
-        frontend.tell(facts, [lane.fd for lane in lanes])
+        frontend.send(facts, [lane.fd for lane in lanes])
 
     def owner_of(self, frontend: Child) -> str:
         """A front end's name in the book of lanes."""
@@ -356,12 +356,12 @@ class ProcessFleet:
             self._frontend_at_ns[i] = now_ns + int(self.frontend_slots[i].start_failed_s(exc) * 1e9)
 
     def watched(self) -> list[Child | None]:
-        """Who stamps the heartbeats, by its posts."""
+        """The batcher and the front ends, by their indices in the heartbeats page."""
         return [self.batcher, *self.frontends]
 
-    def standing(self, since_ns: int) -> list[str]:
-        """Who of them has not moved since then (CLOCK_MONOTONIC ns)."""
-        return self._watchdog.standing(self.watched(), since_ns)
+    def without_heartbeat(self, since_ns: int) -> list[str]:
+        """Names of those without a heartbeat since since_ns (CLOCK_MONOTONIC)."""
+        return self._watchdog.without_heartbeat(self.watched(), since_ns)
 
     def everybody(self) -> list[Child]:
         workers = [worker_slot.child for worker_slot in self.workers]

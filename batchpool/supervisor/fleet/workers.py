@@ -149,7 +149,7 @@ class WorkerFleet:
             "frontends": resources.plan.frontends,
             "row": worker_slot.row,
         }
-        child.tell(
+        child.send(
             start,
             [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.counters_fd],
         )
@@ -233,7 +233,7 @@ class WorkerFleet:
     def drop_lane(self, entry: LaneEntry) -> None:
         for worker_slot in (*self.worker_slots, *self.off_plan):
             if worker_slot.entry == entry.model and worker_slot.child is not None:
-                worker_slot.child.tell({"op": "unlane", "lane": entry.number})
+                worker_slot.child.send({"op": "unlane", "lane": entry.number})
 
     # -- who takes rows -----------------------------------------------------------------
 
@@ -358,7 +358,7 @@ def new_worker_slot(plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
 
 
 def _tell_lane(child: Child, entry: LaneEntry) -> None:
-    child.tell(
+    child.send(
         {
             "op": "lane",
             "lane": entry.number,

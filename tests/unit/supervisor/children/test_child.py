@@ -1,4 +1,4 @@
-"""Telling a child: in order, kept while it is busy, and never half."""
+"""Messages to a child: in order, kept while it is busy, never half; restarts and exemptions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from batchpool.control.channel import close_all, pair
 from batchpool.core.errors import StartError
-from batchpool.supervisor.children.child import Child, ProcessSlot, start_child
+from batchpool.supervisor.children.child import Child, Exemption, ProcessSlot, start_child
 from tests.unit.shm.scarcity import no_descriptors, open_files
-from tests.unit.supervisor.children.watch import ProcessDouble
+from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 
 
-class Nursery:
-    """A child that is none, and its end of the channel."""
+class ChildScene:
+    """A child without a process, and the other end of its channel."""
 
     def __init__(self) -> None:
         ours, self.theirs = pair()
@@ -30,7 +30,7 @@ class Nursery:
         """Tell it so much that something must be kept; how many messages that are."""
         told = 0
         while not self.child.outbox:
-            self.child.tell({"op": str(told), "fill": bytes(20_000)})
+            self.child.send({"op": str(told), "fill": bytes(20_000)})
             told += 1
         return told
 
@@ -49,50 +49,50 @@ class Nursery:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.theirs.close()
-    nursery.child.close()
+def scene() -> Iterator[ChildScene]:
+    scene = ChildScene()
+    yield scene
+    scene.theirs.close()
+    scene.child.close()
 
 
-def test_what_is_kept_comes_later_and_in_order(nursery: Nursery) -> None:
-    told = nursery.fill()
+def test_what_is_kept_comes_later_and_in_order(scene: ChildScene) -> None:
+    told = scene.fill()
     read, write = os.pipe()
-    nursery.child.tell({"op": "last"}, [read])
+    scene.child.send({"op": "last"}, [read])
     close_all([read, write])  # what is kept has descriptors of its own
-    assert nursery.hear() == [*map(str, range(told)), "last"]
+    assert scene.hear() == [*map(str, range(told)), "last"]
 
 
-def test_nothing_is_kept_for_a_child_that_reads(nursery: Nursery) -> None:
+def test_nothing_is_kept_for_a_child_that_reads(scene: ChildScene) -> None:
     with no_descriptors():
-        nursery.child.tell({"op": "lane"}, [0, 1])
-    assert (nursery.hear(), nursery.process.signals) == (["lane"], [])
+        scene.child.send({"op": "lane"}, [0, 1])
+    assert (scene.hear(), scene.process.signals) == (["lane"], [])
 
 
-def test_a_child_that_cannot_be_told_is_replaced(nursery: Nursery) -> None:
+def test_a_child_that_cannot_be_told_is_replaced(scene: ChildScene) -> None:
     """It would work with lanes that are no more, and without those that came."""
-    nursery.fill()
+    scene.fill()
     with no_descriptors(but=1):
-        before = len(nursery.child.outbox)
-        nursery.child.tell({"op": "lane"}, [0, 1])
-    assert nursery.process.signals == [signal.SIGKILL]
-    assert nursery.child.reason().startswith("could not be told what it must know: too many open")
-    assert len(nursery.child.outbox) == before
+        before = len(scene.child.outbox)
+        scene.child.send({"op": "lane"}, [0, 1])
+    assert scene.process.signals == [signal.SIGKILL]
+    assert scene.child.reason().startswith("could not be told what it must know: too many open")
+    assert len(scene.child.outbox) == before
 
 
-def test_what_can_be_sent_later_is_kept_also_without_a_descriptor(nursery: Nursery) -> None:
+def test_what_can_be_sent_later_is_kept_also_without_a_descriptor(scene: ChildScene) -> None:
     with no_descriptors():
-        nursery.child.tell({"op": "limits", "fill": bytes(200_000)})
-        assert (len(nursery.child.outbox), nursery.process.signals) == (1, [])
-    assert nursery.hear() == ["limits"]
+        scene.child.send({"op": "limits", "fill": bytes(200_000)})
+        assert (len(scene.child.outbox), scene.process.signals) == (1, [])
+    assert scene.hear() == ["limits"]
 
 
-def test_a_child_that_has_gone_is_told_nothing(nursery: Nursery) -> None:
-    nursery.fill()
-    nursery.theirs.close()
-    nursery.child.tell({"op": "late"}, [0])
-    assert (list(nursery.child.outbox), nursery.process.signals) == ([], [])
+def test_a_child_that_has_gone_is_told_nothing(scene: ChildScene) -> None:
+    scene.fill()
+    scene.theirs.close()
+    scene.child.send({"op": "late"}, [0])
+    assert (list(scene.child.outbox), scene.process.signals) == ([], [])
 
 
 def test_no_descriptor_for_a_child_is_told_and_costs_nothing() -> None:
@@ -113,16 +113,32 @@ def test_no_descriptor_for_a_child_is_told_and_costs_nothing() -> None:
     assert 2 <= len(refused) < 12, "two ends of a channel are the least"
 
 
-def test_nothing_is_kept_for_a_child_that_was_killed(nursery: Nursery) -> None:
+def test_nothing_is_kept_for_a_child_that_was_killed(scene: ChildScene) -> None:
     """It may be long in ending, and what is kept for it holds descriptors of lanes."""
-    nursery.fill()
-    nursery.child.kill()
+    scene.fill()
+    scene.child.kill()
     before = open_files()
-    nursery.child.tell({"op": "lane"}, [0, 1])
-    assert (list(nursery.child.outbox), open_files()) == ([], before)
+    scene.child.send({"op": "lane"}, [0, 1])
+    assert (list(scene.child.outbox), open_files()) == ([], before)
 
 
-def test_a_post_that_nobody_can_be_had_for_waits_longer_each_time() -> None:
-    post = ProcessSlot("frontend 0")
-    assert [post.start_failed_s(StartError("no room")) for _ in range(3)] == [0.5, 1.0, 2.0]
-    assert (post.last_error, post.restarts) == ("no room", 3)
+def test_a_slot_that_nobody_can_be_had_for_waits_longer_each_time() -> None:
+    slot = ProcessSlot("frontend 0")
+    assert [slot.start_failed_s(StartError("no room")) for _ in range(3)] == [0.5, 1.0, 2.0]
+    assert (slot.last_error, slot.restarts) == ("no room", 3)
+
+
+def test_only_the_wait_between_two_readings_after_the_last_progress_counts() -> None:
+    exemption = Exemption()
+    exemption.add_wait(100, 7_000, 110)
+    assert exemption.until_ns == 0, "nobody knows when these 7,000 were"
+    exemption.add_wait(100, 7_006, 120)
+    assert exemption.until_ns == 106
+    exemption.add_wait(100, 7_500, 130)
+    assert exemption.until_ns == 116, "no more than the time itself"
+    exemption.add_wait(100, 10, 140)
+    assert exemption.until_ns == 116, "a thread has ended"
+    exemption.add_wait(200, 9_000, 210)
+    assert exemption.until_ns == 116, "the last reading was before the progress"
+    exemption.add_wait(200, 9_004, 220)
+    assert exemption.until_ns == 204

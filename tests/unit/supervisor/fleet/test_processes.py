@@ -14,7 +14,7 @@ from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.fleet import processes as module
 from batchpool.supervisor.fleet.processes import ProcessFleet
-from tests.unit.supervisor.children.watch import ProcessDouble
+from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
 S = 1_000_000_000

@@ -17,7 +17,7 @@ from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.workers import WorkerFleet
-from tests.unit.supervisor.children.watch import ProcessDouble
+from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
 

@@ -13,7 +13,7 @@ from batchpool.control.channel import Channel, pair
 from batchpool.supervisor.children.child import STUCK_NS, Child, ProcessSlot
 from batchpool.supervisor.reload import controller as module
 from batchpool.supervisor.reload.controller import ReloadController
-from tests.unit.supervisor.children.watch import ProcessDouble
+from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
 

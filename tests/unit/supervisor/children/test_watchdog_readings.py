@@ -1,4 +1,4 @@
-"""Excuses, as Linux tells them of real processes."""
+"""Debuggers and waits for a processor, read from /proc of real processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.supervisor.children.excuses import Exemption, is_traced, waited_ns
+from batchpool.supervisor.children.watchdog import is_traced, waited_ns
 from tests.unit.shm.scarcity import no_descriptors
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -65,19 +65,3 @@ def test_without_a_descriptor_to_look_with_nothing_is_known() -> None:
         assert (is_traced(os.getpid()), waited_ns(os.getpid())) == (False, 0)
     with no_descriptors(but=1):
         assert waited_ns(os.getpid()) >= 0
-
-
-def test_only_the_wait_between_two_readings_after_the_last_progress_counts() -> None:
-    exemption = Exemption()
-    exemption.starve(100, 7_000, 110)
-    assert exemption.until_ns == 0, "nobody knows when these 7,000 were"
-    exemption.starve(100, 7_006, 120)
-    assert exemption.until_ns == 106
-    exemption.starve(100, 7_500, 130)
-    assert exemption.until_ns == 116, "no more than the time itself"
-    exemption.starve(100, 10, 140)
-    assert exemption.until_ns == 116, "a thread has ended"
-    exemption.starve(200, 9_000, 210)
-    assert exemption.until_ns == 116, "the last reading was before the progress"
-    exemption.starve(200, 9_004, 220)
-    assert exemption.until_ns == 204

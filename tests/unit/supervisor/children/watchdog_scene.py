@@ -1,4 +1,4 @@
-"""A batcher and two front ends, and the vigil over them, under a clock of the test's own."""
+"""A batcher, two front ends and their watchdog, under a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from typing import Any, cast
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
-from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
+from batchpool.core.layout.segments import state_page_layout, heartbeats_layout
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
@@ -22,7 +22,7 @@ NAMES = ("batcher", "frontend 0", "frontend 1")
 
 
 class ProcessDouble:
-    """What a Child asks of its process; the signals that it got."""
+    """A process as far as a Child uses it; keeps the signals that it got."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -43,8 +43,8 @@ def child(name: str, pid: int, started_ns: int) -> Child:
     )
 
 
-class Watch:
-    """A batcher, two front ends and their vigil; time passes only here."""
+class WatchdogScene:
+    """A batcher, two front ends and their watchdog; time passes only here."""
 
     def __init__(self, stall_timeout_s: float = 4.0, load_timeout_s: float = 600.0) -> None:
         self.now_ns = START
@@ -78,14 +78,14 @@ class Watch:
         self.asked.append(pid)
         return pid in self.traced
 
-    def of(self, post: int) -> Child:
-        found = self.children[post]
+    def of(self, index: int) -> Child:
+        found = self.children[index]
         assert found is not None
         return found
 
-    def beat(self, *posts: int) -> None:
-        for post in posts:
-            self.heartbeats.beat(post, self.now_ns)
+    def beat(self, *indices: int) -> None:
+        for index in indices:
+            self.heartbeats.beat(index, self.now_ns)
 
     def look(self) -> None:
         self.watchdog.look(self.now_ns, self.children, self.worker_slots, was_ready=self.was_ready)

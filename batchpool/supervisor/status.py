@@ -1,4 +1,7 @@
-"""The pool's account of itself, for `batchpool status`."""
+"""The state of the pool: a structured status for `batchpool status`, and one line for systemd.
+
+All figures are read from shared memory and the supervisor's own tables; no process is asked.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,43 @@ from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.totals import Histogram, Totals
 from batchpool.shm.heartbeat import Heartbeats
 from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.resources.resources import PoolResources
 
-_SILENT_S = 1.0  # without a stamp, which comes at least every quarter of a second
+_SILENT_S = 1.0  # without a heartbeat, of which there are at least four in a second
 
 
-def compose(
+def pool_status(
     resources: PoolResources, process_fleet: ProcessFleet, started_ns: int
 ) -> dict[str, Any]:
-    """Plain values for JSON, from what stands in shared memory: nobody is asked."""
+    """The status as plain values for JSON. started_ns: the pool's start, CLOCK_MONOTONIC."""
     now_ns = time.monotonic_ns()
     plan = resources.plan
     state_page = resources.state_page
     totals = resources.counters.totals()
     models = {}
     for index, model in plan.entries.items():
-        lanes_of = [e for e in resources.lanes if e.model == index and not e.closing]
+        lanes_of = [lane for lane in resources.lanes if lane.model == index and not lane.closing]
         models[model.spec.name] = {
             "ready": state_page.serves(index),
             "workers": f"{int(state_page.serving[index])}/{len(model.workers)}",
             "fill": _share(
-                sum(e.claimed() for e in lanes_of), sum(e.layout.slots for e in lanes_of)
+                sum(lane.claimed() for lane in lanes_of),
+                sum(lane.layout.slots for lane in lanes_of),
             ),
             **counts_of(totals, model.spec.name, model.config.max_batch),
         }
     lanes = [
         {
-            "lane": entry.number,
-            "model": process_fleet.entries[entry.model].spec.name,
-            "owner": entry.owner,
-            "slots": entry.layout.slots,
-            "claimed": entry.claimed(),
-            "bytes": entry.layout.total_bytes,
+            "lane": lane.number,
+            "model": process_fleet.entries[lane.model].spec.name,
+            "owner": lane.owner,
+            "slots": lane.layout.slots,
+            "claimed": lane.claimed(),
+            "bytes": lane.layout.total_bytes,
         }
-        for entry in resources.lanes
+        for lane in resources.lanes
     ]
     return {
         "state": PoolState(state_page.state.get()).name.lower(),
@@ -58,9 +63,9 @@ def compose(
 
 
 def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
-    """What has been counted for one model. max_batch: as configured.
+    """The counts of one model. max_batch: as configured.
 
-    Times in milliseconds, from histograms: as exact as their buckets; None before there is one.
+    Times are in milliseconds and as exact as the buckets of their histograms; None without a count.
     """
     rows = totals.histogram("batch_rows", model=model)
     extents = totals.value("batch_extents_total", model=model)
@@ -113,7 +118,7 @@ def _share(part: int, whole: int) -> float:
 def _processes(
     process_fleet: ProcessFleet, heartbeats: Heartbeats, now_ns: int
 ) -> list[dict[str, Any]]:
-    """progress_age_s: since the last stamp of a watched process; None before its first."""
+    """One row for each process. progress_age_s: time since the last heartbeat; None before one."""
     rows = [
         {
             "name": "supervisor",
@@ -152,3 +157,52 @@ def _row(slot: ProcessSlot, child: Child | None, name: str = "") -> dict[str, An
         "restarts": slot.restarts,
         "last_error": slot.last_error,
     }
+
+
+def status_line(
+    resources: PoolResources, process_fleet: ProcessFleet, reload: str = "", last_reload: str = ""
+) -> str:
+    """The state of the pool in one line for `systemctl status`: loading, serving or draining.
+
+    It names what is missing, as a model without a worker. reload: the state of a reload, "" for
+    none. last_reload: the outcome of the last one.
+    """
+    if process_fleet.stopping or process_fleet.closed:
+        rows = sum(lane.claimed() for lane in resources.lanes)
+        text = f"draining: {_count(rows, 'row')} under way"
+        return text if process_fleet.stopping else text + _reload_text(reload, last_reload)
+    models = {entry: model.spec.name for entry, model in resources.plan.entries.items()}
+    worker_slots = [
+        worker_slot
+        for worker_slot in process_fleet.workers.worker_slots
+        if worker_slot.entry in models
+    ]
+    cold = [worker_slot for worker_slot in worker_slots if not worker_slot.ready]
+    workers = len(worker_slots)
+    warm = f"{workers - len(cold)} of {workers} workers" if cold else _count(workers, "worker")
+    if not process_fleet.was_ready:
+        if not cold:
+            return "starting the front ends"
+        return f"loading {models[cold[0].entry]} on {_device_text(cold[0])}; {warm} warm"
+    text = f"serving {_count(len(models), 'model')}, {warm}"
+    lacking = [name for i, name in models.items() if not resources.state_page.serves(i)]
+    if lacking:
+        text += f"; no worker for {', '.join(lacking)}"
+    if process_fleet.batcher is None or resources.state_page.stalled.get():
+        text += "; the batcher stands still"
+    return text + _reload_text(reload, last_reload)
+
+
+def _reload_text(reload: str, last: str) -> str:
+    if reload:
+        return f"; reloading: {reload}"
+    return f"; last reload {last}" if last.startswith("failed") else ""
+
+
+def _device_text(worker_slot: WorkerSlot) -> str:
+    gpu = worker_slot.plan.cuda_visible
+    return worker_slot.plan.device if gpu is None else f"GPU {gpu}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -24,7 +24,6 @@ from batchpool.supervisor.children.child import Child
 from batchpool.supervisor.control_server import ControlServer, attached_frontend
 from batchpool.supervisor.drain import Drain
 from batchpool.supervisor.fleet.processes import ProcessFleet
-from batchpool.supervisor.headline import headline
 from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.host.signals import Signals
@@ -33,7 +32,7 @@ from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.reload.controller import ReloadController, Told
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.resources import PoolResources
-from batchpool.supervisor.status import compose
+from batchpool.supervisor.status import pool_status, status_line
 
 _LOG = logging.getLogger("batchpool.supervisor")
 _DEAF_NS = 1_000_000_000
@@ -83,7 +82,7 @@ class Supervisor:
         self._service_status = ServiceStatus(
             notifier,
             plan.server,
-            self._headline,
+            self._status_line,
             self._process_fleet.without_heartbeat,
             self._started_ns,
         )
@@ -114,7 +113,7 @@ class Supervisor:
             self._poll.unregister(fd)
 
     def _status(self) -> dict[str, Any]:
-        status = compose(self._resources, self._process_fleet, self._started_ns)
+        status = pool_status(self._resources, self._process_fleet, self._started_ns)
         if self._process_fleet.closed and self._drain.is_over(time.monotonic_ns()):
             status["state"] = "drained"
         reloading = self._reloading
@@ -124,9 +123,9 @@ class Supervisor:
             "last_reload": reloading.last or None,
         }
 
-    def _headline(self) -> str:
+    def _status_line(self) -> str:
         reloading = self._reloading
-        return headline(self._resources, self._process_fleet, reloading.state(), reloading.last)
+        return status_line(self._resources, self._process_fleet, reloading.state(), reloading.last)
 
     # -- the loop -----------------------------------------------------------------------
 

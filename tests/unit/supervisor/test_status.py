@@ -1,4 +1,4 @@
-"""The pool's account of itself: what everybody's stamps look like, and what was counted."""
+"""The status: processes by their last heartbeats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
-from batchpool.supervisor.status import compose
+from batchpool.supervisor.status import pool_status
 from tests.unit.counters import new_counters
 
 S = 1_000_000_000
 
 
-class House:
+class PoolDouble:
     """A batcher and a front end as the status sees them; workers and lanes are none."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class House:
 
     def rows(self) -> dict[str, dict[str, Any]]:
         resources, process_fleet = cast(Any, self._resources), cast(Any, self.process_fleet)
-        status = compose(resources, process_fleet, self.started_ns)
+        status = pool_status(resources, process_fleet, self.started_ns)
         return {row["name"]: row for row in status["processes"]}
 
 
@@ -68,34 +68,34 @@ class House:
     ],
 )
 def test_a_batcher_that_does_not_stamp_is_shown(state: str, age_s: float, shown: str) -> None:
-    house = House()
-    house.batcher.state = state
-    house.heartbeats.beat(BATCHER, time.monotonic_ns() - round(age_s * S))
-    rows = house.rows()
+    pool = PoolDouble()
+    pool.batcher.state = state
+    pool.heartbeats.beat(BATCHER, time.monotonic_ns() - round(age_s * S))
+    rows = pool.rows()
     assert rows["batcher"]["state"] == shown
     assert rows["frontend"]["state"] == "serving"
 
 
 def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
-    house = House()
-    rows = house.rows()
+    pool = PoolDouble()
+    rows = pool.rows()
     assert "progress_age_s" not in rows["supervisor"]
     assert rows["batcher"]["progress_age_s"] is None, "not yet"
-    house.heartbeats.beat(BATCHER, time.monotonic_ns() - 3 * S)
-    house.heartbeats.beat(frontend_post(0), time.monotonic_ns() - 50 * S)
-    rows = house.rows()
+    pool.heartbeats.beat(BATCHER, time.monotonic_ns() - 3 * S)
+    pool.heartbeats.beat(frontend_post(0), time.monotonic_ns() - 50 * S)
+    rows = pool.rows()
     assert 3 <= rows["batcher"]["progress_age_s"] < 40
     assert 50 <= rows["frontend"]["progress_age_s"] < 90
-    house.heartbeats.beat(BATCHER, time.monotonic_ns() + 60 * S)  # between two looks at the clock
-    assert str(house.rows()["batcher"]["progress_age_s"]) == "0.0"
-    house.frontend.started_ns += 60 * S
-    assert house.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"
-    house.process_fleet.batcher = None
-    row = house.rows()["batcher"]
+    pool.heartbeats.beat(BATCHER, time.monotonic_ns() + 60 * S)  # between two looks at the clock
+    assert str(pool.rows()["batcher"]["progress_age_s"]) == "0.0"
+    pool.frontend.started_ns += 60 * S
+    assert pool.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"
+    pool.process_fleet.batcher = None
+    row = pool.rows()["batcher"]
     assert (row["pid"], row["state"], row["progress_age_s"]) == (None, "gone", None)
 
 
 def test_one_that_is_being_killed_is_shown_as_killed() -> None:
-    house = House()
-    house.batcher.terminating = True
-    assert house.rows()["batcher"]["state"] == "killed"
+    pool = PoolDouble()
+    pool.batcher.terminating = True
+    assert pool.rows()["batcher"]["state"] == "killed"

@@ -227,7 +227,10 @@ def with_worker(scene: WatchdogScene) -> tuple[WorkerSlot, WorkerSegment]:
     worker_slot = WorkerSlot(
         0, cast(Any, None), ProcessSlot("worker 0 of b"), cast(Any, model), server
     )
-    worker_slot.child, worker_slot.worker_segment = child("worker 0 of b", 50, scene.now_ns), segment
+    worker_slot.child, worker_slot.worker_segment = (
+        child("worker 0 of b", 50, scene.now_ns),
+        segment,
+    )
     scene.worker_slots = [worker_slot]
     return worker_slot, segment
 

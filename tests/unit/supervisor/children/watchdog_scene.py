@@ -7,7 +7,7 @@ import signal
 from typing import Any, cast
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
-from batchpool.core.layout.segments import state_page_layout, heartbeats_layout
+from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create

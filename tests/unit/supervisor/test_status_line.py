@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from batchpool.supervisor.fleet.processes import ProcessFleet
-from batchpool.supervisor.headline import headline
 from batchpool.supervisor.resources.resources import PoolResources
+from batchpool.supervisor.status import status_line
 
 GPUS = ("0", "GPU-8932f937")
 
@@ -28,7 +28,7 @@ def said(
     stalled: int = 0,
     claimed: tuple[int, ...] = (),
 ) -> str:
-    """The line of a pool whose workers, by turns of its models, are warm or not."""
+    """The line of a pool whose workers, in order of its models, are warm or not."""
     worker_slots = [
         SimpleNamespace(
             entry=i % models,
@@ -54,7 +54,7 @@ def said(
         stopping=stopping,
         batcher=object() if batcher else None,
     )
-    return headline(
+    return status_line(
         cast(PoolResources, resources), cast(ProcessFleet, process_fleet), reload, last_reload
     )
 

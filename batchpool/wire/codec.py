@@ -15,10 +15,12 @@ from batchpool.wire.request import (
     OIP,
     RAW,
     Body,
+    Form,
     HeaderList,
     Headers,
     InferRequest,
     form_of,
+    header_priority,
 )
 
 
@@ -41,12 +43,18 @@ class Codec:
         The rows are views of `body`. Raises only `PoolError`s: InvalidRequest,
         UnsupportedMediaType for the content type, TooLarge for what no slot can hold.
         """
-        form = form_of(headers)
+        return self.parse_as(form_of(headers), headers, body, header_priority(headers))
+
+    def parse_as(self, form: Form, headers: Headers, body: Body, priority: int) -> InferRequest:
+        """`parse` for a caller that has read these headers already.
+
+        form: as `form_of` gives it. priority: as `header_priority` gives it.
+        """
         if form is RAW:
-            return self._raw.parse(headers, body)
+            return self._raw.parse(headers, body, priority)
         if form is OIP:
-            return oip.parse(self._tables, headers, body)
-        return msgpack_form.parse(self._tables, headers, body)
+            return oip.parse(self._tables, headers, body, priority)
+        return msgpack_form.parse(self._tables, headers, body, priority)
 
     def again(self, request: InferRequest, size: int) -> RawAgain | None:
         """How to read the rows of more bodies of `size` bytes under the headers of this request;

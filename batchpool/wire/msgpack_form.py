@@ -30,7 +30,6 @@ from batchpool.wire.request import (
     Headers,
     InferRequest,
     OutputChoice,
-    header_priority,
     header_timeout_ns,
     sooner,
 )
@@ -56,8 +55,11 @@ _BIN = msgspec.msgpack.Decoder(memoryview)
 _LIST = msgspec.msgpack.Decoder(list[Any])
 
 
-def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
-    """One request; InvalidRequest or TooLarge says what is wrong with it."""
+def parse(tables: ModelTables, headers: Headers, body: Body, priority: int) -> InferRequest:
+    """One request; InvalidRequest or TooLarge says what is wrong with it.
+
+    priority: the header's.
+    """
     head: _Head = _decode(_HEAD, body, "the request's msgpack")
     inputs: dict[str, msgspec.Raw] = _decode(_INPUTS, head.inputs, "the request's inputs")
     if len(inputs) != _map_size(memoryview(head.inputs)):
@@ -78,7 +80,7 @@ def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
         tables.rows(n, tensors, asked.values),
         _outputs(tables, head.outputs),
         sooner(header_timeout_ns(headers), asked.timeout_ns),
-        header_priority(headers) or asked.priority,
+        priority or asked.priority,
         MSGPACK,
     )
 

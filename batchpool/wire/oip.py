@@ -32,7 +32,6 @@ from batchpool.wire.request import (
     OutputChoice,
     brief,
     header_length,
-    header_priority,
     header_timeout_ns,
     sooner,
 )
@@ -93,8 +92,11 @@ _NAMES = msgspec.json.Decoder(_Names)
 _PLACE = re.compile(r"\$\.(input|output)s\[(\d+)\]")
 
 
-def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
-    """One request; InvalidRequest or TooLarge says what is wrong with it."""
+def parse(tables: ModelTables, headers: Headers, body: Body, priority: int) -> InferRequest:
+    """One request; InvalidRequest or TooLarge says what is wrong with it.
+
+    priority: the header's.
+    """
     size = len(body)
     at = header_length(headers, size)
     head = _read_head(body if at == size else body[:at])
@@ -119,7 +121,6 @@ def parse(tables: ModelTables, headers: Headers, body: Body) -> InferRequest:
             f" {tables.spec.name!r}"
         )
     timeout_ns = header_timeout_ns(headers)
-    priority = header_priority(headers)
     if not head.parameters:
         outputs = _outputs(tables, head.outputs, False)
         return InferRequest(

@@ -26,7 +26,6 @@ from batchpool.wire.request import (
     Body,
     Headers,
     InferRequest,
-    header_priority,
     header_timeout_ns,
 )
 
@@ -65,8 +64,11 @@ class RawForm:
         self._whole_rows = not dynamic and not tensor.is_bytes
         self._refusal = _refusal(tables, dynamic, self._step)
 
-    def parse(self, headers: Headers, body: Body) -> InferRequest:
-        """One request; InvalidRequest or TooLarge says what is wrong with it."""
+    def parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
+        """One request; InvalidRequest or TooLarge says what is wrong with it.
+
+        priority: the header's.
+        """
         if self._refusal:
             raise InvalidRequest(self._refusal)
         if self._whole_rows:
@@ -81,7 +83,7 @@ class RawForm:
             self._tables.rows(n, {self._name: array}, None),
             self._tables.all_binary,
             header_timeout_ns(headers),
-            header_priority(headers),
+            priority,
             RAW,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchpool.core.errors import ConfigError
+from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 
@@ -110,8 +111,9 @@ def spec_of(model: type[Model]) -> ModelSpec:
 
 def _check_graphs(spec: ModelSpec) -> None:
     wants = f"model {spec.name!r} has cuda_graphs = True, which needs"
-    if spec.framework != "torch":
-        raise ConfigError(f'{wants} framework "torch", not {spec.framework!r}')
+    if not FRAMEWORKS[spec.framework].cuda_graphs:
+        able = " or ".join(f'"{name}"' for name, known in FRAMEWORKS.items() if known.cuda_graphs)
+        raise ConfigError(f"{wants} framework {able}, not {spec.framework!r}")
     for tensor in (*spec.inputs, *spec.outputs):
         if tensor.is_bytes:
             raise ConfigError(f"{wants} numbers; {tensor.name!r} is a bytes tensor")

@@ -4,7 +4,7 @@
 
 Bare: copy the row in from pinned memory, run the MLP of the examples, copy the answer out,
 synchronise. That once by spinning, as `torch.cuda.synchronize` does, and once by an event that
-lets the thread sleep. Runner: launch and finish of the worker's CUDA runner, in this process.
+lets the thread sleep. Runner: launch and finish of the worker's CUDA backend, in this process.
 Pool: `bp.Client.infer` from another process, and of its last batches the hops as the flight
 recorder has them; what is left of the whole are the client's own work and its wake-up. Every answer
 is checked against the bare one.
@@ -83,11 +83,11 @@ def main() -> None:
     model.load("cuda:0")
     x = np.random.default_rng(1).standard_normal((1, WIDTH), dtype=np.float32)
     right = bare(model, x, False)()
-    runner = CudaBackend(model, spec_of(MLP), "cuda:0", 64)
-    warm_up(spec_of(MLP), runner, warm_up_rows(model, spec_of(MLP)), runner.graph_sizes)
+    backend = CudaBackend(model, spec_of(MLP), "cuda:0", 64)
+    warm_up(spec_of(MLP), backend, warm_up_rows(model, spec_of(MLP)), backend.graph_sizes)
 
-    def through_runner() -> Any:
-        return runner.finish(runner.launch(1, {"x": x}, {"x": None}, True))["y"]
+    def through_backend() -> Any:
+        return backend.finish(backend.launch(1, {"x": x}, {"x": None}, True))["y"]
 
     with (
         serving(["batchpool.examples.mlp:MLP"], "--frontends", "1") as served,
@@ -96,7 +96,7 @@ def main() -> None:
         ways: dict[str, Callable[[], Any]] = {
             "bare, spinning": bare(model, x, False),
             "bare, sleeping": bare(model, x, True),
-            "runner, launch and finish": through_runner,
+            "backend, launch and finish": through_backend,
             "pool, Client.infer": lambda: pool.infer("mlp", x=x)["y"],
         }
         took: dict[str, list[list[float]]] = {name: [] for name in (*ways, *_HOPS.values())}

@@ -149,10 +149,10 @@ def load_and_warm_up_s(count: int) -> list[float]:
         begun = time.perf_counter()
         model = Affine()
         model.load("cpu")
-        runner = NumpyBackend(model)
+        backend = NumpyBackend(model)
         for n in (1, 1, 64, 64):
             rows = {t.name: np.zeros((n, *t.max_shape), np.float32) for t in spec_of(Affine).inputs}
-            runner.finish(runner.launch(n, rows, {"x": None}, True))
+            backend.finish(backend.launch(n, rows, {"x": None}, True))
         took.append(time.perf_counter() - begun)
     return took
 

@@ -31,8 +31,9 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.worker.backends import cuda_transfer as rules
+from batchpool.worker.backends.backend import BatchPart
 from batchpool.worker.backends.cuda_transfer import LaneTransfer
-from batchpool.worker.gather import BatchPart, load_input, parts_of
+from batchpool.worker.gather import load_input, parts_of
 from bench.support.machine import report
 
 ROWS = 64
@@ -81,7 +82,7 @@ class Road:
         mine, plain = self.parts(self.lane, slots), self.parts(self.plain, slots)
 
         def gathered() -> Any:
-            load_input(mine, "x", room=lambda shape: self.pinned.numpy())
+            load_input(mine, "x", allocate=lambda shape: self.pinned.numpy())
             return self.pinned.to(self.device, non_blocking=True)
 
         def pageable() -> Any:

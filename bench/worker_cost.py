@@ -32,8 +32,8 @@ from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker import worker
-from batchpool.worker.backends.cpu import make_runner
-from batchpool.worker.describe import load_class
+from batchpool.worker.backends.select import make_backend
+from batchpool.worker.load import load_class
 from batchpool.worker.warm_up import warm_up, warm_up_rows
 from bench.scaling.bare import Bare
 from bench.scaling.workloads import WORKLOADS
@@ -75,8 +75,8 @@ class _Scene:
         model = cls()
         model.cuda_graphs = model.cuda_graphs and not eager
         model.load(device)
-        self.runner = make_runner(model, spec, device, rows)
-        warm_up(spec, self.runner, warm_up_rows(model, spec), (1, rows))
+        self.backend = make_backend(model, spec, device, rows)
+        warm_up(spec, self.backend, warm_up_rows(model, spec), (1, rows))
         layout = worker_layout(rows, parts)
         fd = create(layout, sealed=False)
         theirs = WorkerSegment(map_checked(fd, layout), layout)
@@ -84,7 +84,7 @@ class _Scene:
             0, 0, WorkerSegment(map_checked(fd, layout), layout), lambda: None
         )
         os.close(fd)
-        self.worker = worker.Worker(spec, theirs, self.runner, lambda: None, time.monotonic_ns)
+        self.worker = worker.Worker(spec, theirs, self.backend, lambda: None, time.monotonic_ns)
         self.blocks = self._lanes(rows, parts, extents, of.make_rows())
         self.turn = 0
 
@@ -172,16 +172,16 @@ def main() -> None:
         "us a batch, bare loop": spread(bares, 1),
     }
     timed = _Timed()
-    torch_runner = scene.runner
+    torch_backend = scene.backend
     for owner, name, label in (
         (scene.worker, "_launch", "launch, all"),
         (scene.worker, "_load", "  inputs put together"),
-        (torch_runner, "launch", "  runner.launch"),
-        (torch_runner, "_to_device", "    copy in started"),
-        (torch_runner._model, "infer", "    the model's own call"),
-        (torch_runner, "_to_host", "    copy out started"),
+        (torch_backend, "launch", "  backend.launch"),
+        (torch_backend, "_to_device", "    copy in started"),
+        (torch_backend._model, "infer", "    the model's own call"),
+        (torch_backend, "_to_host", "    copy out started"),
         (scene.worker, "_finish_oldest", "finish, all"),
-        (torch_runner, "finish", "  runner.finish (waiting included)"),
+        (torch_backend, "finish", "  backend.finish (waiting included)"),
         (scene.worker, "_store", "  outputs stored"),
         (scene.worker, "_publish", "  published"),
     ):

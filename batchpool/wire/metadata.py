@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 # Only what works: schedule_policy is the parameters `priority` and `timeout`.
 EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")
-
-_PLATFORMS = {"torch": "pytorch_batchpool", "numpy": "numpy_batchpool"}
 
 
 def server_metadata(version: str) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def model_metadata(spec: ModelSpec, versions: Sequence[str] = ("1",)) -> dict[st
     return {
         "name": spec.name,
         "versions": list(versions),
-        "platform": _PLATFORMS[spec.framework],
+        "platform": FRAMEWORKS[spec.framework].platform,
         "inputs": [_tensor(tensor) for tensor in spec.inputs],
         "outputs": [_tensor(tensor) for tensor in spec.outputs],
     }
@@ -49,7 +48,7 @@ def model_config(
     """
     config: dict[str, Any] = {
         "name": spec.name,
-        "platform": _PLATFORMS[spec.framework],
+        "platform": FRAMEWORKS[spec.framework].platform,
         "backend": "batchpool",
         "max_batch_size": max_batch,
         "input": [_config_tensor(tensor) for tensor in spec.inputs],

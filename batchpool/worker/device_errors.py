@@ -1,13 +1,13 @@
-"""Errors that say something of the device, not of the rows: out of memory, and broken for good.
+"""Classification of errors of the device: out of memory, or unusable until the process ends.
 
-A CUDA context that met an illegal access or a failed assertion answers every later call with
-the same error until its process ends. Such a worker must not fail batch after batch: it ends,
-and its rows run again in a fresh one, apart, since one of them may have done it.
+After an illegal access or a failed assertion, a CUDA context returns the same error from every
+later call until its process ends. Such a worker must not fail batch after batch: it ends, and
+its rows run again in a new worker, apart, since one of them may be the cause.
 """
 
 from __future__ import annotations
 
-# What torch and the CUDA libraries write; the classes differ between versions.
+# Texts of torch and the CUDA libraries; the exception classes differ between versions.
 _BROKEN = (
     "CUDA error",
     "device-side assert",
@@ -17,18 +17,18 @@ _BROKEN = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
 )
 _NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-FAILURES_IN_A_ROW_MOST = 20  # failed batches without a good one between; then start afresh
+FAILURES_IN_A_ROW_MOST = 20  # after so many failed batches without a good one: restart
 
 
 def is_out_of_memory(exc: BaseException) -> bool:
-    """Whether a smaller batch may succeed: torch's OutOfMemoryError, or Python's MemoryError."""
+    """True for torch's OutOfMemoryError and Python's MemoryError: a smaller batch may succeed."""
     if isinstance(exc, MemoryError) or type(exc).__name__ == "OutOfMemoryError":
         return True
     return isinstance(exc, RuntimeError) and any(text in _text(exc) for text in _NO_MEMORY)
 
 
 def is_device_broken(exc: BaseException) -> bool:
-    """Whether this process can run nothing more on its device."""
+    """True for errors after which this process can run nothing more on its device."""
     if not isinstance(exc, RuntimeError) or is_out_of_memory(exc):
         return False
     return any(text in _text(exc) for text in _BROKEN)
@@ -42,4 +42,4 @@ def _text(exc: BaseException) -> str:
 
 
 class MustRestart(Exception):
-    """This worker cannot go on; its process ends, and the supervisor starts another."""
+    """Ends the worker's process; the supervisor starts another."""

@@ -1,33 +1,26 @@
-"""A batch's rows as the worker sees them: lanes and slots, and arrays out of and into them."""
+"""Gather and scatter: the rows of a batch between the slots of its lanes and arrays [n, ...]."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
 from batchpool.shm.lane import Lane
-
-
-@dataclass(frozen=True)
-class BatchPart:
-    """The rows start..stop of a batch, all from one lane."""
-
-    lane: Lane
-    slots: Array
-    where: Where
-    start: int
-    stop: int
+from batchpool.worker.backends.backend import BatchPart
 
 
 def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[BatchPart]:
-    """Split rows, sorted by lane, into one part a lane. KeyError: a lane is not mapped here."""
+    """Split rows, which are sorted by lane, into one part for each lane.
+
+    numbers, slots: the lane number and the slot of every row. Raises KeyError where a lane is not
+    mapped here.
+    """
     n = len(numbers)
-    if numbers[0] == numbers[-1]:  # sorted, so all are alike
+    if numbers[0] == numbers[-1]:  # sorted, so all are equal
         return [BatchPart(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), n]
     return [
@@ -37,7 +30,7 @@ def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Ba
 
 
 def count_extents(parts: Sequence[BatchPart]) -> int:
-    """How many runs of neighbouring slots the batch has: the copies a transfer needs."""
+    """The number of runs of neighbouring slots in the batch: the copies that a transfer needs."""
     return sum(
         1
         if isinstance(part.where, slice)
@@ -51,16 +44,16 @@ def load_input(
     name: str,
     *,
     parameter: bool = False,
-    room: Callable[[tuple[int, ...]], Array] | None = None,
+    allocate: Callable[[tuple[int, ...]], Array] | None = None,
 ) -> tuple[Array, Array | None]:
-    """One input of the batch as ([rows, *row shape], sizes [rows, dynamic dims] or None).
+    """One input of the batch: array [rows, *row shape], sizes [rows, dynamic dimensions] or None.
 
-    A view of the lane itself when the tensor is fixed and the batch is one extent. With `room`
-    it is always a copy, in the array that `room(row shape)` gives; where that has more rows
-    than the batch, the rest stays as it is.
+    Without `allocate` the array is a view of the lane where the tensor is fixed and the batch is
+    one extent. With it, the array is always a copy, in the array that `allocate(row shape)`
+    returns; where that has more rows than the batch, the rest is left as it is.
     """
     columns = [_column(part, name, parameter) for part in parts]
-    if len(parts) == 1 and room is None:
+    if len(parts) == 1 and allocate is None:
         sizes = columns[0].sizes_of(parts[0].where)
         return columns[0].load(parts[0].where, sizes=sizes), sizes
     tensor = columns[0].tensor
@@ -71,17 +64,18 @@ def load_input(
     if sizes is not None:
         for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic, strict=True):
             shape[dim] = most
-    if room is None:
+    if allocate is None:
         array: Array = np.empty((parts[-1].stop, *shape), dtype=tensor.np_dtype)
     else:
-        array = room(tuple(shape))
+        array = allocate(tuple(shape))
     for column, part, own in zip(columns, parts, each, strict=True):
         _copy(column, part.where, own, array[part.start : part.stop])
     return array, sizes
 
 
 def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) -> None:
-    """Copy the rows of one part, once if that is possible, padded to the size of `rows`."""
+    """Copy the rows of one part into `rows` [n, *row shape], with the tensor's pad where a row is
+    shorter; by a single copy where that is possible."""
     tensor = column.tensor
     if tensor.is_bytes:
         found = column.load(where, sizes=own)
@@ -92,7 +86,7 @@ def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) ->
         pad_rows(rows, own, tensor.dynamic, tensor.stored_pad)
     elif isinstance(where, slice):
         rows[...] = column.values[where]
-    else:  # the slots are in range; with the default mode numpy would copy once more
+    else:  # the slots are in range; numpy's default mode would copy twice
         np.take(column.values, where, axis=0, out=rows, mode="clip")
 
 
@@ -101,7 +95,7 @@ def _column(part: BatchPart, name: str, parameter: bool) -> TensorColumn:
 
 
 def store_output(parts: Sequence[BatchPart], name: str, rows: Array | list[Array]) -> None:
-    """Write one output of the batch into its slots: an array, or one array a row."""
+    """Write one output of the batch into its slots: an array, or a list of one array per row."""
     for part in parts:
         column = part.lane.outputs[name]
         if isinstance(rows, list):

@@ -1,4 +1,4 @@
-"""What a worker counts of its batches, in the words of its seat; see core/metrics/table.py."""
+"""The counters of one worker, in its row of the shared counters; see core/metrics/table.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCATTER = _BLOCK.word("worker_scatter_seconds")
 
 
 class WorkerMetrics:
-    """One worker's block of words, beginning at `at` of cells; by itself, in no pool's counters."""
+    """One worker's block of counters, beginning at cells[at]; without cells, in its own memory."""
 
     def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
         if cells is None:
@@ -27,12 +27,12 @@ class WorkerMetrics:
         self.cells = cells[at : at + _BLOCK.size]
 
     def took(self, phase: int, time_ns: int) -> None:
-        """One batch was so long in a phase: GATHER, COMPUTE or SCATTER."""
+        """Count the duration of one phase of a batch: GATHER, COMPUTE or SCATTER."""
         self.cells[phase + bisect_left(_TIMES, time_ns)] += 1
         self.cells[phase + _SUM] += time_ns
 
-    def ran(self, outcome: BatchOutcome, rows: int, failed: int) -> None:
-        """A batch is over. failed: how many of its rows got an error."""
+    def finish(self, outcome: BatchOutcome, rows: int, failed: int) -> None:
+        """Count a finished batch. failed: the number of its rows that got an error."""
         self.cells[_BATCHES + outcome] += 1
         self.cells[_ROWS_OK] += rows - failed
         self.cells[_ROWS_FAILED] += failed

@@ -1,4 +1,4 @@
-"""What a model returned, checked against what it declared, row by row where that is possible.
+"""Checks of a model's outputs against its declaration, by row where that is possible.
 
 Nothing unchecked reaches a slot: a wrong name, row count, dtype or shape fails the batch with
 an error that names the output; one row's output that does not fit its slot fails that row.
@@ -15,23 +15,21 @@ import numpy as np
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-
-# Stands for an output that the runner has checked and written into its slots by itself.
-IN_PLACE = object()
+from batchpool.worker.backends.backend import IN_PLACE
 
 
 @dataclass
 class CheckedOutputs:
-    """Outputs of the real rows, ready to be stored; failed rows {row: why}.
+    """The outputs of the real rows, ready to be stored, and the failed rows {row: why}.
 
-    An output is an array [rows, *row shape] or a list of one array a row.
+    An output is an array [rows, *row shape] or a list of one array per row.
     """
 
     outputs: dict[str, Array | list[Array]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def check_answers(
+def check_outputs(
     spec: ModelSpec,
     found: Any,
     n: int,
@@ -40,8 +38,8 @@ def check_answers(
 ) -> CheckedOutputs:
     """Check one call's return value: n rows, of which the first `rows` are real (default: all).
 
-    What was answered for padding is dropped unseen. sizes: the inputs' dynamic sizes, at least
-    [rows, dims]. Raises ModelError where no row can be told right from wrong.
+    Outputs of padding rows are dropped unchecked. sizes: the inputs' dynamic sizes, at least
+    [rows, dynamic dimensions]. Raises ModelError where the error concerns the whole batch.
     """
     rows = n if rows is None else rows
     if not isinstance(found, Mapping):
@@ -54,7 +52,7 @@ def check_answers(
         if name not in declared:
             raise ModelError(f"model {spec.name!r} returned an undeclared output {name!r}")
     named = _named_sizes(spec, sizes)
-    answers = CheckedOutputs()
+    checked = CheckedOutputs()
     for tensor in spec.outputs:
         if tensor.name not in found:
             raise ModelError(f"model {spec.name!r} returned no output {tensor.name!r}")
@@ -62,14 +60,14 @@ def check_answers(
         if value is IN_PLACE:
             continue
         if tensor.is_bytes:
-            answers.outputs[tensor.name] = _bytes_output(tensor, value, n, rows, answers.failed)
+            checked.outputs[tensor.name] = _bytes_output(tensor, value, n, rows, checked.failed)
         elif tensor.dynamic:
-            answers.outputs[tensor.name] = _dynamic_output(
-                tensor, value, n, rows, named, answers.failed
+            checked.outputs[tensor.name] = _dynamic_output(
+                tensor, value, n, rows, named, checked.failed
             )
         else:
-            answers.outputs[tensor.name] = _fixed_output(tensor, value, n, rows)
-    return answers
+            checked.outputs[tensor.name] = _fixed_output(tensor, value, n, rows)
+    return checked
 
 
 def _named_sizes(spec: ModelSpec, sizes: Mapping[str, Array | None]) -> dict[str, Array]:

@@ -1,31 +1,22 @@
-"""What fills a batch up where the engine takes certain batch sizes only.
+"""Rows that fill a batch up where the model accepts certain batch sizes only.
 
-A batch of `rows` rows is loaded into arrays of n rows, the smallest allowed size that holds it.
-What is left of them becomes copies of the warm-up row, which the model has proven to accept.
+A batch of `rows` rows is loaded into arrays of n rows, the smallest accepted size that holds it.
+The rest of the arrays is filled with copies of the warm-up row, which the model has accepted.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.spec import ModelSpec, Tensor
-
-# From a tensor and a shape [n, *row shape] to an array of its storage dtype, good for one batch.
-Room: TypeAlias = Callable[[Tensor, tuple[int, ...]], Array]
-
-
-def host_room(tensor: Tensor, shape: tuple[int, ...]) -> Array:
-    """Room in memory of its own."""
-    return np.empty(shape, dtype=tensor.np_dtype)
+from batchpool.core.tensors.spec import ModelSpec
 
 
 class Padding:
-    """The allowed batch sizes, and rows to reach them with.
+    """The accepted batch sizes of a model, and the row that fills a batch up to one of them.
 
     batch_sizes: rising.  warm_up_rows: {input or parameter: [1, *row shape]}, which are copied.
     """
@@ -38,33 +29,34 @@ class Padding:
     ) -> None:
         self._batch_sizes = tuple(batch_sizes)
         self._rows: dict[str, Array] = {}  # at full size, [1, *max row shape]
-        self._own: dict[str, Array] = {}  # [dynamic dims]
+        self._sizes: dict[str, Array] = {}  # of the row's dynamic dimensions
         for tensor in (*spec.inputs, *spec.parameters):
             row = warm_up_rows[tensor.name]
             full = np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)
             full[tuple(slice(0, length) for length in row.shape)] = row
             self._rows[tensor.name] = full
             if tensor.dynamic:
-                own = [row.shape[1 + dim] for dim in tensor.dynamic]
-                self._own[tensor.name] = np.array(own, dtype=np.int64)
+                sizes = [row.shape[1 + dim] for dim in tensor.dynamic]
+                self._sizes[tensor.name] = np.array(sizes, dtype=np.int64)
 
     def size_for(self, rows: int) -> int:
-        """The smallest allowed size of a batch that has this many rows."""
-        return self._batch_sizes[bisect_left(self._batch_sizes, rows)]
+        """The smallest accepted size of a batch that has this many rows."""
+        return padded_size(self._batch_sizes, rows)
 
     def row(self, name: str) -> Array:
-        """The row of one input at full size, [1, *max row shape]."""
+        """The padding row of one input at full size, [1, *max row shape]."""
         return self._rows[name]
 
     def fill(self, name: str, array: Array, sizes: Array | None, rows: int) -> Array | None:
-        """Fill array [n, *row shape] up from `rows` on; returns the sizes [n, dynamic dims].
+        """Fill array [n, *row shape] from row `rows` on.
 
-        Padding is cut to the array, whose dynamic dimensions are the largest of the real rows.
-        sizes: [rows, dynamic dims] of the real rows, None if the tensor is fixed.
+        The padding row is cut to the array, whose dynamic dimensions are the largest of the real
+        rows. sizes: [rows, dynamic dimensions] of the real rows, None if the tensor is fixed.
+        Returns the sizes of all rows, [n, dynamic dimensions], or None.
         """
         shape = array.shape[1:]
         array[rows:] = self._rows[name][(slice(None), *(slice(0, length) for length in shape))]
         if sizes is None:
             return None
-        own = np.minimum(self._own[name], sizes.max(axis=0))
-        return np.concatenate([sizes, np.tile(own, (len(array) - rows, 1))])
+        cut = np.minimum(self._sizes[name], sizes.max(axis=0))
+        return np.concatenate([sizes, np.tile(cut, (len(array) - rows, 1))])

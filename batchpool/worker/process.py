@@ -30,14 +30,14 @@ from batchpool.shm.lane import Lane
 from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
-from batchpool.worker.backends.cpu import make_runner
-from batchpool.worker.declaration import check_declaration
-from batchpool.worker.describe import load_class
+from batchpool.worker.backends.backend import describe_error
+from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.device_errors import MustRestart
+from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.metrics import WorkerMetrics
 from batchpool.worker.padding import Padding
 from batchpool.worker.warm_up import warm_up, warm_up_rows
-from batchpool.worker.worker import Worker, describe_error
+from batchpool.worker.worker import Worker
 
 _LOG = logging.getLogger("batchpool.worker")
 _LOOK_MS = 1000.0
@@ -57,7 +57,7 @@ class WorkerProcess:
         self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         counters = Counters(counters_fd, message["frontends"])
         row = message["row"]
-        self._meter = (
+        self._metrics = (
             WorkerMetrics(counters.cells, counters.place("worker", row)) if row >= 0 else None
         )
         close_all((segment_fd, counters_fd))
@@ -68,21 +68,20 @@ class WorkerProcess:
     def load(self) -> Worker:
         """Import, load and warm up the model; its exceptions are the caller's."""
         facts = self._facts
-        if self.spec.framework == "torch":
-            _prepare_torch(facts["device"])
+        prepare_process(self.spec, facts["device"])
         cls = load_class(facts["import"])
         check_declaration(self.spec, spec_of(cls))
         model = cls()
         model.load(facts["device"])
         sizes, most = tuple(facts["batch_sizes"]), facts["max_batch"]
-        runner = make_runner(model, self.spec, facts["device"], most, sizes)
+        backend = make_backend(model, self.spec, facts["device"], most, sizes)
         rows = warm_up_rows(model, self.spec)
-        warm_up(self.spec, runner, rows, runner.graph_sizes or sizes or (1, most))
+        warm_up(self.spec, backend, rows, backend.graph_sizes or sizes or (1, most))
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
         number = facts["place"]
         return Worker(
-            self.spec, self._worker_segment, runner, ring, clock_ns, padding, number, self._meter
+            self.spec, self._worker_segment, backend, ring, clock_ns, padding, number, self._metrics
         )
 
     def run(self, worker: Worker) -> None:
@@ -128,19 +127,6 @@ class WorkerProcess:
             close_all(fds)
         worker.add_lane(message["lane"], message["serial"], lane, adopt=message["pinned"])
         self._batcher_bell.ring()
-
-
-def _prepare_torch(device: str) -> None:
-    """Select the device. How many threads to use, torch reads from OMP_NUM_THREADS, which is the
-    plan's number or the user's own."""
-    import torch
-
-    if device.startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise RuntimeError(
-                f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device"
-            )
-        torch.cuda.set_device(device)
 
 
 def main(argv: Sequence[str]) -> int:

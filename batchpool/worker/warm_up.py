@@ -1,4 +1,4 @@
-"""Calls before ready: the first batch of a request must not be the first batch of the model."""
+"""Batches that run before a worker is ready, so that no request pays for a model's first calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from batchpool.core.tensors.numbers import as_row_value
 from batchpool.core.tensors.rows import as_rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
-from batchpool.worker.outputs import check_answers
+from batchpool.worker.backends.backend import Backend
+from batchpool.worker.outputs import check_outputs
 
 
 def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
-    """One row [1, *row shape] of every input and every parameter, as the model wants it."""
+    """One row [1, *row shape] of every input and every parameter, from `Model.warm_up_row`."""
     given = model.warm_up_row()
     rows = {tensor.name: _row(tensor, given) for tensor in spec.inputs}
     for parameter in spec.parameters:
@@ -27,20 +28,20 @@ def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
 
 
 def warm_up(
-    spec: ModelSpec, runner: Any, rows: Mapping[str, Array], batch_sizes: Sequence[int]
+    spec: ModelSpec, backend: Backend, rows: Mapping[str, Array], batch_sizes: Sequence[int]
 ) -> None:
-    """Run a batch of every size twice, made of one row, and check the answers as for requests.
+    """Run a batch of every size twice, made of one row, and check its outputs as for requests.
 
-    Raises what the model raises; ModelError where its answer does not fit its declaration.
+    Raises what the model raises; ModelError where an output does not fit its declaration.
     """
     for n in batch_sizes:
         for _ in range(2):
             inputs = {name: np.repeat(row, n, axis=0) for name, row in rows.items()}
             sizes = {tensor.name: _sizes(tensor, rows[tensor.name], n) for tensor in spec.inputs}
-            found = runner.finish(runner.launch(n, inputs, sizes, True))
-            answers = check_answers(spec, found, n, sizes)
-            if answers.failed:
-                raise ModelError(next(iter(answers.failed.values())))
+            found = backend.finish(backend.launch(n, inputs, sizes, True, ()))
+            checked = check_outputs(spec, found, n, sizes)
+            if checked.failed:
+                raise ModelError(next(iter(checked.failed.values())))
 
 
 def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:

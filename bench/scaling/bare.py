@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import batchpool as bp
-from batchpool.worker.describe import load_class
+from batchpool.worker.load import load_class
 from bench.scaling.workloads import FLOOR, WORKLOADS, Array, Judge, Workload, separation
 from bench.support.children import obey, wait_until
 

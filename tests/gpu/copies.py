@@ -65,14 +65,14 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
     spec: ModelSpec = spec_of(model)
     loaded = model()
     loaded.load("cuda:0")
-    runner = CudaBackend(loaded, spec, "cuda:0", 8)
-    if runner.graph_sizes:
-        warm_up(spec, runner, warm_up_rows(loaded, spec), runner.graph_sizes)
-        runner.transfer.copies.clear()
-    bench = Bench(spec, runner=runner)
+    backend = CudaBackend(loaded, spec, "cuda:0", 8)
+    if backend.graph_sizes:
+        warm_up(spec, backend, warm_up_rows(loaded, spec), backend.graph_sizes)
+        backend.transfer.copies.clear()
+    bench = Bench(spec, backend=backend)
     if adopt:
         for lane in bench.worker.lanes.values():
-            runner.adopt(lane)
+            backend.adopt(lane)
     random = np.random.default_rng(1)
     given = {}
     for number, slot in rows:
@@ -90,8 +90,8 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
         assert np.array_equal(y, right), (model.__name__, number, slot)
     if adopt:
         for lane in bench.worker.lanes.values():
-            runner.release(lane)
-    return dict(runner.transfer.copies)
+            backend.release(lane)
+    return dict(backend.transfer.copies)
 
 
 def check_copies() -> dict[str, Any]:

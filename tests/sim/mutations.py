@@ -254,7 +254,7 @@ def finished_before_outputs(patch: Patch) -> None:
     finish = Worker._finish_oldest
 
     def hasty(self: Worker) -> None:
-        flight = self._flights[0]
+        flight = self._in_flight[0]
         self._worker_segment.outcome[flight.record] = 1
         self._worker_segment.finished[flight.record] = flight.token
         finish(self)
@@ -267,15 +267,15 @@ def record_entry_before_outputs(patch: Patch) -> None:
     publish = Worker._publish
 
     def hasty(self: Worker) -> None:
-        publish(self, self._flights[0], 1, 0)  # type: ignore[arg-type]
-        self._flights.appendleft(hasty.flight)  # type: ignore[attr-defined]
+        publish(self, self._in_flight[0], 1, 0)  # type: ignore[arg-type]
+        self._in_flight.appendleft(hasty.flight)  # type: ignore[attr-defined]
         finish(self)
 
     def once(self: Worker, flight: Any, *args: Any) -> None:
-        self._flights.popleft()
+        self._in_flight.popleft()
 
     def remember(self: Worker) -> None:
-        hasty.flight = self._flights[0]  # type: ignore[attr-defined]
+        hasty.flight = self._in_flight[0]  # type: ignore[attr-defined]
         hasty(self)
 
     patch.setattr(Worker, "_finish_oldest", remember)

@@ -36,6 +36,8 @@ import math
 from collections import deque
 from heapq import nlargest
 
+from batchpool.core.scheduler.batch_sizes import padded_size
+
 SMOOTHING = 8  # arrivals an average of traffic reaches back
 _BATCHES = 16  # batches an average of times reaches back
 _LONGEST_GAP_NS = 1e9
@@ -78,21 +80,18 @@ class ServiceTime:
     def mean_ns(self, n: int) -> float:
         """The expected time of n rows."""
         if self._sizes:
-            n = self._padded(n)
+            n = padded_size(self._sizes, n)
         return self.base_ns + n * self.row_ns
 
     def high_ns(self, n: int) -> float:
         """A time of n rows that 99 of 100 batches keep."""
         return self.spread * self.mean_ns(n)
 
-    def _padded(self, n: int) -> int:
-        return next((size for size in self._sizes if size >= n), n)
-
     def took(self, n: int, ns: float) -> None:
         """A batch of n >= 1 rows took so long."""
         ns = max(1.0, ns)
         if self._sizes:
-            n = self._padded(n)
+            n = padded_size(self._sizes, n)
         if self.batches >= 2:
             times = ns / self.mean_ns(n)
             moved = self.spread * (_UP if times > self.spread else _DOWN)

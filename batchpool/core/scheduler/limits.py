@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.config.schema import ModelConfig
+from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.scheduler.estimators import ServiceTime
 
 NEVER_NS = 2**63 - 1
@@ -50,10 +51,8 @@ class Limits:
         return _TARGET_SHARE * self.target_ns
 
     def padded(self, n: int) -> int:
-        """The rows the engine is given for n."""
-        if not self.sizes:
-            return n
-        return next((size for size in self.sizes if size >= n), n)
+        """The rows that the model is called with for a batch of n rows."""
+        return padded_size(self.sizes, n)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import ConfigError, InvalidRequest
+from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.dtypes import DTYPES, DType
 from batchpool.core.tensors.numbers import as_row_value, stored_number
 
@@ -153,9 +154,10 @@ class ModelSpec:
     parameters: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.framework not in ("torch", "numpy"):
+        if self.framework not in FRAMEWORKS:
+            known = " or ".join(map(repr, FRAMEWORKS))
             raise ConfigError(
-                f"model {self.name!r}: framework must be 'torch' or 'numpy', not {self.framework!r}"
+                f"model {self.name!r}: framework must be {known}, not {self.framework!r}"
             )
         if not self.inputs or not self.outputs:
             raise ConfigError(f"model {self.name!r}: needs at least one input and one output")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
+from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.layout.segments import (
     MODELS_MOST,
     Layout,
@@ -267,13 +268,14 @@ def _devices_of(model: ModelConfig, found: ProbedModel, visible: Sequence[str]) 
     if model.devices == "auto":
         return list(visible) if visible and found.cuda else [None]
     who = f"model {model.import_name}: devices = {list(model.devices)}"
-    if found.spec.framework != "torch":
+    framework = FRAMEWORKS[found.spec.framework]
+    if not framework.cuda:
         raise StartError(
-            f'{who}: a model with framework "{found.spec.framework}" runs on the CPU;'
+            f'{who}: a model with framework "{framework.name}" runs on the CPU;'
             ' expected "auto" or "cpu"'
         )
     if not found.cuda:
-        raise StartError(f"{who}: the installed PyTorch is built without CUDA")
+        raise StartError(f"{who}: the installed {framework.title} is built without CUDA")
     if not visible:
         raise StartError(f"{who}: no GPU is visible here")
     chosen: list[str | None] = []

@@ -1,7 +1,6 @@
-"""How a worker runs a batch on the CPU, with numpy or torch; worker/backends/cuda.py is the GPU's.
+"""The backends that run a batch on the CPU, with numpy or torch.
 
-Every runner takes host arrays [n, ...] and gives host arrays back; what happens between is
-its own. `room` is where a batch is put together that needs padding.
+Both read inputs and write outputs through host arrays, one batch at a time.
 """
 
 from __future__ import annotations
@@ -9,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchpool.core.errors import ModelError
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
-from batchpool.model import Batch, Model
+from batchpool.model import Model
 from batchpool.shm.lane import Lane
-from batchpool.worker.gather import BatchPart
-from batchpool.worker.padding import host_room
-from batchpool.worker.worker import describe_error
+from batchpool.worker.backends.backend import (
+    BatchPart,
+    batch_of,
+    call_model,
+    host_array,
+    retype,
+    to_host,
+)
 
 
 def _locked(array: Array) -> Array:
@@ -25,25 +28,14 @@ def _locked(array: Array) -> Array:
     return view
 
 
-def call_model(model: Model, batch: Batch) -> Any:
-    """What the model answers. What it raises fails the batch and never ends the worker, be it
-    no Exception at all: asyncio.CancelledError, KeyboardInterrupt."""
-    try:
-        return model.infer(batch)
-    except Exception:
-        raise
-    except BaseException as exc:
-        raise ModelError(describe_error(exc)) from exc
-
-
 class CpuBackend:
-    """What runners on the CPU have in common: they read the lanes themselves."""
+    """The part of `Backend` that all backends on the CPU share: nothing to adopt or to fetch."""
 
     depth = 1
     gathers = False
     graph_sizes: tuple[int, ...] = ()
     direct: frozenset[str] = frozenset()
-    room = staticmethod(host_room)
+    allocate = staticmethod(host_array)
 
     def adopt(self, lane: Lane) -> None:
         pass
@@ -60,8 +52,8 @@ class CpuBackend:
 class NumpyBackend(CpuBackend):
     """Runs a numpy model in the worker's thread.
 
-    Inputs are read-only, views of the lane where the batch is one extent; a model with
-    `writable = True` gets copies of its own, so that a retry sees the original rows.
+    Inputs are read-only, and views of the lane where the batch is one extent; a model with
+    `writable = True` gets copies, so that a retry reads the original rows.
     """
 
     def __init__(self, model: Model) -> None:
@@ -81,12 +73,12 @@ class NumpyBackend(CpuBackend):
             inputs = {name: array.copy() for name, array in inputs.items()}
         return call_model(self._model, batch_of(rows, inputs, sizes))
 
-    def finish(self, flight: Any) -> Any:
-        return flight
+    def finish(self, handle: Any) -> Any:
+        return handle
 
 
 class TorchCpuBackend(CpuBackend):
-    """Runs a torch model on the CPU. Each input is copied once: a retry must see the original."""
+    """Runs a torch model on the CPU. Views are copied, so that a retry reads the original rows."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         import torch
@@ -114,42 +106,7 @@ class TorchCpuBackend(CpuBackend):
         with self._torch.inference_mode():
             return call_model(self._model, batch_of(rows, batch, sizes))
 
-    def finish(self, flight: Any) -> Any:
-        if not isinstance(flight, Mapping):
-            return flight
-        return {name: to_host(self._torch, value) for name, value in flight.items()}
-
-
-def batch_of(rows: int, tensors: dict[str, Any], sizes: Mapping[str, Array | None]) -> Batch:
-    n = len(next(iter(tensors.values())))
-    return Batch(n, tensors, {k: own for k, own in sizes.items() if own is not None}, rows)
-
-
-def retype(torch: Any, tensor: Tensor, value: Any) -> Any:
-    """bfloat16 travels as uint16 bit patterns; give the model the real thing."""
-    return value.view(torch.bfloat16) if tensor.dtype == "bfloat16" else value
-
-
-def to_host(torch: Any, value: Any) -> Any:
-    """A tensor (or a list of them) as numpy in storage dtype; anything else unchanged."""
-    if isinstance(value, (list, tuple)):
-        return [to_host(torch, row) for row in value]
-    if not isinstance(value, torch.Tensor):
-        return value
-    host = value.detach().cpu().contiguous()
-    if host.dtype == torch.bfloat16:
-        host = host.view(torch.uint16)
-    return host.numpy()
-
-
-def make_runner(
-    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int] = ()
-) -> Any:
-    """The runner for a loaded model. batch_sizes: those it allows; () for any up to max_batch."""
-    if spec.framework == "numpy":
-        return NumpyBackend(model)
-    if device.startswith("cuda"):
-        from batchpool.worker.backends.cuda import CudaBackend
-
-        return CudaBackend(model, spec, device, max_batch, batch_sizes)
-    return TorchCpuBackend(model, spec)
+    def finish(self, handle: Any) -> Any:
+        if not isinstance(handle, Mapping):
+            return handle
+        return {name: to_host(self._torch, value) for name, value in handle.items()}

@@ -1,10 +1,11 @@
 """A model's call as CUDA graphs, one for each batch size: for models with `cuda_graphs = True`.
 
-Starting the kernels of a small model takes the CPU longer than running them takes the device. A
-graph is started in one go. It is captured from one call of `infer` on memory that stays where
-it is, with the copies of small inputs and outputs in it, and then replayed for every batch of
-that size; a batch in between goes with the next larger one. Its last rows are then what was
-there before: rows of earlier batches, which the model has accepted, or of the warm-up.
+For a small model, starting the kernels takes the CPU longer than running them takes the device. A
+graph is started by one call. It is captured from one call of `infer` on memory with fixed
+addresses, including the copies of small inputs and outputs, and then replayed for every batch of
+that size; a batch of a size that was not captured is padded to the next larger one. The padding is
+what the memory held before: rows of earlier batches, which the model has accepted, or of the
+warm-up.
 
     https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
@@ -12,24 +13,24 @@ there before: rows of earlier batches, which the model has accepted, or of the w
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from batchpool.core.errors import ModelError
+from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
-from batchpool.worker.backends.cpu import batch_of, call_model, to_host
-from batchpool.worker.backends.pinned import PinnedBuffer
+from batchpool.worker.backends.backend import batch_of, call_model, to_host
+from batchpool.worker.backends.cuda_transfer import PinnedBuffer
 
-# Records what a function has the device do; what it returns does the same again.
+# Records the device work that a function starts; the returned function starts it again.
 Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def graph_sizes(max_batch: int, batch_sizes: Sequence[int]) -> tuple[int, ...]:
-    """What is captured: the sizes that the model allows, else powers of two up to max_batch."""
+    """The sizes to capture: those that the model allows, else powers of two up to max_batch."""
     if batch_sizes:
         return tuple(batch_sizes)
     powers = [1 << k for k in range(max_batch.bit_length()) if 1 << k < max_batch]
@@ -46,7 +47,7 @@ def capture_on(torch: Any, pool: Any) -> Capture:
         try:
             call()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # the capture is broken: that is being told
+            with contextlib.suppress(RuntimeError):  # the capture is broken: `call` raised why
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -58,8 +59,11 @@ def capture_on(torch: Any, pool: Any) -> Capture:
 
 @dataclass
 class CapturedGraph:
-    """A batch size that can be replayed. on_host: outputs [size, ...] that the graph itself
-    copies into pinned memory; on_device: those that are copied by others, from the device."""
+    """One batch size that can be replayed.
+
+    on_host: outputs [size, ...] that the graph copies into pinned memory. on_device: outputs
+    [size, ...] that the caller copies from the device.
+    """
 
     replay: Callable[[], None] = lambda: None
     on_host: dict[str, Array] = field(default_factory=dict)
@@ -67,10 +71,11 @@ class CapturedGraph:
 
 
 class CudaGraphs:
-    """One batch in flight at a time: its inputs on the device, and the captured sizes.
+    """The captured batch sizes of a model on one stream, for one batch in flight at a time.
 
-    rooms: where the worker puts inputs together. large_inputs, large_outputs: those that the graph
-    does not copy. inputs: {name: [largest size, *row shape]} on the device.
+    buffers: the pinned buffers in which the worker gathers inputs. large_inputs, large_outputs:
+    the tensors that the graph does not copy. inputs: {name: device tensor [largest size, *row
+    shape]}.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class CudaGraphs:
         model: Model,
         spec: ModelSpec,
         device: Any,
-        rooms: Mapping[str, PinnedBuffer],
+        buffers: Mapping[str, PinnedBuffer],
         large_inputs: Collection[str],
         large_outputs: Collection[str],
         sizes: Sequence[int],
@@ -89,48 +94,48 @@ class CudaGraphs:
         self._model = model
         self._name = spec.name
         self._device = device
-        self._rooms = rooms
-        self._small = [name for name in rooms if name not in large_inputs]
+        self._buffers = buffers
+        self._small = [name for name in buffers if name not in large_inputs]
         self._large_outputs = large_outputs
         self._sizes = tuple(sizes)
         self._capture = capture
         self.inputs = {
-            t.name: rooms[t.name].tensor((sizes[-1], *t.max_shape)).to(device)
+            t.name: buffers[t.name].tensor((sizes[-1], *t.max_shape)).to(device)
             for t in (*spec.inputs, *spec.parameters)
         }
-        self._spare: dict[str, Any] = {}  # one row of each large input, which the model accepts
+        self._padding: dict[str, Any] = {}  # an accepted row [1, *row shape] of each large input
         self._captured: dict[int, CapturedGraph] = {}
 
     def launch(self, n: int) -> CapturedGraph:
-        """Run the n rows that stand in `rooms` and `inputs`, on the current stream."""
-        size = self._sizes[bisect_left(self._sizes, n)]
+        """Run the n rows in the pinned buffers and in `inputs`, on the current stream."""
+        size = padded_size(self._sizes, n)
         captured = self._captured.get(size)
         if captured is None:
-            captured = self._captured[size] = self._captured_at(size)
-        for name, row in self._spare.items() if n < size else ():
+            captured = self._captured[size] = self._capture_size(size)
+        for name, row in self._padding.items() if n < size else ():
             self.inputs[name][n:size].copy_(row.expand_as(self.inputs[name][n:size]))
         captured.replay()
         return captured
 
-    def _captured_at(self, size: int) -> CapturedGraph:
-        """Run the model once as it is, for what it makes at its first call and to see its outputs;
-        then once more into a graph."""
+    def _capture_size(self, size: int) -> CapturedGraph:
+        """Run the model uncaptured, so that it allocates what it allocates once and shows its
+        outputs; then run it again into a graph."""
         captured = CapturedGraph()
-        for name in self.inputs.keys() - set(self._small) - self._spare.keys():
-            self._spare[name] = self.inputs[name][:1].clone()
+        for name in self.inputs.keys() - set(self._small) - self._padding.keys():
+            self._padding[name] = self.inputs[name][:1].clone()
         try:
             found = self._call(size)
-            to_hosts = {}
+            pinned = {}
             pin = self._device.type == "cuda"
             for name, value in found.items():
                 if name not in self._large_outputs:
-                    room = self._torch.empty(value.shape, dtype=value.dtype, pin_memory=pin)
-                    captured.on_host[name], to_hosts[name] = to_host(self._torch, room), room
+                    buffer = self._torch.empty(value.shape, dtype=value.dtype, pin_memory=pin)
+                    captured.on_host[name], pinned[name] = to_host(self._torch, buffer), buffer
 
             def call() -> None:
                 for name, value in self._call(size).items():
-                    if name in to_hosts:
-                        to_hosts[name].copy_(value, non_blocking=True)
+                    if name in pinned:
+                        pinned[name].copy_(value, non_blocking=True)
                     else:
                         captured.on_device[name] = value
 
@@ -147,9 +152,9 @@ class CudaGraphs:
     def _call(self, size: int) -> dict[str, Any]:
         """Copy small inputs in and run the model: its outputs {name: [size, ...]}, contiguous."""
         for name in self._small:
-            there = self.inputs[name][:size]
-            there.copy_(self._rooms[name].tensor(there.shape), non_blocking=True)
-        batch = {name: there[:size] for name, there in self.inputs.items()}
+            on_device = self.inputs[name][:size]
+            on_device.copy_(self._buffers[name].tensor(on_device.shape), non_blocking=True)
+        batch = {name: on_device[:size] for name, on_device in self.inputs.items()}
         found = call_model(self._model, batch_of(size, batch, {}))
         if not isinstance(found, Mapping):
             raise ModelError(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.lane import Lane
-from batchpool.worker.gather import BatchPart, count_extents, load_input, parts_of, store_output
+from batchpool.worker.backends.backend import BatchPart
+from batchpool.worker.gather import count_extents, load_input, parts_of, store_output
 from tests.unit.lanes import new_lane
 from tests.unit.specs import model, rows_of, same, tensors
 
@@ -90,16 +91,16 @@ def test_any_input_of_any_batch(
         lanes[lane].inputs["x"].store(slice(slot, slot + 1), row)
         stored.append(row[0])
     found, sizes = load_input(parts(lanes, *rows), "x")
-    rooms: list[Array] = []
+    allocated: list[Array] = []
 
-    def room(shape: tuple[int, ...]) -> Array:
-        rooms.append(
+    def allocate(shape: tuple[int, ...]) -> Array:
+        allocated.append(
             np.full((len(rows) + 2, *shape), MARK[tensor.is_bytes]).astype(tensor.np_dtype)
         )
-        return rooms[-1]
+        return allocated[-1]
 
-    padded, padded_sizes = load_input(parts(lanes, *rows), "x", room=room)
-    assert padded is rooms[0]
+    padded, padded_sizes = load_input(parts(lanes, *rows), "x", allocate=allocate)
+    assert padded is allocated[0]
     assert same(padded[: len(rows)], found)
     assert (padded[len(rows) :] == np.asarray(MARK[tensor.is_bytes]).astype(tensor.np_dtype)).all()
     assert np.array_equal(padded_sizes, sizes)

@@ -22,7 +22,7 @@ PHASES = ("gather", "compute", "scatter")
 def counts(bench: Bench) -> Totals:
     block = BLOCKS["worker"]
     totals = Totals()
-    totals.add("worker", SEAT, bench.worker._meter.cells[: block.used].tolist())
+    totals.add("worker", SEAT, bench.worker._metrics.cells[: block.used].tolist())
     return totals
 
 
@@ -35,7 +35,7 @@ def slow(bench: Bench, infer_ns: int, answer: Any = None) -> None:
             raise answer
         return affine(n, inputs, {})
 
-    bench.runner.infer = infer
+    bench.backend.infer = infer
 
 
 @pytest.mark.parametrize("raises_in", ["launch", "finish"])

@@ -10,7 +10,7 @@ import pytest
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.worker.outputs import CheckedOutputs, check_answers
+from batchpool.worker.outputs import CheckedOutputs, check_outputs
 
 X = Tensor("x", "float32")
 TOKENS = Dim(6, "tokens")
@@ -30,7 +30,7 @@ def check(
     tensor: Tensor, value: Any, n: int = 2, tokens: list[int] | None = None
 ) -> CheckedOutputs:
     sizes = {"x": None, "ids": np.array(tokens or [6] * n)[:, np.newaxis]}
-    return check_answers(spec(tensor), {"y": value}, n, sizes)
+    return check_outputs(spec(tensor), {"y": value}, n, sizes)
 
 
 def listed(answers: CheckedOutputs) -> list[Any]:
@@ -46,23 +46,23 @@ def test_no_mapping(found: Any) -> None:
     kind = type(found).__name__
     text = f"model 'm' returned a {kind}; a dict of its outputs was expected"
     with pytest.raises(ModelError, match=re.escape(text)):
-        check_answers(spec(FIXED), found, 2, {})
+        check_outputs(spec(FIXED), found, 2, {})
 
 
 def test_wrong_names() -> None:
     good = np.zeros((2, 2, 3), np.float32)
     with pytest.raises(ModelError, match="model 'm' returned an undeclared output 'z'"):
-        check_answers(spec(FIXED), {"y": good, "z": good}, 2, {})
+        check_outputs(spec(FIXED), {"y": good, "z": good}, 2, {})
     with pytest.raises(ModelError, match="model 'm' returned no output 'y'"):
-        check_answers(spec(FIXED), {}, 2, {})
+        check_outputs(spec(FIXED), {}, 2, {})
     with pytest.raises(ModelError, match="returned an undeclared output 3"):
-        check_answers(spec(FIXED), {3: good}, 2, {})
+        check_outputs(spec(FIXED), {3: good}, 2, {})
 
 
 def test_several_outputs_in_any_order() -> None:
     two = spec(X, Tensor("z", "int8", (2,)))
     x, z = np.ones(3, np.float32), np.ones((3, 2), np.int8)
-    answers = check_answers(two, {"z": z, "x": x}, 3, {})
+    answers = check_outputs(two, {"z": z, "x": x}, 3, {})
     assert answers.outputs["x"] is x
     assert answers.outputs["z"] is z
     assert answers.failed == {}
@@ -266,7 +266,7 @@ def test_only_the_real_rows_are_looked_at(tensor: Tensor, real: Any, other: Any)
     sizes = {"x": None, "ids": np.array([[3], [1], [9], [9]])}
     is_array = isinstance(real, np.ndarray)
     value = np.concatenate([real, other]) if is_array else [*real, *other]
-    found = check_answers(spec(tensor), {"y": value}, 4, sizes, 2)
+    found = check_outputs(spec(tensor), {"y": value}, 4, sizes, 2)
     assert found.failed == {}
     assert listed(found) == listed(check(tensor, real, 2, [3, 1]))
     assert len(listed(found)) == 2
@@ -278,4 +278,4 @@ def test_the_padding_must_be_answered_as_well(tensor: Tensor) -> None:
     if tensor.is_bytes:
         value = [b""] * 2
     with pytest.raises(ModelError, match=r"has (shape \[2|2 rows)"):
-        check_answers(spec(tensor), {"y": value}, 4, {"x": None, "ids": np.array([[6]] * 4)}, 2)
+        check_outputs(spec(tensor), {"y": value}, 4, {"x": None, "ids": np.array([[6]] * 4)}, 2)

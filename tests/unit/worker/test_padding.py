@@ -15,11 +15,12 @@ from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.model import Batch, Model
+from batchpool.worker.backends.backend import host_array
 from batchpool.worker.backends.cpu import NumpyBackend, TorchCpuBackend
-from batchpool.worker.padding import Padding, host_room
+from batchpool.worker.padding import Padding
 from batchpool.worker.warm_up import warm_up_rows
 from tests.unit.specs import AFFINE, NUMBERS, model, rows_of, same, tensors
-from tests.unit.worker.worker_bench import ROWS, Bench, FakeRunner
+from tests.unit.worker.worker_bench import ROWS, Bench, FakeBackend
 from tests.unit.worker.worker_bench import affine as twice_plus_one
 
 MOST = 16  # rows of a bench's two lanes
@@ -55,7 +56,7 @@ def numpy_bench(
 ) -> tuple[Bench, Picky]:
     picky = Picky(sizes, answer, **options)
     padding = Padding(spec, sizes, default_rows(spec))
-    return Bench(spec, runner=NumpyBackend(picky), padding=padding, max_batch=MOST), picky
+    return Bench(spec, backend=NumpyBackend(picky), padding=padding, max_batch=MOST), picky
 
 
 def affine(batch: Batch) -> Any:
@@ -88,33 +89,33 @@ def test_the_model_sees_an_allowed_size_and_how_many_rows_are_real(
     assert bench.worker_segment.rows.get() == rows
 
 
-def test_a_full_batch_stays_a_view_and_a_padded_one_is_put_together_in_its_room() -> None:
-    rooms: list[Array] = []
+def test_a_full_batch_stays_a_view_and_a_padded_one_is_gathered_in_an_allocated_array() -> None:
+    allocated: list[Array] = []
 
-    def room(tensor: Tensor, shape: tuple[int, ...]) -> Array:
-        rooms.append(host_room(tensor, shape))
-        return rooms[-1]
+    def allocate(tensor: Tensor, shape: tuple[int, ...]) -> Array:
+        allocated.append(host_array(tensor, shape))
+        return allocated[-1]
 
     padding = Padding(AFFINE, (2, 4), default_rows(AFFINE))
-    runner = FakeRunner(twice_plus_one)
-    runner.room = room  # type: ignore[method-assign]
-    bench = Bench(padding=padding, runner=runner)
+    backend = FakeBackend(twice_plus_one)
+    backend.allocate = allocate  # type: ignore[method-assign]
+    bench = Bench(padding=padding, backend=backend)
     bench.send((1, 2), (1, 3))
     bench.run()
-    _, inputs, views = bench.runner.launched[-1]
+    _, inputs, views = bench.backend.launched[-1]
     assert views
     assert np.shares_memory(inputs["x"], bench.worker.lanes[1].inputs["x"].values)
-    assert rooms == []
+    assert allocated == []
     for rows in (((1, 2), (1, 3), (1, 4)), ((1, 2), (1, 4), (1, 6)), ROWS):
         batch = bench.send(*rows)
         bench.run()
-        count, inputs, views = bench.runner.launched[-1]
+        count, inputs, views = bench.backend.launched[-1]
         assert count == 3
-        assert inputs["x"] is rooms[-1]
+        assert inputs["x"] is allocated[-1]
         assert inputs["x"].shape == (4, 4)
         assert not views
         bench.member.free(batch)
-    assert len(rooms) == 3
+    assert len(allocated) == 3
 
 
 # -- any model: the real rows' answers are those without padding --------------------------------
@@ -199,8 +200,8 @@ def test_answers_are_those_without_padding(
 
     picky = Picky(sizes, answer, writable)
     padding = Padding(spec, sizes, warm)
-    padded = Bench(spec, runner=NumpyBackend(picky), padding=padding, max_batch=MOST)
-    plain = Bench(spec, runner=NumpyBackend(Picky(range(MOST + 1), echo)), max_batch=MOST)
+    padded = Bench(spec, backend=NumpyBackend(picky), padding=padding, max_batch=MOST)
+    plain = Bench(spec, backend=NumpyBackend(Picky(range(MOST + 1), echo)), max_batch=MOST)
     for lane, slot in rows:
         for tensor in declared:
             row = draw.draw(rows_of(tensor, 1))
@@ -245,7 +246,7 @@ def test_padding_is_the_warm_up_row_cut_to_the_batch() -> None:
         return {"y": np.zeros(batch.n, np.float32)}
 
     padding = Padding(spec, (3,), warm_up_rows(Warm(), spec))
-    bench = Bench(spec, runner=NumpyBackend(Picky((3,), answer)), padding=padding)
+    bench = Bench(spec, backend=NumpyBackend(Picky((3,), answer)), padding=padding)
     lane = bench.lanes[1]
     lane.inputs["text"].store(slice(0, 2), np.array([b"x", b""], dtype=object))
     lane.parameters["k"].values[:2] = 1
@@ -378,9 +379,9 @@ def test_a_torch_model_gets_copies_of_its_own_types() -> None:
         return found
 
     picky = Picky((8,), answer)
-    runner = TorchCpuBackend(picky, spec)
+    backend = TorchCpuBackend(picky, spec)
     padding = Padding(spec, (8,), default_rows(spec))
-    bench = Bench(spec, runner=runner, padding=padding)
+    bench = Bench(spec, backend=backend, padding=padding)
     bench.fill(*ROWS)
     for i, (lane, slot) in enumerate(ROWS):
         bench.lanes[lane].inputs["half"].values[slot] = i

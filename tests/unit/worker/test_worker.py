@@ -1,4 +1,4 @@
-"""The worker's core on real memories, with a runner that does as it is told."""
+"""The worker's core on real memories, with a backend that a test controls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchpool.core.layout.segments import MESSAGE_BYTES
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, Tensor
-from batchpool.worker.worker import describe_error
+from batchpool.worker.backends.backend import describe_error
 from tests.unit.specs import model
 from tests.unit.worker.worker_bench import ROWS, Bench, Infer, affine
 
@@ -42,7 +42,7 @@ def test_a_batch_of_two_lanes(raises_in: str) -> None:
     assert bench.lanes[1].status.tolist() == [6, 6, 0, 0, 6, 6, 6, 6]
 
 
-def test_the_runner_is_told_when_inputs_are_views_of_a_lane() -> None:
+def test_the_backend_is_told_when_inputs_are_views_of_a_lane() -> None:
     bench = Bench()
     for rows, views in (
         (((1, 2), (1, 3)), True),
@@ -52,7 +52,7 @@ def test_the_runner_is_told_when_inputs_are_views_of_a_lane() -> None:
     ):
         batch = bench.send(*rows)
         bench.run()
-        n, inputs, told = bench.runner.launched[-1]
+        n, inputs, told = bench.backend.launched[-1]
         assert (n, told) == (len(rows), views)
         shared = any(
             np.shares_memory(inputs["x"], lane.inputs["x"].values)
@@ -105,7 +105,7 @@ def test_batches_are_finished_in_order_and_counted() -> None:
     assert bench.member.finished() == batches
     assert bench.worker_segment.batches.get() == 4
     assert bench.worker_segment.rows.get() == 4
-    assert [n for n, _, _ in bench.runner.launched] == [1, 1, 1, 1]
+    assert [n for n, _, _ in bench.backend.launched] == [1, 1, 1, 1]
 
 
 def test_the_records_can_be_used_again_and_again() -> None:
@@ -147,7 +147,7 @@ def test_progress_of_two_batches_in_flight() -> None:
     assert progress(bench) == (first.token, 2000)
     bench.now_ns = 3000
     assert bench.worker.step()
-    assert len(bench.runner.launched) == 2
+    assert len(bench.backend.launched) == 2
     assert progress(bench) == (first.token, 2000), "a second launch is no progress of the first"
     bench.now_ns = 4000
     assert bench.worker.step()
@@ -168,7 +168,7 @@ def test_a_launched_batch_is_not_launched_again() -> None:
         "the entry stays until its outputs stand"
     )
     assert bench.worker.step()
-    assert len(bench.runner.launched) == 1
+    assert len(bench.backend.launched) == 1
     assert bench.worker_segment.sq_consumer().pending() == 0
 
 
@@ -229,7 +229,7 @@ def test_what_a_model_raises_fails_its_batch_and_the_worker_goes_on(
     assert bench.lanes[1].status[0] == Status.OK, "rows of nobody else"
     bench.member.free(batch)
     bench.member.advance()
-    bench.runner.infer = affine
+    bench.backend.infer = affine
     bench.send(*ROWS)
     bench.run()
     assert [status for status, _ in bench.statuses(*ROWS)] == [Status.OK] * 3
@@ -278,9 +278,9 @@ def test_a_batch_that_fails_in_flight_leaves_the_other_alone() -> None:
     first, second = bench.send((1, 0)), bench.send((1, 1))
     bench.worker.step()
     bench.worker.step()
-    bench.runner.infer = raising(ValueError("no"))
+    bench.backend.infer = raising(ValueError("no"))
     bench.worker.step()
-    bench.runner.infer = affine
+    bench.backend.infer = affine
     bench.worker.step()
     assert (bench.outcome(first), bench.outcome(second)) == (BatchOutcome.FAILED, BatchOutcome.OK)
     assert bench.statuses((1, 0), (1, 1)) == [(1, "ValueError: no"), (0, "")]
@@ -288,7 +288,7 @@ def test_a_batch_that_fails_in_flight_leaves_the_other_alone() -> None:
 
 
 def test_the_end_of_the_process_is_not_caught() -> None:
-    """A runner turns what a model raises into errors; these come from outside of it."""
+    """A backend turns what a model raises into errors; these come from outside of it."""
     for cause in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()):
         bench = Bench(infer=raising(cause))
         bench.send(*ROWS)

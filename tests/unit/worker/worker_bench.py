@@ -22,7 +22,7 @@ from tests.unit.specs import AFFINE
 Infer = Callable[[int, dict[str, Array], dict[str, Array | None]], Any]
 
 
-class FakeRunner(CpuBackend):
+class FakeBackend(CpuBackend):
     """Calls `infer` in finish, as a device would; `raises_in` puts it into launch."""
 
     def __init__(self, infer: Infer, depth: int = 1, raises_in: str = "finish") -> None:
@@ -58,7 +58,7 @@ class Bench:
         spec: ModelSpec = AFFINE,
         infer: Infer = affine,
         *,
-        runner: Any = None,
+        backend: Any = None,
         padding: Padding | None = None,
         max_batch: int = 8,
         **options: Any,
@@ -66,12 +66,12 @@ class Bench:
         self.rings: list[str] = []
         self.now_ns = 1000
         self.spec = spec
-        self.runner = runner or FakeRunner(infer, **options)
+        self.backend = backend or FakeBackend(infer, **options)
         self.worker_segment = new_worker_segment(max_batch)
         self.worker = Worker(
             spec,
             self.worker_segment,
-            self.runner,
+            self.backend,
             lambda: self.rings.append("batcher"),
             lambda: self.now_ns,
             padding,

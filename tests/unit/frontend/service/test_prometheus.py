@@ -96,7 +96,7 @@ def busy() -> Counters:
     counters.label_worker_slot(0, "two", 0, "gpu 0")
     worker = WorkerMetrics(counters.cells, counters.place("worker", 0))
     worker.took(COMPUTE, 2_000_000)
-    worker.ran(BatchOutcome.OK, 64, 1)
+    worker.finish(BatchOutcome.OK, 64, 1)
     return counters
 
 

@@ -15,7 +15,7 @@ from batchpool.core.errors import ConfigError, ModelError
 from batchpool.core.tensors.spec import Dim
 from batchpool.model import spec_of
 from batchpool.worker.backends.cuda_graphs import CudaGraphs, graph_sizes
-from batchpool.worker.backends.pinned import PinnedBuffer
+from batchpool.worker.backends.cuda_transfer import PinnedBuffer
 
 CPU = torch.device("cpu")
 MOST = 8
@@ -59,19 +59,19 @@ def graphs(
 ) -> tuple[CudaGraphs, dict[str, PinnedBuffer], Recorder]:
     spec = spec_of(type(model))
     tensors = (*spec.inputs, *spec.parameters)
-    rooms = {t.name: PinnedBuffer(torch, t, MOST, pin=False) for t in tensors}
+    buffers = {t.name: PinnedBuffer(torch, t, MOST, pin=False) for t in tensors}
     recorder = Recorder()
-    made = CudaGraphs(torch, model, spec, CPU, rooms, {"wide"}, {"sum"}, sizes, recorder)
-    return made, rooms, recorder
+    made = CudaGraphs(torch, model, spec, CPU, buffers, {"wide"}, {"sum"}, sizes, recorder)
+    return made, buffers, recorder
 
 
 def run(
-    made: CudaGraphs, rooms: dict[str, PinnedBuffer], x: list[float], wide: list[int]
+    made: CudaGraphs, buffers: dict[str, PinnedBuffer], x: list[float], wide: list[int]
 ) -> tuple[Any, Any]:
     """A batch of rows that have one value each; the outputs of exactly those rows."""
     n = len(x)
-    rooms["x"].array((n, 3))[...] = np.array(x)[:, None]
-    rooms["by"].array((n,))[...] = 0.5
+    buffers["x"].array((n, 3))[...] = np.array(x)[:, None]
+    buffers["by"].array((n,))[...] = 0.5
     made.inputs["wide"][:n] = torch.tensor(wide)[:, None]
     captured = made.launch(n)
     return captured.on_host["y"][:n].tolist(), captured.on_device["sum"][:n].tolist()
@@ -79,27 +79,27 @@ def run(
 
 def test_each_size_is_captured_once_and_serves_all_up_to_it() -> None:
     model = Shift()
-    made, rooms, recorder = graphs(model)
-    assert run(made, rooms, [1], [2]) == ([[1.5] * 3], [10])
-    assert run(made, rooms, [1, 2, 3], [1, 2, 3]) == (
+    made, buffers, recorder = graphs(model)
+    assert run(made, buffers, [1], [2]) == ([[1.5] * 3], [10])
+    assert run(made, buffers, [1, 2, 3], [1, 2, 3]) == (
         [[1.5] * 3, [2.5] * 3, [3.5] * 3],
         [5, 10, 15],
     )
-    assert run(made, rooms, [7, 8, 9, 6], [4, 3, 2, 1])[1] == [20, 15, 10, 5]
-    assert run(made, rooms, list(range(5)), [0] * 5)[0] == [[k + 0.5] * 3 for k in range(5)]
+    assert run(made, buffers, [7, 8, 9, 6], [4, 3, 2, 1])[1] == [20, 15, 10, 5]
+    assert run(made, buffers, list(range(5)), [0] * 5)[0] == [[k + 0.5] * 3 for k in range(5)]
     assert recorder.captured == 3
     assert recorder.replayed == 4
     assert set(model.calls) == {1, 4, 8}, "the model sees no other sizes"
 
 
 def test_the_rows_beyond_a_batch_are_such_that_the_model_has_seen() -> None:
-    made, rooms, _ = graphs(Shift())
-    run(made, rooms, [3], [9])  # the first that is captured gives the spare row
-    run(made, rooms, [0, 0, 0, 0], [5, 5, 5, 5])
+    made, buffers, _ = graphs(Shift())
+    run(made, buffers, [3], [9])  # the first that is captured gives the spare row
+    run(made, buffers, [0, 0, 0, 0], [5, 5, 5, 5])
     made.inputs["wide"][:4] = -1  # as a model may that writes into its input
-    run(made, rooms, [1, 1], [4, 4])
+    run(made, buffers, [1, 1], [4, 4])
     assert made.inputs["wide"][:4, 0].tolist() == [4, 4, 9, 9]
-    assert rooms["x"].array((4, 3))[:, 0].tolist() == [1, 1, 0, 0]
+    assert buffers["x"].array((4, 3))[:, 0].tolist() == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_outputs_elsewhere_are_refused_by_name() -> None:
         def infer(self, batch: bp.Batch) -> dict[str, Any]:
             return {**super().infer(batch), "y": batch["x"].numpy()}
 
-    made, rooms, _ = graphs(Elsewhere())
+    made, buffers, _ = graphs(Elsewhere())
     with pytest.raises(ModelError, match="output 'y' must be a tensor on cpu; it is a ndarray"):
-        run(made, rooms, [1], [1])
+        run(made, buffers, [1], [1])
 
 
 def test_a_call_that_cannot_be_captured_says_so() -> None:
-    made, rooms, _ = graphs(Shift())
+    made, buffers, _ = graphs(Shift())
 
     def refuse(call: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -136,7 +136,7 @@ def test_a_call_that_cannot_be_captured_says_so() -> None:
     with pytest.raises(
         ModelError, match=r"'shift' has cuda_graphs = True, but its call with 4 rows"
     ):
-        run(made, rooms, [1, 2], [1, 2])
+        run(made, buffers, [1, 2], [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_models_that_cannot_be_graphs(change: dict[str, Any], error: str) -> Non
         spec_of(wrong)
 
 
-def test_bfloat16_rooms_are_bit_patterns_on_the_host() -> None:
-    room = PinnedBuffer(torch, bp.Tensor("x", "bfloat16", (2,)), 4, pin=False)
-    room.array((1, 2))[...] = 0x3F80
-    assert room.tensor((1, 2)).dtype == torch.bfloat16
-    assert room.tensor((1, 2)).tolist() == [[1.0, 1.0]]
+def test_bfloat16_buffers_are_bit_patterns_on_the_host() -> None:
+    buffer = PinnedBuffer(torch, bp.Tensor("x", "bfloat16", (2,)), 4, pin=False)
+    buffer.array((1, 2))[...] = 0x3F80
+    assert buffer.tensor((1, 2)).dtype == torch.bfloat16
+    assert buffer.tensor((1, 2)).tolist() == [[1.0, 1.0]]
 
 
-def test_a_dynamic_room_is_cut_to_the_batch() -> None:
-    room = PinnedBuffer(torch, bp.Tensor("x", "int64", (Dim(6, "t"),), pad=0), 4, pin=False)
-    room.array((3, 2))[...] = [[1, 2], [3, 4], [5, 6]]
-    assert room.tensor((3, 2)).tolist() == [[1, 2], [3, 4], [5, 6]]
+def test_a_dynamic_buffer_is_cut_to_the_batch() -> None:
+    buffer = PinnedBuffer(torch, bp.Tensor("x", "int64", (Dim(6, "t"),), pad=0), 4, pin=False)
+    buffer.array((3, 2))[...] = [[1, 2], [3, 4], [5, 6]]
+    assert buffer.tensor((3, 2)).tolist() == [[1, 2], [3, 4], [5, 6]]

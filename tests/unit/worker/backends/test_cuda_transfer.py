@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.lane import Lane
-from batchpool.worker.backends.cuda_transfer import LaneTransfer, extents_of, is_large, pays
-from batchpool.worker.gather import BatchPart, parts_of
+from batchpool.worker.backends.backend import BatchPart
+from batchpool.worker.backends.cuda_transfer import LaneTransfer, direct_pays, extents_of, is_large
+from batchpool.worker.gather import parts_of
 from tests.unit.lanes import new_lane
 
 SLOTS = 12
@@ -122,7 +123,7 @@ def test_rows_arrive_in_order_whatever_their_slots(rows: set[Any], padding: int)
         direct, _ = transfer(patch)
         patch.setattr(
             "batchpool.worker.backends.cuda_transfer.COPY_NS", 0
-        )  # any number of extents pays
+        )  # any number of extents direct_pays
         lanes = {1: lane(1), 2: lane(2)}
         for each in lanes.values():
             direct.adopt(each)
@@ -178,8 +179,8 @@ def test_what_was_not_declared_goes_the_common_way(
 
 
 def test_many_small_extents_are_gathered() -> None:
-    assert pays(1, 1)
-    assert pays(64, 64 * 147 * 1024)
-    assert not pays(64, 64 * 64 * 1024)
-    assert not pays(2, 2 * 64 * 1024)
-    assert pays(2, 3 * 192 * 1024)
+    assert direct_pays(1, 1)
+    assert direct_pays(64, 64 * 147 * 1024)
+    assert not direct_pays(64, 64 * 64 * 1024)
+    assert not direct_pays(2, 2 * 64 * 1024)
+    assert direct_pays(2, 3 * 192 * 1024)

@@ -10,7 +10,7 @@ import pytest
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.worker.declaration import check_declaration
+from batchpool.worker.load import check_declaration
 
 SERVED = ModelSpec(
     "m",

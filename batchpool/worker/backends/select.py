@@ -1,0 +1,104 @@
+"""The registry of backends: an entry for each framework of core/frameworks.py.
+
+Importing this module imports no framework; an entry imports its own when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batchpool.core.frameworks import FRAMEWORKS
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.model import Model
+from batchpool.worker.backends.backend import Backend
+from batchpool.worker.backends.cpu import NumpyBackend, TorchCpuBackend
+from batchpool.worker.backends.cuda import CudaBackend
+
+
+@dataclass(frozen=True)
+class FrameworkBackend:
+    """The worker's side of one framework.
+
+    make: (loaded model, spec, device, max_batch, allowed batch sizes) -> backend.
+    prepare: sets up the process for a device before the model is imported; raises RuntimeError
+    where the framework does not see the device. has_cuda: imports the framework and returns
+    whether it was built with CUDA; raises ImportError.
+    """
+
+    make: Callable[[Model, ModelSpec, str, int, Sequence[int]], Backend]
+    prepare: Callable[[str], None] = lambda device: None
+    has_cuda: Callable[[], bool] = lambda: False
+
+
+def make_backend(
+    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int] = ()
+) -> Backend:
+    """The backend for a loaded model.
+
+    device: "cpu" or "cuda:N". batch_sizes: the sizes that the model allows; () for any up to
+    max_batch.
+    """
+    return BACKENDS[spec.framework].make(model, spec, device, max_batch, batch_sizes)
+
+
+def prepare_process(spec: ModelSpec, device: str) -> None:
+    """Set up this process for models of the spec's framework on a device."""
+    BACKENDS[spec.framework].prepare(device)
+
+
+def has_cuda(spec: ModelSpec) -> bool:
+    """Whether the spec's framework is installed with CUDA built in.
+
+    Raises ImportError with the command to install the framework where it is missing.
+    """
+    framework = FRAMEWORKS[spec.framework]
+    try:
+        return BACKENDS[framework.name].has_cuda()
+    except ModuleNotFoundError as exc:
+        if exc.name != framework.name:
+            raise
+        always = next(known.name for known in FRAMEWORKS.values() if not known.extra)
+        raise ImportError(
+            f"model {spec.name!r} has framework {framework.name!r}, but {framework.title} is not"
+            f' installed; install batchpool[{framework.extra}] or set framework = "{always}"'
+        ) from None
+
+
+def _make_numpy(
+    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int]
+) -> Backend:
+    return NumpyBackend(model)
+
+
+def _make_torch(
+    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int]
+) -> Backend:
+    if device.startswith("cuda"):
+        return CudaBackend(model, spec, device, max_batch, batch_sizes)
+    return TorchCpuBackend(model, spec)
+
+
+def _prepare_torch(device: str) -> None:
+    """Select the device. torch takes its number of threads from OMP_NUM_THREADS, which is the
+    plan's number or the user's."""
+    import torch
+
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise RuntimeError(
+                f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device"
+            )
+        torch.cuda.set_device(device)
+
+
+def _torch_has_cuda() -> bool:
+    import torch
+
+    return torch.version.cuda is not None
+
+
+BACKENDS = {
+    "numpy": FrameworkBackend(_make_numpy),
+    "torch": FrameworkBackend(_make_torch, _prepare_torch, _torch_has_cuda),
+}

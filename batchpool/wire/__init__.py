@@ -1,22 +1,26 @@
-"""Bytes <-> requests: one parser and one encoder, for both HTTP roads. No I/O, no clock.
+"""Conversion between HTTP bodies and requests: parsers and encoders, without I/O and clock.
 
 In reading order:
 
     request       InferRequest and OutputChoice; the headers that every form shares
-    elements      BYTES tensors: length-prefixed elements, and flat JSON text
+    elements      BYTES tensors: length-prefixed elements, and lists of JSON strings
     inputs        InputReader: one declared input from bytes or from JSON
     outputs       OutputWriter: one declared output to bytes or to JSON
-    tables        ModelTables: readers, writers and choices of one model, built once
-    parameters    request parameters: the protocol's own words and the model's
-    oip           Open Inference Protocol v2: JSON, with binary tensors behind it
-    raw           the body is the tensor (Inference-Header-Content-Length: 0)
-    msgpack_form  the same request as one msgpack map with binary tensors
-    codec         Codec: picks the form; what the edge calls
+    model_tables  ModelTables: readers, writers and output choices of one model, built once
+    parameters    request parameters: those of the protocol and those of the model
+    oip           Open Inference Protocol v2: JSON, with or without binary tensors behind it
+    raw           a body that is one tensor (Inference-Header-Content-Length: 0)
+    msgpack_form  a request as one msgpack map with binary tensors
+    forms         WireForm and FORMS: the registry of these forms and the choice by headers
+    codec         Codec: all forms of one model; what a front end calls
     encoding      Content-Encoding and Accept-Encoding: gzip, deflate
+    request_id    the request's name: X-Request-Id or the trace id of traceparent
     metadata      the JSON objects of the metadata, config and health routes
+    schemas       JSON Schemas of one model's request and response
+    curl_samples  a curl command for each model
+    openapi       the OpenAPI document of a running pool
 
-Everything refused is refused with a `PoolError` of `batchpool.core.errors`.
-Tensors are never copied here: a parsed request's arrays are views of the body
-(except BYTES elements and JSON numbers), read-only if the body is `bytes`. The caller
-keeps the body unchanged until the rows stand in their slots.
+Every refusal is a `PoolError` of `batchpool.core.errors`. Tensors are not copied here, except
+BYTES elements and JSON numbers: the arrays of a parsed request are views of the body, read-only
+where the body is `bytes`. The caller keeps the body unchanged until the rows are in their slots.
 """

@@ -24,7 +24,6 @@ from batchpool.wire import elements, parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.request import (
-    MSGPACK,
     Body,
     HeaderList,
     Headers,
@@ -55,34 +54,71 @@ _BIN = msgspec.msgpack.Decoder(memoryview)
 _LIST = msgspec.msgpack.Decoder(list[Any])
 
 
-def parse(tables: ModelTables, headers: Headers, body: Body, priority: int) -> InferRequest:
-    """One request; InvalidRequest or TooLarge says what is wrong with it.
+class MsgpackForm:
+    """The msgpack form of one model. name: of the form, which its requests bear."""
 
-    priority: the header's.
-    """
-    head: _Head = _decode(_HEAD, body, "the request's msgpack")
-    inputs: dict[str, msgspec.Raw] = _decode(_INPUTS, head.inputs, "the request's inputs")
-    if len(inputs) != _map_size(memoryview(head.inputs)):
-        raise InvalidRequest("the request's inputs: a name stands twice")
-    tensors: dict[str, Array] = {}
-    n = 0
-    for name, packed in inputs.items():
-        reader = tables.reader(name, tensors)
-        given: _Tensor = _decode(_TENSOR, packed, f"input {name!r}")
-        rows = reader.rows_in(given.dtype, given.shape)
-        if tensors:
-            tables.check_same_rows(name, rows, tensors, n)
-        n = rows
-        tensors[name] = _read(reader, given)
-    asked = parameters.read(tables, head.parameters or {})
-    return InferRequest(
-        head.id or None,
-        tables.rows(n, tensors, asked.values),
-        _outputs(tables, head.outputs),
-        sooner(header_timeout_ns(headers), asked.timeout_ns),
-        priority or asked.priority,
-        MSGPACK,
-    )
+    def __init__(self, tables: ModelTables, name: str) -> None:
+        self._tables = tables
+        self._name = name
+
+    def parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
+        """The request of a whole body; `priority` is the header's.
+
+        Raises InvalidRequest or TooLarge, which say what is wrong with it.
+        """
+        tables = self._tables
+        head: _Head = _decode(_HEAD, body, "the request's msgpack")
+        inputs: dict[str, msgspec.Raw] = _decode(_INPUTS, head.inputs, "the request's inputs")
+        if len(inputs) != _map_size(memoryview(head.inputs)):
+            raise InvalidRequest("the request's inputs: a name stands twice")
+        tensors: dict[str, Array] = {}
+        n = 0
+        for name, packed in inputs.items():
+            reader = tables.reader(name, tensors)
+            given: _Tensor = _decode(_TENSOR, packed, f"input {name!r}")
+            rows = reader.rows_in(given.dtype, given.shape)
+            if tensors:
+                tables.check_same_rows(name, rows, tensors, n)
+            n = rows
+            tensors[name] = _read(reader, given)
+        asked = parameters.read(tables, head.parameters or {})
+        return InferRequest(
+            head.id or None,
+            tables.rows(n, tensors, asked.values),
+            _outputs(tables, head.outputs),
+            sooner(header_timeout_ns(headers), asked.timeout_ns),
+            priority or asked.priority,
+            self._name,
+        )
+
+    def again(self, size: int) -> None:
+        """None: each body must be parsed."""
+
+    def frame(self, request: InferRequest, n: int) -> None:
+        """None: a msgpack answer has no part that is alike in all answers of n rows."""
+
+    def encode(
+        self,
+        request: InferRequest,
+        outputs: Mapping[str, Array],
+        model_parameters: Mapping[str, Any] | None,
+    ) -> tuple[HeaderList, bytes]:
+        """The answer's headers and body."""
+        tables = self._tables
+        answer: dict[str, Any] = {"id": request.id} if request.id else {}
+        answer["model_name"] = tables.spec.name
+        answer["model_version"] = tables.version
+        if model_parameters:
+            answer["parameters"] = dict(model_parameters)
+        answer["outputs"] = {
+            choice.name: _tensor(tables, choice.name, outputs[choice.name])
+            for choice in request.outputs
+        }
+        body = msgspec.msgpack.encode(answer)
+        return [
+            (b"content-type", b"application/msgpack"),
+            (b"content-length", b"%d" % len(body)),
+        ], body
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], packed: Body | msgspec.Raw, what: str) -> Any:
@@ -118,29 +154,6 @@ def _outputs(tables: ModelTables, asked: list[str] | None) -> tuple[OutputChoice
     for name in asked:
         choices[name] = tables.output(name, True, choices)
     return tuple(choices.values())
-
-
-def encode(
-    tables: ModelTables,
-    request: InferRequest,
-    outputs: Mapping[str, Array],
-    model_parameters: Mapping[str, Any] | None,
-) -> tuple[HeaderList, bytes]:
-    """The answer's headers and body."""
-    answer: dict[str, Any] = {"id": request.id} if request.id else {}
-    answer["model_name"] = tables.spec.name
-    answer["model_version"] = tables.version
-    if model_parameters:
-        answer["parameters"] = dict(model_parameters)
-    answer["outputs"] = {
-        choice.name: _tensor(tables, choice.name, outputs[choice.name])
-        for choice in request.outputs
-    }
-    body = msgspec.msgpack.encode(answer)
-    return [
-        (b"content-type", b"application/msgpack"),
-        (b"content-length", b"%d" % len(body)),
-    ], body
 
 
 def _tensor(tables: ModelTables, name: str, array: Array) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.model_tables import ModelTables, binary_fields
 from batchpool.wire.request import (
-    OIP,
     Body,
     HeaderList,
     Headers,
@@ -92,54 +91,113 @@ _NAMES = msgspec.json.Decoder(_Names)
 _PLACE = re.compile(r"\$\.(input|output)s\[(\d+)\]")
 
 
-def parse(tables: ModelTables, headers: Headers, body: Body, priority: int) -> InferRequest:
-    """One request; InvalidRequest or TooLarge says what is wrong with it.
+class OipForm:
+    """The protocol's JSON form of one model, with or without binary tensors behind the JSON.
 
-    priority: the header's.
+    name: of the form, which its requests bear.
     """
-    size = len(body)
-    at = header_length(headers, size)
-    head = _read_head(body if at == size else body[:at])
-    tensors: dict[str, Array] = {}
-    n = 0
-    for given in head.inputs:
-        reader = tables.reader(given.name, tensors)
-        rows = reader.rows_in(given.datatype, given.shape)
-        if rows != n:
-            if tensors:
-                tables.check_same_rows(given.name, rows, tensors, n)
-            n = rows
-        binary_size = _binary_size(given)
-        if binary_size is None:
-            tensors[given.name] = reader.from_json(given.data, given.shape)
-            continue
-        tensors[given.name] = _binary(reader, body, at, binary_size, given.shape)
-        at += binary_size
-    if at != size:
-        raise InvalidRequest(
-            f"{size - at} bytes are left over after the last binary input of model"
-            f" {tables.spec.name!r}"
-        )
-    timeout_ns = header_timeout_ns(headers)
-    if not head.parameters:
-        outputs = _outputs(tables, head.outputs, False)
+
+    def __init__(self, tables: ModelTables, name: str) -> None:
+        self._tables = tables
+        self._name = name
+        self.frame = tables.frame
+
+    def parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
+        """The request of a whole body; `priority` is the header's.
+
+        Raises InvalidRequest or TooLarge, which say what is wrong with it.
+        """
+        tables = self._tables
+        size = len(body)
+        at = header_length(headers, size)
+        head = _read_head(body if at == size else body[:at])
+        tensors: dict[str, Array] = {}
+        n = 0
+        for given in head.inputs:
+            reader = tables.reader(given.name, tensors)
+            rows = reader.rows_in(given.datatype, given.shape)
+            if rows != n:
+                if tensors:
+                    tables.check_same_rows(given.name, rows, tensors, n)
+                n = rows
+            binary_size = _binary_size(given)
+            if binary_size is None:
+                tensors[given.name] = reader.from_json(given.data, given.shape)
+                continue
+            tensors[given.name] = _binary(reader, body, at, binary_size, given.shape)
+            at += binary_size
+        if at != size:
+            raise InvalidRequest(
+                f"{size - at} bytes are left over after the last binary input of model"
+                f" {tables.spec.name!r}"
+            )
+        timeout_ns = header_timeout_ns(headers)
+        if not head.parameters:
+            outputs = _outputs(tables, head.outputs, False)
+            return InferRequest(
+                head.id or None,
+                tables.rows(n, tensors, None),
+                outputs,
+                timeout_ns,
+                priority,
+                self._name,
+            )
+        asked = parameters.read(tables, head.parameters)
         return InferRequest(
             head.id or None,
-            tables.rows(n, tensors, None),
-            outputs,
-            timeout_ns,
-            priority,
-            OIP,
+            tables.rows(n, tensors, asked.values),
+            _outputs(tables, head.outputs, asked.binary_output),
+            sooner(timeout_ns, asked.timeout_ns),
+            priority or asked.priority,
+            self._name,
         )
-    asked = parameters.read(tables, head.parameters)
-    return InferRequest(
-        head.id or None,
-        tables.rows(n, tensors, asked.values),
-        _outputs(tables, head.outputs, asked.binary_output),
-        sooner(timeout_ns, asked.timeout_ns),
-        priority or asked.priority,
-        OIP,
-    )
+
+    def again(self, size: int) -> None:
+        """None: the JSON of each body must be parsed."""
+
+    def encode(
+        self,
+        request: InferRequest,
+        outputs: Mapping[str, Array],
+        model_parameters: Mapping[str, Any] | None,
+    ) -> tuple[HeaderList, bytes]:
+        """The answer's headers and body: outputs as chosen, binary ones behind the JSON in order."""
+        tables = self._tables
+        if not model_parameters:
+            frame = tables.frame(request, len(outputs[request.outputs[0].name]))
+            if frame is not None:
+                payloads = [
+                    tables.writers[c.name].to_bytes(outputs[c.name]) for c in request.outputs
+                ]
+                return frame.fields, b"".join([frame.head, *payloads])
+        pieces: list[bytes] = []
+        tail: list[Any] = [b""]
+        tail_size = 0
+        for choice in request.outputs:
+            array = outputs[choice.name]
+            writer = tables.writers[choice.name]
+            if choice.binary:
+                payload = writer.to_bytes(array)
+                size = len(payload) if isinstance(payload, bytes) else payload.nbytes
+                pieces.append(writer.binary_piece(array.shape, size))
+                tail.append(payload)
+                tail_size += size
+            else:
+                pieces.append(writer.json_piece(array))
+        extra = (
+            b'"parameters":%s,' % msgspec.json.encode(dict(model_parameters))
+            if model_parameters
+            else b""
+        )
+        identity = b'"id":%s,' % msgspec.json.encode(request.id) if request.id else b""
+        head = b'{%s%s%s"outputs":[%s]}' % (identity, tables.answer_head, extra, b",".join(pieces))
+        if not tail_size:
+            return [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(head)),
+            ], head
+        tail[0] = head
+        return binary_fields(len(head), len(head) + tail_size), b"".join(tail)
 
 
 def _read_head(head: Body) -> _Head:
@@ -237,45 +295,3 @@ def _refuse_extensions(name: str, extra: _OutputExtra) -> None:
             f"output {brief(name)}: the shared-memory extension is not offered; the tensor comes"
             " in the response"
         )
-
-
-def encode(
-    tables: ModelTables,
-    request: InferRequest,
-    outputs: Mapping[str, Array],
-    model_parameters: Mapping[str, Any] | None,
-) -> tuple[HeaderList, bytes]:
-    """The answer's headers and body: outputs as chosen, binary ones behind the JSON in order."""
-    if not model_parameters:
-        frame = tables.frame(request, len(outputs[request.outputs[0].name]))
-        if frame is not None:
-            payloads = [tables.writers[c.name].to_bytes(outputs[c.name]) for c in request.outputs]
-            return frame.fields, b"".join([frame.head, *payloads])
-    pieces: list[bytes] = []
-    tail: list[Any] = [b""]
-    tail_size = 0
-    for choice in request.outputs:
-        array = outputs[choice.name]
-        writer = tables.writers[choice.name]
-        if choice.binary:
-            payload = writer.to_bytes(array)
-            size = len(payload) if isinstance(payload, bytes) else payload.nbytes
-            pieces.append(writer.binary_piece(array.shape, size))
-            tail.append(payload)
-            tail_size += size
-        else:
-            pieces.append(writer.json_piece(array))
-    extra = (
-        b'"parameters":%s,' % msgspec.json.encode(dict(model_parameters))
-        if model_parameters
-        else b""
-    )
-    identity = b'"id":%s,' % msgspec.json.encode(request.id) if request.id else b""
-    head = b'{%s%s%s"outputs":[%s]}' % (identity, tables.answer_head, extra, b",".join(pieces))
-    if not tail_size:
-        return [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(head)),
-        ], head
-    tail[0] = head
-    return binary_fields(len(head), len(head) + tail_size), b"".join(tail)

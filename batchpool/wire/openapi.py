@@ -6,11 +6,12 @@ and the errors from core/errors.py. https://spec.openapis.org/oas/v3.1.0
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from batchpool.core.errors import Cancelled, PoolError, Retryable, all_errors
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.curl_samples import curl, sample_request
+from batchpool.wire.forms import FORMS
 from batchpool.wire.request import HEADER_LENGTH, MOST_PRIORITY, PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
@@ -86,15 +87,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
             "required": True,
             "content": {
                 _JSON: content,
-                "application/octet-stream": {
-                    "schema": {
-                        "description": "The JSON part, then the binary tensors in its order;"
-                        " with a JSON part of 0 bytes, the only input alone."
-                    }
-                },
-                "application/msgpack": {
-                    "schema": {"description": "{inputs: {name: {dtype, shape, data}}}"}
-                },
+                **_described((form.media_type, form.request_note) for form in FORMS.entries),
             },
         },
         "responses": {
@@ -102,10 +95,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
                 "description": "The outputs, a row for each row of the request.",
                 "content": {
                     _JSON: {"schema": _schema_ref(f"{name}.Response")},
-                    "application/octet-stream": {
-                        "schema": {"description": "The JSON part, then the binary tensors."}
-                    },
-                    "application/msgpack": {"schema": {"description": "The same as msgpack."}},
+                    **_described((form.media_type, form.answer_note) for form in FORMS.entries),
                 },
             },
             **{f"{status}": _response_ref(status) for status in _INFER_ERRORS},
@@ -117,6 +107,18 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
         path: _get(name, f"metadata_{name}", f"The tensors of {name}", 404),
         f"{path}/config": _get(name, f"config_{name}", f"How {name} is served", 404),
         f"{path}/ready": _get(name, f"ready_{name}", f"Whether {name} can be asked now", 404, 503),
+    }
+
+
+def _described(notes: Iterable[tuple[str, str]]) -> Json:
+    """(media type, note) pairs as content objects; the notes of one media type are joined."""
+    texts: dict[str, list[str]] = {}
+    for media_type, note in notes:
+        if note:
+            texts.setdefault(media_type, []).append(note)
+    return {
+        media_type: {"schema": {"description": "; ".join(found)}}
+        for media_type, found in texts.items()
     }
 
 

@@ -21,8 +21,8 @@ from batchpool.core.tensors.spec import Dim
 from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.model_tables import ModelTables
+from batchpool.wire.oip import OipForm
 from batchpool.wire.request import (
-    RAW,
     Body,
     Headers,
     InferRequest,
@@ -48,10 +48,16 @@ class RawAgain:
 
 
 class RawForm:
-    """The raw form of one model, with what its rows measure computed once."""
+    """The raw form of one model, with the bytes of its rows computed once.
 
-    def __init__(self, tables: ModelTables) -> None:
+    name: of the form, which its requests bear. Answers are written as binary tensors behind JSON.
+    """
+
+    def __init__(self, tables: ModelTables, name: str) -> None:
         self._tables = tables
+        self._form = name
+        self.frame = tables.frame
+        self.encode = OipForm(tables, name).encode
         self._reader: InputReader = next(iter(tables.readers.values()))
         self._name = self._reader.name
         tensor = self._reader.tensor
@@ -84,7 +90,7 @@ class RawForm:
             self._tables.all_binary,
             header_timeout_ns(headers),
             priority,
-            RAW,
+            self._form,
         )
 
     def again(self, size: int) -> RawAgain | None:

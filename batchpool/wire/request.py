@@ -11,11 +11,10 @@ Header mappings are lower-case bytes -> bytes, as an ASGI scope has them.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchpool.core.errors import InvalidRequest, UnsupportedMediaType
+from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.rows import Rows
 
 Headers = Mapping[bytes, bytes]
@@ -40,29 +39,6 @@ LONGEST_NS = 2**63 - 1
 MOST_PRIORITY = 255
 
 
-class Form(enum.Enum):
-    """How a request is written; its answer is written the same way (RAW: as OIP binary)."""
-
-    OIP = "oip"
-    RAW = "raw"
-    MSGPACK = "msgpack"
-
-
-# Looking a member up in its enum takes longer than all else that `form_of` does.
-OIP, RAW, MSGPACK = Form.OIP, Form.RAW, Form.MSGPACK
-
-# Form-encoded is what curl, libcurl and ab say when their user names no type.
-_FORMS: dict[bytes, Form] = {
-    b"": OIP,
-    b"application/json": OIP,
-    b"application/octet-stream": OIP,
-    b"application/x-www-form-urlencoded": OIP,
-    b"application/msgpack": MSGPACK,
-    b"application/x-msgpack": MSGPACK,
-    b"application/vnd.msgpack": MSGPACK,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class OutputChoice:
     """An output to answer with, and whether as bytes (True) or as JSON numbers (False)."""
@@ -77,7 +53,8 @@ class InferRequest:
 
     id: echoed in the answer; None when absent or empty.  rows: views of the body.
     outputs: in the order to answer.  timeout_ns: from arrival; None = the model's own
-    limit.  priority: 1 (first) to 255; 0 = the model's default.
+    limit.  priority: 1 (first) to 255; 0 = the model's default.  form: the name of the wire form
+    that it came in, which is also that of its answer.
     """
 
     id: str | None
@@ -85,26 +62,7 @@ class InferRequest:
     outputs: tuple[OutputChoice, ...]
     timeout_ns: int | None
     priority: int
-    form: Form
-
-
-def form_of(headers: Headers) -> Form:
-    """The form by Content-Type and header length; UnsupportedMediaType for other types."""
-    content_type = headers.get(b"content-type", b"")
-    form = _FORMS.get(content_type)
-    if form is None:
-        form = _FORMS.get(content_type.split(b";", 1)[0].strip().lower())
-        if form is None:
-            raise UnsupportedMediaType(
-                f"content type {brief(content_type.decode('latin-1'))} is not known here;"
-                " application/json, application/octet-stream or application/msgpack"
-                " was expected"
-            )
-    if form is OIP:
-        length = headers.get(HEADER_LENGTH)
-        if length == b"0" or (length and not length.strip(b"0")):
-            return RAW
-    return form
+    form: str
 
 
 def header_timeout_ns(headers: Headers) -> int | None:

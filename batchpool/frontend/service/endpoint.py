@@ -28,15 +28,13 @@ from batchpool.frontend.http.metrics import EndpointMetrics
 from batchpool.frontend.http.response import HttpResponse, found
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import decode_body, encode_answer
+from batchpool.wire.forms import form_of
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.raw import RawAgain
 from batchpool.wire.request import (
-    HEADER_LENGTH,
-    OIP,
     Body,
     Headers,
     InferRequest,
-    form_of,
     header_priority,
 )
 
@@ -161,10 +159,7 @@ class Endpoint:
             return False
         if self._takes_bytes:
             return True
-        if form_of(arrival.headers) is not OIP:
-            return False
-        length = arrival.headers.get(HEADER_LENGTH, b"")
-        return not length.isdigit() or int(length) > _LONG_JSON_BYTES
+        return form_of(arrival.headers).text_bytes(arrival.headers, size) > _LONG_JSON_BYTES
 
     def parse(self, arrival: RequestHead, body: Body) -> InferRequest:
         """The request in a whole body. Its rows are views of the body; see `Codec.parse`."""

@@ -14,7 +14,7 @@ import pytest
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
-from batchpool.wire.request import Form, InferRequest, OutputChoice
+from batchpool.wire.request import InferRequest, OutputChoice
 from tests.unit.wire.calls import AFFINE, MIXED, X, echo, floats
 
 HEADERS = {b"content-type": b"application/msgpack"}
@@ -48,7 +48,7 @@ def tensor(**changes: Any) -> dict[str, Any]:
 def test_a_request_is_views_of_the_body_and_all_outputs() -> None:
     body = msgpack.packb(GOOD)
     request = Codec(AFFINE).parse(HEADERS, body)
-    assert (request.form, request.id, request.rows.n) == (Form.MSGPACK, None, 1)
+    assert (request.form, request.id, request.rows.n) == ("msgpack", None, 1)
     assert request.outputs == (OutputChoice("y", True),)
     x = request.rows.tensors["x"]
     assert x.tolist() == [[1, 2, 3, 4]]

@@ -13,7 +13,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.wire.codec import Codec
-from batchpool.wire.request import Form, InferRequest, OutputChoice
+from batchpool.wire.request import InferRequest, OutputChoice
 from tests.unit.wire.calls import AFFINE, MIXED, echo, floats, split
 
 Y = np.array([[1, 2, 3, 4]], "f4")
@@ -26,7 +26,7 @@ MIXED_OUT: dict[str, Array] = {
 
 def request(*choices: tuple[str, bool], id: str | None = None) -> InferRequest:
     outputs = tuple(OutputChoice(name, binary) for name, binary in choices)
-    return InferRequest(id, Rows(1, {}, {}), outputs, None, 0, Form.OIP)
+    return InferRequest(id, Rows(1, {}, {}), outputs, None, 0, "json")
 
 
 def answer(

@@ -11,7 +11,7 @@ import pytest
 from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.wire.codec import Codec
-from batchpool.wire.request import Form, OutputChoice
+from batchpool.wire.request import OutputChoice
 from tests.unit.wire.calls import (
     AFFINE,
     GOOD,
@@ -31,7 +31,7 @@ from tests.unit.wire.calls import (
 def test_a_json_request_has_all_outputs_as_json_and_no_wishes() -> None:
     request = ask(AFFINE, GOOD)
     assert request.id is None
-    assert request.form is Form.OIP
+    assert request.form == "json"
     assert request.outputs == (OutputChoice("y", False),)
     assert (request.timeout_ns, request.priority) == (None, 0)
     assert (request.rows.n, request.rows.parameters) == (1, {})

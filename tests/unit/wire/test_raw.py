@@ -8,7 +8,7 @@ import pytest
 from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
-from batchpool.wire.request import Form, InferRequest, OutputChoice
+from batchpool.wire.request import InferRequest, OutputChoice
 from tests.unit.wire.calls import AFFINE, MIXED, X, echo, floats, split
 
 RAW = {b"inference-header-content-length": b"0"}
@@ -23,7 +23,7 @@ def ask(spec: ModelSpec, body: bytes, **headers: str) -> InferRequest:
 def test_a_body_of_k_rows_is_k_rows_and_a_view(n: int) -> None:
     body = floats(*range(4 * n))
     request = ask(AFFINE, body)
-    assert (request.form, request.id, request.rows.n) == (Form.RAW, None, n)
+    assert (request.form, request.id, request.rows.n) == ("raw", None, n)
     x = request.rows.tensors["x"]
     assert (x.shape, x.dtype) == ((n, 4), np.dtype("f4"))
     assert x.reshape(-1).tolist() == list(range(4 * n))

@@ -1,60 +1,17 @@
-"""Content types and the headers that every form shares."""
+"""The headers that every form shares."""
 
 from __future__ import annotations
 
 import pytest
 
-from batchpool.core.errors import InvalidRequest, UnsupportedMediaType
+from batchpool.core.errors import InvalidRequest
 from batchpool.wire.request import (
-    Form,
     brief,
-    form_of,
     header_length,
     header_priority,
     header_timeout_ns,
     sooner,
 )
-
-
-@pytest.mark.parametrize(
-    ("content_type", "form"),
-    [
-        (None, Form.OIP),
-        (b"", Form.OIP),
-        (b"application/json", Form.OIP),
-        (b"Application/JSON; charset=utf-8", Form.OIP),
-        (b"application/octet-stream", Form.OIP),
-        (b"application/x-www-form-urlencoded", Form.OIP),
-        (b"application/msgpack", Form.MSGPACK),
-        (b"application/x-msgpack ;v=5", Form.MSGPACK),
-        (b"application/vnd.msgpack", Form.MSGPACK),
-    ],
-)
-def test_the_form_by_content_type(content_type: bytes | None, form: Form) -> None:
-    headers = {} if content_type is None else {b"content-type": content_type}
-    assert form_of(headers) is form
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    [b"text/plain", b"multipart/form-data; boundary=x", b"image/png", b"json", b"\xff" * 500],
-)
-def test_other_content_types_are_not_known(content_type: bytes) -> None:
-    with pytest.raises(UnsupportedMediaType) as caught:
-        form_of({b"content-type": content_type})
-    assert caught.value.status == 415
-    assert len(caught.value.message) < 400
-
-
-@pytest.mark.parametrize(
-    ("length", "form"),
-    [(b"0", Form.RAW), (b"000", Form.RAW), (b"10", Form.OIP), (b"", Form.OIP), (b"x", Form.OIP)],
-)
-def test_a_header_length_of_zero_is_the_raw_form(length: bytes, form: Form) -> None:
-    headers = {b"inference-header-content-length": length}
-    assert form_of(headers) is form
-    assert form_of(headers | {b"content-type": b"application/octet-stream"}) is form
-    assert form_of(headers | {b"content-type": b"application/msgpack"}) is Form.MSGPACK
 
 
 def test_the_header_length() -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from batchpool.core.errors import Cancelled, PoolError, Retryable, all_errors
+from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.curl_samples import curl, sample_request
 from batchpool.wire.forms import FORMS
-from batchpool.wire.request import HEADER_LENGTH, MOST_PRIORITY, PRIORITY, TIMEOUT_MS
+from batchpool.wire.request import HEADER_LENGTH, PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
 _ANY_OBJECT: Json = {"type": "object"}
@@ -212,7 +213,7 @@ def _responses() -> Json:
 def _header_parameters() -> Json:
     headers = [
         (TIMEOUT_MS, "A deadline in milliseconds from the request's arrival; 0: none.", 0, None),
-        (PRIORITY, "1 goes first, 255 last; 0 means 128.", 0, MOST_PRIORITY),
+        (PRIORITY, "1 goes first, 255 last; 0 means 128.", 0, LOWEST),
         (HEADER_LENGTH, "Bytes of JSON before the binary tensors; 0: none, raw.", 0, None),
         (b"x-client-id", "Names the caller, who gets a fair share; else its address.", None, None),
     ]

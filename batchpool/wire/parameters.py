@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.priority import LOWEST
 from batchpool.wire.model_tables import RESERVED_PREFIX, ModelTables
-from batchpool.wire.request import LONGEST_NS, MOST_PRIORITY, brief
+from batchpool.wire.request import LONGEST_NS, brief
 
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -48,8 +49,8 @@ def read(tables: ModelTables, given: Mapping[str, Any]) -> Asked:
                 raise _wrong(name, value, "a whole number of microseconds")
             asked.timeout_ns = min(value * 1000, LONGEST_NS) or None
         elif name == "priority":
-            if type(value) is not int or not 0 <= value <= MOST_PRIORITY:
-                raise _wrong(name, value, f"a whole number from 0 to {MOST_PRIORITY}")
+            if type(value) is not int or not 0 <= value <= LOWEST:
+                raise _wrong(name, value, f"a whole number from 0 to {LOWEST}")
             asked.priority = value
         else:
             raise _unknown(tables, name)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.rows import Rows
 
 Headers = Mapping[bytes, bytes]
@@ -36,7 +37,6 @@ HEADER_LENGTH = b"inference-header-content-length"
 TIMEOUT_MS = b"x-request-timeout-ms"
 PRIORITY = b"x-request-priority"
 LONGEST_NS = 2**63 - 1
-MOST_PRIORITY = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def header_timeout_ns(headers: Headers) -> int | None:
 def header_priority(headers: Headers) -> int:
     """X-Request-Priority, 0 when absent. All that is asked before the body is read."""
     text = headers.get(PRIORITY)
-    return 0 if text is None else _number(PRIORITY, text, MOST_PRIORITY)
+    return 0 if text is None else _number(PRIORITY, text, LOWEST)
 
 
 def header_length(headers: Headers, body_size: int) -> int:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.curl_samples import BINARY_ONLY
-from batchpool.wire.request import MOST_PRIORITY
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ def model_schemas(spec: ModelSpec) -> Json:
             "priority": {
                 "type": "integer",
                 "minimum": 0,
-                "maximum": MOST_PRIORITY,
+                "maximum": LOWEST,
                 "description": "1 goes first, 0 means 128",
             },
             "binary_data_output": {

@@ -26,8 +26,8 @@ from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate
+from batchpool.core.priority import DEFAULT
 from batchpool.core.scheduler.decide import NEVER_NS, Limits
-from batchpool.core.scheduler.fair_order import DEFAULT
 from batchpool.core.scheduler.queue import FIELDS, Field
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment

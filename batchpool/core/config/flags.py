@@ -111,13 +111,6 @@ def _as_flag(text: str) -> str:
     )
 
 
-def flag_names() -> list[str]:
-    """Every flag that `add_flags` adds, but the --no- forms."""
-    tables = (ServerConfig, ModelConfig)
-    keys = [key for table in tables for key in keys_of(table).values()]
-    return [flag_of(key) for key in keys if key.field != "import_name"]
-
-
 def model_of(import_name: str, flag: str = "--model") -> ModelConfig:
     """The table of one `--model MODULE:CLASS`. Raises ConfigError."""
     key = keys_of(ModelConfig)["import"]

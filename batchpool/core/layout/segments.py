@@ -78,7 +78,6 @@ LINE = 128
 WORDS_AT = PAGE
 MESSAGE_BYTES = 240
 RECORDS = 4  # batch records per worker: two in flight, two waiting
-RECORD_MESSAGE_BYTES = 1024
 MODELS_MOST = 64  # entries of a pool, those of models that a reload replaced included
 
 HEAD_FIELDS = ("magic", "version", "slots", "capacity", "total_bytes", "digest_0", "digest_1")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchpool.core.scheduler.fair_order import DEFAULT as DEFAULT_PRIORITY
+from batchpool.core.priority import DEFAULT as DEFAULT_PRIORITY
 from batchpool.core.tensors.dtypes import Array
 
 ACTIVE_NS = 1_000_000_000

@@ -24,7 +24,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-HIGHEST, DEFAULT, LOWEST = 1, 128, 255  # priorities
 AGE_NS = 100_000_000
 _TURN_BITS = 40
 _TURNS = (1 << _TURN_BITS) - 1

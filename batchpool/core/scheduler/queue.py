@@ -14,15 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.scheduler.fair_order import (
-    AGE_NS,
-    DEFAULT,
-    HIGHEST,
-    LOWEST,
-    FairOrder,
-    first_key,
-    priority_of,
-)
+from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST, effective
+from batchpool.core.scheduler.fair_order import AGE_NS, FairOrder, first_key, priority_of
 
 I64 = npt.NDArray[np.int64]
 
@@ -71,19 +64,14 @@ def _alike(values: I64) -> bool:
     return raw[8:] == raw[:-8]
 
 
-def _proper(priority: int) -> int:
-    """A priority as somebody sent it, made one that there is."""
-    return min(max(priority, HIGHEST), LOWEST) if priority else DEFAULT
-
-
 def _are_of_one(rows: I64) -> bool:
     """Make every PRIORITY one that there is; whether the rows are of one flow and priority."""
     if rows.shape[1] == 1:
-        rows[Field.PRIORITY, 0] = _proper(rows.item(Field.PRIORITY, 0))
+        rows[Field.PRIORITY, 0] = effective(rows.item(Field.PRIORITY, 0))
         return True
     priorities = rows[Field.PRIORITY]
     if _alike(priorities):
-        priorities[:] = _proper(priorities.item(0))
+        priorities[:] = effective(priorities.item(0))
     else:
         priorities[priorities == 0] = DEFAULT
         np.minimum(np.maximum(priorities, HIGHEST), LOWEST, out=priorities)

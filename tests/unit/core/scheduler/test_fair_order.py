@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.fair_order import (
-    AGE_NS,
-    DEFAULT,
-    HIGHEST,
-    LOWEST,
-    FairOrder,
-    first_key,
-    priority_of,
-)
+from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST
+from batchpool.core.scheduler.fair_order import AGE_NS, FairOrder, first_key, priority_of
 from batchpool.core.scheduler.queue import Field, Queue
 from tests.unit.core.scheduler.queued import (
     NEVER,

@@ -11,7 +11,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batchpool.core.scheduler.fair_order import AGE_NS, DEFAULT, HIGHEST, LOWEST, priority_of
+from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST
+from batchpool.core.scheduler.fair_order import AGE_NS, priority_of
 from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue, every, largest, least
 from tests.unit.core.scheduler.queued import MS, NEVER, front, names, positions, queue_of, rows_of
 

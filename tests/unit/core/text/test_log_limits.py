@@ -1,28 +1,29 @@
-"""Repeats: the first few of a kind are said, the others counted once a period; none is lost."""
+"""Log limits: the first few of a kind pass, the rest is counted; samples have their share."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.core.text.log_limits import FIRST, PERIOD_S, LogLimiter
+from batchpool.core.text.log_limits import FIRST, PERIOD_S, LogLimiter, TraceSample
 
 
 class Listener:
-    """Who says what a `LogLimiter` lets through, by a clock of the test's."""
+    """Logs what a `LogLimiter` lets through, by a clock of its own."""
 
     def __init__(self) -> None:
-        self.repeats: LogLimiter[str] = LogLimiter()
+        self.limiter: LogLimiter[str] = LogLimiter()
         self.now_s = 0.0
         self.said: list[str] = []
         self.counts: list[tuple[int, str]] = []
 
     def hear(self, kind: str, message: str) -> None:
-        self.counts += self.repeats.due(self.now_s)
-        if self.repeats.place(kind, self.now_s):
+        self.counts += self.limiter.due(self.now_s)
+        if self.limiter.place(kind, self.now_s):
             self.said.append(message)
         else:
-            self.repeats.hold(kind, message)
+            self.limiter.hold(kind, message)
 
 
 def test_the_first_are_said_and_the_others_counted() -> None:
@@ -89,3 +90,40 @@ def test_every_message_is_said_or_counted_once(heard: list[tuple[str, float]]) -
     counted = sum(count for count, _ in listener.counts)
     assert len(listener.said) + counted == len(heard)
     assert len(set(listener.said)) == len(listener.said)
+
+
+# -- samples ---------------------------------------------------------------------------------
+
+shares = st.floats(0, 1)
+
+
+@given(shares, st.binary(min_size=1))
+def test_whoever_asks_gets_the_same_verdict_on_a_name(share: float, name: bytes) -> None:
+    here, there = TraceSample(share), TraceSample(share)
+    there.has(b"")
+    assert here.has(name) == here.has(name) == there.has(name)
+
+
+@given(shares, shares, st.binary(min_size=1))
+def test_a_larger_share_has_all_of_a_smaller_one(a: float, b: float, name: bytes) -> None:
+    assert TraceSample(min(a, b)).has(name) <= TraceSample(max(a, b)).has(name)
+
+
+@given(st.binary())
+def test_the_ends_are_none_and_all(name: bytes) -> None:
+    assert not TraceSample(0).has(name)
+    assert TraceSample(1).has(name)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9])
+def test_of_many_names_it_has_about_its_share(share: float) -> None:
+    sample = TraceSample(share)
+    found = sum(sample.has(b"request-%d" % i) for i in range(20_000))
+    assert found == pytest.approx(20_000 * share, rel=0.1)
+
+
+@given(st.integers(1, 100))
+def test_of_requests_without_a_name_it_counts(every: int) -> None:
+    sample = TraceSample(1 / every)
+    found = sum(sample.has(b"") for _ in range(1000))
+    assert found in (1000 // every, 1000 // every - 1, 1000 // every + 1)

@@ -49,7 +49,7 @@ test: lint
 lint: $(stamp)dev
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
-	$(bin)/mypy --strict batchpool
+	$(bin)/mypy --strict
 
 format: $(stamp)dev
 	$(bin)/ruff check --fix .

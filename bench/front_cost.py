@@ -3,8 +3,8 @@
     python -m bench.front_cost [--group 28] [--turns 2000] [--body 2048] [--save FILE.json]
 
 Real connections, endpoint, lane client and lane in one process; the transport drops what is
-written, and the batcher's part (taking and completing the rows) is done between the stretches that are
-timed. In CPU time of the thread, so that other processes on the machine hardly matter; `group`
+written, and the batcher's part (taking and completing the rows) is done between the stretches
+that are timed. In CPU time of the thread, so that other processes on the machine hardly matter; `group`
 is how many requests share one turn of the loop.
 """
 

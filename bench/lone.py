@@ -16,7 +16,7 @@ import argparse
 import gc
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,15 +55,16 @@ def timed_us(count: int, one: Callable[[], Any], right: Any) -> list[float]:
 def bare(model: MLP, x: np.ndarray, blocking: bool) -> Callable[[], Any]:
     pinned = torch.empty((1, WIDTH), pin_memory=True)
     out = torch.empty((1, WIDTH), pin_memory=True)
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch states no types
 
     def one() -> Any:
         with torch.cuda.stream(stream), torch.inference_mode():
             pinned.numpy()[...] = x
-            y = model.infer({"x": pinned.to("cuda:0", non_blocking=True)})["y"]
+            batch = {"x": pinned.to("cuda:0", non_blocking=True)}
+            y = model.infer(cast(bp.Batch, batch))["y"]
             out.copy_(y, non_blocking=True)
             if blocking:
-                event = torch.cuda.Event(blocking=True)
+                event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as above
                 event.record(stream)
                 event.synchronize()
             else:

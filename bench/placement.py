@@ -16,11 +16,12 @@ import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+import batchpool as bp
 from batchpool.examples.mlp import MLP
 from bench.load.http_load import Plan, run_wrk
 from bench.scaling.http import head_of
@@ -63,7 +64,8 @@ def answers(device: str, rows: np.ndarray) -> np.ndarray:
     model = MLP()
     model.load(device)
     with torch.inference_mode():
-        y: np.ndarray = model.infer({"x": torch.from_numpy(rows).to(device)})["y"].cpu().numpy()
+        batch = cast(bp.Batch, {"x": torch.from_numpy(rows).to(device)})
+        y: np.ndarray = model.infer(batch)["y"].cpu().numpy()
     return y
 
 

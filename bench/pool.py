@@ -73,7 +73,7 @@ def run_infer64(pool: bp.Client, x: Any, until: float) -> int:
 
 
 def run_lone(pool: bp.Client, x: Any, until: float) -> list[float]:
-    took = []
+    took: list[float] = []
     while time.monotonic() < until:
         at = len(took) % len(x)
         start = time.perf_counter()

@@ -78,7 +78,8 @@ class Load:
             if streams is None:
                 streams = await asyncio.open_connection("127.0.0.1", self.port)
                 self.opened += 1
-            found, version, pid = await _ask(*streams, tag)
+            reader, writer = streams
+            found, version, pid = await _ask(reader, writer, tag)
             if found != tag:
                 raise ValueError("wrong answer")
             self.seen.append((due_s, time.perf_counter() - due_s, version, pid))

@@ -73,7 +73,8 @@ class _Scene:
         cls = load_class(of.import_name)
         self.spec = spec = spec_of(cls)
         model = cls()
-        model.cuda_graphs = model.cuda_graphs and not eager
+        if eager:
+            vars(model)["cuda_graphs"] = False
         model.load(device)
         self.backend = make_backend(model, spec, device, rows)
         warm_up(spec, self.backend, warm_up_rows(model, spec), (1, rows))

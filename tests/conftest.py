@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _have_own_dev_shm() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    calls = (
+    calls: tuple[Callable[[], int], ...] = (
         lambda: libc.unshare(_CLONE_NEWNS),
         lambda: libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None),
         lambda: libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), None),

@@ -4,8 +4,8 @@ Closed loop: a connection sends again as soon as it is answered. Open loop: rows
 Poisson times whatever becomes of the answers, on an idle connection or as soon as there is one,
 and a latency counts from the intended time. Of each answer the status, the length, the JSON head
 and every byte of the row are checked, the last against what has been found right before.
-`offer` tells several processes, each a child (bench/support/children.py) of this module, and joins what
-they saw; `run_wrk` does the closed loop with wrk.
+`offer` tells several processes, each a child (bench/support/children.py) of this module, and joins
+what they saw; `run_wrk` does the closed loop with wrk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An open loop on one server: so many requests a second, whatever becomes of the answers.
 
-By bench/load/http_load.py: Poisson times, several processes, a latency counts from the intended time.
-Every byte of every answer is judged. Only for servers that take raw bodies.
+By bench/load/http_load.py: Poisson times, several processes, a latency counts from the intended
+time. Every byte of every answer is judged. Only for servers that take raw bodies.
 """
 
 from __future__ import annotations

@@ -69,21 +69,24 @@ class Wanted:
 
 def grid_of(name: str, cores: int) -> tuple[Setting, Mapping[str, tuple[Any, ...]]]:
     """Where a sweep starts, and what it tries."""
+    grid: dict[str, tuple[Any, ...]]
     few, some, half = (max(1, cores * n // 8) for n in (2, 3, 4))
     if name == OURSELVES:
-        keys = {"apis": (few, some, half, max(1, few // 2)), "wait_ms": (1, 0, 4)}
-        return Setting(1, few, 256, 1), keys | {"workers": (1, 2), "max_batch": (256, 128, 512)}
+        apis = (few, some, half, max(1, few // 2))
+        grid = {"apis": apis, "wait_ms": (1, 0, 4), "workers": (1, 2), "max_batch": (256, 128, 512)}
+        return Setting(1, few, 256, 1), grid
     if name == "mosec":
-        counts = {"workers": (few, max(1, few // 2), some, half)}
-        return Setting(few, 1, 64, 1), counts | {"max_batch": (64, 128, 256), "wait_ms": (1, 2)}
+        grid = {"workers": (few, max(1, few // 2), some, half)}
+        return Setting(few, 1, 64, 1), grid | {"max_batch": (64, 128, 256), "wait_ms": (1, 2)}
     if name == "litserve":
         start = Setting(1, half, 64, 2, "queue")
-        many = max(1, cores * 6 // 8)
-        keys = {"apis": (half, few, many), "variant": ("queue", "fast queue")}
-        return start, keys | {"workers": (1, 2), "max_batch": (64, 256)}
+        many = (half, few, max(1, cores * 6 // 8))
+        variants = ("queue", "fast queue")
+        grid = {"apis": many, "variant": variants, "workers": (1, 2), "max_batch": (64, 256)}
+        return start, grid
     if name == "pytriton":  # threads of one process run the model
-        counts = {"workers": (1, 2, 4), "max_batch": (256, 64), "apis": (half, few)}
-        return Setting(1, half, 256, 1), counts | {"wait_ms": (1, 5)}
+        grid = {"workers": (1, 2, 4), "max_batch": (256, 64), "apis": (half, few)}
+        return Setting(1, half, 256, 1), grid | {"wait_ms": (1, 5)}
     return PEERS[name].start, PEERS[name].grid
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from types import SimpleNamespace
+from typing import Any
 
 from batchpool.examples.minilm import MiniLM
 
@@ -28,7 +29,7 @@ class RandomMiniLM(MiniLM):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
-            encoder = BertModel(
+            encoder: Any = BertModel(
                 BertConfig(
                     vocab_size=_WORDS,
                     hidden_size=384,
@@ -40,7 +41,7 @@ class RandomMiniLM(MiniLM):
             )
         self._device = torch.device(device)
         self._encoder = encoder.to(self._device).eval()
-        self._tokenizer = _Words()
+        self._tokenizer: Any = _Words()
 
 
 class _Words:

@@ -64,7 +64,7 @@ def run_queues(clients: int, seconds: float) -> float:
     ]
     for asker in askers:
         asker.start()
-    total = sum(out.get(timeout=seconds + 60) for _ in askers)
+    total: int = sum(out.get(timeout=seconds + 60) for _ in askers)
     requests.put(None)
     for process in (*askers, server):
         process.join()

@@ -7,7 +7,7 @@ every byte of the answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
     assert bench.outcome(batch) == 1, bench.statuses(*rows)
     for (number, slot), x in given.items():
         y = bench.lanes[number].outputs["y"].load(slice(slot, slot + 1))[0]
-        right = loaded.infer({"x": x})["y"]  # the same arithmetic in numpy
+        right = loaded.infer(cast(bp.Batch, {"x": x}))["y"]  # the same arithmetic in numpy
         assert np.array_equal(y, right), (model.__name__, number, slot)
     if adopt:
         for lane in bench.worker.lanes.values():

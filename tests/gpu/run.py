@@ -20,6 +20,7 @@ import subprocess
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -247,7 +248,7 @@ def main() -> None:
     args = parser.parse_args()
     print(json.dumps(facts(), indent=1), flush=True)
     rows: dict[str, Any] = {}
-    for step in (
+    steps: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: check_devices(uuids()),
         check_errors,
         check_memory,
@@ -255,7 +256,8 @@ def main() -> None:
         check_copies,
         check_batch_sizes,
         lambda: check_mlp(args.seconds),
-    ):
+    )
+    for step in steps:
         found = step()
         print(json.dumps(found, indent=1), flush=True)
         rows.update(found)

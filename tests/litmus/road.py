@@ -34,7 +34,7 @@ FAR_NS = 2**62
 
 
 def crc_of(x: Array, text: bytes) -> int:
-    return zlib.crc32(text, zlib.crc32(np.ascontiguousarray(x)))
+    return zlib.crc32(text, zlib.crc32(np.ascontiguousarray(x).data))
 
 
 def _lane(task: dict[str, Any]) -> Lane:
@@ -208,7 +208,8 @@ class Server:
             self.waiting.append((slot, use))
 
     def x(self, where: slice) -> Array:
-        return self.lane.inputs["x"].load(where)[0]
+        values: Array = self.lane.inputs["x"].load(where)[0]
+        return values
 
     def complete(self) -> None:
         """Some of the waiting rows, in any order, as one group."""

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def is_alive(pid: int) -> bool:
     return process_state(pid)[0] not in ("", "Z", "X")
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
+def catches(pid: int, number: Signals) -> bool:
     """Whether a process does something of its own with this signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M)
@@ -176,11 +177,11 @@ class Pool:
             found[pid] = len(os.listdir(f"/proc/{pid}/fd")), mappings
         return found
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """To the supervisor alone."""
         os.kill(self.pid, number)
 
-    def signal_all(self, number: signal.Signals) -> None:
+    def signal_all(self, number: Signals) -> None:
         """To every process of the group at once, as a terminal or systemd does."""
         os.killpg(self.pid, number)
 

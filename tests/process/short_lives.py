@@ -69,8 +69,10 @@ def terminated(client: bp.Client) -> None:
 def dies_before_publishing(client: bp.Client) -> None:
     """Slots are claimed and written; the ring says nothing of them."""
     client.infer("special", x=np.ones((1, 3), np.float32))
-    port = client._reaper.session.ports["special"]  # type: ignore[union-attr]
-    port.flush = killed  # type: ignore[method-assign]
+    session = client._reaper.session
+    assert session is not None
+    port = session.lane_set["special"]
+    port.flush = killed  # type: ignore[method-assign]  # the process dies there
     client.submit("special", x=np.ones((ROWS, 3), np.float32))
 
 
@@ -105,7 +107,7 @@ def leave_answers(client: bp.Client) -> None:
     client.infer("affine", x=x_of(1))
     session = client._reaper.session
     assert session is not None
-    port = session.ports["affine"]
+    port = session.lane_set["affine"]
     rows = check_rows(session.facts("affine").spec, {"x": x_of(ROWS)}, None)
     pending = port.submit(rows, 1, 2**62)
     port.flush()

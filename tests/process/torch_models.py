@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class Threads(bp.Model):
 class SizedTorch(bp.Model):
     """The same as the numpy model `Sized`; it spoils its inputs."""
 
-    allowed = (1, 8, 32)
+    allowed: Sequence[int] = (1, 8, 32)
     inputs, outputs, parameters = INPUTS, OUTPUTS, PARAMETERS
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.layout.segments import Layout
+from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.shm.lane import Lane
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import MustRestart
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tests.sim.callers import ClientActor
     from tests.sim.lane_migration import SimEntry
     from tests.sim.world import World
-
-NEVER_NS = pool_batcher.NEVER_NS
 
 
 class Actor:

@@ -23,7 +23,7 @@ import numpy as np
 from batchpool.core.layout.segments import Column, Layout
 from batchpool.core.tensors.dtypes import Array
 
-FORMATS = {"u8": "Q", "u4": "I", "i8": "q", "u1": "B"}
+FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "i8": "q", "u1": "B"}
 TENSOR_COLUMNS = ("in.", "out.", "par.", "len.")
 
 
@@ -119,7 +119,8 @@ class SharedWords:
 
     def __getitem__(self, at: int) -> int:
         self._who.event()
-        return self._place.flat[at]
+        value: int = self._place.flat[at]
+        return value
 
     def __setitem__(self, at: int, value: int) -> None:
         self._place.store(self._who, int(at), int(value))
@@ -138,7 +139,7 @@ class SharedArray:
         self.ndim = place.array.ndim
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._place.array)
 
     def __getitem__(self, key: Any) -> Any:
         self._who.event()
@@ -179,7 +180,8 @@ class Mapping:
     def scalars(self, column: Column) -> SharedWords:
         return SharedWords(self._memory.places[column.name], self._who)
 
-    def array(self, column: Column) -> SharedArray:
+    def array(self, column: Column) -> Any:
+        """A `SharedArray`, which stands for an array of numpy."""
         return SharedArray(self._memory.places[column.name], self._who)
 
 
@@ -202,7 +204,8 @@ class SimMemory:
 
     def word(self, name: str) -> int:
         """A word as it stands, for checks."""
-        return self.words.flat[self.layout.words[name] // 8]
+        value: int = self.words.flat[self.layout.words[name] // 8]
+        return value
 
     def column(self, name: str) -> Any:
         """A column's elements as they stand, flat, for checks."""

@@ -85,16 +85,16 @@ class SimRunner(CpuBackend):
         if not len(x) == len(k) == n or n > self._max_batch:
             raise Fault(f"a batch of {n} rows ({len(x)} came), at most {self._max_batch}")
         ids = inputs.get("ids")
-        if ids is not None and len(set((sizes["ids"] > 16).ravel().tolist())) > 1:
-            raise Fault(f"two size buckets met in one batch: {sizes['ids'].ravel()}")
+        lengths = sizes.get("ids")
+        if lengths is not None and len(set((lengths > 16).ravel().tolist())) > 1:
+            raise Fault(f"two size buckets met in one batch: {lengths.ravel()}")
         for i in range(n):
             number = int(x[i, 0])
             first = int(k[i]) // 7
             whole = 0 < first <= number < first + 64 and x[i, 1] == -number and k[i] % 7 == 0
             if ids is not None:
-                own = sizes["ids"]
                 size = length_of(first)
-                whole &= own is not None and own[i, 0] == size
+                whole &= lengths is not None and lengths[i, 0] == size
                 whole &= ids[i].tolist()[:size] == list(range(number, number + size))
             if not whole:
                 raise Fault(f"the model met a torn row: x {x[i]}, k {k[i]}, ids {ids}")

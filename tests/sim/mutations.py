@@ -159,7 +159,7 @@ def entry_before_header(patch: Patch) -> None:
 
     def hasty(self: LaneClient, *args: Any, **more: Any) -> PendingRequest:
         real = self._deadline
-        self._deadline = {}  # type: ignore[assignment]
+        self._deadline = {}
         try:
             pending = submit(self, *args, **more)
         finally:
@@ -177,7 +177,7 @@ def entry_before_submitted(patch: Patch) -> None:
 
     def hasty(self: LaneClient, *args: Any, **more: Any) -> PendingRequest:
         real = self._state
-        self._state = {}  # type: ignore[assignment]
+        self._state = {}
         try:
             pending = submit(self, *args, **more)
         finally:
@@ -226,7 +226,7 @@ def client_trusts_completion_entries(patch: Patch) -> None:
     complete = LaneClient._complete
 
     def trusting(self: LaneClient, tickets: Any, finished: list[PendingRequest]) -> None:
-        real, self._state = self._state, Always(self._state, SlotState.DONE)  # type: ignore[assignment]
+        real, self._state = self._state, Always(self._state, SlotState.DONE)
         try:
             complete(self, ((slot, self._uses[slot]) for slot, _ in tickets), finished)
         finally:

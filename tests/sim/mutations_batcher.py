@@ -16,7 +16,7 @@ from batchpool.batcher.completion import Completion
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.errors import Status
-from batchpool.core.layout.segments import RECORDS
+from batchpool.core.layout.segments import RECORDS, lane_layout
 from batchpool.core.layout.states import SlotState
 from batchpool.core.scheduler.bisection import Bisection
 from batchpool.core.scheduler.queue import Field
@@ -354,8 +354,6 @@ def death_counted_before_queued(patch: Patch) -> None:
 
 
 def completion_ring_has_one_entry_a_slot(patch: Patch) -> None:
-    lane_layout = lane_migration.lane_layout
-
     def tight(*args: Any) -> Any:
         layout = lane_layout(*args)
         cq = replace(layout.columns["cq"], shape=(layout.capacity,))

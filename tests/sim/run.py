@@ -70,8 +70,9 @@ def sweep(kind: str, first: int, seeds: int) -> tuple[Count, list[str]]:
 
 def _in_parallel(kind: str, first: int, seeds: int) -> Iterator[tuple[Count, list[str]]]:
     context = multiprocessing.get_context("spawn")
-    quiet = {"initializer": logging.disable, "initargs": (logging.WARNING,)}
-    with ProcessPoolExecutor(os.cpu_count(), context, **quiet) as pool:
+    with ProcessPoolExecutor(
+        os.cpu_count(), context, initializer=logging.disable, initargs=(logging.WARNING,)
+    ) as pool:
         starts = range(first, first + seeds, CHUNK)
         jobs = [
             pool.submit(run_some, kind, start, min(CHUNK, first + seeds - start))

@@ -19,10 +19,10 @@ from random import Random
 
 from batchpool.core.layout.segments import worker_layout
 from batchpool.core.scheduler.decide import Limits
+from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.actors import (
-    NEVER_NS,
     Actor,
     BatcherActor,
     SimLane,
@@ -83,7 +83,7 @@ class World:
         self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
         self.idle: deque[tuple[int, int]] = deque()
         self._turn_number = 0
-        self._born = defaultdict(int)
+        self._born: defaultdict[str, int] = defaultdict(int)
         self._numbers = 0
         self._depth = 0
         self._turns = 0

@@ -46,6 +46,7 @@ if __name__ == "__main__":
         _temp_dir=f"{PLAN.folder}/r",
     )
     serve.start(http_options={"host": HOST, "port": PORT}, logging_config=_QUIET)
-    serve.run(Infer.bind(), route_prefix="/infer", name="app")
+    deployed = Infer.bind()  # type: ignore[attr-defined]  # the decorator adds it
+    serve.run(deployed, route_prefix="/infer", name="app")
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     ray.shutdown()

@@ -71,4 +71,5 @@ def send(
 
 
 def answer(n: int, first: float = 0) -> list[list[float]]:
-    return (rows_of(n, first).tensors["x"] * 2 + 1).tolist()
+    values: list[list[float]] = (rows_of(n, first).tensors["x"] * 2 + 1).tolist()
+    return values

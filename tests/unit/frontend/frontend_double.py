@@ -66,7 +66,8 @@ class Site:
     @property
     def under_way(self) -> int:
         """Requests whose headers are complete and whose answer is not."""
-        cycles = [connection.cycle for connection in self.server.server_state.connections]
+        connections: set[Any] = self.server.server_state.connections
+        cycles = [connection.cycle for connection in connections]
         return sum(cycle is not None and not cycle.response_complete for cycle in cycles)
 
 

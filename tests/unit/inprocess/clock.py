@@ -49,7 +49,7 @@ class Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now_ns / 1e9
 
-    def call_at(
+    def call_at(  # type: ignore[override]  # typeshed ties the arguments to the callback
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         timer = super().call_at(when, callback, *args, context=context)

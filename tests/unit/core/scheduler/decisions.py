@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, cap_of, decide
+from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, decide
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
+from batchpool.core.scheduler.latency_target import cap_of
 from batchpool.core.scheduler.queue import I64, Field
 from tests.unit.core.scheduler.queued import MS, rows_of
 

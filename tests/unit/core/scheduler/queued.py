@@ -10,7 +10,7 @@ from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue
 
 MS = 1_000_000
 NEVER = 2**63 - 1
-Words = int | Sequence[int]
+Words = int | Sequence[int] | I64
 
 
 def rows_of(

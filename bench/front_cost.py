@@ -4,8 +4,8 @@
 
 Real connections, endpoint, lane client and lane in one process; the transport drops what is
 written, and the batcher's part (taking and completing the rows) is done between the stretches
-that are timed. In CPU time of the thread, so that other processes on the machine hardly matter; `group`
-is how many requests share one turn of the loop.
+that are timed. In CPU time of the thread, so that other processes on the machine hardly matter;
+`group` is how many requests one iteration of the loop serves.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class SupervisorMetrics:
         cells, state = self._counters.cells, state_page.state.get()
         at = self._counters.place("pool")
         for case in PoolState:
-            cells[at + _POOL.word("state_page", case.name.lower())] = int(case == state)
+            cells[at + _POOL.word("pool_state", case.name.lower())] = int(case == state)
         for entry in range(MODELS_MOST):
             if self._counters.alive[entry] and entry not in models:
                 self._counters.alive[entry] = 0

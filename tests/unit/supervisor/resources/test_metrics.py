@@ -102,7 +102,7 @@ def test_processes_are_told_while_they_are_there(books: Books) -> None:
     assert totals.values("process_up", "process") == dict.fromkeys(pids, 1)
     started_s = totals.value("process_start_time_seconds", process="batcher")
     assert started_s == (EPOCH + 5 * S) / S
-    assert totals.values("state_page", "state") == {"ready": 1}
+    assert totals.values("pool_state", "state") == {"ready": 1}
     assert totals.value("model_workers", model="m") == 1
     books.children[0] = None
     books.worker_slots[0].child = None

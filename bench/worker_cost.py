@@ -25,7 +25,7 @@ import torch
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
-from batchpool.core.scheduler.queue import FIELDS, Field
+from batchpool.core.scheduler.queue import QUEUE_COLUMNS, QueueColumn
 from batchpool.model import spec_of
 from batchpool.process import bootstrap
 from batchpool.shm.lane import Lane
@@ -94,8 +94,8 @@ class _Scene:
         them: by lane, then slot."""
         each, turns = rows // parts, 4
         slots = max(64, 2 * each * turns)
-        blocks = np.zeros((turns, FIELDS, each * parts), np.int64)
-        blocks[:, Field.SEQUENCE] = 1
+        blocks = np.zeros((turns, QUEUE_COLUMNS, each * parts), np.int64)
+        blocks[:, QueueColumn.SEQUENCE] = 1
         layout = lane_layout(self.spec, slots)
         for number in range(parts):
             fd = create(layout, sealed=False)
@@ -112,8 +112,8 @@ class _Scene:
             places = np.arange(each)
             for turn in range(turns):
                 at = slice(number * each, (number + 1) * each)
-                blocks[turn, Field.LANE, at] = number
-                blocks[turn, Field.SLOT, at] = 2 * turn * each + places + places // run
+                blocks[turn, QueueColumn.LANE, at] = number
+                blocks[turn, QueueColumn.SLOT, at] = 2 * turn * each + places + places // run
         return list(blocks)
 
     def fill(self) -> None:

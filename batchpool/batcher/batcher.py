@@ -24,11 +24,11 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason, LaneGate, SlotState
 from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, decide
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, Queue, QueueColumn
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 _RUNNING = int(SlotState.RUNNING)
-_NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
+_NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 __all__ = ["Batcher", "ModelQueue"]
 
@@ -117,7 +117,7 @@ class Batcher:
     def _queued_of(self, lane: AdmittedLane) -> I64:
         """The lane's rows, taken out of the queue."""
         queue = self.models[lane.model].queue
-        theirs = np.flatnonzero(queue.view()[Field.LANE] == lane.number)
+        theirs = np.flatnonzero(queue.view()[QueueColumn.LANE] == lane.number)
         return queue.drop(theirs) if len(theirs) else _NO_ROWS
 
     def close_lane(self, number: int) -> None:
@@ -272,13 +272,15 @@ class Batcher:
 
     def _drop_cancelled(self, model: ModelQueue, lane: AdmittedLane) -> None:
         queued = model.queue.view()
-        mine = np.flatnonzero(queued[Field.LANE] == lane.number)
-        gone = mine[lane.cancelled(queued[Field.SLOT, mine], queued[Field.SEQUENCE, mine])]
+        mine = np.flatnonzero(queued[QueueColumn.LANE] == lane.number)
+        gone = mine[
+            lane.cancelled(queued[QueueColumn.SLOT, mine], queued[QueueColumn.SEQUENCE, mine])
+        ]
         dropped = [model.queue.drop(gone)] if len(gone) else []
         apart = model.suspects.of_lane(lane.number)
         if apart.shape[1]:
-            mask = lane.cancelled(apart[Field.SLOT], apart[Field.SEQUENCE])
-            dropped.append(model.suspects.take_tickets(apart[Field.SLOT, mask], lane.number))
+            mask = lane.cancelled(apart[QueueColumn.SLOT], apart[QueueColumn.SEQUENCE])
+            dropped.append(model.suspects.take_tickets(apart[QueueColumn.SLOT, mask], lane.number))
         for rows in dropped:
             self._endings.end(model, rows, Status.CANCELLED)
 
@@ -320,7 +322,7 @@ class Batcher:
             m.runs_apart() for m in self.crew.values() if self.models[m.model] is model
         ):
             return
-        wanted = model.suspects.peek()[Field.LANE]
+        wanted = model.suspects.peek()[QueueColumn.LANE]
         for member in crew:
             lanes = self._lanes_of(member)
             if member.in_flight == 0 and (lanes is None or bool(lanes[wanted].all())):
@@ -341,13 +343,13 @@ class Batcher:
     ) -> DispatchedBatch:
         """Record first, then RUNNING, then the ring entry: a takeover finds one of the three."""
         if rows.shape[1] > 1:  # neighbours side by side: an extent is one copy
-            rows = rows.take(np.lexsort((rows[Field.SLOT], rows[Field.LANE])), axis=1)
+            rows = rows.take(np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE])), axis=1)
         batch = member.prepare(rows, reason, now_ns)
         for lane, part in self.by_lane(batch.rows):
-            lane.lane.state[part[Field.SLOT]] = _RUNNING
+            lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
             lane.running += part.shape[1]
         member.publish(batch)
-        batch.queued_ns = model.tally.dispatch(rows[Field.SUBMIT_NS], reason, now_ns)
+        batch.queued_ns = model.tally.dispatch(rows[QueueColumn.SUBMIT_NS], reason, now_ns)
         return batch
 
 

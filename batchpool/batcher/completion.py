@@ -24,7 +24,7 @@ from batchpool.core.scheduler.bisection import Bisection
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import why_out_of_reach
-from batchpool.core.scheduler.queue import I64, Field, Queue
+from batchpool.core.scheduler.queue import I64, Queue, QueueColumn
 from batchpool.shm.lane import Origin
 from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
@@ -92,11 +92,11 @@ class Completion:
         n = rows.shape[1]
         if n == 0:
             return
-        first = rows.item(Field.LANE, 0)
-        if first == rows.item(Field.LANE, n - 1):
+        first = rows.item(QueueColumn.LANE, 0)
+        if first == rows.item(QueueColumn.LANE, n - 1):
             yield self._lanes[first], rows
             return
-        lanes = rows[Field.LANE]
+        lanes = rows[QueueColumn.LANE]
         changes = (lanes[1:] != lanes[:-1]).nonzero()[0] + 1
         cuts = [0, *changes.tolist(), n]
         for start, stop in pairwise(cuts):
@@ -176,8 +176,8 @@ class Completion:
     def _note(self, member: WorkerProxy, spent: I64) -> None:
         """Record what the worker wrote to a row that its model failed for good."""
         if spent.shape[1]:
-            lane = self._lanes[spent.item(Field.LANE, 0)].lane
-            slot = spent.item(Field.SLOT, 0)
+            lane = self._lanes[spent.item(QueueColumn.LANE, 0)].lane
+            slot = spent.item(QueueColumn.SLOT, 0)
             status, text = int(lane.status[slot]), lane.read_message(slot)
             self._flight_recorder.recent_errors.note(
                 member.model, member.row, status, text, self.now_ns
@@ -205,7 +205,7 @@ class Completion:
     def _split(self, model: ModelQueue, batch: DispatchedBatch, why: Retry) -> I64:
         """Count one failed batch for its rows and make them suspects; returns the spent ones."""
         rows = self._to_run_again(model, batch.rows).copy()
-        rows[Field.ATTEMPT] += 1
+        rows[QueueColumn.ATTEMPT] += 1
         spent = model.suspects.add_failed(rows, model.attempts, batch.size)
         if spent.shape[1] == 0:
             self._requeue(rows)
@@ -215,8 +215,8 @@ class Completion:
     def _requeue(self, rows: I64) -> None:
         for lane, part in self.by_lane(rows):
             # In this order, so that a takeover may count one death too few but never too many.
-            lane.lane.state[part[Field.SLOT]] = _QUEUED
-            lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT]
+            lane.lane.state[part[QueueColumn.SLOT]] = _QUEUED
+            lane.lane.attempt[part[QueueColumn.SLOT]] = part[QueueColumn.ATTEMPT]
             lane.recheck_cancels()
 
     def _open_lanes_only(self, model: ModelQueue, rows: I64) -> I64:
@@ -224,7 +224,7 @@ class Completion:
         gone = [lane.number for lane, _ in self.by_lane(rows) if lane.closing and not lane.evicted]
         if not gone:
             return rows
-        open_only = rows[:, ~np.isin(rows[Field.LANE], gone)]
+        open_only = rows[:, ~np.isin(rows[QueueColumn.LANE], gone)]
         model.tally.end(End.CLIENT_GONE, rows.shape[1] - open_only.shape[1])
         return open_only
 
@@ -234,7 +234,7 @@ class Completion:
         evicted = [lane.number for lane, _ in self.by_lane(rows) if lane.evicted]
         if not evicted:
             return rows
-        owed = np.isin(rows[Field.LANE], evicted)
+        owed = np.isin(rows[QueueColumn.LANE], evicted)
         self.end(model, rows[:, owed], Status.NOT_READY)
         return rows[:, ~owed]
 
@@ -250,7 +250,7 @@ class Completion:
     def _hand_back(self, model: ModelQueue, rows: I64, *, ran: bool = False) -> None:
         """Complete rows. ran: they are all the rows of a batch that stop RUNNING with it."""
         for lane, part in self.by_lane(rows):
-            lane.complete(part[Field.SLOT], part[Field.SEQUENCE])
+            lane.complete(part[QueueColumn.SLOT], part[QueueColumn.SEQUENCE])
             if ran:
                 self._leave(lane, part.shape[1])
 
@@ -266,9 +266,9 @@ class Completion:
         if rows.shape[1] == 0:
             return
         model.tally.end(END_OF[status], rows.shape[1])
-        rows = rows[:, np.argsort(rows[Field.LANE], kind="stable")]
+        rows = rows[:, np.argsort(rows[QueueColumn.LANE], kind="stable")]
         for lane, part in self.by_lane(rows):
-            lane.lane.write_status(part[Field.SLOT], status, text, origin)
+            lane.lane.write_status(part[QueueColumn.SLOT], status, text, origin)
         self._hand_back(model, rows)
 
 

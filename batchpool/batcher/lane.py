@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.scheduler.queue import FIELDS, I64, Field, every, largest
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.lane import Lane
@@ -16,7 +16,7 @@ from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with an enum's member costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
-_NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
+_NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 def _all_different(slots: Array) -> bool:
@@ -61,9 +61,9 @@ class AdmittedLane:
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
         self._taken = self._cells[word(lane.layout, "sq_head")]
-        self._one: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
-        self._one[Field.LANE] = number
-        self._one[Field.FLOW] = -serial
+        self._one: I64 = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
+        self._one[QueueColumn.LANE] = number
+        self._one[QueueColumn.FLOW] = -serial
         self._one_at = memoryview(self._one.data).cast("B").cast("q")
         self._state = lane.scalars("state")
         self._sequence = lane.scalars("sequence")
@@ -85,7 +85,7 @@ class AdmittedLane:
     def admit(self) -> I64:
         """Take every submitted row: its header words are copied here, once, and checked.
 
-        Returns rows [FIELDS, n], valid until the next call. An entry that names no submitted use
+        Returns rows [QUEUE_COLUMNS, n], valid until the next call. An entry that names no submitted use
         of a slot is stale: counted, ignored. A ring or slot number that no right client can write
         closes the lane.
         """
@@ -110,7 +110,7 @@ class AdmittedLane:
             if not every(good) or not _all_different(slots):
                 slots, sequences = self._only_good(slots, sequences, good)
             rows = self._headers(slots, sequences)
-            rows[Field.ATTEMPT] = 0
+            rows[QueueColumn.ATTEMPT] = 0
             lane.attempt[slots] = 0
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
@@ -127,15 +127,15 @@ class AdmittedLane:
         if self._state[slot] != _SUBMITTED or self._sequence[slot] != sequence:
             return False
         row = self._one_at
-        row[Field.SLOT] = slot
-        row[Field.SEQUENCE] = sequence
-        row[Field.SUBMIT_NS] = self._submit_ns[slot]
-        row[Field.DEADLINE_NS] = self._deadline_ns[slot]
-        row[Field.PRIORITY] = self._priority[slot]
+        row[QueueColumn.SLOT] = slot
+        row[QueueColumn.SEQUENCE] = sequence
+        row[QueueColumn.SUBMIT_NS] = self._submit_ns[slot]
+        row[QueueColumn.DEADLINE_NS] = self._deadline_ns[slot]
+        row[QueueColumn.PRIORITY] = self._priority[slot]
         if self._own_flow is None:
-            row[Field.FLOW] = self._flow[slot]
+            row[QueueColumn.FLOW] = self._flow[slot]
         if self._buckets.many:
-            self._one[Field.BUCKET] = self._buckets.of(self.lane.input_sizes[slot : slot + 1])
+            self._one[QueueColumn.BUCKET] = self._buckets.of(self.lane.input_sizes[slot : slot + 1])
         self._attempt[slot] = 0
         self._state[slot] = _QUEUED
         return True
@@ -205,21 +205,21 @@ class AdmittedLane:
         return self.rows_in(slots, lane.sequence[slots])
 
     def rows_in(self, slots: Array, sequences: Array) -> I64:
-        """The rows [FIELDS, n] in these slots, as a batcher that was here before knew them."""
+        """The rows [QUEUE_COLUMNS, n] in these slots, as a batcher that was here before knew them."""
         rows = self._headers(slots, sequences)
-        rows[Field.ATTEMPT] = self.lane.attempt[slots]
+        rows[QueueColumn.ATTEMPT] = self.lane.attempt[slots]
         return rows
 
     def _headers(self, slots: Array, sequences: Array) -> I64:
         lane = self.lane
-        rows = np.empty((FIELDS, len(slots)), dtype=np.int64)
-        rows[Field.LANE] = self.number
-        rows[Field.SLOT] = slots
-        rows[Field.SEQUENCE] = sequences
-        rows[Field.SUBMIT_NS] = lane.submit_ns[slots]
-        rows[Field.DEADLINE_NS] = lane.deadline_ns[slots]
-        rows[Field.PRIORITY] = lane.priority[slots]
-        rows[Field.FLOW] = lane.flow[slots] if self._own_flow is None else self._own_flow
+        rows = np.empty((QUEUE_COLUMNS, len(slots)), dtype=np.int64)
+        rows[QueueColumn.LANE] = self.number
+        rows[QueueColumn.SLOT] = slots
+        rows[QueueColumn.SEQUENCE] = sequences
+        rows[QueueColumn.SUBMIT_NS] = lane.submit_ns[slots]
+        rows[QueueColumn.DEADLINE_NS] = lane.deadline_ns[slots]
+        rows[QueueColumn.PRIORITY] = lane.priority[slots]
+        rows[QueueColumn.FLOW] = lane.flow[slots] if self._own_flow is None else self._own_flow
         many = self._buckets.many
-        rows[Field.BUCKET] = self._buckets.of(lane.input_sizes[slots]) if many else 0
+        rows[QueueColumn.BUCKET] = self._buckets.of(lane.input_sizes[slots]) if many else 0
         return rows

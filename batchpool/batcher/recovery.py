@@ -23,7 +23,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import DispatchReason, SlotState
-from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 
 
 def take_over(batcher: Batcher) -> None:
@@ -38,7 +38,7 @@ def take_over(batcher: Batcher) -> None:
         ]
         if queued:
             rows = np.concatenate(queued, axis=1)
-            model.queue.append(rows[:, np.argsort(rows[Field.SUBMIT_NS], kind="stable")])
+            model.queue.append(rows[:, np.argsort(rows[QueueColumn.SUBMIT_NS], kind="stable")])
     for lane in batcher.lanes.values():
         lane.lane.generation.set(lane.lane.generation.get() + 1)
         lane.ring_client()
@@ -50,9 +50,11 @@ def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
     """The QUEUED rows of a lane; those that were in a failed batch become suspects, alone, since
     their groups are not known."""
     rows = lane.unfinished()
-    suspect = rows[Field.ATTEMPT] > 0
-    known = model.suspects.of_lane(lane.number)[Field.SLOT]  # of a record that failed just now
-    for i in np.flatnonzero(suspect & ~np.isin(rows[Field.SLOT], known)):
+    suspect = rows[QueueColumn.ATTEMPT] > 0
+    known = model.suspects.of_lane(lane.number)[
+        QueueColumn.SLOT
+    ]  # of a record that failed just now
+    for i in np.flatnonzero(suspect & ~np.isin(rows[QueueColumn.SLOT], known)):
         model.suspects.add_group(rows[:, i : i + 1])
     return rows[:, ~suspect]
 
@@ -69,10 +71,10 @@ def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published:
     if token == int(worker_segment.freed[record]):
         return
     n = min(int(worker_segment.n[record]), worker_segment.row_slot.shape[1])
-    rows = np.zeros((FIELDS, n), dtype=np.int64)
-    rows[Field.LANE] = worker_segment.row_lane[record, :n]
-    rows[Field.SLOT] = worker_segment.row_slot[record, :n]
-    rows[Field.SEQUENCE] = worker_segment.row_sequence[record, :n]
+    rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
+    rows[QueueColumn.LANE] = worker_segment.row_lane[record, :n]
+    rows[QueueColumn.SLOT] = worker_segment.row_slot[record, :n]
+    rows[QueueColumn.SEQUENCE] = worker_segment.row_sequence[record, :n]
     rows = _still(batcher, rows, SlotState.RUNNING)
     finished = int(worker_segment.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
@@ -88,19 +90,19 @@ def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published:
             batcher.complete(member, batch)
     else:
         for lane, part in batcher.by_lane(rows):
-            lane.lane.state[part[Field.SLOT]] = SlotState.QUEUED
+            lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
         worker_segment.freed[record] = token
 
 
 def _still(batcher: Batcher, rows: I64, state: SlotState) -> I64:
     """Those of the rows whose slot is in this state and still in the same use, with headers."""
     kept = [rows[:, :0]]
-    for number in np.unique(rows[Field.LANE]).tolist():
+    for number in np.unique(rows[QueueColumn.LANE]).tolist():
         lane = batcher.lanes.get(number)
         if lane is None:
             continue
-        theirs = rows[:, rows[Field.LANE] == number]
-        slots, sequences = theirs[Field.SLOT], theirs[Field.SEQUENCE]
+        theirs = rows[:, rows[QueueColumn.LANE] == number]
+        slots, sequences = theirs[QueueColumn.SLOT], theirs[QueueColumn.SEQUENCE]
         same = (lane.lane.sequence[slots] == sequences) & (lane.lane.state[slots] == int(state))
         kept.append(lane.rows_in(slots[same], sequences[same]))
     return np.concatenate(kept, axis=1)

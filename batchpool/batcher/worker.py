@@ -12,7 +12,7 @@ from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import I64, Field, largest
+from batchpool.core.scheduler.queue import I64, QueueColumn, largest
 from batchpool.shm.worker_segment import WorkerSegment
 
 _OK = int(BatchOutcome.OK)
@@ -22,7 +22,7 @@ _OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
 
 @dataclass
 class DispatchedBatch:
-    """A batch under way: which record, which rows [FIELDS, n], when it left.
+    """A batch under way: which record, which rows [QUEUE_COLUMNS, n], when it left.
 
     apart: its rows are suspects, and nothing else may ride with them.
     size: how many rows left with it; a takeover may find fewer of them still RUNNING.
@@ -95,10 +95,10 @@ class WorkerProxy:
         n = rows.shape[1]
         worker_segment.n[record] = n
         worker_segment.reason[record] = int(reason)
-        worker_segment.attempt[record] = attempt = largest(rows[Field.ATTEMPT])
-        worker_segment.row_lane[record, :n] = rows[Field.LANE]
-        worker_segment.row_slot[record, :n] = rows[Field.SLOT]
-        worker_segment.row_sequence[record, :n] = rows[Field.SEQUENCE]
+        worker_segment.attempt[record] = attempt = largest(rows[QueueColumn.ATTEMPT])
+        worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
+        worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
+        worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
         self._token += 1
         worker_segment.token[record] = self._token
         apart = reason is DispatchReason.APART

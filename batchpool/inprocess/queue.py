@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, WorkerView, decide
-from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, Queue, QueueColumn
 
 Owner = TypeVar("Owner")
 
 
 @dataclass(frozen=True)
 class TakenRequests(Generic[Owner]):
-    """Requests (input, owner) that left the line, and the rows [FIELDS, n] they had in it."""
+    """Requests (input, owner) that left the line, and the rows [QUEUE_COLUMNS, n] they had in it."""
 
     rows: I64
     requests: list[tuple[Any, Owner]]
@@ -34,7 +34,7 @@ class RequestQueue(Generic[Owner]):
         self._limits = limits
         self._queue = Queue()
         self._numbers = itertools.count()
-        self._requests: dict[int, tuple[Any, Owner]] = {}  # by Field.SEQUENCE
+        self._requests: dict[int, tuple[Any, Owner]] = {}  # by QueueColumn.SEQUENCE
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -42,10 +42,10 @@ class RequestQueue(Generic[Owner]):
     def add(self, now_ns: int, given: Any, owner: Owner) -> int:
         """Put a request at the end; returns its number."""
         number = next(self._numbers)
-        row = np.zeros((FIELDS, 1), dtype=np.int64)
-        row[Field.SEQUENCE] = number
-        row[Field.SUBMIT_NS] = now_ns
-        row[Field.DEADLINE_NS] = NEVER_NS
+        row = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
+        row[QueueColumn.SEQUENCE] = number
+        row[QueueColumn.SUBMIT_NS] = now_ns
+        row[QueueColumn.DEADLINE_NS] = NEVER_NS
         self._queue.append(row)
         self._requests[number] = given, owner
         return number
@@ -58,21 +58,23 @@ class RequestQueue(Generic[Owner]):
     def take(self, rows: slice | npt.NDArray[Any]) -> TakenRequests[Owner]:
         """Take requests out by position, to run them."""
         taken = self._queue.take(rows)
-        return TakenRequests(taken, [self._requests.pop(n) for n in taken[Field.SEQUENCE].tolist()])
+        return TakenRequests(
+            taken, [self._requests.pop(n) for n in taken[QueueColumn.SEQUENCE].tolist()]
+        )
 
     def put_back(self, taken: TakenRequests[Owner]) -> None:
         """After a failure: into the places they had, whichever batch comes back first."""
-        numbers = taken.rows[Field.SEQUENCE].tolist()
+        numbers = taken.rows[QueueColumn.SEQUENCE].tolist()
         self._requests.update(zip(numbers, taken.requests, strict=True))
-        taken.rows[Field.ATTEMPT] += 1
+        taken.rows[QueueColumn.ATTEMPT] += 1
         waiting = self._queue.take(slice(0, len(self._queue)))
         both = np.concatenate([taken.rows, waiting], axis=1)
-        self._queue.append(both[:, np.argsort(both[Field.SEQUENCE])])
+        self._queue.append(both[:, np.argsort(both[QueueColumn.SEQUENCE])])
 
     def take_failed(self) -> TakenRequests[Owner]:
         """Take out the requests that were in a failed batch."""
-        return self.take(np.flatnonzero(self._queue.view()[Field.ATTEMPT]))
+        return self.take(np.flatnonzero(self._queue.view()[QueueColumn.ATTEMPT]))
 
     def discard(self, numbers: Collection[int]) -> None:
         """Take out those of these requests that still wait."""
-        self.take(np.flatnonzero(np.isin(self._queue.view()[Field.SEQUENCE], list(numbers))))
+        self.take(np.flatnonzero(np.isin(self._queue.view()[QueueColumn.SEQUENCE], list(numbers))))

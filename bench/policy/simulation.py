@@ -28,7 +28,7 @@ from batchpool.core.layout.segments import RECORDS, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate
 from batchpool.core.priority import DEFAULT
 from batchpool.core.scheduler.decide import NEVER_NS, Limits
-from batchpool.core.scheduler.queue import FIELDS, Field
+from batchpool.core.scheduler.queue import QUEUE_COLUMNS, QueueColumn
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
 from bench.policy.loads import I64, PROFILES, Profile
@@ -40,7 +40,7 @@ WATERMARK = 3686
 TIMEOUT_NS = 30 * 10**9
 SIGMA = 0.05
 TAIL_TIMES = 2.0
-_NO_ROWS = np.empty((FIELDS, 0), dtype=np.int64)
+_NO_ROWS = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -245,12 +245,12 @@ class Simulation:
     ) -> Outcome:
         """Rows sent at these rising times, the first at 1 ns or later. again: which of them come
         again when they were answered or refused, as in a closed loop; until_ns must end it."""
-        rows = np.zeros((FIELDS, len(send_ns)), dtype=np.int64)
-        rows[Field.SLOT] = np.arange(len(send_ns))
-        rows[Field.SUBMIT_NS] = send_ns
-        rows[Field.DEADLINE_NS] = send_ns + TIMEOUT_NS
-        rows[Field.PRIORITY] = DEFAULT
-        rows[Field.FLOW] = flow
+        rows = np.zeros((QUEUE_COLUMNS, len(send_ns)), dtype=np.int64)
+        rows[QueueColumn.SLOT] = np.arange(len(send_ns))
+        rows[QueueColumn.SUBMIT_NS] = send_ns
+        rows[QueueColumn.DEADLINE_NS] = send_ns + TIMEOUT_NS
+        rows[QueueColumn.PRIORITY] = DEFAULT
+        rows[QueueColumn.FLOW] = flow
         self._lane = _Lane(len(send_ns), self._watermark)
         self._batcher.add_lane(self._lane)  # type: ignore[arg-type]  # what a batcher asks of one
         self._took: list[tuple[I64, int, I64]] = []
@@ -277,9 +277,9 @@ class Simulation:
             wake_at_ns = self._batcher.step(now_ns)
             ready_ns = now_ns + self._step_ns
             for slots, status in self._lane.ended:
-                took_ns = now_ns - rows[Field.SUBMIT_NS, slots]
+                took_ns = now_ns - rows[QueueColumn.SUBMIT_NS, slots]
                 if status == Status.OK:
-                    self._took.append((took_ns, now_ns, rows[Field.FLOW, slots]))
+                    self._took.append((took_ns, now_ns, rows[QueueColumn.FLOW, slots]))
                     missed += int((took_ns > TIMEOUT_NS).sum())
                 elif status == Status.OVERLOADED:
                     refused += len(slots)
@@ -301,8 +301,8 @@ class Simulation:
         while back and back[0][0] <= self.now_ns:
             due.append(heapq.heappop(back))
         slots = np.array([row for _, row in due])
-        rows[Field.SUBMIT_NS, slots] = [when for when, _ in due]
-        rows[Field.DEADLINE_NS, slots] = rows[Field.SUBMIT_NS, slots] + TIMEOUT_NS
+        rows[QueueColumn.SUBMIT_NS, slots] = [when for when, _ in due]
+        rows[QueueColumn.DEADLINE_NS, slots] = rows[QueueColumn.SUBMIT_NS, slots] + TIMEOUT_NS
         # Refused ones are forgotten: the loops stay far below the watermark.
         return rows[:, slots[: self._lane.claim(len(slots))]]
 
@@ -310,7 +310,7 @@ class Simulation:
         """The turns that decide nothing, left out: of what comes in while every worker is busy and
         no full batch waits for one, or none may have another. Returns where to go on and when."""
         in_flight = [worker.in_flight for worker in self.workers]
-        limits, queue, send_ns = self.model.limits, self.model.queue, rows[Field.SUBMIT_NS]
+        limits, queue, send_ns = self.model.limits, self.model.queue, rows[QueueColumn.SUBMIT_NS]
         room = limits.max_batch - len(queue)
         if min(in_flight) == limits.depth:
             room = len(send_ns)

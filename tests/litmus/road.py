@@ -20,7 +20,7 @@ from batchpool.core.errors import Status, TooLarge
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.slots import bound_of
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.scheduler.queue import I64, Field
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.shm.doorbell import Doorbell, Waiter
@@ -194,13 +194,13 @@ class Server:
     def admitted(self, rows: I64, *, again: bool = False) -> None:
         """Check each row against its checksum and against what was seen before."""
         for i in range(rows.shape[1]):
-            slot, use = int(rows[Field.SLOT, i]), int(rows[Field.SEQUENCE, i])
+            slot, use = int(rows[QueueColumn.SLOT, i]), int(rows[QueueColumn.SEQUENCE, i])
             if not again and use <= self.last.get(slot, 0):
                 raise Broken(f"use {use} of slot {slot} was admitted after {self.last[slot]}")
             self.last[slot] = use
             where = slice(slot, slot + 1)
             first = int(self.lane.parameters["first"].load(where)[0])
-            if rows[Field.DEADLINE_NS, i] != FAR_NS + first:
+            if rows[QueueColumn.DEADLINE_NS, i] != FAR_NS + first:
                 raise Broken(f"slot {slot} has the deadline of another request")
             crc = int(self.lane.inputs["crc"].load(where)[0])
             if crc != crc_of(self.x(where), self.lane.inputs["text"].load(where)[0]):

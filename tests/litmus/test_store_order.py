@@ -20,7 +20,7 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import Column, Layout, lane_layout, worker_layout
 from batchpool.core.layout.states import DispatchReason, LaneGate
-from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm import ring
@@ -239,7 +239,7 @@ def test_the_batcher_writes_done_then_the_entry_then_rings(n: int) -> None:
     side = batchers_lane(lane_client, order)
     rows = side.admit()
     order.clear()
-    side.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
+    side.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
     assert order == ["state", "cq", "fence", "cq_tail", "bell"]
 
 
@@ -250,7 +250,7 @@ def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
     lane_client.flush()
     side = batchers_lane(lane_client, order)
     rows = side.admit()
-    side.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
+    side.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
     order.clear()
     assert lane_client.reap(3) == [pending]
     assert order == ["cq_head"]
@@ -274,8 +274,8 @@ def test_a_batch_there_and_back() -> None:
     layout = worker_layout(4, 2)
     worker_segment = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
     member = WorkerProxy(0, 0, worker_segment, lambda: order.append("worker's bell"))
-    rows: I64 = np.zeros((FIELDS, 2), dtype=np.int64)
-    rows[Field.SLOT] = (2, 3)
+    rows: I64 = np.zeros((QUEUE_COLUMNS, 2), dtype=np.int64)
+    rows[QueueColumn.SLOT] = (2, 3)
     batch = member.prepare(rows, DispatchReason.FULL, 1)
     assert order[-1] == "token", "it makes the record the rows' own"
     assert {"n", "rows.lane", "rows.slot", "rows.sequence"} <= set(order[:-1])
@@ -310,7 +310,7 @@ def test_a_failed_batch_has_its_statuses_before_it_is_finished() -> None:
     worker.add_lane(0, 1, lane_client.lane)
     worker.spec = ModelSpec("affine", "numpy", SPEC.inputs, (Tensor("z", "int8"),), SPEC.parameters)
     member = WorkerProxy(0, 0, worker_segment, lambda: None)
-    rows: I64 = np.zeros((FIELDS, 1), dtype=np.int64)
+    rows: I64 = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
     member.publish(member.prepare(rows, DispatchReason.FULL, 1))
     order.clear()
     while worker.step():

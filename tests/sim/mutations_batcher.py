@@ -19,7 +19,7 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, lane_layout
 from batchpool.core.layout.states import SlotState
 from batchpool.core.scheduler.bisection import Bisection
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.shm.ring import pack, unpack
 from tests.sim import lane_migration
@@ -41,10 +41,10 @@ def completion_entry_before_done(patch: Patch) -> None:
 
 def status_after_done(patch: Patch) -> None:
     def hasty(self: Completion, model: Any, rows: Any, status: Any, text: str = "") -> None:
-        rows = rows[:, np.argsort(rows[Field.LANE], kind="stable")]
+        rows = rows[:, np.argsort(rows[QueueColumn.LANE], kind="stable")]
         self._hand_back(model, rows)
         for lane, part in self.by_lane(rows):
-            lane.lane.write_status(part[Field.SLOT], status, text)
+            lane.lane.write_status(part[QueueColumn.SLOT], status, text)
 
     patch.setattr(Completion, "end", hasty)
 
@@ -56,7 +56,7 @@ def any_sequence_is_admitted(patch: Patch) -> None:
         good = self.lane.state[slots] == SlotState.SUBMITTED
         slots, sequences = self._only_good(slots, sequences, good)
         rows = self._headers(slots, sequences)
-        rows[Field.ATTEMPT] = 0
+        rows[QueueColumn.ATTEMPT] = 0
         self.lane.attempt[slots] = 0
         self.lane.state[slots] = SlotState.QUEUED
         if len(entries):
@@ -73,7 +73,7 @@ def any_state_is_admitted(patch: Patch) -> None:
         good = self.lane.sequence[slots] == sequences
         slots, sequences = self._only_good(slots, sequences, good)
         rows = self._headers(slots, sequences)
-        rows[Field.ATTEMPT] = 0
+        rows[QueueColumn.ATTEMPT] = 0
         self.lane.attempt[slots] = 0
         self.lane.state[slots] = SlotState.QUEUED
         if len(entries):
@@ -180,11 +180,11 @@ def record_token_before_rows(patch: Patch) -> None:
 
 def running_after_publish(patch: Patch) -> None:
     def dispatch(self: Batcher, model: Any, member: Any, rows: Any, reason: Any, now: int) -> None:
-        order = np.lexsort((rows[Field.SLOT], rows[Field.LANE]))
+        order = np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE]))
         batch = member.prepare(rows[:, order], reason, now)
         member.publish(batch)
         for lane, part in self.by_lane(batch.rows):
-            lane.lane.state[part[Field.SLOT]] = SlotState.RUNNING
+            lane.lane.state[part[QueueColumn.SLOT]] = SlotState.RUNNING
             lane.running += part.shape[1]
 
     patch.setattr(Batcher, "_dispatch", dispatch)
@@ -206,7 +206,7 @@ def record_freed_before_completions(patch: Patch) -> None:
 
 def error_for_all_of_a_failed_batch(patch: Patch) -> None:
     def add_failed(self: Bisection, rows: Any, attempts: int, size: int) -> Any:
-        if rows[Field.ATTEMPT].min() >= attempts:
+        if rows[QueueColumn.ATTEMPT].min() >= attempts:
             return rows
         self.add_group(rows)
         return rows[:, :0]
@@ -239,7 +239,7 @@ def takeover_mixes_suspects_with_others(patch: Patch) -> None:
 
     def unfinished(self: AdmittedLane) -> Any:
         rows = headers(self)
-        rows[Field.ATTEMPT] = 0
+        rows[QueueColumn.ATTEMPT] = 0
         return rows
 
     patch.setattr(AdmittedLane, "unfinished", unfinished)
@@ -347,7 +347,7 @@ def death_counted_before_queued(patch: Patch) -> None:
 
     def hasty(self: Completion, rows: Any) -> None:
         for lane, part in self.by_lane(rows):
-            lane.lane.attempt[part[Field.SLOT]] = part[Field.ATTEMPT]
+            lane.lane.attempt[part[QueueColumn.SLOT]] = part[QueueColumn.ATTEMPT]
         requeue(self, rows)
 
     patch.setattr(Completion, "_requeue", hasty)

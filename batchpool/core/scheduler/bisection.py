@@ -18,10 +18,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 
 PARTS = 8
-_NO_ROWS: I64 = np.empty((FIELDS, 0), dtype=np.int64)
+_NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 class Bisection:
@@ -39,14 +39,14 @@ class Bisection:
         return bool(self._groups)
 
     def add_failed(self, rows: I64, attempts: int, batch_rows: int) -> I64:
-        """The rows [FIELDS, n] of one failed batch, their ATTEMPT counting it already.
+        """The rows [QUEUE_COLUMNS, n] of one failed batch, their ATTEMPT counting it already.
 
         batch_rows: how many rode in it. Some may be missing here, because their client has
         gone since; that does not make the others alone. Returns the rows that are to get the
         error: one that failed alone, for the last time.
         """
         n = rows.shape[1]
-        if batch_rows == 1 and n == 1 and rows[Field.ATTEMPT, 0] >= attempts:
+        if batch_rows == 1 and n == 1 and rows[QueueColumn.ATTEMPT, 0] >= attempts:
             return rows
         if n:
             self._groups.extend(np.array_split(rows, min(PARTS, n), axis=1))
@@ -67,26 +67,28 @@ class Bisection:
 
     def take_late(self, now_ns: int) -> I64:
         """Remove and return the rows at or past their deadline."""
-        return self._take(lambda group: group[Field.DEADLINE_NS] <= now_ns)
+        return self._take(lambda group: group[QueueColumn.DEADLINE_NS] <= now_ns)
 
     def take_lane(self, number: int) -> I64:
         """Remove and return the rows of one lane."""
-        return self._take(lambda group: group[Field.LANE] == number)
+        return self._take(lambda group: group[QueueColumn.LANE] == number)
 
     def of_lane(self, number: int) -> I64:
         """The rows of one lane, which stay."""
-        parts = [group[:, group[Field.LANE] == number] for group in self._groups]
+        parts = [group[:, group[QueueColumn.LANE] == number] for group in self._groups]
         return np.concatenate(parts, axis=1) if parts else _NO_ROWS
 
     def take_tickets(self, slots: I64, lane: int) -> I64:
         """Remove and return the rows in these slots of one lane."""
         return self._take(
-            lambda group: (group[Field.LANE] == lane) & np.isin(group[Field.SLOT], slots)
+            lambda group: (
+                (group[QueueColumn.LANE] == lane) & np.isin(group[QueueColumn.SLOT], slots)
+            )
         )
 
     def next_deadline_ns(self) -> int:
         """The earliest deadline of a row that waits; 2**63 - 1 if there is none."""
-        return min((int(g[Field.DEADLINE_NS].min()) for g in self._groups), default=2**63 - 1)
+        return min((int(g[QueueColumn.DEADLINE_NS].min()) for g in self._groups), default=2**63 - 1)
 
     def _take(self, chosen: Callable[[I64], npt.NDArray[np.bool_]]) -> I64:
         taken = []

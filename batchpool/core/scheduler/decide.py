@@ -49,7 +49,7 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of, too_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
-from batchpool.core.scheduler.queue import I64, Field, least
+from batchpool.core.scheduler.queue import I64, QueueColumn, least
 
 __all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "WorkerView", "decide"]
 
@@ -94,11 +94,11 @@ def decide(
     limits: Limits,
     traffic: ArrivalEstimator | None = None,
 ) -> Decision:
-    """Decide for one model. queue: [FIELDS, n] in the order of service; see core/scheduler/queue.py."""
+    """Decide for one model. queue: [QUEUE_COLUMNS, n] in the order of service; see core/scheduler/queue.py."""
     n = queue.shape[1]
     if n == 0:
         return Decision((), _NONE, _NONE, NEVER_NS)
-    deadlines = queue[Field.DEADLINE_NS]
+    deadlines = queue[QueueColumn.DEADLINE_NS]
     earliest_ns = least(deadlines)
     live = None if earliest_ns > now_ns else deadlines > now_ns
     refuse, again_ns = _NONE, NEVER_NS
@@ -157,7 +157,7 @@ class _Shift:
                 return False
         if not self.limits.bucketed:
             return True
-        buckets = self.queue[Field.BUCKET]
+        buckets = self.queue[QueueColumn.BUCKET]
         return bool((buckets == buckets[0]).all())
 
     def send_prefixes(self, earliest_ns: int) -> None:
@@ -169,8 +169,8 @@ class _Shift:
             size, cap = n - at, self._cap(number)
             reason, until_ns = self._at_once(size, cap), self.now_ns
             if reason is None and self.load[number] == 0:  # else it would have no room for it
-                deadline_ns = earliest_ns if at == 0 else least(queue[Field.DEADLINE_NS, at:])
-                oldest_ns = least(queue[Field.SUBMIT_NS, at:])
+                deadline_ns = earliest_ns if at == 0 else least(queue[QueueColumn.DEADLINE_NS, at:])
+                oldest_ns = least(queue[QueueColumn.SUBMIT_NS, at:])
                 reason, until_ns = self._due(number, size, oldest_ns, deadline_ns)
             if reason is None or self.load[number] >= self._room(number, reason):
                 self._look_again(number, reason, until_ns)
@@ -187,7 +187,7 @@ class _Shift:
         while self.load:
             number = self._least_loaded()
             may = self.workers[number].lanes
-            rows = np.flatnonzero(free if may is None else free & may[self.queue[Field.LANE]])
+            rows = np.flatnonzero(free if may is None else free & may[self.queue[QueueColumn.LANE]])
             sent = self._send_first_due(number, rows)
             if sent is None:
                 # Nothing for this worker; another one may run other lanes.
@@ -207,8 +207,8 @@ class _Shift:
             cap = self._cap(number)
             reason, until_ns = self._at_once(len(alike), cap), self.now_ns
             if reason is None:
-                oldest_ns = least(self.queue[Field.SUBMIT_NS, alike])
-                deadline_ns = least(self.queue[Field.DEADLINE_NS, alike])
+                oldest_ns = least(self.queue[QueueColumn.SUBMIT_NS, alike])
+                deadline_ns = least(self.queue[QueueColumn.DEADLINE_NS, alike])
                 reason, until_ns = self._due(number, len(alike), oldest_ns, deadline_ns)
             if reason is not None and self.load[number] < self._room(number, reason):
                 if first is not None:
@@ -221,14 +221,14 @@ class _Shift:
             self._look_again(number, reason, until_ns)
             if len(alike) == len(rows):
                 break
-            buckets = self.queue[Field.BUCKET, rows]
+            buckets = self.queue[QueueColumn.BUCKET, rows]
             rows = rows[buckets != buckets[0]]
         return None
 
     def _of_first_bucket(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if not self.limits.bucketed:
             return rows
-        buckets = self.queue[Field.BUCKET, rows]
+        buckets = self.queue[QueueColumn.BUCKET, rows]
         alike: npt.NDArray[Any] = rows[buckets == buckets[0]]
         return alike
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
-from batchpool.core.scheduler.queue import I64, Field, least
+from batchpool.core.scheduler.queue import I64, QueueColumn, least
 
 _WORTH = 0.25  # what the rows of a batch should take at least, of its fixed cost
 _SURE_AFTER = 16  # batches
@@ -141,7 +141,9 @@ def too_late(
     if not lines.free:
         return _NONE, NEVER_NS
     allowed_ns = int(lines.allowed_ns)
-    due_ns = np.minimum(queue[Field.SUBMIT_NS, rows] + allowed_ns, queue[Field.DEADLINE_NS, rows])
+    due_ns = np.minimum(
+        queue[QueueColumn.SUBMIT_NS, rows] + allowed_ns, queue[QueueColumn.DEADLINE_NS, rows]
+    )
     refused, again_ns, shuffled_ns = [], NEVER_NS, NEVER_NS
     first_ns, fastest = lines.soonest()  # whose batches others may have to take
     while len(rows):

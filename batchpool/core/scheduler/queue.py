@@ -20,7 +20,7 @@ from batchpool.core.scheduler.fair_order import AGE_NS, FairOrder, first_key, pr
 I64 = npt.NDArray[np.int64]
 
 
-class Field:
+class QueueColumn:
     """The rows of a queue block [fields, n]. Plain ints: numpy indexes twice as fast by them.
 
     BUCKET: rows of different buckets never share a batch. The queue's own are KEY, the order,
@@ -40,7 +40,7 @@ class Field:
     SINCE_NS: Final = 10
 
 
-FIELDS = 11
+QUEUE_COLUMNS = 11
 
 
 def least(values: npt.NDArray[Any]) -> int:
@@ -67,22 +67,22 @@ def _alike(values: I64) -> bool:
 def _are_of_one(rows: I64) -> bool:
     """Make every PRIORITY one that there is; whether the rows are of one flow and priority."""
     if rows.shape[1] == 1:
-        rows[Field.PRIORITY, 0] = effective(rows.item(Field.PRIORITY, 0))
+        rows[QueueColumn.PRIORITY, 0] = effective(rows.item(QueueColumn.PRIORITY, 0))
         return True
-    priorities = rows[Field.PRIORITY]
+    priorities = rows[QueueColumn.PRIORITY]
     if _alike(priorities):
         priorities[:] = effective(priorities.item(0))
     else:
         priorities[priorities == 0] = DEFAULT
         np.minimum(np.maximum(priorities, HIGHEST), LOWEST, out=priorities)
-    return _alike(priorities) and _alike(rows[Field.FLOW])
+    return _alike(priorities) and _alike(rows[QueueColumn.FLOW])
 
 
 class Queue:
     """A block of int64 columns; taking from the front moves no memory."""
 
     def __init__(self, capacity: int = 1024) -> None:
-        self._block: I64 = np.empty((FIELDS, capacity), dtype=np.int64)
+        self._block: I64 = np.empty((QUEUE_COLUMNS, capacity), dtype=np.int64)
         self._head = 0
         self._tail = 0
         self._turns = FairOrder()
@@ -91,19 +91,19 @@ class Queue:
         return self._tail - self._head
 
     def view(self) -> I64:
-        """The live rows [FIELDS, n] in the order of service; valid until the next change."""
+        """The live rows [QUEUE_COLUMNS, n] in the order of service; valid until the next change."""
         return self._block[:, self._head : self._tail]
 
     # -- coming in ----------------------------------------------------------------------
 
     def append(self, rows: I64) -> None:
-        """Rows [FIELDS, n] that came in, in the order they came. Writes their PRIORITY (0 is
+        """Rows [QUEUE_COLUMNS, n] that came in, in the order they came. Writes their PRIORITY (0 is
         the default), KEY and SINCE_NS."""
         if rows.shape[1] == 0:
             return
         if self._head == self._tail:
             self._turns.forget()
-        rows[Field.SINCE_NS] = rows[Field.SUBMIT_NS]
+        rows[QueueColumn.SINCE_NS] = rows[QueueColumn.SUBMIT_NS]
         self._line_up(rows)
 
     def _line_up(self, rows: I64) -> None:
@@ -112,40 +112,42 @@ class Queue:
         if _are_of_one(rows):
             untidy = self._give_turns(rows)
         else:
-            order = np.lexsort((rows[Field.FLOW], rows[Field.PRIORITY]))
+            order = np.lexsort((rows[QueueColumn.FLOW], rows[QueueColumn.PRIORITY]))
             ranked = rows.take(order, axis=1)
-            change = (ranked[Field.PRIORITY, 1:] != ranked[Field.PRIORITY, :-1]) | (
-                ranked[Field.FLOW, 1:] != ranked[Field.FLOW, :-1]
+            change = (ranked[QueueColumn.PRIORITY, 1:] != ranked[QueueColumn.PRIORITY, :-1]) | (
+                ranked[QueueColumn.FLOW, 1:] != ranked[QueueColumn.FLOW, :-1]
             )
             cuts = [0, *(change.nonzero()[0] + 1).tolist(), n]
             untidy = [f for a, b in pairwise(cuts) for f in self._give_turns(ranked[:, a:b])]
             # Back in the order they came: that is the order among equal keys.
-            rows[Field.KEY, order] = ranked[Field.KEY]
-            rows = rows.take(rows[Field.KEY].argsort(kind="stable"), axis=1)
+            rows[QueueColumn.KEY, order] = ranked[QueueColumn.KEY]
+            rows = rows.take(rows[QueueColumn.KEY].argsort(kind="stable"), axis=1)
         self._merge(rows)
         for priority, flow in untidy:
             self._deal_by_deadline(priority, flow)
         self._turns.prune(len(self))
 
     def prepend(self, rows: I64) -> None:
-        """Rows [FIELDS, n] that were here before, back to the front of their priority."""
+        """Rows [QUEUE_COLUMNS, n] that were here before, back to the front of their priority."""
         if rows.shape[1]:
             rows = rows.copy()
-            rows[Field.KEY] = first_key(rows[Field.PRIORITY])
-            order = np.argsort(rows[Field.KEY], kind="stable")
+            rows[QueueColumn.KEY] = first_key(rows[QueueColumn.PRIORITY])
+            order = np.argsort(rows[QueueColumn.KEY], kind="stable")
             self._merge(rows[:, order], side="left")
 
     def _give_turns(self, rows: I64) -> list[tuple[int, int]]:
         """Write the KEYs of rows of one flow and priority; returns the two, in a list, if their
         turns must be dealt out anew."""
         n = rows.shape[1]
-        priority, flow = rows.item(Field.PRIORITY, 0), rows.item(Field.FLOW, 0)
+        priority, flow = rows.item(QueueColumn.PRIORITY, 0), rows.item(QueueColumn.FLOW, 0)
         if n == 1:
-            start, in_order = self._turns.give_one(priority, flow, rows.item(Field.DEADLINE_NS, 0))
-            rows[Field.KEY, 0] = start
+            start, in_order = self._turns.give_one(
+                priority, flow, rows.item(QueueColumn.DEADLINE_NS, 0)
+            )
+            rows[QueueColumn.KEY, 0] = start
         else:
-            start, in_order = self._turns.give(priority, flow, rows[Field.DEADLINE_NS])
-            rows[Field.KEY] = np.arange(start, start + n)
+            start, in_order = self._turns.give(priority, flow, rows[QueueColumn.DEADLINE_NS])
+            rows[QueueColumn.KEY] = np.arange(start, start + n)
         return [] if in_order else [(priority, flow)]
 
     def _merge(self, rows: I64, side: Any = "right") -> None:
@@ -155,16 +157,16 @@ class Queue:
             self._make_room(n)
         head, tail, block = self._head, self._tail, self._block
         self._tail += n
-        first = rows.item(Field.KEY, 0)
-        if head == tail or block.item(Field.KEY, tail - 1) < first:
+        first = rows.item(QueueColumn.KEY, 0)
+        if head == tail or block.item(QueueColumn.KEY, tail - 1) < first:
             block[:, tail : self._tail] = rows
             return
-        at = head + int(np.searchsorted(block[Field.KEY, head:tail], first, side=side))
+        at = head + int(np.searchsorted(block[QueueColumn.KEY, head:tail], first, side=side))
         both = (
             (self._block[:, at:tail], rows) if side == "right" else (rows, self._block[:, at:tail])
         )
         joined = np.concatenate(both, axis=1)
-        order = np.argsort(joined[Field.KEY], kind="stable")
+        order = np.argsort(joined[QueueColumn.KEY], kind="stable")
         self._block[:, at : self._tail] = joined[:, order]
 
     def _deal_by_deadline(self, priority: int, flow: int) -> None:
@@ -172,11 +174,11 @@ class Queue:
         have had theirs and stay at the front."""
         queued = self.view()
         theirs = self._with_turns(priority, flow)
-        order = np.argsort(queued[Field.DEADLINE_NS, theirs], kind="stable")
-        keys = queued[Field.KEY, theirs]
+        order = np.argsort(queued[QueueColumn.DEADLINE_NS, theirs], kind="stable")
+        keys = queued[QueueColumn.KEY, theirs]
         queued[:, theirs] = queued[:, theirs[order]]
-        queued[Field.KEY, theirs] = keys
-        latest_ns = int(queued[Field.DEADLINE_NS, theirs[-1]])
+        queued[QueueColumn.KEY, theirs] = keys
+        latest_ns = int(queued[QueueColumn.DEADLINE_NS, theirs[-1]])
         self._turns.waits(priority, flow, int(keys[-1]), latest_ns)
 
     # -- ageing -------------------------------------------------------------------------
@@ -186,17 +188,19 @@ class Queue:
         if len(self) < 2:
             return
         queued = self.view()
-        best = priority_of(int(queued[Field.KEY, 0]))
-        if priority_of(int(queued[Field.KEY, -1])) == best:
+        best = priority_of(int(queued[QueueColumn.KEY, 0]))
+        if priority_of(int(queued[QueueColumn.KEY, -1])) == best:
             return
-        below = queued[Field.PRIORITY] - best
-        waited = now_ns - queued[Field.SINCE_NS]
+        below = queued[QueueColumn.PRIORITY] - best
+        waited = now_ns - queued[QueueColumn.SINCE_NS]
         aged = np.flatnonzero((below > 0) & (waited >= below * AGE_NS))
         if len(aged):
             rows = self._remove(aged)
             self._give_up_turns(rows)
-            rows[Field.SINCE_NS] += (rows[Field.PRIORITY] - best) * AGE_NS  # that is used up now
-            rows[Field.PRIORITY] = best
+            rows[QueueColumn.SINCE_NS] += (
+                rows[QueueColumn.PRIORITY] - best
+            ) * AGE_NS  # that is used up now
+            rows[QueueColumn.PRIORITY] = best
             self._line_up(rows)
 
     # -- going out ----------------------------------------------------------------------
@@ -205,7 +209,7 @@ class Queue:
         """Remove and return rows by position, to be run; a prefix slice moves no others."""
         taken = self._remove(rows)
         if taken.shape[1]:
-            self._turns.served(taken[Field.KEY])
+            self._turns.served(taken[QueueColumn.KEY])
         return taken
 
     def drop(self, rows: npt.NDArray[Any]) -> I64:
@@ -219,33 +223,38 @@ class Queue:
         queued = self.view()
         first = int(first_key(np.array(priority)))
         return np.flatnonzero(
-            (queued[Field.PRIORITY] == priority)
-            & (queued[Field.FLOW] == flow)
-            & (queued[Field.KEY] != first)
+            (queued[QueueColumn.PRIORITY] == priority)
+            & (queued[QueueColumn.FLOW] == flow)
+            & (queued[QueueColumn.KEY] != first)
         )
 
     def _give_up_turns(self, rows: I64) -> None:
         """Rows left their priority without being run: as if they had never come. The others of
         their flows move up into the turns that they had."""
         queued = self.view()
-        pairs = {*zip(rows[Field.PRIORITY].tolist(), rows[Field.FLOW].tolist(), strict=True)}
+        pairs = {
+            *zip(rows[QueueColumn.PRIORITY].tolist(), rows[QueueColumn.FLOW].tolist(), strict=True)
+        }
         moved = False
         for priority, flow in pairs:
             theirs = self._with_turns(priority, flow)
             last_key = latest_ns = 0
             if len(theirs):
-                mine = (rows[Field.PRIORITY] == priority) & (rows[Field.FLOW] == flow)
-                keys = queued[Field.KEY, theirs]
-                left = rows[Field.KEY, mine]
+                mine = (rows[QueueColumn.PRIORITY] == priority) & (rows[QueueColumn.FLOW] == flow)
+                keys = queued[QueueColumn.KEY, theirs]
+                left = rows[QueueColumn.KEY, mine]
                 left = left[left > first_key(np.array(priority))]
                 if len(left) and left.min() < keys[-1]:
                     moved = True
                     keys = np.sort(np.concatenate([keys, left]))[: len(theirs)]
-                    queued[Field.KEY, theirs] = keys
-                last_key, latest_ns = int(keys[-1]), int(queued[Field.DEADLINE_NS, theirs[-1]])
+                    queued[QueueColumn.KEY, theirs] = keys
+                last_key, latest_ns = (
+                    int(keys[-1]),
+                    int(queued[QueueColumn.DEADLINE_NS, theirs[-1]]),
+                )
             self._turns.waits(priority, flow, last_key, latest_ns)
         if moved:
-            queued[:] = queued[:, np.argsort(queued[Field.KEY], kind="stable")]
+            queued[:] = queued[:, np.argsort(queued[QueueColumn.KEY], kind="stable")]
 
     def take_front(self, n: int) -> I64:
         """Remove and return the first n >= 1 rows, to be run."""
@@ -254,7 +263,7 @@ class Queue:
         self._head = head + n
         if self._head == self._tail:
             self._head = self._tail = 0
-        self._turns.served(taken[Field.KEY])
+        self._turns.served(taken[QueueColumn.KEY])
         return taken
 
     def _remove(self, rows: slice | npt.NDArray[Any]) -> I64:
@@ -276,7 +285,7 @@ class Queue:
         live = self.view()
         size = live.shape[1]
         if size + n > self._block.shape[1] // 2:
-            grown = np.empty((FIELDS, 2 * (size + n)), dtype=np.int64)
+            grown = np.empty((QUEUE_COLUMNS, 2 * (size + n)), dtype=np.int64)
             grown[:, :size] = live
             self._block = grown
         else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.scheduler.queue import I64, Field
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.lanes import new_lane, other_side
@@ -43,7 +43,7 @@ class Road:
     def take(self) -> I64:
         """What is admitted of all that was sent, but for the queue's own fields."""
         self.lane_client.flush()
-        return self.side.admit()[: Field.BUCKET + 1].copy()
+        return self.side.admit()[: QueueColumn.BUCKET + 1].copy()
 
 
 ROW = st.tuples(
@@ -64,8 +64,10 @@ def test_rows_one_by_one_are_what_they_are_together(
         singles.append(alone.take())
     found = together.take()
     assert found.shape[1] == len(rows)
-    assert found[Field.FLOW].tolist() == [-SERIAL if own_flow else flow for _, _, flow, _ in rows]
-    assert found[Field.DEADLINE_NS].tolist() == [deadline_ns for *_, deadline_ns in rows]
+    assert found[QueueColumn.FLOW].tolist() == [
+        -SERIAL if own_flow else flow for _, _, flow, _ in rows
+    ]
+    assert found[QueueColumn.DEADLINE_NS].tolist() == [deadline_ns for *_, deadline_ns in rows]
     assert found.tolist() == np.concatenate(singles, axis=1).tolist()
     states = [lane.side.lane.state[:].tolist() for lane in (together, alone)]
     assert states[0] == states[1]
@@ -76,7 +78,7 @@ def test_an_attempt_of_an_earlier_use_is_forgotten() -> None:
     road = Road()
     slot = road.send().slots[0]
     road.side.lane.attempt[slot] = 2
-    assert road.take()[Field.ATTEMPT].tolist() == [0]
+    assert road.take()[QueueColumn.ATTEMPT].tolist() == [0]
     assert road.side.lane.attempt[slot] == 0
 
 
@@ -86,7 +88,7 @@ def test_a_stale_entry_is_counted_and_takes_no_row(others: int) -> None:
     pending = [road.send() for _ in range(others)]
     gone = road.send()
     road.lane_client.lane.state[gone.slots[0]] = SlotState.FREE
-    assert road.take()[Field.SLOT].tolist() == [p.slots[0] for p in pending]
+    assert road.take()[QueueColumn.SLOT].tolist() == [p.slots[0] for p in pending]
     assert road.side.lane.stale.get() == 1
     assert road.side.lane.sq_consumer().pending() == 0
     assert not road.side.broken
@@ -99,7 +101,7 @@ def test_an_entry_of_another_use_is_counted_and_takes_no_row(others: int) -> Non
         road.send()
     slot = road.send().slots[0]
     road.lane_client.lane.sequence[slot] += 1
-    assert slot not in road.take()[Field.SLOT]
+    assert slot not in road.take()[QueueColumn.SLOT]
     assert road.side.lane.stale.get() == 1
     assert road.side.lane.state[slot] == SlotState.SUBMITTED
 

@@ -9,7 +9,7 @@ from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import FIELDS
+from batchpool.core.scheduler.queue import QUEUE_COLUMNS
 from tests.unit.lanes import new_worker_segment
 
 MS = 1_000_000
@@ -21,7 +21,7 @@ def member() -> WorkerProxy:
 
 
 def send(member: WorkerProxy, n: int, now_ns: int) -> DispatchedBatch:
-    return member.prepare(np.zeros((FIELDS, n), dtype=np.int64), DispatchReason.FULL, now_ns)
+    return member.prepare(np.zeros((QUEUE_COLUMNS, n), dtype=np.int64), DispatchReason.FULL, now_ns)
 
 
 def finish(member: WorkerProxy, record: int, now_ns: int) -> None:

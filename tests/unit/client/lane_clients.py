@@ -10,7 +10,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import LaneGate
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.rows import Rows, check_rows
 from tests.unit.lanes import new_lane, other_side
 from tests.unit.specs import AFFINE
@@ -34,7 +34,9 @@ class Pool:
 
     def admit(self) -> Any:
         rows = self.lane.admit()
-        tickets = zip(rows[Field.SLOT].tolist(), rows[Field.SEQUENCE].tolist(), strict=True)
+        tickets = zip(
+            rows[QueueColumn.SLOT].tolist(), rows[QueueColumn.SEQUENCE].tolist(), strict=True
+        )
         self.rows += tickets
         return rows
 

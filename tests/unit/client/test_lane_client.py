@@ -20,7 +20,7 @@ from batchpool.core.errors import (
     TooLarge,
 )
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.rows import Rows, check_rows
 from tests.unit.client.lane_clients import (
     LATER,
@@ -282,13 +282,13 @@ def test_nothing_is_published_before_flush_and_one_group_then() -> None:
     assert lane_client.flush() == 12
     assert lane_client.flush() == 0
     rows = pool.admit()
-    assert rows[Field.SLOT].tolist() == list(range(12))
-    assert rows[Field.SEQUENCE].tolist() == [1] * 12
-    assert rows[Field.SUBMIT_NS].tolist() == [NOW + i for i in range(12)]
-    assert rows[Field.DEADLINE_NS].tolist() == [LATER + i for i in range(12)]
-    assert rows[Field.PRIORITY].tolist() == list(range(12))
-    assert rows[Field.FLOW].tolist() == [2**32 - 1] * 12
-    assert rows[Field.ATTEMPT].tolist() == [0] * 12
+    assert rows[QueueColumn.SLOT].tolist() == list(range(12))
+    assert rows[QueueColumn.SEQUENCE].tolist() == [1] * 12
+    assert rows[QueueColumn.SUBMIT_NS].tolist() == [NOW + i for i in range(12)]
+    assert rows[QueueColumn.DEADLINE_NS].tolist() == [LATER + i for i in range(12)]
+    assert rows[QueueColumn.PRIORITY].tolist() == list(range(12))
+    assert rows[QueueColumn.FLOW].tolist() == [2**32 - 1] * 12
+    assert rows[QueueColumn.ATTEMPT].tolist() == [0] * 12
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 14])

@@ -20,7 +20,7 @@ from batchpool.core.errors import (
     WorkerLost,
 )
 from batchpool.core.layout.states import SlotState
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.client.lane_clients import (
     LATER,
     MS,
@@ -224,7 +224,7 @@ def test_abandoning_cancels_what_is_under_way() -> None:
     assert lane_client.lane.cancels.get() == 1
     rows = pool.admit()
     assert pool.lane.cancels_came()
-    cancelled = pool.lane.cancelled(rows[Field.SLOT], rows[Field.SEQUENCE])
+    cancelled = pool.lane.cancelled(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
     assert cancelled.tolist() == [True, True, False]
     pool.finish(*pool.rows)
     assert lane_client.reap(NOW) == [other]
@@ -232,14 +232,14 @@ def test_abandoning_cancels_what_is_under_way() -> None:
     again = send(lane_client, 9)
     pool.rows.clear()
     rows = pool.admit()
-    assert not pool.lane.cancelled(rows[Field.SLOT], rows[Field.SEQUENCE]).any(), (
+    assert not pool.lane.cancelled(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE]).any(), (
         "a cancel word is for one use of the slot"
     )
     assert lane_client.in_flight() == [again]
     # A later use of a slot is cancelled by its own number.
     lane_client.abandon(again)
-    assert pool.lane.cancelled(rows[Field.SLOT], rows[Field.SEQUENCE]).all()
-    assert sorted(set(rows[Field.SEQUENCE].tolist())) == [1, 2]
+    assert pool.lane.cancelled(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE]).all()
+    assert sorted(set(rows[QueueColumn.SEQUENCE].tolist())) == [1, 2]
 
 
 def test_a_cancelled_row_is_never_published_after_its_cancel_word() -> None:

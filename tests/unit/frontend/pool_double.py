@@ -24,7 +24,7 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.segments import lane_layout, state_page_layout, worker_layout
 from batchpool.core.layout.states import PoolState
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.queue import I64, Field
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, spec_of
 from batchpool.shm.lane import Lane
@@ -173,8 +173,8 @@ class PoolDouble:
         def refuse() -> I64:
             rows = admit()
             if rows.shape[1]:
-                lane.lane.write_status(rows[Field.SLOT], Status.OVERLOADED)
-                lane.complete(rows[Field.SLOT], rows[Field.SEQUENCE])
+                lane.lane.write_status(rows[QueueColumn.SLOT], Status.OVERLOADED)
+                lane.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
             return rows[:, :0]
 
         lane.admit = refuse  # type: ignore[method-assign]

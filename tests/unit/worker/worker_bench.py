@@ -9,7 +9,7 @@ import numpy as np
 
 from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.states import DispatchReason
-from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.lane import Lane
@@ -84,10 +84,10 @@ class Bench:
 
     def send(self, *rows: tuple[int, int]) -> DispatchedBatch:
         """Rows as (lane, slot), in the order of the batcher: by lane, then slot."""
-        block: I64 = np.zeros((FIELDS, len(rows)), dtype=np.int64)
-        block[Field.LANE] = [lane for lane, _ in rows]
-        block[Field.SLOT] = [slot for _, slot in rows]
-        block[Field.SEQUENCE] = 1
+        block: I64 = np.zeros((QUEUE_COLUMNS, len(rows)), dtype=np.int64)
+        block[QueueColumn.LANE] = [lane for lane, _ in rows]
+        block[QueueColumn.SLOT] = [slot for _, slot in rows]
+        block[QueueColumn.SEQUENCE] = 1
         batch = self.member.prepare(block, DispatchReason.FULL, self.now_ns)
         self.member.publish(batch)
         return batch

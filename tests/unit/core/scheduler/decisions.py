@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, decide
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of
-from batchpool.core.scheduler.queue import I64, Field
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from tests.unit.core.scheduler.queued import MS, rows_of
 
 NOW = 1_000 * MS
@@ -215,13 +215,13 @@ class Outcome:
     def may_run(self, worker: WorkerView, among: Sequence[int]) -> list[int]:
         if worker.lanes is None:
             return list(among)
-        return [p for p in among if worker.lanes[self.word(Field.LANE, p)]]
+        return [p for p in among if worker.lanes[self.word(QueueColumn.LANE, p)]]
 
     def groups(self, worker: WorkerView, among: Sequence[int]) -> list[list[int]]:
         """The rows that may ride together on a worker, by bucket."""
         found: dict[int, list[int]] = {}
         for p in self.may_run(worker, among):
-            bucket = self.word(Field.BUCKET, p) if self.limits.bucketed else 0
+            bucket = self.word(QueueColumn.BUCKET, p) if self.limits.bucketed else 0
             found.setdefault(bucket, []).append(p)
         return list(found.values())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, Queue, QueueColumn
 
 MS = 1_000_000
 NEVER = 2**63 - 1
@@ -25,23 +25,23 @@ def rows_of(
     bucket: Words = 0,
 ) -> I64:
     """n rows of these words; name: their SEQUENCE, by which they can be told, 0 to n - 1."""
-    rows = np.zeros((FIELDS, n), dtype=np.int64)
-    rows[Field.SEQUENCE] = range(n) if name is None else name
-    rows[Field.FLOW] = flow
-    rows[Field.PRIORITY] = priority
-    rows[Field.DEADLINE_NS] = deadline
-    rows[Field.SUBMIT_NS] = submit
-    rows[Field.LANE] = lane
-    rows[Field.BUCKET] = bucket
+    rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
+    rows[QueueColumn.SEQUENCE] = range(n) if name is None else name
+    rows[QueueColumn.FLOW] = flow
+    rows[QueueColumn.PRIORITY] = priority
+    rows[QueueColumn.DEADLINE_NS] = deadline
+    rows[QueueColumn.SUBMIT_NS] = submit
+    rows[QueueColumn.LANE] = lane
+    rows[QueueColumn.BUCKET] = bucket
     return rows
 
 
 def names(rows: I64) -> list[int]:
-    return list(map(int, rows[Field.SEQUENCE]))
+    return list(map(int, rows[QueueColumn.SEQUENCE]))
 
 
 def flows(rows: I64) -> list[int]:
-    return list(map(int, rows[Field.FLOW]))
+    return list(map(int, rows[QueueColumn.FLOW]))
 
 
 def queue_of(*groups: I64) -> Queue:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.scheduler.bisection import Bisection
-from batchpool.core.scheduler.queue import FIELDS, I64, Field
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 
 
 def batch(n: int, first_slot: int = 0) -> I64:
-    rows = np.zeros((FIELDS, n), dtype=np.int64)
-    rows[Field.SLOT] = np.arange(first_slot, first_slot + n)
-    rows[Field.DEADLINE_NS] = 1000 + rows[Field.SLOT]
+    rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
+    rows[QueueColumn.SLOT] = np.arange(first_slot, first_slot + n)
+    rows[QueueColumn.DEADLINE_NS] = 1000 + rows[QueueColumn.SLOT]
     return rows
 
 
@@ -29,12 +29,12 @@ def isolate(n: int, guilty: Set[int], attempts: int) -> tuple[set[int], set[int]
     group: I64 | None = batch(n)
     while group is not None:
         calls += 1
-        slots = set(group[Field.SLOT].tolist())
+        slots = set(group[QueueColumn.SLOT].tolist())
         if slots & guilty:
             failures += 1
-            group[Field.ATTEMPT] += 1
+            group[QueueColumn.ATTEMPT] += 1
             spent = suspects.add_failed(group, attempts, group.shape[1])
-            errors |= set(spent[Field.SLOT].tolist())
+            errors |= set(spent[QueueColumn.SLOT].tolist())
         else:
             answers |= slots
         group = suspects.take_next() if len(suspects) else None
@@ -78,8 +78,8 @@ def test_a_lone_row_has_all_its_attempts() -> None:
 def test_a_row_whose_companions_are_gone_did_not_fail_alone() -> None:
     suspects = Bisection()
     row = batch(1)
-    row[Field.ATTEMPT] = 5
-    assert suspects.add_failed(row, attempts=1, batch_rows=2).shape == (FIELDS, 0)
+    row[QueueColumn.ATTEMPT] = 5
+    assert suspects.add_failed(row, attempts=1, batch_rows=2).shape == (QUEUE_COLUMNS, 0)
     assert suspects.take_next().tolist() == row.tolist()
     assert suspects.add_failed(row, attempts=1, batch_rows=1).tolist() == row.tolist()
 
@@ -87,20 +87,20 @@ def test_a_row_whose_companions_are_gone_did_not_fail_alone() -> None:
 def test_late_rows_and_rows_of_a_lane_are_taken_out_of_their_groups() -> None:
     suspects = Bisection()
     rows = batch(16)
-    rows[Field.ATTEMPT] = 1
-    rows[Field.LANE, 8:] = 5
-    assert suspects.add_failed(rows, 3, 16).shape == (FIELDS, 0)
+    rows[QueueColumn.ATTEMPT] = 1
+    rows[QueueColumn.LANE, 8:] = 5
+    assert suspects.add_failed(rows, 3, 16).shape == (QUEUE_COLUMNS, 0)
     assert len(suspects) == 16
     assert suspects.next_deadline_ns() == 1000
-    assert suspects.of_lane(5)[Field.SLOT].tolist() == list(range(8, 16))
-    assert suspects.take_late(1001)[Field.SLOT].tolist() == [0, 1]
-    assert suspects.take_tickets(np.array([3, 9]), 5)[Field.SLOT].tolist() == [9]
-    assert suspects.take_lane(5)[Field.SLOT].tolist() == [8, 10, 11, 12, 13, 14, 15]
+    assert suspects.of_lane(5)[QueueColumn.SLOT].tolist() == list(range(8, 16))
+    assert suspects.take_late(1001)[QueueColumn.SLOT].tolist() == [0, 1]
+    assert suspects.take_tickets(np.array([3, 9]), 5)[QueueColumn.SLOT].tolist() == [9]
+    assert suspects.take_lane(5)[QueueColumn.SLOT].tolist() == [8, 10, 11, 12, 13, 14, 15]
     assert len(suspects) == 6
-    assert suspects.peek()[Field.SLOT].tolist() == [2, 3]
-    assert suspects.take_next()[Field.SLOT].tolist() == [2, 3]
+    assert suspects.peek()[QueueColumn.SLOT].tolist() == [2, 3]
+    assert suspects.take_next()[QueueColumn.SLOT].tolist() == [2, 3]
     suspects.take_next()
     suspects.take_next()
     assert len(suspects) == 0
     assert suspects.next_deadline_ns() == 2**63 - 1
-    assert suspects.take_late(10**9).shape == (FIELDS, 0)
+    assert suspects.take_late(10**9).shape == (QUEUE_COLUMNS, 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.core.scheduler.decisions import (
     LANES,
     NOW,
@@ -57,7 +57,7 @@ def test_no_batch_is_too_large_and_no_row_goes_twice(o: Outcome) -> None:
 @given(outcomes())
 def test_only_the_late_expire_all_of_them_and_at_once(o: Outcome) -> None:
     """At its deadline a row is late. No worker needs to be there for that."""
-    assert o.expired == [p for p in range(o.n) if o.word(Field.DEADLINE_NS, p) <= o.case.now]
+    assert o.expired == [p for p in range(o.n) if o.word(QueueColumn.DEADLINE_NS, p) <= o.case.now]
 
 
 @often
@@ -76,7 +76,7 @@ def test_nobody_waits_longer_than_the_policy_says_while_a_worker_is_idle(o: Outc
     for worker in o.idle:
         limit_ns = longest_wait_ns(o, worker)
         for p in o.may_run(worker, o.left):
-            assert o.case.now - o.word(Field.SUBMIT_NS, p) < limit_ns
+            assert o.case.now - o.word(QueueColumn.SUBMIT_NS, p) < limit_ns
 
 
 @often
@@ -88,7 +88,7 @@ def test_nobody_waits_for_company_until_it_is_too_late_to_run(o: Outcome) -> Non
             for rows in o.groups(worker, o.left):
                 runs_ns = int(time.high_ns(o.limits.padded(len(rows))))
                 for p in rows:
-                    assert o.case.now < o.word(Field.DEADLINE_NS, p) - runs_ns
+                    assert o.case.now < o.word(QueueColumn.DEADLINE_NS, p) - runs_ns
 
 
 @often
@@ -142,7 +142,7 @@ def test_every_batch_says_why_it_left(o: Outcome) -> None:
         mine = next(group for group in groups if group[0] == rows[0])
         gone |= set(rows)
         assert rows == mine[: o.cap(worker)]
-        waited_ns = o.case.now - min(o.word(Field.SUBMIT_NS, p) for p in mine)
+        waited_ns = o.case.now - min(o.word(QueueColumn.SUBMIT_NS, p) for p in mine)
         assert (dispatch.reason is DispatchReason.FULL) == (len(mine) >= o.cap(worker))
         if dispatch.reason is DispatchReason.FULL:
             continue
@@ -151,7 +151,7 @@ def test_every_batch_says_why_it_left(o: Outcome) -> None:
             time = o.known(worker)
             assert time is not None
             runs_ns = int(time.high_ns(limits.padded(len(mine))))
-            first_ns = min(o.word(Field.DEADLINE_NS, p) for p in mine)
+            first_ns = min(o.word(QueueColumn.DEADLINE_NS, p) for p in mine)
             assert o.case.now >= first_ns - runs_ns
         elif not limits.draining and not limits.adaptive:
             assert dispatch.reason is (
@@ -167,7 +167,7 @@ def test_it_wakes_in_time_for_what_it_left_and_never_in_the_past(o: Outcome) -> 
     wake = o.decision.wake_at_ns
     assert wake > o.case.now
     for p in o.left:
-        assert wake <= o.word(Field.DEADLINE_NS, p)
+        assert wake <= o.word(QueueColumn.DEADLINE_NS, p)
     if wake < NEVER_NS:
         before = Outcome(replace(o.rest(), now=wake - 1))
         assert before.expired == []
@@ -180,7 +180,7 @@ def test_it_wakes_in_time_for_what_it_left_and_never_in_the_past(o: Outcome) -> 
 def test_it_does_not_wake_for_nothing(o: Outcome) -> None:
     """Of what is left something leaves or expires then."""
     rest = o.rest()
-    np.minimum(rest.queue[Field.SUBMIT_NS], rest.now, out=rest.queue[Field.SUBMIT_NS])
+    np.minimum(rest.queue[QueueColumn.SUBMIT_NS], rest.now, out=rest.queue[QueueColumn.SUBMIT_NS])
     rest = Outcome(rest).rest()
     wake = rest.decide().wake_at_ns
     assert (wake == NEVER_NS) == (rest.queue.shape[1] == 0)
@@ -207,7 +207,7 @@ def test_the_same_input_gives_the_same_output_and_is_not_changed(o: Outcome) -> 
 def on_both_roads(case: Case) -> tuple[Outcome, Outcome]:
     """Without masks and buckets; and with masks that allow all and one bucket for all."""
     queue = case.queue.copy()
-    queue[Field.BUCKET] = 5
+    queue[QueueColumn.BUCKET] = 5
     plain = replace(
         case,
         queue=queue,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST
 from batchpool.core.scheduler.fair_order import AGE_NS, FairOrder, first_key, priority_of
-from batchpool.core.scheduler.queue import Field, Queue
+from batchpool.core.scheduler.queue import Queue, QueueColumn
 from tests.unit.core.scheduler.queued import (
     NEVER,
     flows,
@@ -140,7 +140,7 @@ def test_cancelled_rows_are_as_if_they_had_never_come(
     for each in (queue, never):
         each.take(front(served))
     queue.append(rows_of(sent, flow=1))
-    mine = np.flatnonzero(queue.view()[Field.FLOW] == 1)
+    mine = np.flatnonzero(queue.view()[QueueColumn.FLOW] == 1)
     queue.drop(mine[sorted(gone)])
     never.append(rows_of(sent - len(gone), flow=1))
     for each in (queue, never):
@@ -150,7 +150,7 @@ def test_cancelled_rows_are_as_if_they_had_never_come(
 
 def test_who_cancels_its_first_rows_keeps_no_late_turn() -> None:
     queue = queue_of(rows_of(20, flow=1), rows_of(20, flow=2))
-    queue.drop(np.flatnonzero(queue.view()[Field.FLOW] == 1)[:19])
+    queue.drop(np.flatnonzero(queue.view()[QueueColumn.FLOW] == 1)[:19])
     assert flows(queue.view()[:, :3]) == [2, 1, 2]
     queue.append(rows_of(1, name=77, flow=1))
     assert drained(queue)[:4] == [2, 1, 2, 1]
@@ -185,7 +185,7 @@ def test_who_came_back_and_is_cancelled_leaves_nobody_a_turn() -> None:
 def test_rows_that_run_out_of_turn_are_charged() -> None:
     """A worker may take rows that are not at the front: their flow has had them."""
     queue = queue_of(rows_of(4, flow=1), rows_of(4, flow=2))
-    queue.take(np.flatnonzero(queue.view()[Field.FLOW] == 1))
+    queue.take(np.flatnonzero(queue.view()[QueueColumn.FLOW] == 1))
     queue.append(rows_of(1, flow=1))
     assert drained(queue) == [2, 2, 2, 2, 1]
 
@@ -205,7 +205,7 @@ def test_turns_are_within_a_priority() -> None:
     queue.append(rows_of(2, flow=2, priority=9))
     queue.append(rows_of(2, flow=2, priority=5))
     view = queue.view()
-    assert view[Field.PRIORITY].tolist() == [5] * 8 + [9] * 5 + [DEFAULT] * 3
+    assert view[QueueColumn.PRIORITY].tolist() == [5] * 8 + [9] * 5 + [DEFAULT] * 3
     assert flows(view) == [1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 2, 1, 2, 2, 2]
 
 

@@ -13,7 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST
 from batchpool.core.scheduler.fair_order import AGE_NS, priority_of
-from batchpool.core.scheduler.queue import FIELDS, I64, Field, Queue, every, largest, least
+from batchpool.core.scheduler.queue import (
+    I64,
+    QUEUE_COLUMNS,
+    Queue,
+    QueueColumn,
+    every,
+    largest,
+    least,
+)
 from tests.unit.core.scheduler.queued import MS, NEVER, front, names, positions, queue_of, rows_of
 
 # -- the model ------------------------------------------------------------------------------
@@ -122,11 +130,11 @@ def block_of(rows: Sequence[Row]) -> I64:
         submit=[r.submit for r in rows],
     )
     for field in CARRIED:
-        block[field] = block[Field.SEQUENCE] * 16 + field
+        block[field] = block[QueueColumn.SEQUENCE] * 16 + field
     return block
 
 
-CARRIED = (Field.LANE, Field.SLOT, Field.ATTEMPT, Field.BUCKET)
+CARRIED = (QueueColumn.LANE, QueueColumn.SLOT, QueueColumn.ATTEMPT, QueueColumn.BUCKET)
 FLOWS = st.sampled_from([1, 2, -7])
 PRIORITIES = st.sampled_from([0, DEFAULT, 127, 130, HIGHEST, LOWEST, 2, 256, 10**6, -5])
 DEADLINES = st.sampled_from([NEVER, 300, 200, 100])
@@ -219,14 +227,16 @@ class AgainstTheTurntable(RuleBasedStateMachine):
         if hasattr(self, "queue"):
             view = self.queue.view()
             rows = self.model.rows
-            assert view.shape == (FIELDS, len(self.queue))
+            assert view.shape == (QUEUE_COLUMNS, len(self.queue))
             assert names(view) == [r.name for r in rows]
-            for field, word in ((Field.FLOW, "flow"), (Field.DEADLINE_NS, "deadline")):
+            for field, word in ((QueueColumn.FLOW, "flow"), (QueueColumn.DEADLINE_NS, "deadline")):
                 assert view[field].tolist() == [getattr(r, word) for r in rows]
             for field in CARRIED:
                 assert view[field].tolist() == [r.name * 16 + field for r in rows]
-            assert [priority_of(key) for key in view[Field.KEY].tolist()] == [r.level for r in rows]
-            assert bool((np.diff(view[Field.KEY]) >= 0).all())
+            assert [priority_of(key) for key in view[QueueColumn.KEY].tolist()] == [
+                r.level for r in rows
+            ]
+            assert bool((np.diff(view[QueueColumn.KEY]) >= 0).all())
 
 
 class WithAgeing(AgainstTheTurntable):
@@ -249,9 +259,9 @@ TestWithAgeing = WithAgeing.TestCase
 # -- examples -------------------------------------------------------------------------------
 
 
-def test_fields_are_the_rows_of_the_block() -> None:
-    fields = [value for name, value in vars(Field).items() if name.isupper()]
-    assert fields == list(range(FIELDS))
+def test_columns_are_the_rows_of_the_block() -> None:
+    fields = [value for name, value in vars(QueueColumn).items() if name.isupper()]
+    assert fields == list(range(QUEUE_COLUMNS))
 
 
 def test_least_and_largest() -> None:
@@ -277,12 +287,12 @@ def test_what_was_taken_is_a_copy() -> None:
 def test_an_empty_queue() -> None:
     queue = Queue(4)
     assert len(queue) == 0
-    assert queue.view().shape == (FIELDS, 0)
+    assert queue.view().shape == (QUEUE_COLUMNS, 0)
     queue.append(rows_of(0))
     queue.prepend(rows_of(0))
     queue.age(10**18)
-    assert queue.take(front(0)).shape == (FIELDS, 0)
-    assert queue.drop(positions()).shape == (FIELDS, 0)
+    assert queue.take(front(0)).shape == (QUEUE_COLUMNS, 0)
+    assert queue.drop(positions()).shape == (QUEUE_COLUMNS, 0)
     queue.append(rows_of(4))
     assert names(queue.take(front(4))) == [0, 1, 2, 3]
     assert len(queue) == 0
@@ -309,7 +319,7 @@ def test_priorities_are_said_by_the_client_and_kept_in_range() -> None:
     asked = [300, 0, 1, -4, 255, 128, 127, 129]
     queue = queue_of(rows_of(8, priority=asked, flow=range(8)))
     assert names(queue.view()) == [2, 3, 6, 1, 5, 7, 0, 4]
-    assert queue.view()[Field.PRIORITY].tolist() == [1, 1, 127, 128, 128, 129, 255, 255]
+    assert queue.view()[QueueColumn.PRIORITY].tolist() == [1, 1, 127, 128, 128, 129, 255, 255]
 
 
 @pytest.mark.parametrize("asked", [0, 300, -4])
@@ -317,8 +327,8 @@ def test_a_lone_row_and_a_group_alike_have_their_priority_written_too(asked: int
     right = {0: DEFAULT, 300: LOWEST, -4: HIGHEST}[asked]
     for n in (1, 2, 5):
         queue = queue_of(rows_of(n, priority=asked))
-        assert queue.view()[Field.PRIORITY].tolist() == [right] * n
-        assert [priority_of(key) for key in queue.view()[Field.KEY].tolist()] == [right] * n
+        assert queue.view()[QueueColumn.PRIORITY].tolist() == [right] * n
+        assert [priority_of(key) for key in queue.view()[QueueColumn.KEY].tolist()] == [right] * n
 
 
 def test_the_earliest_deadline_is_first_within_a_flow_and_priority_only() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView, cap_of
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.latency_target import allowed_ns
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.core.scheduler.decisions import (
     FAR,
     NOW,
@@ -56,9 +56,10 @@ def really_late(case: Case) -> set[int]:
     cycle_ns = two_ns(time, case.limits.padded(cap_of(time, case.limits)))
     within_ns = int(max(case.limits.within_ns, cycle_ns))
     queue = case.queue
-    rest = [p for p in range(queue.shape[1]) if queue[Field.DEADLINE_NS, p] > case.now]
+    rest = [p for p in range(queue.shape[1]) if queue[QueueColumn.DEADLINE_NS, p] > case.now]
     due_ns = {
-        p: min(queue[Field.SUBMIT_NS, p] + within_ns, queue[Field.DEADLINE_NS, p]) for p in rest
+        p: min(queue[QueueColumn.SUBMIT_NS, p] + within_ns, queue[QueueColumn.DEADLINE_NS, p])
+        for p in rest
     }
     free_ns = sorted(float(free_at_ns(w, case.now)) for w in known)
     late: set[int] = set()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.scheduler.decide import Limits, WorkerView
-from batchpool.core.scheduler.queue import Field
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.core.scheduler.decisions import FAR, NOW, Case, Outcome, mask, waiting
@@ -180,5 +180,5 @@ def test_mixed_sizes_are_run_by_the_bucket_and_each_row_once() -> None:
     called = [name for i in range(300) for name in pool.send(i * MS, 1, bucket=(i * i) % 3)]
     pool.run(1000 * MS)
     for run in pool.runs:
-        assert len(set(run.rows[Field.BUCKET].tolist())) == 1
+        assert len(set(run.rows[QueueColumn.BUCKET].tolist())) == 1
     assert sorted(name for run in pool.runs for name in names(run.rows)) == called

@@ -31,10 +31,10 @@ def test_the_first_are_said_and_the_others_counted() -> None:
     for i in range(FIRST + 7):
         listener.hear("raised", f"row {i}")
     assert listener.said == [f"row {i}" for i in range(FIRST)]
-    assert listener.repeats.is_holding()
-    assert listener.repeats.due(PERIOD_S - 0.001) == []
-    assert listener.repeats.due(PERIOD_S) == [(7, f"row {FIRST + 6}")]
-    assert not listener.repeats.is_holding()
+    assert listener.limiter.is_holding()
+    assert listener.limiter.due(PERIOD_S - 0.001) == []
+    assert listener.limiter.due(PERIOD_S) == [(7, f"row {FIRST + 6}")]
+    assert not listener.limiter.is_holding()
 
 
 def test_a_flood_that_goes_on_has_one_count_a_period() -> None:
@@ -44,14 +44,14 @@ def test_a_flood_that_goes_on_has_one_count_a_period() -> None:
         listener.hear("raised", str(i))
     assert listener.said == [str(i) for i in range(FIRST)]
     assert [count for count, _ in listener.counts] == [10_000 - FIRST, 10_000]
-    assert listener.repeats.rest(30.0) == [(10_000, "29999")]
+    assert listener.limiter.rest(30.0) == [(10_000, "29999")]
 
 
 def test_a_kind_that_was_silent_for_a_period_starts_anew() -> None:
     listener = Listener()
     for _ in range(FIRST + 1):
         listener.hear("raised", "before")
-    listener.counts += listener.repeats.due(PERIOD_S)
+    listener.counts += listener.limiter.due(PERIOD_S)
     listener.now_s = 2 * PERIOD_S
     listener.hear("raised", "after")
     assert listener.said == ["before"] * FIRST + ["after"]
@@ -75,7 +75,7 @@ def test_kinds_without_number_take_no_memory_without_end() -> None:
     listener = Listener()
     for i in range(5000):
         listener.hear(f"kind {i}", f"message {i}")
-    counted = sum(count for count, _ in listener.repeats.rest(0.0))
+    counted = sum(count for count, _ in listener.limiter.rest(0.0))
     assert len(listener.said) + counted == 5000
     assert len(listener.said) == 1000 + FIRST
 
@@ -86,7 +86,7 @@ def test_every_message_is_said_or_counted_once(heard: list[tuple[str, float]]) -
     for i, (kind, pause_s) in enumerate(heard):
         listener.now_s += pause_s
         listener.hear(kind, str(i))
-    listener.counts += listener.repeats.rest(listener.now_s)
+    listener.counts += listener.limiter.rest(listener.now_s)
     counted = sum(count for count, _ in listener.counts)
     assert len(listener.said) + counted == len(heard)
     assert len(set(listener.said)) == len(listener.said)

@@ -14,6 +14,8 @@ PYTEST_ARGS ?=
 SERVE_ARGS ?=
 PIP_ARGS ?=
 
+coverage_tests := tests/unit tests/process tests/fault
+
 bin := $(VENV)/bin
 # Without warnings, which nobody can act on in generated C: looking for them takes long.
 compiling = HATCH_BUILD_HOOK_ENABLE_MYPYC=1 CFLAGS="$$CFLAGS -w"
@@ -23,11 +25,12 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format readme wheel compile interpret clean always
+.PHONY: help serve test coverage lint format readme wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
 	@echo 'make test     install, then lint and run all tests'
+	@echo 'make coverage  the lines of batchpool/ that the tests run, those of its processes included'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make readme   make the generated sections of README.md anew'
@@ -45,6 +48,15 @@ serve: $(stamp)serve
 # One more than there are cores: many tests wait for something now and then.
 test: lint
 	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+# The tests that are marked slow, the simulator and the litmus tests run the same lines many times.
+# tests/coverage_saves.py has to be found by processes in any folder. Tests that fail do not keep
+# the table from being printed, but are the end of it.
+coverage: $(stamp)dev
+	rm -rf build/coverage
+	PYTHONPATH='$(CURDIR)' $(bin)/python -m coverage run -m pytest $(coverage_tests) -m 'not slow' \
+		-n $$(($$(nproc) + 1)) --dist loadscope $(PYTEST_ARGS); status=$$?; \
+		$(bin)/python -m coverage combine -q && $(bin)/python -m coverage report && exit $$status
 
 lint: $(stamp)dev
 	$(bin)/ruff check .

@@ -165,7 +165,7 @@ def lateness_s(callers: list[Ask], count: int) -> list[float]:
 
     def one_after_another(ask: Ask) -> list[float]:
         late = []
-        for _ in range(count // len(callers)):
+        for _ in range(max(1, count // len(callers))):
             due = time.perf_counter() + LIMIT_S
             try:
                 ask(LIMIT_S)

@@ -4,10 +4,11 @@
     python -m bench.policy --check
 
 Fixed waits of 0, 5, 20 and 50 ms beside the adaptive policy, without and with a target for the
-99th percentile; models, loads and what is pretended: bench/policy/loads.py, policy_sim.py. Then
-the target against the best fixed settings (policy_target.py) and fairness between callers
-(policy_fairness.py). Printed are the verdicts of policy_verdicts.py with their worst cases;
-saved are all points as well. A run gives the same figures everywhere: no clock is read.
+99th percentile; models and loads: bench/policy/loads.py, simulated workers and callers:
+bench/policy/simulation.py. Then the target against the best fixed settings
+(bench/policy/target.py) and fairness between callers (bench/policy/fairness.py). Printed are the
+verdicts of bench/policy/verdicts.py with their worst cases; saved are all points as well. A run gives the
+same figures everywhere: no clock is read.
 
 --check compares the simulator with latencies that were worked out by hand, and stops.
 """

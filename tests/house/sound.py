@@ -171,6 +171,7 @@ TEXTS = [
     broken("docstrings_that_ask", "bench/pool.py", '"""The same for two."""', "The same for two."),
     broken("names_that_do_not_exist", CORE, '"""See wire/attic.py."""', ":1: wire/attic.py"),
     broken("names_that_do_not_exist", CORE, "x = 1  # see `attic.py`", ":1: attic.py"),
+    broken("names_that_do_not_exist", CORE, "x = 1  # see attic.py:start", ":1: attic.py"),
     broken("names_that_do_not_exist", CORE, '"""`batchpool.wire.attic`"""', "wire.attic"),
     broken("names_that_do_not_exist", CORE, '"""`python -m batchpool.attic`"""', "batchpool.attic"),
     broken("names_that_do_not_exist", CORE, '"""`wire.codec.Box`"""', "wire.codec.Box"),

@@ -16,7 +16,7 @@ OPENINGS = ("What", "Who", "Whose", "Whether", "How", "The same", "Since")
 
 QUOTED = re.compile(r"(?<![`\w])(`{1,2})([^`\n]+)\1(?!`)")
 FILE = re.compile(r"(?:[\w.*-]+/)*[\w.*-]+\.(?:py|lua|md)")
-PATH_IN_TEXT = re.compile(r"(?<![\w./-])(?:[\w-]+/)+[\w-]+\.(?:py|lua|md)\b")
+PATH_IN_TEXT = re.compile(r"(?<![\w./*<>-])(?:[\w-]+/)*[\w-]+\.(?:py|lua|md)\b(?!\()")
 DOTTED = re.compile(r"_*[A-Za-z]\w*(?:\.\w+)*")
 MODULE = re.compile(r"\b(?:batchpool|bench|tests)(?:\.[A-Za-z_]\w*)+")
 # Files of the pool's user, and no modules.
@@ -59,7 +59,7 @@ def names_that_do_not_exist(tree: Tree) -> list[str]:
 
 def naming_comments(source: Source) -> list[Text]:
     """The comments, read where one may name something: splitting into tokens is slow."""
-    return source.comments if re.search(r"#.*(?:`|\w/\w)", source.text) else []
+    return source.comments if re.search(r"#.*(?:`|\.(?:py|lua|md)\b)", source.text) else []
 
 
 class Known:
@@ -120,6 +120,8 @@ class Known:
         if "/" in name or FILE.fullmatch(name):
             return "*" in name or name.strip("/") in self._endings
         parts = name.split(".")
+        if re.fullmatch(r"__\w+__", parts[-1]):
+            return True  # of the language
         if parts[0] in ("batchpool", "bench", "tests") and len(parts) > 1:
             return self._is_module_or_name(name)
         if len(parts) > 1 and parts[0] in self._classes:

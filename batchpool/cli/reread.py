@@ -23,10 +23,10 @@ from batchpool.supervisor.plan.discover import observe, to_message
 def main(argv: Sequence[str]) -> int:
     """Survey and say so. argv: the flags of every child, "--", the words of `batchpool`."""
     cut = list(argv).index("--")
-    args = bootstrap.arguments("survey", argv[:cut])
+    args = bootstrap.arguments("discovery", argv[:cut])
     bootstrap.start(args.parent)
     bootstrap.outlast_sigterm()
-    bootstrap.log_to_stderr("survey", args)
+    bootstrap.log_to_stderr("discovery", args)
     channel = bootstrap.control_channel(args.control_fd)
     try:
         message = to_message(observe(config_of(parse(argv[cut + 1 :])), os.environ))

@@ -29,7 +29,7 @@ from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.host.signals import Signals
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.reload.controller import ReloadController, Told
+from batchpool.supervisor.reload.controller import OnDone, ReloadController
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.resources import PoolResources
 from batchpool.supervisor.status import pool_status, status_line
@@ -187,8 +187,11 @@ class Supervisor:
                 self._child_event(what, fd)
             elif isinstance(what, ClientConnection):
                 self._client_event(what, fd)
-        survey = self._reloading.survey
-        for child in (*self._process_fleet.everybody(), *([] if survey is None else [survey])):
+        discovery = self._reloading.discovery
+        for child in (
+            *self._process_fleet.everybody(),
+            *([] if discovery is None else [discovery]),
+        ):
             if child.pidfd < 0 and child.is_gone():
                 self._gone(child)
 
@@ -242,8 +245,8 @@ class Supervisor:
                 return
             if child.role == "worker":
                 self._process_fleet.workers.says(child, message)
-            elif child.role == "survey":
-                self._reloading.survey_says(message)
+            elif child.role == "discovery":
+                self._reloading.discovered(message)
             elif child.role == "frontend":
                 if message["op"] == "serving":
                     child.state = "serving"
@@ -277,9 +280,9 @@ class Supervisor:
                 self._control_server.drop(edge)
             if child.process.returncode == EXIT_GAVE_UP:
                 self._given_up = True
-        if child.role == "survey":
+        if child.role == "discovery":
             self._unwatch(child)
-            self._reloading.survey_gone(child)
+            self._reloading.discovery_ended(child)
             child.close()
         else:
             self._process_fleet.on_gone(child)
@@ -310,9 +313,9 @@ class Supervisor:
 
     # -- what operators ask -------------------------------------------------------------
 
-    def reload(self, told: Told | None) -> None:
+    def reload(self, told: OnDone | None) -> None:
         """As soon as that can be; told at its end."""
-        self._reloading.ask(told)
+        self._reloading.request(told)
 
     def cancel_reload(self) -> str:
         """Give up the reload under way."""
@@ -350,7 +353,7 @@ class Supervisor:
         for name, is_reload in self._signals.take():
             if is_reload:
                 _LOG.info("%s: reload", name)
-                self._reloading.ask()
+                self._reloading.request()
             elif not self._process_fleet.stopping:
                 self._stop(name)
             else:

@@ -163,7 +163,7 @@ def test_models_change_come_and_go_under_load() -> None:
             assert stopped.tell("result") == "42 2 4", "it was answered while it was stopped"
             assert stopped.tell("infer") == "42 3 6"
         assert "has taken over" in pool.log
-        assert "had its time to move and did not" in pool.log
+        assert "did not move to its new lane in time" in pool.log
 
         # One that does not load undoes all of it.
         gone = f"(pid {stopped.process.pid})"

@@ -15,7 +15,7 @@ from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationAction, wishes
+from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationAction, missing_lanes
 from tests.sim.actors import SimLane, SimRecords
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
@@ -82,8 +82,10 @@ class Moving:
         batcher = world.batcher
         batcher.inbox.append(lambda: batcher.add_model(entry))
         has = [(lane.client.process.name, lane.entry.number) for lane in world.lanes.values()]
-        for wish in wishes([(c, False) for c in clients], has, [], {world.serving.number: number}):
-            world.new_lane(clients[wish.owner], entry)
+        for missing in missing_lanes(
+            [(c, False) for c in clients], has, [], {world.serving.number: number}
+        ):
+            world.new_lane(clients[missing.owner], entry)
         self._workers = [world.start_worker(entry) for _ in range(world.random.choice((1, 2)))]
 
     def step(self) -> None:
@@ -166,9 +168,9 @@ class Moving:
 
     def _go_on(self, entry: SimEntry) -> None:
         world = self._world
-        for order in self._departure.step(world.now_ns):
-            lane = world.lanes[order.lane]
-            if order.act is MigrationAction.CLOSE:
+        for command in self._departure.step(world.now_ns):
+            lane = world.lanes[command.lane]
+            if command.action is MigrationAction.CLOSE:
                 self.close_lane(lane)
             else:
                 self._evict_lane(lane)

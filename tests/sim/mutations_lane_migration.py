@@ -8,7 +8,7 @@ from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.states import LaneGate
-from batchpool.supervisor.reload.lane_migration import LaneMigration, wishes
+from batchpool.supervisor.reload.lane_migration import LaneMigration, missing_lanes
 from tests.sim import lane_migration
 from tests.sim.lane_migration import Moving, SimEntry
 from tests.sim.mutations import Patch
@@ -32,7 +32,7 @@ def client_claims_behind_moved(patch: Patch) -> None:
 
 
 def one_client_is_not_sent_its_lane(patch: Patch) -> None:
-    patch.setattr(lane_migration, "wishes", lambda *known: wishes(*known)[1:])
+    patch.setattr(lane_migration, "missing_lanes", lambda *known: missing_lanes(*known)[1:])
 
 
 def client_leaves_with_rows_under_way(patch: Patch) -> None:

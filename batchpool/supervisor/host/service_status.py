@@ -140,7 +140,7 @@ class ServiceStatus:
             self._reloads = False
             self._say_status(READY=1)
 
-    def go_by(self, server: ServerConfig) -> None:
+    def set_server(self, server: ServerConfig) -> None:
         """Other times from now on: a reload has changed them."""
         self._server = server
 

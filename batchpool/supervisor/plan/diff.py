@@ -1,13 +1,14 @@
-"""What a reload may change, and what it may not: two plans compared. Pure.
+"""The difference of two plans: what a reload may change, and what needs a restart. Pure.
 
     live      takes effect at once, or with the new workers: a model's code, weights, devices,
-              workers and policy, and of the server what `_LIVE` lists
-    moved     a model whose tensors or slots changed, one that is added, one that is removed: it
-              gets, or leaves, an entry and lanes of its own, as supervisor/reload/lane_migration.py has it
-    refused   needs new sockets or tables: everything else. Nothing is changed then
+              workers and policy, and the server's keys in `_LIVE`
+    migrated  a model whose tensors or slots changed, one that is added, one that is removed: it
+              gets an entry and lanes of its own, or leaves them
+              (`batchpool/supervisor/reload/lane_migration.py`)
+    refused   needs new sockets or tables: everything else. Then nothing is changed
 
-A model that is the same in its tensors and slots keeps its entry and its lanes. Which framework it
-is written in is its own business.
+A model with the same tensors and slots keeps its entry and its lanes, also if its framework
+changed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, lanes_ne
 
 _LIVE = frozenset(
     {
-        "client_slots",  # of lanes that are opened from then on
+        "client_slots",  # applies to lanes opened later
         "max_body_mib",
         "max_bodies_mib",
         "receive_timeout_s",
@@ -35,29 +36,30 @@ _LIVE = frozenset(
         "access_log_sample",
     }
 )
-_DERIVED = frozenset({"frontends", "socket"})  # compared as they were decided, not as asked for
+_DERIVED = frozenset({"frontends", "socket"})  # compared as decided, not as configured
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One seat of the model with this entry: who is in it, who is to be; one of them may lack.
+class WorkerPair:
+    """The worker of the old plan and of the new plan in one slot; one of them may be missing.
 
-    moves: the model leaves the entry; its worker stays as long as there are lanes.
+    entry: of their model. migrates: the model leaves the entry, and the old worker stays as long as
+    the entry has lanes.
     """
 
-    model: int
+    entry: int
     old: WorkerPlan | None
     new: WorkerPlan | None
-    moves: bool = False
+    migrates: bool = False
 
 
 def revised(
     old: Plan, new: Plan, names: Sequence[str], max_lanes: int, taken: Collection[int] = ()
 ) -> Plan:
-    """The new plan with its entries; ConfigError if a reload cannot do that.
+    """Return the new plan with its models' entries; ConfigError if a reload cannot change to it.
 
-    names: of models, by entry, under which something was counted. max_lanes: the tables have room
-    for so many. taken: entries that are not free, though the old plan may not have them any more.
+    names: of models, by entry, under which something was counted. max_lanes: the most that the
+    tables hold. taken: entries that are in use although the old plan does not have them any more.
     """
     problems = list(_server_problems(old, new))
     models = _with_entries(old, new, names, taken)
@@ -80,10 +82,13 @@ def revised(
 def _with_entries(
     old: Plan, new: Plan, names: Sequence[str], taken: Collection[int]
 ) -> list[ModelPlan]:
-    """Its models: first those of the old plan, in that order. Some lack if there are too many."""
+    """The new plan's models with entries: first those of the old plan, in its order.
+
+    If there are too few free entries, some models are missing.
+    """
     before = {model.spec.name: model for model in old.models}
-    order = sorted(new.models, key=lambda model: list(before).index(model.spec.name)
-                   if model.spec.name in before else len(before))  # fmt: skip
+    position = {name: number for number, name in enumerate(before)}
+    order = sorted(new.models, key=lambda model: position.get(model.spec.name, len(before)))
     keep = {model.spec.name for model in order}
     free = [entry for entry in range(MODELS_MOST) if entry not in {*old.entries, *taken}]
     found = []
@@ -92,7 +97,7 @@ def _with_entries(
         if was is not None and _keeps_lanes(was, model, old.frontends == new.frontends):
             found.append(replace(model, entry=was.entry))
         elif free:
-            # What is counted under a name goes on, as long as there is room for it.
+            # A model gets the entry that counted under its name before, if that is free.
             entry = min(free, key=lambda entry: _cost(names, entry, model.spec.name, keep))
             free.remove(entry)
             found.append(replace(model, entry=entry))
@@ -100,7 +105,7 @@ def _with_entries(
 
 
 def _cost(names: Sequence[str], entry: int, name: str, keep: Collection[str]) -> tuple[int, int]:
-    """How bad it is to give a free entry to this model."""
+    """A sort key of free entries for this model: least for the best one."""
     had = names[entry] if entry < len(names) else ""
     return (0 if had == name else 1 if not had else 3 if had in keep else 2), entry
 
@@ -125,31 +130,33 @@ def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool
 
 
 def _tensors(model: ModelPlan) -> object:
-    """What clients know of a model. Which framework it is written in is its own business."""
+    """The part of a model that clients depend on. Its framework is not."""
     spec = model.spec
     return spec.name, spec.inputs, spec.outputs, spec.parameters
 
 
-def pairs_of(old: Plan, new: Plan) -> list[Pair]:
-    """Who succeeds whom, in the order of the new plan: on the same device, as far as there are
-    workers there; `new` is `revised`."""
+def worker_pairs(old: Plan, new: Plan) -> list[WorkerPair]:
+    """The workers of both plans by slot, in the order of the new plan, which is `revised`.
+
+    A new worker is paired with an old one of its model on the same device, as far as there are any.
+    """
     pairs = []
     before = old.entries
-    for entry, after in new.entries.items():
-        left = list(before[entry].workers) if entry in before else []
-        for worker in after.workers:
-            heirs_of = [was for was in left if was.cuda_visible == worker.cuda_visible]
-            if heirs_of:
-                left.remove(heirs_of[0])
-            pairs.append(Pair(entry, heirs_of[0] if heirs_of else None, worker))
-        pairs += [Pair(entry, was, None) for was in left]
+    for entry, model in new.entries.items():
+        unpaired = list(before[entry].workers) if entry in before else []
+        for worker in model.workers:
+            same_device = [was for was in unpaired if was.cuda_visible == worker.cuda_visible]
+            if same_device:
+                unpaired.remove(same_device[0])
+            pairs.append(WorkerPair(entry, same_device[0] if same_device else None, worker))
+        pairs += [WorkerPair(entry, was, None) for was in unpaired]
     for entry in before.keys() - new.entries.keys():
-        pairs += [Pair(entry, was, None, moves=True) for was in before[entry].workers]
+        pairs += [WorkerPair(entry, was, None, migrates=True) for was in before[entry].workers]
     return pairs
 
 
 def differences(old: Plan, new: Plan) -> list[str]:
-    """What differs, for people: "model b is new", "max_wait_ms of affine: 10 -> 5"."""
+    """The differences in words: "model b is new", "max_wait_ms of affine: 10 -> 5"."""
     found = list(_differences(old.server, new.server, ""))
     before = {model.spec.name: model for model in old.models}
     for model in new.models:
@@ -174,7 +181,7 @@ def _differences(
 
 
 def _shown(key: Key, value: Any) -> str:
-    """As people write it: what the pool decides itself is auto, and no number or text."""
+    """A value as in the configuration file; "auto" for one that the pool decides itself."""
     return "auto" if key.auto and not value else shown(value)
 
 

@@ -1,15 +1,15 @@
-"""Reloads from being asked for to being told: one at a time, each with a survey of its own.
+"""The reloads of a pool, one at a time, from the request to the reply.
 
-asked      by SIGHUP, or by a caller who waits for the end. While one is under way, or while
-           the pool still loads, the next is kept; several that are kept are one
-surveyed   another process reads the configuration and asks the models what they are
-refused    the configuration is wrong, or a change needs a restart: nothing has happened
-carried    out, by supervisor/reload/worker_swap_executor.py: done, or undone
-cancelled  by an operator, before every new worker serves: nothing was changed, or undone
-given up   the pool itself stops meanwhile
+requested    by SIGHUP, or by a caller that waits for the end. While a reload is under way, or while
+             the pool still loads, further requests are kept; together they are one reload
+discovering  a child process reads the configuration and probes the models
+refused      the configuration is wrong, or a change needs a restart: nothing was changed
+executing    by `worker_swap_executor.py` and `lane_migration_executor.py`: it ends done or undone
+cancelled    by an operator before every new worker serves: nothing was changed, or it is undone
+aborted      because the pool itself stops
 
-A worker that does not end although it was killed, as one whose driver hangs, is left behind: it is
-told of, keeps its entry and its lanes as long as it is there, and no later reload waits for it.
+A worker that was killed and does not end, as one whose driver hangs, is given up: the reply names
+it, it keeps its entry and lanes as long as it exists, and no later reload waits for it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
-Told = Callable[[bool, str], None]  # whether it was done; what was done, or why not
+OnDone = Callable[[bool, str], None]
+"""Called at the end of a reload: True if it was done; what was done, or why it was not."""
 
 
 class ReloadController:
-    """All reloads of one pool. words: what `batchpool` was started with, as "serve pool.toml".
+    """Runs all reloads of one pool. No method waits.
 
-    watch: the supervisor's event loop. clients: all that are attached. Nothing here waits.
+    words: the command line of `batchpool`, as "serve pool.toml". watch: adds a child to the
+    supervisor's event loop. clients: returns all attached clients. discovery: the child that reads
+    the configuration, while there is one. last: the outcome of the last reload in words.
     """
 
     def __init__(
@@ -61,77 +64,79 @@ class ReloadController:
         self._watch = watch
         self._clients = clients
         self._clock_ns = clock_ns
-        self._ours = made_by()
-        self._wanted = False
-        self._next: list[Told] = []  # who waits for the one that is kept
-        self._waiting: list[Told] = []  # who waits for the one under way
+        self._version = made_by()
+        self._requested = False
+        self._next: list[OnDone] = []  # callbacks of the reload that is kept
+        self._callbacks: list[OnDone] = []  # callbacks of the one under way
         self._began_ns = 0
-        self.survey: Child | None = None
+        self.discovery: Child | None = None
         self._found: dict[str, Any] | None = None
         self._swap_executor: WorkerSwapExecutor | None = None
-        self._moving: LaneMigrationExecutor | None = None
-        self._left: list[
-            LaneMigrationExecutor
-        ] = []  # of earlier ones, with entries that still have something
-        self._told = True  # how the one under way has ended
-        self._failure = ""  # why it goes back
-        self._left_behind: list[str] = []  # who does not end
+        self._lane_migration: LaneMigrationExecutor | None = None
+        self._unfinished: list[LaneMigrationExecutor] = []  # of earlier reloads
+        self._reported = True  # the outcome of the one under way
+        self._failure = ""  # the reason why it rolls back
+        self._given_up: list[str] = []  # workers that do not end
         self._summary = ""
-        self.last = ""  # how the last one ended
+        self.last = ""
 
     @property
     def busy(self) -> bool:
-        """Whether one is under way."""
-        return not (self.survey is None and self._swap_executor is None and self._moving is None)
+        """True while a reload is under way."""
+        return not (
+            self.discovery is None and self._swap_executor is None and self._lane_migration is None
+        )
 
     def state(self) -> str:
-        """What it is doing, for people; "" for nothing."""
-        if self.survey is not None:
+        """The state of the reload under way in words; "" if there is none."""
+        if self.discovery is not None:
             return "reading the configuration"
-        if self._moving is not None and self._told:
-            left = self._moving.leaving()
+        if self._lane_migration is not None and self._reported:
+            left = self._lane_migration.leaving()
             return f"waiting for {left}" if left else "ending what was replaced"
         if self._swap_executor is None:
             return ""
-        serving, of = self._swap_executor.reload.progress()
-        if self._swap_executor.reload.failure:
+        serving, of = self._swap_executor.swap.progress()
+        if self._swap_executor.swap.failure:
             return f"going back, {serving} of {of} new workers still serve"
         return f"{serving} of {of} new workers serve"
 
-    # -- asked and begun ----------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------
 
-    def ask(self, told: Told | None = None) -> None:
-        """Reload as soon as that can be. told: called at its end."""
-        self._wanted = True
-        if told is not None:
-            self._next.append(told)
+    def request(self, on_done: OnDone | None = None) -> None:
+        """Reload as soon as no other reload is under way. on_done: called at its end."""
+        self._requested = True
+        if on_done is not None:
+            self._next.append(on_done)
 
     def cancel(self) -> str:
-        """Give up the one under way; its end is told as ever. Returns what comes of that;
-        InvalidRequest if there is none, or it is too late."""
-        if self.survey is not None:
-            self.survey.cause = "was cancelled"
-            self.survey.kill()
+        """Cancel the reload under way and return the consequence in words.
+
+        Its end is reported as ever. Raises InvalidRequest if there is none, or it is too late.
+        """
+        if self.discovery is not None:
+            self.discovery.cause = "was cancelled"
+            self.discovery.kill()
             return "cancelled: nothing was changed"
-        if self._swap_executor is None or self._told:
+        if self._swap_executor is None or self._reported:
             raise InvalidRequest("no reload is under way")
-        if self._swap_executor.reload.phase is SwapPhase.COMMITTED:
+        if self._swap_executor.swap.phase is SwapPhase.COMMITTED:
             raise InvalidRequest("it is too late: the new workers serve, and the old ones end")
-        self._swap_executor.reload.fail("it was cancelled")
+        self._swap_executor.swap.fail("it was cancelled")
         return "cancelled: the old workers serve"
 
     def tick(self) -> None:
-        """Do what is to be done now."""
-        if self.survey is not None and self.survey.is_stuck(self._clock_ns()):
-            self.survey.cause += " and does not end although it was killed"
-            self.survey_gone(self.survey)
-        for moving in self._left:
-            moving.step()
-        self._left = [moving for moving in self._left if not moving.over]
-        if self._moving is not None:
-            self._carry_on(self._moving)
+        """Do what is due; called in each iteration of the supervisor's loop."""
+        if self.discovery is not None and self.discovery.is_stuck(self._clock_ns()):
+            self.discovery.cause += " and does not end although it was killed"
+            self.discovery_ended(self.discovery)
+        for lane_migration in self._unfinished:
+            lane_migration.step()
+        self._unfinished = [migration for migration in self._unfinished if not migration.over]
+        if self._lane_migration is not None:
+            self._step(self._lane_migration)
         if (
-            self._wanted
+            self._requested
             and not self.busy
             and self._process_fleet.was_ready
             and not self._process_fleet.stopping
@@ -139,50 +144,51 @@ class ReloadController:
             self._begin()
 
     def _begin(self) -> None:
-        self._wanted = False
-        self._waiting, self._next = self._next, []
+        self._requested = False
+        self._callbacks, self._next = self._next, []
         self._began_ns = self._clock_ns()
         self._found = None
         _LOG.info("reloading: reading the configuration")
         try:
-            self.survey = start_child(
-                "survey",
+            self.discovery = start_child(
+                "discovery",
                 ["batchpool.cli.reread"],
-                ProcessSlot("survey"),
+                ProcessSlot("discovery"),
                 started_ns=self._began_ns,
                 flags=[*self._process_fleet.flags(self._resources.plan.server), "--", *self._words],
             )
         except StartError as exc:
-            self._tell(False, f"nothing was changed: {exc}")
+            self._report(False, f"nothing was changed: {exc}")
         else:
-            self._watch(self.survey)
+            self._watch(self.discovery)
             self._service_status.reloading(self._began_ns)
 
-    # -- surveyed -----------------------------------------------------------------------
+    # -- discovery ----------------------------------------------------------------------
 
-    def survey_says(self, message: dict[str, Any]) -> None:
+    def discovered(self, message: dict[str, Any]) -> None:
+        """Keep the discovery's message until its process has ended."""
         self._found = message
 
-    def survey_gone(self, child: Child) -> None:
-        """It has said what it found, or ended without a word."""
-        if child is not self.survey:
-            return  # it was waited for no longer
-        self.survey = None
+    def discovery_ended(self, child: Child) -> None:
+        """The discovery's process has ended, with or without a message."""
+        if child is not self.discovery:
+            return  # it is not waited for any more
+        self.discovery = None
         if self._process_fleet.stopping:
             return
         try:
-            if self._found is None or child.cause:  # cancelled, though it had said what it found
+            if self._found is None or child.cause:  # a cause: cancelled after its message
                 raise StartError(f"the process that reads the configuration {child.reason()}")
             new = self._next_plan(self._found)
         except (ConfigError, StartError) as exc:
-            self._tell(False, f"nothing was changed: {exc}")
+            self._report(False, f"nothing was changed: {exc}")
             return
-        self._go_over(new)
+        self._execute(new)
 
     def _next_plan(self, message: dict[str, Any]) -> Plan:
         if message["op"] == "refused":
             raise ConfigError(message["error"])
-        found = from_message(message, self._ours)
+        found = from_message(message, self._version)
         path = socket_path(found.config.server, os.environ, os.getuid())
         config = self._resources.activated.configured(found.config, path)
         plan, resources = found.plan(config, config.server.socket), self._resources
@@ -191,105 +197,112 @@ class ReloadController:
             resources.plan, plan, names, resources.max_lanes, self._process_fleet.entries
         )
 
-    # -- carried out --------------------------------------------------------------------
+    # -- execution ----------------------------------------------------------------------
 
-    def _go_over(self, new: Plan) -> None:
-        old = self._resources.plan
-        self._summary = "; ".join(
-            [
-                ", ".join(
-                    f"{len(model.workers)} worker{'s' * (len(model.workers) > 1)}"
-                    f" of {model.spec.name}"
-                    for model in new.models
-                ),
-                *differences(old, new),
-            ]
+    def _execute(self, new: Plan) -> None:
+        old, process_fleet = self._resources.plan, self._process_fleet
+        self._summary = _summary(old, new)
+        process_fleet.plan_begins(old, new)
+        lane_migration = self._lane_migration = LaneMigrationExecutor(
+            old, new, self._resources, process_fleet, self._clients, self._clock_ns
         )
-        self._process_fleet.plan_begins(old, new)
-        process_fleet, clock_ns = self._process_fleet, self._clock_ns
-        moving = self._moving = LaneMigrationExecutor(
-            old, new, self._resources, process_fleet, self._clients, clock_ns
-        )
-        self._told, self._failure = False, ""
+        self._reported, self._failure = False, ""
         self._swap_executor = WorkerSwapExecutor(
-            old, new, process_fleet.workers, moving, lambda: self._commit(old, new, moving)
-        )
-        self._carry_on(moving)
+            old, new, process_fleet.workers, lane_migration,
+            lambda: self._commit(old, new, lane_migration),
+        )  # fmt: skip
+        self._step(lane_migration)
         self._service_status.look()
 
-    def _commit(self, old: Plan, new: Plan, moving: LaneMigrationExecutor) -> None:
+    def _commit(self, old: Plan, new: Plan, lane_migration: LaneMigrationExecutor) -> None:
         self._process_fleet.plan_counts(old, new)
-        moving.commit()
-        self._service_status.go_by(new.server)
+        lane_migration.commit()
+        self._service_status.set_server(new.server)
 
-    def _carry_on(self, moving: LaneMigrationExecutor) -> None:
-        moving.step()
+    def _step(self, lane_migration: LaneMigrationExecutor) -> None:
+        lane_migration.step()
         swap_executor = self._swap_executor
         if swap_executor is not None:
-            swap_executor.step()
-            if moving.failure:
-                swap_executor.reload.fail(moving.failure)
-                swap_executor.step()
-            self._failure = swap_executor.reload.failure
-            self._left_behind = swap_executor.given_up
-            if self._failure:
-                moving.undo()
-            elif swap_executor.reload.served and not self._told:
-                self._tell_end()
+            self._step_swap(swap_executor, lane_migration)
             if not swap_executor.over:
                 return
             self._swap_executor = None
             self._process_fleet.plan_settled()
-            moving.settle()
-        if moving.over or moving.waits_for_stuck:
-            self._moving = None
-            self._left += [] if moving.over else [moving]
-            if not self._told:
-                self._tell_end()
+            lane_migration.settle()
+        if lane_migration.over or lane_migration.waits_for_stuck:
+            self._lane_migration = None
+            self._unfinished += [] if lane_migration.over else [lane_migration]
+            if not self._reported:
+                self._report_end()
 
-    def _tell_end(self) -> None:
-        took_s = (self._clock_ns() - self._began_ns) / 1e9
-        left = self._left_behind
+    def _step_swap(
+        self, swap_executor: WorkerSwapExecutor, lane_migration: LaneMigrationExecutor
+    ) -> None:
+        swap_executor.step()
+        if lane_migration.failure:
+            swap_executor.swap.fail(lane_migration.failure)
+            swap_executor.step()
+        self._failure = swap_executor.swap.failure
+        self._given_up = swap_executor.given_up
         if self._failure:
-            why = f"undone after {took_s:.1f} s, the old workers serve: {self._failure}"
-            self._tell(False, why)
-        else:
-            self._tell(True, "; but ".join([f"done in {took_s:.1f} s: {self._summary}", *left]))
+            lane_migration.undo()
+        elif swap_executor.swap.rolled_out and not self._reported:
+            self._report_end()
 
-    def _tell(self, done: bool, text: str) -> None:
+    # -- outcome ------------------------------------------------------------------------
+
+    def _report_end(self) -> None:
+        took_s = (self._clock_ns() - self._began_ns) / 1e9
+        if self._failure:
+            text = f"undone after {took_s:.1f} s, the old workers serve: {self._failure}"
+            self._report(False, text)
+        else:
+            done = f"done in {took_s:.1f} s: {self._summary}"
+            self._report(True, "; but ".join([done, *self._given_up]))
+
+    def _report(self, done: bool, text: str) -> None:
         if done:
             self.last = text
             _LOG.info("reload %s", text)
         else:
             self.last = f"failed: {text}"
             _LOG.error("reload failed: %s", text)
-        self._told = True
+        self._reported = True
         self._resources.ledger.reloaded(done, self._clock_ns())
-        waiting, self._waiting = self._waiting, []
+        callbacks, self._callbacks = self._callbacks, []
         self._service_status.reloaded()
-        for told in waiting:
-            told(done, text)
+        for on_done in callbacks:
+            on_done(done, text)
 
-    # -- given up -----------------------------------------------------------------------
+    # -- the pool stops -----------------------------------------------------------------
 
     def stop(self) -> None:
-        """The pool stops: no reload goes on."""
-        self._waiting += self._next
+        """Abort the reload under way and refuse the one that is kept, because the pool stops."""
+        self._callbacks += self._next
         self._next = []
-        self._wanted = False
-        if self.survey is not None:
-            self.survey.kill()
+        self._requested = False
+        if self.discovery is not None:
+            self.discovery.kill()
         if self._swap_executor is not None:
             self._swap_executor.abandon()
-        unknown = self.survey is not None or not self._told or bool(self._waiting)
-        self._swap_executor = self._moving = None
-        self._left.clear()
-        if unknown:
-            self._tell(False, "the pool is stopping")
+        unreported = self.discovery is not None or not self._reported or bool(self._callbacks)
+        self._swap_executor = self._lane_migration = None
+        self._unfinished.clear()
+        if unreported:
+            self._report(False, "the pool is stopping")
 
     def close(self) -> None:
-        """End the survey's process, if there is one, and reap it."""
-        if self.survey is not None:
-            self.survey.kill()
-            self.survey.reap(self._clock_ns() + LAST_WAIT_NS)
-            self.survey.close()
+        """Kill the discovery's process, if there is one, and wait for its end."""
+        if self.discovery is not None:
+            self.discovery.kill()
+            self.discovery.reap(self._clock_ns() + LAST_WAIT_NS)
+            self.discovery.close()
+
+
+def _summary(old: Plan, new: Plan) -> str:
+    """The new workers and the differences of two plans in words."""
+    workers = ", ".join(
+        f"{len(model.workers)} worker{'s' * (len(model.workers) > 1)} of {model.spec.name}"
+        for model in new.models
+    )
+    return "; ".join([workers, *differences(old, new)])

@@ -1,25 +1,24 @@
-"""The order of a reload: pure decisions, from what becomes of every worker.
+"""Decisions of a rolling reload about worker processes. Pure: no process and no clock is used here.
 
-Each seat has an old worker, an heir, or both:
+Each worker slot has an old worker, a new one, or both:
 
-    ahead      heirs load, one at a time in a place (a GPU, or all of the CPU). One that is warm
-               takes its seat: new batches are its own. Whom it relieves finishes what is in
-               flight and stands by, alive and without rows
-    committed  every heir has its seat, and every new lane is open: there is no way back. The old
-               workers end, each once it is idle; those of an entry that leaves serve on until it
-               has no lanes (supervisor/reload/lane_migration.py)
-    back       an heir failed before that. Those that have a seat are relieved by their standbys
-               and end once idle; those that load end at once. For a standby that has died
-               meanwhile another worker of the old configuration is loaded first
-    over       done, or undone: every seat has its new worker, or every seat its old one
+    rolling out   new workers load, one at a time on a device (a GPU, or all of the CPU). One that
+                  is warm takes over its slot, so that new batches go to it. The old worker
+                  finishes what is in flight and stands by, alive and without rows
+    committed     every new worker has taken over and every new lane is open: there is no way back.
+                  The old workers stop, each once it is idle; those of an entry that leaves serve
+                  on until it has no lanes (`batchpool/supervisor/reload/lane_migration.py`)
+    rolling back  a new worker failed before the commit. Standbys take over from the new workers,
+                  which stop once they are idle; new workers that load stop at once. For a standby
+                  that has ended meanwhile another worker of the old configuration is loaded first
+    finished      every slot has its new worker, or every slot has its old one
 
-    heir  ABSENT > LOADING > WARM > DUTY (> OFF > IDLE) > ENDING > GONE
-    old   DUTY > OFF > IDLE > ENDING > GONE, and on the way back OFF or IDLE > DUTY, or
-          GONE > LOADING > WARM > DUTY
+    new   ABSENT > LOADING > WARM > ACTIVE (> DRAINING > IDLE) > STOPPING > GONE
+    old   ACTIVE > DRAINING > IDLE > STOPPING > GONE; when rolling back also DRAINING or IDLE >
+          ACTIVE, and GONE > LOADING > WARM > ACTIVE
 
-OFF has no duty but may have rows in flight; IDLE has none, as the batcher says. A worker that
-has its seat lives and dies as any other: the reload is told of that only for heirs, and only
-ahead and back.
+An active worker is restarted like any other. The reload decides about its end only if it is new
+and the commit is still to come.
 """
 
 from __future__ import annotations
@@ -30,246 +29,251 @@ from dataclasses import dataclass
 
 
 class SwapPhase(enum.Enum):
-    AHEAD = "ahead"
+    ROLLING_OUT = "rolling out"
     COMMITTED = "committed"
-    BACK = "back"
-    OVER = "over"
+    ROLLING_BACK = "rolling back"
+    FINISHED = "finished"
 
 
 class WorkerStage(enum.Enum):
-    """Where a worker is in its life, as a reload sees it."""
+    """The stage of one worker process in a reload."""
 
-    ABSENT = enum.auto()
+    ABSENT = enum.auto()  # not started yet
     LOADING = enum.auto()
     WARM = enum.auto()
-    DUTY = enum.auto()
-    OFF = enum.auto()
-    IDLE = enum.auto()
-    ENDING = enum.auto()
+    ACTIVE = enum.auto()  # new batches go to it
+    DRAINING = enum.auto()  # no new batches, but rows may be in flight
+    IDLE = enum.auto()  # no new batches and, as the batcher says, no rows in flight
+    STOPPING = enum.auto()  # killed, and not gone yet
     GONE = enum.auto()
 
 
-class SwapParty(enum.Enum):
-    HEIR = "replacement"
+class Version(enum.Enum):
+    """The configuration that a worker belongs to."""
+
+    NEW = "new"
     OLD = "old"
 
 
 class SwapAction(enum.Enum):
-    START = enum.auto()  # load the heir; for OLD: load another in place of a dead standby
-    TAKE_OVER = enum.auto()  # this one gets the seat, the other is relieved
-    RELEASE = enum.auto()  # no more rows for this one, and nobody in its place
-    VACATE = enum.auto()  # the seat is old and empty: from now on as any other
-    END = enum.auto()  # end the process
-    COMMIT = enum.auto()  # the new configuration counts
+    START = enum.auto()  # load a new worker, or again an old one in place of a standby that ended
+    TAKE_OVER = enum.auto()  # new batches go to this worker and no longer to the other of its slot
+    DRAIN = enum.auto()  # no new batches for this worker, and none for another in its place
+    LEAVE_EMPTY = enum.auto()  # the slot is old and has no process: it is restarted as any other
+    STOP = enum.auto()  # end the process
+    COMMIT = enum.auto()  # the new configuration applies
 
 
 @dataclass(frozen=True)
-class SwapOrder:
-    """What is to be done now, to whom, of which seat (of no seat: -1)."""
+class SwapCommand:
+    """One action to carry out. slot, version: the worker; COMMIT is about none, slot is -1."""
 
-    act: SwapAction
-    worker_slot: int = -1
-    who: SwapParty = SwapParty.HEIR
+    action: SwapAction
+    slot: int = -1
+    version: Version = Version.NEW
 
 
 @dataclass(frozen=True)
 class SlotChange:
-    """What a reload does to one seat. place: where only one heir may load at a time.
+    """The change of one worker slot.
 
-    old: whether there is a worker now; new: whether there is to be one. moves: the old one serves
-    on after the commit, until it is told that nobody needs it.
+    device: on which only one new worker may load at a time. old: there is a worker now. new: there
+    is to be one. migrates: the old worker serves on after the commit, until `lanes_closed`.
     """
 
     name: str
-    place: str
+    device: str
     old: bool = True
     new: bool = True
-    moves: bool = False
+    migrates: bool = False
 
 
-_READY = (WorkerStage.OFF, WorkerStage.IDLE, WorkerStage.WARM)  # may take the seat at once
+_READY = (WorkerStage.DRAINING, WorkerStage.IDLE, WorkerStage.WARM)  # may take over at once
 
 
 @dataclass
-class _Seat:
+class _SlotState:
+    """The stages of the two workers of one slot.
+
+    refilled: an old worker was loaded again. has_lanes: of the old worker's entry, if it migrates.
+    """
+
     change: SlotChange
-    heir: WorkerStage
+    new: WorkerStage
     old: WorkerStage
     refilled: bool = False
-    needed: bool = True  # where it moves
+    has_lanes: bool = True
+
+    def drain_old(self) -> None:
+        if self.old is WorkerStage.ACTIVE:
+            self.old = WorkerStage.DRAINING
+
+    def drain_new(self) -> None:
+        if self.new is WorkerStage.ACTIVE:
+            self.new = WorkerStage.DRAINING
+
+    @property
+    def is_undone(self) -> bool:
+        return self.new is WorkerStage.GONE and (
+            self.old is WorkerStage.ACTIVE or not self.change.old
+        )
 
 
 class WorkerSwap:
-    """One reload. Tell it what happens, then carry out what `step` says, in that order.
+    """The state machine of one reload: report events to it, then carry out what `step` returns.
 
-    lanes_open: whether every lane stands that clients are sent at the commit.
+    failure: the reason for rolling back, "" before. lanes_open: every lane is open that clients
+    get at the commit.
     """
 
     def __init__(self, changes: Sequence[SlotChange]) -> None:
-        self.phase = SwapPhase.AHEAD
+        self.phase = SwapPhase.ROLLING_OUT
         self.failure = ""
         self.lanes_open = True
-        self._worker_slots = [
-            _Seat(
+        self._slots = [
+            _SlotState(
                 change,
                 WorkerStage.ABSENT if change.new else WorkerStage.GONE,
-                WorkerStage.DUTY if change.old else WorkerStage.GONE,
+                WorkerStage.ACTIVE if change.old else WorkerStage.GONE,
             )
             for change in changes
         ]
 
-    # -- what happens -------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------
 
-    def warm(self, worker_slot: int, who: SwapParty) -> None:
-        """It is loaded and warm, and its answers fit its declaration."""
-        if self.at(worker_slot, who) is WorkerStage.LOADING:
-            self._put(worker_slot, who, WorkerStage.WARM)
+    def warm(self, slot: int, version: Version) -> None:
+        """The worker has loaded and warmed up its model."""
+        if self.stage(slot, version) is WorkerStage.LOADING:
+            self._set_stage(slot, version, WorkerStage.WARM)
 
-    def idle(self, worker_slot: int, who: SwapParty) -> None:
-        """It has no rows in flight and gets no more."""
-        if self.at(worker_slot, who) is WorkerStage.OFF:
-            self._put(worker_slot, who, WorkerStage.IDLE)
+    def idle(self, slot: int, version: Version) -> None:
+        """The worker gets no new batches and has no rows in flight."""
+        if self.stage(slot, version) is WorkerStage.DRAINING:
+            self._set_stage(slot, version, WorkerStage.IDLE)
 
-    def lost(self, worker_slot: int, who: SwapParty, why: str) -> None:
-        """Its process has ended."""
-        self._put(worker_slot, who, WorkerStage.GONE)
-        if who is SwapParty.HEIR:
-            self.fail(f"{self._worker_slots[worker_slot].change.name} {why}")
+    def ended(self, slot: int, version: Version, reason: str) -> None:
+        """The worker's process has ended, or is not waited for any more."""
+        self._set_stage(slot, version, WorkerStage.GONE)
+        if version is Version.NEW:
+            self.fail(f"{self._slots[slot].change.name} {reason}")
 
-    def fail(self, why: str) -> None:
-        """Turn back, unless it is too late or done already."""
-        if self.phase is SwapPhase.AHEAD:
-            self.phase, self.failure = SwapPhase.BACK, why
+    def fail(self, reason: str) -> None:
+        """Roll back, unless the reload is committed or rolls back already."""
+        if self.phase is SwapPhase.ROLLING_OUT:
+            self.phase, self.failure = SwapPhase.ROLLING_BACK, reason
 
-    def emptied(self, worker_slot: int) -> None:
-        """The entry of an old worker has no lanes any more."""
-        self._worker_slots[worker_slot].needed = False
+    def lanes_closed(self, slot: int) -> None:
+        """The entry of a slot that migrates has no lanes any more."""
+        self._slots[slot].has_lanes = False
+
+    # -- state --------------------------------------------------------------------------
 
     @property
-    def served(self) -> bool:
-        """Whether it is done but for the entries that leave."""
+    def rolled_out(self) -> bool:
+        """True when the reload is done but for entries whose clients still migrate."""
         return self.phase is SwapPhase.COMMITTED and all(
-            worker_slot.old is WorkerStage.GONE or worker_slot.change.moves
-            for worker_slot in self._worker_slots
+            slot.old is WorkerStage.GONE or slot.change.migrates for slot in self._slots
         )
 
-    def at(self, worker_slot: int, who: SwapParty) -> WorkerStage:
-        found = self._worker_slots[worker_slot]
-        return found.heir if who is SwapParty.HEIR else found.old
+    def stage(self, slot: int, version: Version) -> WorkerStage:
+        state = self._slots[slot]
+        return state.new if version is Version.NEW else state.old
 
-    def owns(self, worker_slot: int, who: SwapParty) -> bool:
-        """Whether this worker's end is the reload's to hear of, not the seat's usual business."""
-        if self.phase is SwapPhase.OVER:
+    def handles_end(self, slot: int, version: Version) -> bool:
+        """True when the end of this worker is to be reported here, and no restart is due."""
+        if self.phase is SwapPhase.FINISHED:
             return False
-        at = self.at(worker_slot, who)
-        if at is WorkerStage.DUTY:
-            return who is SwapParty.HEIR and self.phase is not SwapPhase.COMMITTED
-        return at not in (WorkerStage.ABSENT, WorkerStage.GONE)
+        stage = self.stage(slot, version)
+        if stage is WorkerStage.ACTIVE:
+            return version is Version.NEW and self.phase is not SwapPhase.COMMITTED
+        return stage not in (WorkerStage.ABSENT, WorkerStage.GONE)
 
     def progress(self) -> tuple[int, int]:
-        """How many heirs have their seats, of how many."""
-        new = [worker_slot for worker_slot in self._worker_slots if worker_slot.change.new]
-        return sum(worker_slot.heir is WorkerStage.DUTY for worker_slot in new), len(new)
+        """(new workers that have taken over, new workers in all)."""
+        slots = [slot for slot in self._slots if slot.change.new]
+        return sum(slot.new is WorkerStage.ACTIVE for slot in slots), len(slots)
 
-    # -- what to do ---------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------
 
-    def step(self) -> list[SwapOrder]:
-        """What is to be done now; nothing until something else happens."""
-        orders: list[SwapOrder] = []
-        if self.phase is SwapPhase.AHEAD:
-            self._ahead(orders)
+    def step(self) -> list[SwapCommand]:
+        """Return what is to be done now, in this order; [] until another event is reported."""
+        commands: list[SwapCommand] = []
+        if self.phase is SwapPhase.ROLLING_OUT:
+            self._roll_out(commands)
         if self.phase is SwapPhase.COMMITTED:
-            self._release(orders)
-            self._end_idle(orders, SwapParty.OLD)
-            if all(worker_slot.old is WorkerStage.GONE for worker_slot in self._worker_slots):
-                self.phase = SwapPhase.OVER
-        if self.phase is SwapPhase.BACK:
-            for number, worker_slot in enumerate(self._worker_slots):
-                self._back(orders, number, worker_slot)
-            self._end_idle(orders, SwapParty.HEIR)
-            if all(_is_undone(worker_slot) for worker_slot in self._worker_slots):
-                self.phase = SwapPhase.OVER
-        return orders
+            self._drain_old(commands)
+            self._stop_idle(commands, Version.OLD)
+            if all(slot.old is WorkerStage.GONE for slot in self._slots):
+                self.phase = SwapPhase.FINISHED
+        if self.phase is SwapPhase.ROLLING_BACK:
+            for number, slot in enumerate(self._slots):
+                self._roll_back_new(commands, number, slot)
+                self._roll_back_old(commands, number, slot)
+            self._stop_idle(commands, Version.NEW)
+            if all(slot.is_undone for slot in self._slots):
+                self.phase = SwapPhase.FINISHED
+        return commands
 
-    def _ahead(self, orders: list[SwapOrder]) -> None:
-        taken = {
-            worker_slot.change.place
-            for worker_slot in self._worker_slots
-            if worker_slot.heir is WorkerStage.LOADING
-        }
-        for number, worker_slot in enumerate(self._worker_slots):
-            if worker_slot.heir is WorkerStage.WARM:
-                orders.append(SwapOrder(SwapAction.TAKE_OVER, number))
-                worker_slot.heir = WorkerStage.DUTY
-                worker_slot.old = (
-                    WorkerStage.OFF if worker_slot.old is WorkerStage.DUTY else worker_slot.old
-                )
-            elif worker_slot.heir is WorkerStage.ABSENT and worker_slot.change.place not in taken:
-                orders.append(SwapOrder(SwapAction.START, number))
-                worker_slot.heir = WorkerStage.LOADING
-                taken.add(worker_slot.change.place)
-        serve = all(
-            worker_slot.heir is WorkerStage.DUTY
-            for worker_slot in self._worker_slots
-            if worker_slot.change.new
-        )
-        if serve and self.lanes_open:
+    def _roll_out(self, commands: list[SwapCommand]) -> None:
+        busy = {slot.change.device for slot in self._slots if slot.new is WorkerStage.LOADING}
+        for number, slot in enumerate(self._slots):
+            if slot.new is WorkerStage.WARM:
+                commands.append(SwapCommand(SwapAction.TAKE_OVER, number))
+                slot.new = WorkerStage.ACTIVE
+                slot.drain_old()
+            elif slot.new is WorkerStage.ABSENT and slot.change.device not in busy:
+                commands.append(SwapCommand(SwapAction.START, number))
+                slot.new = WorkerStage.LOADING
+                busy.add(slot.change.device)
+        all_active = all(slot.new is WorkerStage.ACTIVE for slot in self._slots if slot.change.new)
+        if all_active and self.lanes_open:
             self.phase = SwapPhase.COMMITTED
-            orders.append(SwapOrder(SwapAction.COMMIT))
+            commands.append(SwapCommand(SwapAction.COMMIT))
 
-    def _release(self, orders: list[SwapOrder]) -> None:
-        """Those after whom nobody comes."""
-        for number, worker_slot in enumerate(self._worker_slots):
-            if worker_slot.old is WorkerStage.DUTY and not (
-                worker_slot.change.moves and worker_slot.needed
-            ):
-                orders.append(SwapOrder(SwapAction.RELEASE, number, SwapParty.OLD))
-                worker_slot.old = WorkerStage.OFF
+    def _drain_old(self, commands: list[SwapCommand]) -> None:
+        """Drain old workers that have no successor in their slot."""
+        for number, slot in enumerate(self._slots):
+            is_needed = slot.change.migrates and slot.has_lanes
+            if slot.old is WorkerStage.ACTIVE and not is_needed:
+                commands.append(SwapCommand(SwapAction.DRAIN, number, Version.OLD))
+                slot.drain_old()
 
-    def _back(self, orders: list[SwapOrder], number: int, worker_slot: _Seat) -> None:
-        if worker_slot.heir is WorkerStage.ABSENT:
-            worker_slot.heir = WorkerStage.GONE
-        elif worker_slot.heir in (WorkerStage.LOADING, WorkerStage.WARM):
-            orders.append(SwapOrder(SwapAction.END, number))
-            worker_slot.heir = WorkerStage.ENDING
-        if worker_slot.old in _READY:
-            orders.append(SwapOrder(SwapAction.TAKE_OVER, number, SwapParty.OLD))
-            worker_slot.old = WorkerStage.DUTY
-            worker_slot.heir = (
-                WorkerStage.OFF if worker_slot.heir is WorkerStage.DUTY else worker_slot.heir
-            )
-        elif (
-            worker_slot.old is WorkerStage.GONE
-            and not worker_slot.change.old
-            and worker_slot.heir is WorkerStage.DUTY
-        ):
-            orders.append(SwapOrder(SwapAction.RELEASE, number))
-            worker_slot.heir = WorkerStage.OFF
-        elif worker_slot.old is WorkerStage.GONE and worker_slot.change.old:
-            if worker_slot.heir is WorkerStage.DUTY and not worker_slot.refilled:
-                orders.append(SwapOrder(SwapAction.START, number, SwapParty.OLD))
-                worker_slot.old, worker_slot.refilled = WorkerStage.LOADING, True
-            else:  # nobody serves in it, or there is no old worker to be had
-                orders.append(SwapOrder(SwapAction.VACATE, number, SwapParty.OLD))
-                worker_slot.old = WorkerStage.DUTY
-                worker_slot.heir = (
-                    WorkerStage.OFF if worker_slot.heir is WorkerStage.DUTY else worker_slot.heir
-                )
+    def _roll_back_new(self, commands: list[SwapCommand], number: int, slot: _SlotState) -> None:
+        """Stop a new worker that has not taken over."""
+        if slot.new is WorkerStage.ABSENT:
+            slot.new = WorkerStage.GONE
+        elif slot.new in (WorkerStage.LOADING, WorkerStage.WARM):
+            commands.append(SwapCommand(SwapAction.STOP, number))
+            slot.new = WorkerStage.STOPPING
 
-    def _end_idle(self, orders: list[SwapOrder], who: SwapParty) -> None:
-        for number in range(len(self._worker_slots)):
-            if self.at(number, who) is WorkerStage.IDLE:
-                orders.append(SwapOrder(SwapAction.END, number, who))
-                self._put(number, who, WorkerStage.ENDING)
+    def _roll_back_old(self, commands: list[SwapCommand], number: int, slot: _SlotState) -> None:
+        """Give a slot back to its old worker, or to another one of the old configuration."""
+        if slot.old in _READY:
+            commands.append(SwapCommand(SwapAction.TAKE_OVER, number, Version.OLD))
+            slot.old = WorkerStage.ACTIVE
+            slot.drain_new()
+        elif slot.old is not WorkerStage.GONE:
+            return
+        elif not slot.change.old:
+            if slot.new is WorkerStage.ACTIVE:
+                commands.append(SwapCommand(SwapAction.DRAIN, number))
+                slot.drain_new()
+        elif slot.new is WorkerStage.ACTIVE and not slot.refilled:
+            commands.append(SwapCommand(SwapAction.START, number, Version.OLD))
+            slot.old, slot.refilled = WorkerStage.LOADING, True
+        else:  # no worker is active in the slot, or no old one can be loaded
+            commands.append(SwapCommand(SwapAction.LEAVE_EMPTY, number, Version.OLD))
+            slot.old = WorkerStage.ACTIVE
+            slot.drain_new()
 
-    def _put(self, worker_slot: int, who: SwapParty, at: WorkerStage) -> None:
-        if who is SwapParty.HEIR:
-            self._worker_slots[worker_slot].heir = at
+    def _stop_idle(self, commands: list[SwapCommand], version: Version) -> None:
+        for number in range(len(self._slots)):
+            if self.stage(number, version) is WorkerStage.IDLE:
+                commands.append(SwapCommand(SwapAction.STOP, number, version))
+                self._set_stage(number, version, WorkerStage.STOPPING)
+
+    def _set_stage(self, slot: int, version: Version, stage: WorkerStage) -> None:
+        if version is Version.NEW:
+            self._slots[slot].new = stage
         else:
-            self._worker_slots[worker_slot].old = at
-
-
-def _is_undone(worker_slot: _Seat) -> bool:
-    return worker_slot.heir is WorkerStage.GONE and (
-        worker_slot.old is WorkerStage.DUTY or not worker_slot.change.old
-    )
+            self._slots[slot].old = stage

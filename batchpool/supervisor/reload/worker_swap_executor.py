@@ -1,4 +1,4 @@
-"""A reload carried out: what supervisor/reload/worker_swap.py decides, done to real workers."""
+"""Carries out the decisions of `batchpool/supervisor/reload/worker_swap.py` on real workers."""
 
 from __future__ import annotations
 
@@ -12,53 +12,64 @@ from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.workers import WorkerFleet
-from batchpool.supervisor.plan.diff import Pair, pairs_of
+from batchpool.supervisor.plan.diff import WorkerPair, worker_pairs
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.reload.worker_swap import (
     SlotChange,
     SwapAction,
-    SwapOrder,
-    SwapParty,
+    SwapCommand,
     SwapPhase,
+    Version,
     WorkerStage,
     WorkerSwap,
 )
 
 _LOG = logging.getLogger("batchpool.supervisor")
+_NOT_RUNNING = "was not running"
+_STUCK = "does not end although it was killed"
 
 
 @dataclass
-class _Two:
-    """The old worker and the heir of one seat; one may lack. moves: as in `SlotChange`."""
+class _SlotPair:
+    """The old and the new worker of one slot; one may be missing. migrates: as in `SlotChange`."""
 
     old: WorkerSlot | None
-    heir: WorkerSlot | None
-    moves: bool = False
+    new: WorkerSlot | None
+    migrates: bool = False
 
-    def who(self, who: SwapParty) -> WorkerSlot:
-        worker_slot = self.heir if who is SwapParty.HEIR else self.old
-        assert worker_slot is not None, "nobody there to give an order to"
+    def get(self, version: Version) -> WorkerSlot:
+        """The worker of this version, which must exist."""
+        worker_slot = self.new if version is Version.NEW else self.old
+        assert worker_slot is not None, f"there is no {version.value} worker"
         return worker_slot
 
-    def other(self, who: SwapParty) -> WorkerSlot | None:
-        return self.old if who is SwapParty.HEIR else self.heir
+    def other(self, version: Version) -> WorkerSlot | None:
+        return self.old if version is Version.NEW else self.new
+
+    def change(self) -> SlotChange:
+        worker_slot = self.new or self.old
+        assert worker_slot is not None
+        device = worker_slot.plan.cuda_visible or "cpu"
+        name = worker_slot.process_slot.name
+        return SlotChange(name, device, self.old is not None, self.new is not None, self.migrates)
 
 
-class LaneChanges(Protocol):
-    """What becomes of lanes meanwhile (supervisor/reload/lane_migration_executor.py)."""
+class LaneReadiness(Protocol):
+    """The state of lanes that a swap waits for; `LaneMigrationExecutor` provides it."""
 
     def ready(self) -> bool:
-        """Whether every lane stands that clients are sent at the commit."""
+        """True when every lane is open that clients get at the commit."""
 
     def has_any(self, entry: int) -> bool:
-        """Whether the entry has lanes still."""
+        """True while the entry has lanes that a worker must serve."""
 
 
 class WorkerSwapExecutor:
-    """One reload from a plan to the next one, which is `revised`. It is the workers' observer.
+    """Replaces the workers of one plan by those of the next one, which is `revised`.
 
-    commit: called when there is no way back; the new plan counts from then on. given_up: who
-    does not end, for people.
+    It is the workers' observer as long as it lasts. commit: called once, when there is no way
+    back; the new plan applies from then on. swap: the decisions. given_up: texts about workers
+    that do not end.
     """
 
     def __init__(
@@ -66,7 +77,7 @@ class WorkerSwapExecutor:
         old: Plan,
         new: Plan,
         workers: WorkerFleet,
-        lanes: LaneChanges,
+        lanes: LaneReadiness,
         commit: Callable[[], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -75,183 +86,194 @@ class WorkerSwapExecutor:
         self._commit = commit
         self._clock_ns = clock_ns
         self.given_up: list[str] = []
-        self._worker_slots = [self._two(pair, new) for pair in pairs_of(old, new)]
-        self.reload = WorkerSwap([_change(two) for two in self._worker_slots])
+        self._pairs = [self._slot_pair(pair, new) for pair in worker_pairs(old, new)]
+        self.swap = WorkerSwap([pair.change() for pair in self._pairs])
         workers.observer = self
 
-    def _two(self, pair: Pair, new: Plan) -> _Two:
-        old = heir = None
+    def _slot_pair(self, pair: WorkerPair, plan: Plan) -> _SlotPair:
+        old = new = None
         if pair.old is not None:
             old = next(
                 worker_slot
                 for worker_slot in self._workers.worker_slots
-                if worker_slot.entry == pair.model and worker_slot.plan == pair.old
+                if worker_slot.entry == pair.entry and worker_slot.plan == pair.old
             )
         if pair.new is not None:
-            model = new.entries[pair.model]
-            name = f"worker {pair.new.index} of {model.spec.name}"
-            # A post of its own: restarts and errors are those of its predecessor's code.
-            place = pair.model, pair.new, ProcessSlot(name), model, new.server
-            heir = WorkerSlot(*place, swap_role="replacement", on_duty=False)
-        return _Two(old, heir, pair.moves)
+            model = plan.entries[pair.entry]
+            # A process slot of its own: restarts and errors so far are those of the old code.
+            process_slot = ProcessSlot(f"worker {pair.new.index} of {model.spec.name}")
+            new = WorkerSlot(
+                pair.entry, pair.new, process_slot, model, plan.server,
+                swap_role="replacement", on_duty=False,
+            )  # fmt: skip
+        return _SlotPair(old, new, pair.migrates)
 
     @property
     def over(self) -> bool:
-        return self.reload.phase is SwapPhase.OVER
+        return self.swap.phase is SwapPhase.FINISHED
 
     def step(self) -> None:
-        """Do what is to be done now."""
-        self._leave_behind()
-        if self.reload.phase is SwapPhase.AHEAD:
-            self.reload.lanes_open = self._lanes.ready()
-        elif self.reload.phase is SwapPhase.COMMITTED:
-            for number, two in enumerate(self._worker_slots):
-                if two.moves and not self._lanes.has_any(two.who(SwapParty.OLD).entry):
-                    self.reload.emptied(number)
-        while orders := self.reload.step():
-            for order in orders:
-                self._carry_out(order)
+        """Carry out what is decided by now."""
+        self._give_up_stuck()
+        if self.swap.phase is SwapPhase.ROLLING_OUT:
+            self.swap.lanes_open = self._lanes.ready()
+        elif self.swap.phase is SwapPhase.COMMITTED:
+            for number, pair in enumerate(self._pairs):
+                if pair.migrates and not self._lanes.has_any(pair.get(Version.OLD).entry):
+                    self.swap.lanes_closed(number)
+        while commands := self.swap.step():
+            for command in commands:
+                self._carry_out(command)
         if self.over and self._workers.observer is self:
             self._workers.observer = None
 
-    def _leave_behind(self) -> None:
-        """Whoever was killed and does not end is waited for no longer."""
+    def _give_up_stuck(self) -> None:
+        """Stop waiting for workers that were killed and do not end."""
         now_ns = self._clock_ns()
-        for number, two in enumerate(self._worker_slots):
-            for who, worker_slot in ((SwapParty.HEIR, two.heir), (SwapParty.OLD, two.old)):
+        for number, pair in enumerate(self._pairs):
+            for version, worker_slot in ((Version.NEW, pair.new), (Version.OLD, pair.old)):
                 child = None if worker_slot is None else worker_slot.child
                 if child is None or not child.is_stuck(now_ns):
                     continue
                 assert worker_slot is not None
-                at = self.reload.at(number, who)
-                moves = two.moves and self.reload.phase is SwapPhase.COMMITTED
-                if at is WorkerStage.GONE or (at is WorkerStage.DUTY and not moves):
-                    continue  # it has its seat: its successor, if there is one, takes over first
-                text = f"{worker_slot.name} (pid {child.pid}) does not end although it was killed"
+                stage = self.swap.stage(number, version)
+                migrates = pair.migrates and self.swap.phase is SwapPhase.COMMITTED
+                if stage is WorkerStage.GONE or (stage is WorkerStage.ACTIVE and not migrates):
+                    continue  # the other worker of the slot, if there is one, takes over first
+                text = f"{worker_slot.name} (pid {child.pid}) {_STUCK}"
                 _LOG.error("%s: it is waited for no longer", text)
                 self.given_up.append(text)
                 self._workers.give_up(worker_slot)
-                self.reload.lost(number, who, "does not end although it was killed")
+                self.swap.ended(number, version, _STUCK)
 
     def abandon(self) -> None:
-        """The pool stops: whoever loads ends now, the others go on until it has stopped."""
+        """Stop loading, because the pool stops; active workers go on until it has stopped."""
         self._workers.observer = None
-        for number, two in enumerate(self._worker_slots):
-            for who in SwapParty:
-                if self.reload.at(number, who) in (WorkerStage.LOADING, WorkerStage.WARM):
-                    _end(two.who(who))
+        for number, pair in enumerate(self._pairs):
+            for version in Version:
+                if self.swap.stage(number, version) in (WorkerStage.LOADING, WorkerStage.WARM):
+                    _kill(pair.get(version))
 
-    # -- what happens -------------------------------------------------------------------
+    # -- events, reported by the workers' fleet -----------------------------------------
 
     def warm(self, worker_slot: WorkerSlot) -> None:
-        number, who = self._find(worker_slot)
-        if number >= 0:
-            self.reload.warm(number, who)
+        if found := self._find(worker_slot):
+            self.swap.warm(*found)
 
     def idle(self, worker_slot: WorkerSlot) -> None:
-        number, who = self._find(worker_slot)
-        if number >= 0:
-            self.reload.idle(number, who)
+        if found := self._find(worker_slot):
+            self.swap.idle(*found)
 
     def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
-        number, who = self._find(worker_slot)
-        if number < 0 or not self.reload.owns(number, who):
+        """A worker has ended. Returns False if it is to be restarted like any other."""
+        found = self._find(worker_slot)
+        if found is None or not self.swap.handles_end(*found):
             return False
-        at = self.reload.at(number, who)
-        if at is WorkerStage.ENDING:
-            _LOG.info("the %s (pid %d) has left", worker_slot.name, child.pid)
+        if self.swap.stage(*found) is WorkerStage.STOPPING:
+            _LOG.info("the %s (pid %d) has stopped", worker_slot.name, child.pid)
         else:
             _LOG.warning("%s (pid %d) %s", worker_slot.name, child.pid, child.reason())
-        self._lose(number, who, _why(child))
+        self._end(*found, _failure_text(child))
         return True
 
-    def _lose(self, number: int, who: SwapParty, why: str) -> None:
-        worker_slot = self._worker_slots[number].who(who)
+    def _end(self, number: int, version: Version, reason: str) -> None:
+        worker_slot = self._pairs[number].get(version)
         if worker_slot in self._workers.off_plan:
             self._workers.off_plan.remove(worker_slot)
-        elif self._worker_slots[number].old is None:  # its seat was new too
+        elif self._pairs[number].old is None:  # the new plan added this slot
             self._workers.worker_slots.remove(worker_slot)
-        self.reload.lost(number, who, why)
+        self.swap.ended(number, version, reason)
 
-    def _find(self, worker_slot: WorkerSlot) -> tuple[int, SwapParty]:
-        """The place of a worker in this reload; (-1, ...) of one that has none."""
-        for number, two in enumerate(self._worker_slots):
-            if two.heir is worker_slot:
-                return number, SwapParty.HEIR
-            if two.old is worker_slot:
-                return number, SwapParty.OLD
-        return -1, SwapParty.OLD
+    def _find(self, worker_slot: WorkerSlot) -> tuple[int, Version] | None:
+        """The number and version of a worker in this reload; None if it has no part in it."""
+        for number, pair in enumerate(self._pairs):
+            if pair.new is worker_slot:
+                return number, Version.NEW
+            if pair.old is worker_slot:
+                return number, Version.OLD
+        return None
 
-    # -- what to do ---------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------
 
-    def _carry_out(self, order: SwapOrder) -> None:
-        if order.act is SwapAction.COMMIT:
-            self._change_names()
-            self._commit()
-        elif order.act is SwapAction.START:
-            self._start(order.worker_slot, order.who)
-        elif order.act is SwapAction.TAKE_OVER:
-            self._take_over(order.worker_slot, order.who)
-        elif order.act is SwapAction.RELEASE:
-            self._release(order.worker_slot, order.who)
-        elif order.act is SwapAction.VACATE:
-            self._vacate(order.worker_slot)
-        else:
-            _end(self._worker_slots[order.worker_slot].who(order.who))
+    def _carry_out(self, command: SwapCommand) -> None:
+        match command.action:
+            case SwapAction.COMMIT:
+                self._name_by_new_plan()
+                self._commit()
+            case SwapAction.START:
+                self._start(command.slot, command.version)
+            case SwapAction.TAKE_OVER:
+                self._take_over(command.slot, command.version)
+            case SwapAction.DRAIN:
+                self._drain(command.slot, command.version)
+            case SwapAction.LEAVE_EMPTY:
+                self._leave_empty(command.slot)
+            case SwapAction.STOP:
+                _kill(self._pairs[command.slot].get(command.version))
 
-    def _change_names(self) -> None:
-        """Workers of an entry that comes have been heirs until now, although nobody was in their
-        seats; those of one that leaves are not the model's any more."""
-        for two in self._worker_slots:
-            if two.heir is not None:
-                two.heir.swap_role = ""
-            if two.moves:
-                two.who(SwapParty.OLD).swap_role = "predecessor"
+    def _name_by_new_plan(self) -> None:
+        """Name workers as after the commit: new ones without a prefix, those of an entry that
+        leaves as predecessors."""
+        for pair in self._pairs:
+            if pair.new is not None:
+                pair.new.swap_role = ""
+            if pair.migrates:
+                pair.get(Version.OLD).swap_role = "predecessor"
 
-    def _release(self, number: int, who: SwapParty) -> None:
-        worker_slot = self._worker_slots[number].who(who)
-        is_there, part = worker_slot.ready, worker_slot.swap_role
-        self._stand_aside(worker_slot, who)
-        worker_slot.swap_role = part or worker_slot.swap_role
+    def _drain(self, number: int, version: Version) -> None:
+        worker_slot = self._pairs[number].get(version)
+        was_ready, swap_role = worker_slot.ready, worker_slot.swap_role
+        self._move_off_plan(worker_slot, version)
+        worker_slot.swap_role = swap_role or worker_slot.swap_role
         self._workers.relieve(None, worker_slot)
-        if not is_there:  # it was about to start again
+        if not was_ready:  # it was about to be restarted
             worker_slot.start_at_ns = None
             if worker_slot.child is None:
-                self._lose(number, who, "was not there")
+                self._end(number, version, _NOT_RUNNING)
             else:
                 worker_slot.child.kill()
 
-    def _start(self, number: int, who: SwapParty) -> None:
-        two = self._worker_slots[number]
-        if who is SwapParty.OLD:
-            two.old = _successor(two.who(SwapParty.OLD))
-        worker_slot = two.who(who)
+    def _start(self, number: int, version: Version) -> None:
+        pair = self._pairs[number]
+        if version is Version.OLD:
+            pair.old = _empty_copy(pair.get(Version.OLD))
+        worker_slot = pair.get(version)
         self._workers.off_plan.append(worker_slot)
         try:
             self._workers.start(worker_slot)
         except StartError as exc:
-            self._lose(number, who, f"cannot start: {exc}")
+            self._end(number, version, f"cannot start: {exc}")
 
-    def _take_over(self, number: int, who: SwapParty) -> None:
-        two = self._worker_slots[number]
-        taker, other = two.who(who), two.other(who)
+    def _take_over(self, number: int, version: Version) -> None:
+        pair = self._pairs[number]
+        taker, other = pair.get(version), pair.other(version)
         self._workers.off_plan.remove(taker)
-        self._worker_slot(taker, other)
-        if two.old is None:
-            taker.swap_role = "replacement"  # the seat is not the plan's yet
+        self._put_in_plan(taker, other)
+        if pair.old is None:
+            taker.swap_role = "replacement"  # its slot is not in the plan before the commit
         if other is not None and other.child is not None:
-            self._stand_aside(other, SwapParty.OLD if who is SwapParty.HEIR else SwapParty.HEIR)
+            self._move_off_plan(other, Version.OLD if version is Version.NEW else Version.NEW)
         self._workers.relieve(taker, other)
-        if who is SwapParty.HEIR and other is not None and not other.ready:
-            # It was about to start again. Its standby would be of no use to anybody.
+        if version is Version.NEW and other is not None and not other.ready:
+            # The old worker was about to be restarted. As a standby it would serve nobody.
             other.start_at_ns = None
             if other.child is None:
-                self.reload.lost(number, SwapParty.OLD, "was not there")
+                self.swap.ended(number, Version.OLD, _NOT_RUNNING)
             else:
                 other.child.kill()
 
-    def _worker_slot(self, taker: WorkerSlot, other: WorkerSlot | None) -> None:
-        """Put one into the seat of the other, or into one of its own."""
+    def _leave_empty(self, number: int) -> None:
+        """Leave an empty slot to the old plan, so that it is restarted like any other."""
+        pair = self._pairs[number]
+        empty = pair.old = _empty_copy(pair.get(Version.OLD))
+        self._put_in_plan(empty, pair.new)
+        if pair.new is not None and pair.new.child is not None:
+            self._move_off_plan(pair.new, Version.NEW)
+        self._workers.relieve(empty, pair.new)
+        empty.start_at_ns = 0
+
+    def _put_in_plan(self, taker: WorkerSlot, other: WorkerSlot | None) -> None:
+        """Put a worker in the place of the other one, or in one of its own."""
         taker.swap_role = ""
         worker_slots = self._workers.worker_slots
         if other in worker_slots:
@@ -260,54 +282,28 @@ class WorkerSwapExecutor:
             worker_slots.append(taker)
         worker_slots.sort(key=lambda worker_slot: (worker_slot.entry, worker_slot.plan.index))
 
-    def _stand_aside(self, worker_slot: WorkerSlot, who: SwapParty) -> None:
-        worker_slot.swap_role = "replacement" if who is SwapParty.HEIR else "standby"
+    def _move_off_plan(self, worker_slot: WorkerSlot, version: Version) -> None:
+        worker_slot.swap_role = "replacement" if version is Version.NEW else "standby"
         if worker_slot in self._workers.worker_slots:
             self._workers.worker_slots.remove(worker_slot)
         if worker_slot not in self._workers.off_plan:
             self._workers.off_plan.append(worker_slot)
 
-    def _vacate(self, number: int) -> None:
-        """The seat is the old plan's and nobody is in it: from now on as any other."""
-        two = self._worker_slots[number]
-        empty = two.old = _successor(two.who(SwapParty.OLD))
-        heir = two.heir
-        self._worker_slot(empty, heir)
-        if heir is not None and heir.child is not None:
-            self._stand_aside(heir, SwapParty.HEIR)
-        self._workers.relieve(empty, heir)
-        empty.start_at_ns = 0
 
-
-def _change(two: _Two) -> SlotChange:
-    worker_slot = two.heir or two.old
-    assert worker_slot is not None
-    place = worker_slot.plan.cuda_visible or "cpu"
-    return SlotChange(
-        worker_slot.process_slot.name, place, two.old is not None, two.heir is not None, two.moves
-    )
-
-
-def _successor(worker_slot: WorkerSlot) -> WorkerSlot:
-    """An empty seat for another worker in place of a dead one."""
-    place = (
-        worker_slot.entry,
-        worker_slot.plan,
-        worker_slot.process_slot,
-        worker_slot.model,
-        worker_slot.server,
-    )
+def _empty_copy(slot: WorkerSlot) -> WorkerSlot:
+    """The same place without a process, for another worker of the same configuration."""
+    place = slot.entry, slot.plan, slot.process_slot, slot.model, slot.server
     return WorkerSlot(*place, swap_role="standby", on_duty=False)
 
 
-def _end(worker_slot: WorkerSlot) -> None:
+def _kill(worker_slot: WorkerSlot) -> None:
     if worker_slot.child is not None:
         worker_slot.child.kill()
 
 
-def _why(child: Child) -> str:
-    """How a worker failed, after its name."""
-    why = child.reason()
-    if why == child.exit_text():
-        return why
-    return why if why.startswith(("did not", "was")) else f"failed: {why}"
+def _failure_text(child: Child) -> str:
+    """The reason of a worker's end in words that follow its name."""
+    reason = child.reason()
+    if reason == child.exit_text():
+        return reason
+    return reason if reason.startswith(("did not", "was")) else f"failed: {reason}"

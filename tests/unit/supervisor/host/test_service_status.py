@@ -211,7 +211,7 @@ def test_the_end_ends_a_reload_and_the_last_configuration_counts() -> None:
     scene = Scene(drain_s=100)
     scene.ready()
     scene.service_status.reloading(scene.now_ns)
-    scene.service_status.go_by(ServerConfig(drain_s=5))
+    scene.service_status.set_server(ServerConfig(drain_s=5))
     scene.notifier.told.clear()
     scene.service_status.stopping()
     scene.service_status.reloaded()

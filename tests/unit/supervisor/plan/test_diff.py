@@ -11,7 +11,7 @@ from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.tensors.spec import ModelSpec, Tensor
-from batchpool.supervisor.plan.diff import differences, pairs_of, revised
+from batchpool.supervisor.plan.diff import differences, revised, worker_pairs
 from batchpool.supervisor.plan.plan import Plan, lanes_needed, make_plan
 from batchpool.supervisor.plan.probe_model import ProbedModel
 
@@ -127,7 +127,7 @@ def test_other_tensors_are_another_entry_although_their_bytes_may_be_the_same(
     revised_plan = revise(old, new)
     assert entries(revised_plan) == {"a": 2, "b": 1}
     assert differences(old, revised_plan) == ["other tensors of a"]
-    moved = [(p.model, p.old, p.new, p.moves) for p in pairs_of(old, revised_plan)]
+    moved = [(p.entry, p.old, p.new, p.migrates) for p in worker_pairs(old, revised_plan)]
     (was,), (kept,) = (model.workers for model in old.models)
     assert moved == [(2, None, was, False), (1, kept, kept, False), (0, was, None, True)]
 
@@ -157,10 +157,10 @@ def test_another_framework_is_the_models_own_business() -> None:
     new = plan(specs={"a": replace(SPECS["a"], framework="torch")}, visible=("0", "1"))
     assert revise(plan(), new).models[0].spec.framework == "torch"
     (was,) = plan().models[0].workers
-    first, second, third = pairs_of(plan(), new)
+    first, second, third = worker_pairs(plan(), new)
     assert [(p.old, p.new) for p in (first, second)] == [(None, w) for w in new.models[0].workers]
     assert (third.old, third.new) == (was, None), "the CPU's worker has no successor"
-    assert not third.moves
+    assert not third.migrates
 
 
 def test_models_keep_their_places_whatever_the_order_of_the_file() -> None:
@@ -174,7 +174,7 @@ def test_successors_sit_on_the_same_devices() -> None:
     old = plan(specs=torch, visible=("0", "1"), workers_per_device=2)
     new = plan(specs=torch, visible=("1", "2"))
     pairs = [
-        (p.old and p.old.cuda_visible, p.new and p.new.cuda_visible) for p in pairs_of(old, new)
+        (p.old and p.old.cuda_visible, p.new and p.new.cuda_visible) for p in worker_pairs(old, new)
     ]
     assert pairs == [("1", "1"), (None, "2"), ("0", None), ("0", None), ("1", None)]
 

@@ -17,13 +17,13 @@ from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
 
-class Office:
-    """Reloads of a pool that serves, and surveys that are no processes."""
+class ControllerScene:
+    """Reloads of a pool that serves, and discoveries that are no processes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.later_ns = 0
         self.told: list[tuple[bool, str]] = []
-        self.surveys: list[Child] = []
+        self.discoveries: list[Child] = []
         self._theirs: list[Channel] = []
         process_fleet = SimpleNamespace(was_ready=True, stopping=False, flags=lambda server: [])
         resources = SimpleNamespace(
@@ -32,7 +32,7 @@ class Office:
         service_status = SimpleNamespace(
             reloading=lambda now_ns: None, reloaded=lambda: None, look=lambda: None
         )
-        self.reloading = ReloadController(
+        self.controller = ReloadController(
             cast(Any, resources), cast(Any, process_fleet), cast(Any, service_status), ["serve"],
             lambda child: None, list, lambda: time.monotonic_ns() + self.later_ns,
         )  # fmt: skip
@@ -42,50 +42,54 @@ class Office:
         ours, theirs = pair()
         self._theirs.append(theirs)
         child = Child(role, slot, cast(Any, ProcessDouble(7)), ours, -1, 0)
-        self.surveys.append(child)
+        self.discoveries.append(child)
         return child
 
     def ask(self) -> None:
-        self.reloading.ask(lambda done, text: self.told.append((done, text)))
-        self.reloading.tick()
+        self.controller.request(lambda done, text: self.told.append((done, text)))
+        self.controller.tick()
 
     def close(self) -> None:
         for end in self._theirs:
             end.close()
-        for child in self.surveys:
+        for child in self.discoveries:
             child.close()
 
 
 @pytest.fixture
-def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
-    office = Office(monkeypatch)
-    yield office
-    office.close()
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[ControllerScene]:
+    scene = ControllerScene(monkeypatch)
+    yield scene
+    scene.close()
 
 
-def test_a_survey_that_does_not_end_is_given_up_and_the_next_reload_begins(office: Office) -> None:
-    office.ask()
-    office.reloading.cancel()
-    office.ask()
-    assert len(office.surveys) == 1, "it may end yet"
-    office.later_ns = STUCK_NS + 1
-    office.reloading.tick()
-    assert office.told == [
+def test_a_survey_that_does_not_end_is_given_up_and_the_next_reload_begins(
+    scene: ControllerScene,
+) -> None:
+    scene.ask()
+    scene.controller.cancel()
+    scene.ask()
+    assert len(scene.discoveries) == 1, "it may end yet"
+    scene.later_ns = STUCK_NS + 1
+    scene.controller.tick()
+    assert scene.told == [
         (False, "nothing was changed: the process that reads the configuration was cancelled and"
          " does not end although it was killed"),
     ]  # fmt: skip
-    first, second = office.surveys
-    assert office.reloading.survey is second
-    office.reloading.survey_gone(first)  # at last
-    assert (office.reloading.survey, len(office.told)) == (second, 1)
+    first, second = scene.discoveries
+    assert scene.controller.discovery is second
+    scene.controller.discovery_ended(first)  # at last
+    assert (scene.controller.discovery, len(scene.told)) == (second, 1)
 
 
-def test_what_is_cancelled_when_the_survey_has_spoken_is_not_carried_out(office: Office) -> None:
-    office.ask()
-    office.reloading.survey_says({"op": "found"})
-    assert office.reloading.cancel() == "cancelled: nothing was changed"
-    office.reloading.survey_gone(office.surveys[0])
-    assert office.told == [
+def test_what_is_cancelled_when_the_survey_has_spoken_is_not_carried_out(
+    scene: ControllerScene,
+) -> None:
+    scene.ask()
+    scene.controller.discovered({"op": "found"})
+    assert scene.controller.cancel() == "cancelled: nothing was changed"
+    scene.controller.discovery_ended(scene.discoveries[0])
+    assert scene.told == [
         (False, "nothing was changed: the process that reads the configuration was cancelled")
     ]
 
@@ -95,14 +99,14 @@ class Done:
 
     over = True
     given_up = ("standby of worker 0 of a (pid 7) does not end although it was killed",)
-    reload = SimpleNamespace(failure="", served=True)
+    swap = SimpleNamespace(failure="", rolled_out=True)
 
     def step(self) -> None:
         pass
 
 
 class Remains:
-    """A moving that waits for a worker which does not end."""
+    """A lane_migration that waits for a worker which does not end."""
 
     over, failure, waits_for_stuck = False, "", True
     steps = 0
@@ -113,22 +117,30 @@ class Remains:
     settle = step
 
 
-def test_a_reload_is_told_of_whom_it_left_behind_and_the_next_one_begins(office: Office) -> None:
-    moving, reloading = Remains(), cast(Any, office.reloading)
+def test_a_reload_is_told_of_whom_it_left_behind_and_the_next_one_begins(
+    scene: ControllerScene,
+) -> None:
+    lane_migration, reloading = Remains(), cast(Any, scene.controller)
     reloading._process_fleet.plan_settled = lambda: None
-    reloading._swap_executor, reloading._moving, reloading._told = Done(), moving, False
-    reloading._waiting = [lambda done, text: office.told.append((done, text))]
+    reloading._swap_executor, reloading._lane_migration, reloading._reported = (
+        Done(),
+        lane_migration,
+        False,
+    )
+    reloading._callbacks = [lambda done, text: scene.told.append((done, text))]
     reloading.tick()
-    ((done, text),) = office.told
+    ((done, text),) = scene.told
     assert done
     assert text.endswith(
         "; but standby of worker 0 of a (pid 7) does not end although it was killed"
     )
     assert not reloading.busy
-    steps = moving.steps
-    office.ask()
-    assert (len(office.surveys), moving.steps) == (1, steps + 1), "what it kept is looked after"
-    moving.over = True
+    steps = lane_migration.steps
+    scene.ask()
+    assert (len(scene.discoveries), lane_migration.steps) == (1, steps + 1), (
+        "what it kept is looked after"
+    )
+    lane_migration.over = True
     reloading.tick()
     reloading.tick()
-    assert moving.steps == steps + 2, "until nothing is left"
+    assert lane_migration.steps == steps + 2, "until nothing is left"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from batchpool.supervisor.reload.lane_migration import (
     LaneMigration,
     MigrationAction,
-    MigrationOrder,
-    WantedLane,
-    wishes,
+    MigrationCommand,
+    MissingLane,
+    missing_lanes,
 )
 
 NOW = 1000
@@ -21,7 +21,7 @@ def test_a_lane_is_closed_once_when_its_client_has_left_it() -> None:
     leaving = LaneMigration([3, 5], LATER)
     assert leaving.step(NOW) == [], "nobody has left"
     leaving.left(5)
-    assert leaving.step(NOW) == [MigrationOrder(MigrationAction.CLOSE, 5)]
+    assert leaving.step(NOW) == [MigrationCommand(MigrationAction.CLOSE, 5)]
     leaving.left(5)
     assert leaving.step(NOW) == [], "once"
     assert leaving.lanes == 2, "the batcher has it still"
@@ -33,8 +33,8 @@ def test_a_client_that_does_not_leave_is_evicted_when_its_time_is_up() -> None:
     leaving = LaneMigration([3, 5], LATER)
     leaving.left(3)
     assert leaving.step(LATER) == [
-        MigrationOrder(MigrationAction.CLOSE, 3),
-        MigrationOrder(MigrationAction.EVICT, 5),
+        MigrationCommand(MigrationAction.CLOSE, 3),
+        MigrationCommand(MigrationAction.EVICT, 5),
     ]
     leaving.left(5)
     assert leaving.step(LATER + 1) == [], "too late to say so"
@@ -69,13 +69,15 @@ def test_every_lane_has_one_end(
             leaving.gone(lane)
             gone.add(lane)
         else:
-            for order in leaving.step(now_ns):
-                assert order.lane in lanes - gone
+            for command in leaving.step(now_ns):
+                assert command.lane in lanes - gone
                 assert (
-                    order.act is MigrationAction.CLOSE if order.lane in left else now_ns >= until_ns
+                    command.action is MigrationAction.CLOSE
+                    if command.lane in left
+                    else now_ns >= until_ns
                 )
-                ended.append(order.lane)
-    ended += [order.lane for order in leaving.step(max(until_ns, len(events)))]
+                ended.append(command.lane)
+    ended += [command.lane for command in leaving.step(max(until_ns, len(events)))]
     assert len(ended) == len(set(ended))
     assert set(ended) | gone >= lanes
     assert leaving.lanes == len(lanes - gone)
@@ -85,14 +87,14 @@ def test_front_ends_get_every_lane_and_local_clients_those_that_they_use() -> No
     clients = [("frontend 0", True), ("client 1", False), ("client 2", False)]
     has = [("frontend 0", 0), ("frontend 0", 1), ("client 1", 0), ("client 2", 1)]
     # Entry 0 is replaced by 2, and 3 is a new model.
-    wanted = wishes(clients, has, [2, 3], {0: 2})
+    wanted = missing_lanes(clients, has, [2, 3], {0: 2})
     assert wanted == [
-        WantedLane("frontend 0", 2),
-        WantedLane("frontend 0", 3),
-        WantedLane("client 1", 2),
+        MissingLane("frontend 0", 2),
+        MissingLane("frontend 0", 3),
+        MissingLane("client 1", 2),
     ]
     has += [(wish.owner, wish.entry) for wish in wanted]
-    assert wishes(clients, has, [2, 3], {0: 2}) == []
-    assert wishes([*clients, ("frontend 1", True)], has, [2, 3], {0: 2}) == [
-        WantedLane("frontend 1", 2), WantedLane("frontend 1", 3),
+    assert missing_lanes(clients, has, [2, 3], {0: 2}) == []
+    assert missing_lanes([*clients, ("frontend 1", True)], has, [2, 3], {0: 2}) == [
+        MissingLane("frontend 1", 2), MissingLane("frontend 1", 3),
     ]  # fmt: skip

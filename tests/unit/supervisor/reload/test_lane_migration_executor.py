@@ -1,4 +1,4 @@
-"""Lanes and entries of a reload, with a real book of lanes and a staff that only takes notes."""
+"""Lanes and entries of a reload, with a real lane_table of lanes and a staff that only takes notes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.unit.supervisor.plan.test_diff import plan, revise
 S = 10**9
 
 
-class StaffDouble:
-    """What a moving asks of the staff. notes: in order."""
+class ProcessFleetDouble:
+    """What a lane_migration asks of the staff. notes: in order."""
 
-    def __init__(self, book: LaneTable) -> None:
-        self.book = book
+    def __init__(self, lane_table: LaneTable) -> None:
+        self.lane_table = lane_table
         self.notes: list[tuple[str, int]] = []
         self.no_room = False
         self.has_workers: set[int] = set()
@@ -45,7 +45,7 @@ class StaffDouble:
             raise Overloaded("full")
         local = who.frontend is None
         layout = model.client_lane if local else model.lane
-        entry = self.book.add(
+        entry = self.lane_table.add(
             model.entry, who.owner, layout, who.bell_fd, local=local, pinned=False
         )
         entry.handed = handed
@@ -75,18 +75,18 @@ class Scene:
         self.new = revise(old, plan(slots=32, **small) if new is None else new)
         self.now_ns = 0
         self.bell_fd = os.eventfd(0)
-        self.book = LaneTable(old.max_lanes)
-        self.process_fleet = StaffDouble(self.book)
+        self.lane_table = LaneTable(old.max_lanes)
+        self.process_fleet = ProcessFleetDouble(self.lane_table)
         self.clients = [self.client("frontend 0", 0), self.client("client 1", None)]
         self.lanes = [
             self.process_fleet.open_lane(who, old.models[0], handed=True) for who in self.clients
         ]
         resources, process_fleet = (
-            cast(Any, SimpleNamespace(lanes=self.book)),
+            cast(Any, SimpleNamespace(lanes=self.lane_table)),
             cast(Any, self.process_fleet),
         )
         clock = lambda: self.now_ns  # noqa: E731
-        self.moving = LaneMigrationExecutor(
+        self.lane_migration = LaneMigrationExecutor(
             old, self.new, resources, process_fleet, lambda: self.clients, clock
         )
 
@@ -95,7 +95,7 @@ class Scene:
 
     def open(self) -> None:
         """The batcher opens every gate."""
-        for entry in self.book:
+        for entry in self.lane_table:
             os.pwrite(
                 entry.fd, int(LaneGate.OPEN).to_bytes(8, "little"), entry.layout.words["gate"]
             )
@@ -105,11 +105,11 @@ class Scene:
         return notes
 
     def coming(self) -> list[LaneEntry]:
-        return self.book.of_entry(1)
+        return self.lane_table.of_entry(1)
 
     def close(self) -> None:
-        for entry in self.book:
-            self.book.remove(entry.number)
+        for entry in self.lane_table:
+            self.lane_table.remove(entry.number)
         os.close(self.bell_fd)
 
 
@@ -122,131 +122,133 @@ def scene() -> Iterator[Scene]:
 
 def committed(scene: Scene) -> Scene:
     """Its lanes are open, and the gates of the old ones have moved."""
-    scene.moving.ready()
+    scene.lane_migration.ready()
     scene.open()
-    assert scene.moving.ready()
+    assert scene.lane_migration.ready()
     for entry in scene.coming():
         entry.handed = True
-    scene.moving.commit()
+    scene.lane_migration.commit()
     assert scene.take() == [("add", 1), ("move", 0), ("move", 1)]
     return scene
 
 
 def test_everybody_has_a_lane_before_it_is_ready(scene: Scene) -> None:
-    assert not scene.moving.ready(), "the batcher has not opened them"
+    assert not scene.lane_migration.ready(), "the batcher has not opened them"
     assert [(e.owner, e.layout.slots, e.handed) for e in scene.coming()] == [
         ("frontend 0", 32, False), ("client 1", 8, False),
     ]  # fmt: skip
     scene.open()
-    assert scene.moving.ready()
+    assert scene.lane_migration.ready()
     scene.clients += [scene.client("frontend 1", 1), scene.client("client 2", None)]
-    assert not scene.moving.ready(), "another front end has come; a local client asks by itself"
+    assert not scene.lane_migration.ready(), (
+        "another front end has come; a local client asks by itself"
+    )
     assert [entry.owner for entry in scene.coming()][2:] == ["frontend 1"]
     scene.open()
-    assert scene.moving.ready()
+    assert scene.lane_migration.ready()
 
 
 def test_lanes_are_closed_as_their_clients_leave_and_the_entry_is_retired(scene: Scene) -> None:
-    moving = committed(scene).moving
+    lane_migration = committed(scene).lane_migration
     scene.process_fleet.has_workers.add(0)
-    moving.step()
-    assert (scene.take(), moving.leaving()) == ([], "2 old lanes of a")
+    lane_migration.step()
+    assert (scene.take(), lane_migration.leaving()) == ([], "2 old lanes of a")
     scene.lanes[0].left = True
-    moving.step()
+    lane_migration.step()
     assert scene.take() == [("close", 0)]
-    scene.book.remove(0)
-    assert (moving.leaving(), moving.has_any(0)) == ("1 old lane of a", True)
+    scene.lane_table.remove(0)
+    assert (lane_migration.leaving(), lane_migration.has_any(0)) == ("1 old lane of a", True)
     scene.now_ns = 5 * S
-    moving.step()
+    lane_migration.step()
     assert scene.take() == [("evict", 1)]
-    moving.step()
+    lane_migration.step()
     assert scene.take() == [], "once"
-    scene.book.remove(1)
-    assert (moving.leaving(), moving.has_any(0)) == ("", False)
-    moving.settle()
-    assert not moving.over, "a worker's rows are not dealt with"
+    scene.lane_table.remove(1)
+    assert (lane_migration.leaving(), lane_migration.has_any(0)) == ("", False)
+    lane_migration.settle()
+    assert not lane_migration.over, "a worker's rows are not dealt with"
     scene.process_fleet.has_workers.clear()
-    moving.step()
-    assert (scene.take(), moving.over) == ([("retire", 0)], True)
+    lane_migration.step()
+    assert (scene.take(), lane_migration.over) == ([("retire", 0)], True)
 
 
 def test_a_number_that_another_lane_has_by_now_is_left_alone(scene: Scene) -> None:
-    moving = committed(scene).moving
-    scene.book.remove(0)  # its client died
+    lane_migration = committed(scene).lane_migration
+    scene.lane_table.remove(0)  # its client died
     scene.process_fleet.open_lane(scene.clients[0], scene.new.models[0], handed=True)
-    assert scene.book.get(0) is not None
+    assert scene.lane_table.get(0) is not None
     scene.now_ns = 5 * S
-    moving.step()
+    lane_migration.step()
     assert scene.take() == [("evict", 1)]
 
 
 def test_a_lane_that_its_client_never_heard_of_is_closed_at_once(scene: Scene) -> None:
     scene.lanes[1].handed = False
-    moving = committed(scene).moving
-    moving.step()
+    lane_migration = committed(scene).lane_migration
+    lane_migration.step()
     assert scene.take() == [("close", 1)]
 
 
 def test_undone_is_as_if_nothing_had_been(scene: Scene) -> None:
-    scene.moving.ready()
-    scene.moving.undo()
-    scene.moving.undo()
+    scene.lane_migration.ready()
+    scene.lane_migration.undo()
+    scene.lane_migration.undo()
     numbers = [entry.number for entry in scene.coming()]
     assert scene.take() == [("add", 1), *(("close", n) for n in numbers)]
-    scene.moving.settle()
-    assert not scene.moving.over
+    scene.lane_migration.settle()
+    assert not scene.lane_migration.over
     for number in numbers:
-        scene.book.remove(number)
-    scene.moving.step()
-    assert (scene.take(), scene.moving.over) == ([("retire", 1)], True)
-    assert [entry.model for entry in scene.book] == [0, 0]
+        scene.lane_table.remove(number)
+    scene.lane_migration.step()
+    assert (scene.take(), scene.lane_migration.over) == ([("retire", 1)], True)
+    assert [entry.model for entry in scene.lane_table] == [0, 0]
 
 
 def test_no_room_for_a_lane_is_a_failure(scene: Scene) -> None:
     scene.process_fleet.no_room = True
-    assert not scene.moving.ready()
-    assert scene.moving.failure == "there is no room for its lanes: full"
+    assert not scene.lane_migration.ready()
+    assert scene.lane_migration.failure == "there is no room for its lanes: full"
 
 
 def test_a_plan_that_keeps_its_lanes_moves_none() -> None:
     same = plan(slots=64, max_batch=8, max_wait_ms=1.0, server={"client_slots": 8})
     scene = Scene(same)
-    assert scene.moving.ready()
-    scene.moving.commit()
-    scene.moving.step()
-    scene.moving.settle()
-    assert (scene.take(), scene.moving.over) == ([], True)
+    assert scene.lane_migration.ready()
+    scene.lane_migration.commit()
+    scene.lane_migration.step()
+    scene.lane_migration.settle()
+    assert (scene.take(), scene.lane_migration.over) == ([], True)
     scene.close()
 
 
 def test_what_a_worker_keeps_that_does_not_end_is_waited_for_by_nobody(scene: Scene) -> None:
-    moving = committed(scene).moving
+    lane_migration = committed(scene).lane_migration
     scene.process_fleet.has_workers.add(0)
-    assert moving.has_any(0), "clients have lanes there"
+    assert lane_migration.has_any(0), "clients have lanes there"
     scene.process_fleet.stuck.add(0)
-    moving.settle()
-    assert (moving.over, moving.waits_for_stuck, scene.take()) == (False, True, [])
+    lane_migration.settle()
+    assert (lane_migration.over, lane_migration.waits_for_stuck, scene.take()) == (False, True, [])
     scene.lanes[0].left = True
-    moving.step()
+    lane_migration.step()
     assert scene.take() == [("close", 0)], "its clients are seen off as ever"
-    assert moving.has_any(0)
+    assert lane_migration.has_any(0)
     scene.now_ns = 5 * S
-    moving.step()
+    lane_migration.step()
     assert scene.take() == [("evict", 1)]
-    assert not moving.has_any(0), "nobody else need serve there any more"
-    scene.book.remove(0)
-    moving.step()
-    assert (moving.over, scene.take()) == (False, [])
+    assert not lane_migration.has_any(0), "nobody else need serve there any more"
+    scene.lane_table.remove(0)
+    lane_migration.step()
+    assert (lane_migration.over, scene.take()) == (False, [])
 
     scene.process_fleet.stuck.clear()  # it has ended at last, and the batcher has let its rows go
     scene.process_fleet.has_workers.clear()
-    assert moving.has_any(0)
-    scene.book.remove(1)
-    moving.step()
-    assert (moving.over, scene.take()) == (True, [("retire", 0)])
+    assert lane_migration.has_any(0)
+    scene.lane_table.remove(1)
+    lane_migration.step()
+    assert (lane_migration.over, scene.take()) == (True, [("retire", 0)])
 
 
 def test_others_are_waited_for_although_one_does_not_end(scene: Scene) -> None:
-    moving = committed(scene).moving
-    moving.settle()
-    assert not moving.waits_for_stuck, "its lanes are there, and every worker ends"
+    lane_migration = committed(scene).lane_migration
+    lane_migration.settle()
+    assert not lane_migration.waits_for_stuck, "its lanes are there, and every worker ends"

@@ -24,7 +24,7 @@ def test_a_standby_that_does_not_end_is_waited_for_as_long_as_that_pays() -> Non
     assert scene.swap_executor.given_up == [
         "standby of worker 0 of a (pid 1) does not end although it was killed"
     ]
-    assert (scene.workers.pids(), scene.swap_executor.reload.failure) == ([2], "")
+    assert (scene.workers.pids(), scene.swap_executor.swap.failure) == ([2], "")
 
 
 def test_a_worker_that_is_stuck_in_a_batch_is_replaced_and_left_behind() -> None:
@@ -43,12 +43,12 @@ def test_an_heir_that_does_not_end_while_it_loads_is_undone() -> None:
     scene = Scene({"workers_per_device": 1}, {"workers_per_device": 1})
     scene.stick(scene.heir()).terminate("did not load within 600 s")
     scene.step()
-    assert scene.swap_executor.reload.failure == ""
+    assert scene.swap_executor.swap.failure == ""
     scene.later_ns = STUCK_NS + 1
     scene.step()
     assert (scene.swap_executor.over, scene.workers.left, scene.workers.pids()) == (True, [2], [1])
     why = "worker 0 of a does not end although it was killed"
-    assert (scene.swap_executor.reload.failure, scene.commits) == (why, 0)
+    assert (scene.swap_executor.swap.failure, scene.commits) == (why, 0)
 
 
 def test_a_predecessor_that_does_not_end_holds_up_nobody() -> None:

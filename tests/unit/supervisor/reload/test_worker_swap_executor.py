@@ -196,7 +196,7 @@ def test_no_room_for_an_heir_turns_back() -> None:
     scene = Scene()
     scene.workers.no_room = True
     scene.serve()  # and the next one cannot start
-    assert scene.swap_executor.reload.failure == "worker 1 of a cannot start: no room"
+    assert scene.swap_executor.swap.failure == "worker 1 of a cannot start: no room"
     assert scene.workers.pids() == [1, 2]
     assert scene.workers.duties == [(3, 1), (1, 3)]
     (heir,) = scene.workers.off_plan
@@ -330,7 +330,7 @@ def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
     assert [(worker_slot.entry, worker_slot.name) for worker_slot in scene.workers.worker_slots] == [
         (0, "predecessor of worker 0 of a"), (1, "worker 0 of a"), (1, "worker 1 of a"),
     ]  # fmt: skip
-    assert scene.swap_executor.reload.served
+    assert scene.swap_executor.swap.rolled_out
     assert not scene.swap_executor.over
     scene.lanes.entries.remove(0)
     scene.step()

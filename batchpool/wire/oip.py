@@ -161,7 +161,7 @@ class OipForm:
         outputs: Mapping[str, Array],
         model_parameters: Mapping[str, Any] | None,
     ) -> tuple[HeaderList, bytes]:
-        """The answer's headers and body: outputs as chosen, binary ones behind the JSON in order."""
+        """The headers and body of the answer: JSON, then the binary outputs in its order."""
         tables = self._tables
         if not model_parameters:
             frame = tables.frame(request, len(outputs[request.outputs[0].name]))

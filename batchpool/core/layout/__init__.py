@@ -1,1 +1,8 @@
-"""The bytes of shared memory: segment layouts, slot states, the allocation of slots."""
+"""The contents of shared memory: byte layouts, slot states, slot allocation.
+
+In reading order:
+
+    segments   the byte layout of every segment and the writer of every word
+    states     SlotState, LaneGate, PoolState: state machines and their owners
+    slots      SlotAllocator: the free slots of a lane, admission and fair shares
+"""

@@ -1,13 +1,13 @@
-"""Suspects: the rows of failed batches, run apart until the guilty ones stand alone.
+"""Isolation of rows that make batches fail: group testing with eight parts.
 
-A batch fails when its model raises or its worker dies. Any of its rows may be the cause, so
-they are suspects: split in eight at once, the parts run one after another, never mixed with
-other rows, and a part that fails is split again. A row gets the error only when it failed
-alone and was in `attempts` failed batches, so that its neighbours get their answers:
-64 rows with one that kills make three deaths and 17 calls (1 + 8 + 8).
+A batch fails when its model raises or its worker dies. Any of its rows may be the cause. They are
+split into eight groups, which run one after another, never together with other rows, and a group
+that fails is split again. A row gets the error only after it failed alone and took part in
+`attempts` failed batches, so that the other rows get their results: 64 rows with one that kills
+its worker cause three deaths and 17 calls (1 + 8 + 8).
 
-The same idea, with two halves, is group testing by binary splitting (Dorfman 1943, Sobel and
-Groll 1959); eight parts need fewer rounds, and a round may cost a worker's restart.
+Group testing by binary splitting goes back to Dorfman (1943) and Sobel and Groll (1959). Eight
+parts instead of two need fewer rounds, and a round may cost the restart of a worker.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 class Bisection:
-    """The groups of one model that wait to be run apart, first in, first out."""
+    """The groups of one model's suspect rows that wait to run apart, first in, first out."""
 
     def __init__(self) -> None:
         self._groups: deque[I64] = deque()
 
     def __len__(self) -> int:
-        """How many rows wait."""
+        """The number of waiting rows."""
         return sum(group.shape[1] for group in self._groups)
 
     def __bool__(self) -> bool:
-        """Whether any row waits: asked in every step, where there hardly ever is one."""
+        """True if a row waits. Cheaper than `len`, for a check in every step."""
         return bool(self._groups)
 
     def add_failed(self, rows: I64, attempts: int, batch_rows: int) -> I64:
-        """The rows [QUEUE_COLUMNS, n] of one failed batch, their ATTEMPT counting it already.
+        """Add the rows [QUEUE_COLUMNS, n] of a failed batch; their ATTEMPT includes that batch.
 
-        batch_rows: how many rode in it. Some may be missing here, because their client has
-        gone since; that does not make the others alone. Returns the rows that are to get the
-        error: one that failed alone, for the last time.
+        batch_rows: the rows that the batch had. Some may be missing in `rows` because their
+        client has gone since; the others did not fail alone for that. Returns the rows that get
+        the error: one that failed alone and for the last time, or none.
         """
         n = rows.shape[1]
         if batch_rows == 1 and n == 1 and rows[QueueColumn.ATTEMPT, 0] >= attempts:
@@ -53,16 +53,16 @@ class Bisection:
         return _NO_ROWS
 
     def add_group(self, rows: I64) -> None:
-        """Rows that were suspects before a takeover: run apart, as one group."""
+        """Add rows that were suspect before a batcher's takeover, as one group."""
         if rows.shape[1]:
             self._groups.append(rows)
 
     def take_next(self) -> I64:
-        """Remove and return the next group; the caller looked at `len` first."""
+        """Remove and return the next group; there must be one."""
         return self._groups.popleft()
 
     def peek(self) -> I64:
-        """The next group, which stays."""
+        """The next group, without removing it; there must be one."""
         return self._groups[0]
 
     def take_late(self, now_ns: int) -> I64:
@@ -74,7 +74,7 @@ class Bisection:
         return self._take(lambda group: group[QueueColumn.LANE] == number)
 
     def of_lane(self, number: int) -> I64:
-        """The rows of one lane, which stay."""
+        """The rows of one lane, without removing them."""
         parts = [group[:, group[QueueColumn.LANE] == number] for group in self._groups]
         return np.concatenate(parts, axis=1) if parts else _NO_ROWS
 
@@ -87,7 +87,7 @@ class Bisection:
         )
 
     def next_deadline_ns(self) -> int:
-        """The earliest deadline of a row that waits; 2**63 - 1 if there is none."""
+        """The earliest deadline of a waiting row; 2**63 - 1 if none waits."""
         return min((int(g[QueueColumn.DEADLINE_NS].min()) for g in self._groups), default=2**63 - 1)
 
     def _take(self, chosen: Callable[[I64], npt.NDArray[np.bool_]]) -> I64:

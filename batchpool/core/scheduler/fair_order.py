@@ -1,22 +1,23 @@
-"""Whose turn it is: a number for each queued row, so that the order of service is one sort key.
+"""Fair service order: a sort key for each queued row, from its priority and its flow's service.
 
-Priorities first: 1 is the highest, 255 the lowest. Among rows of one priority the flows take
-turns, one row each (deficit round robin of Shreedhar and Varghese 1996, whose quantum is one
-row here, since every row costs the same). The turns are numbered as in self-clocked fair
-queueing (Golestani 1994): a flow's next row gets the turn after its last one, or after the
-turn that is being served, whichever is later. So a flow that was quiet comes next, a flow
-with a thousand rows waits behind it with all but one, and a turn once given never changes:
-the next batch is always the front of the queue, found without a search.
+Lower priority numbers go first: 1 is the highest, 255 the lowest. Among rows of one priority the
+flows are served round robin, one row each. That is deficit round robin (Shreedhar and Varghese
+1996) with a quantum of one row, since every row costs the same. The order is computed by the
+virtual time of self-clocked fair queueing (Golestani 1994): virtual time is the tag of the row
+that was dispatched last, and a flow's next row gets the tag after its last one or after virtual
+time, whichever is later. So a flow without waiting rows is served next when a row comes in, and
+a flow with a thousand rows has all but one of them behind that row. A tag does not change once
+it was assigned, so the next batch is always the front of the queue and needs no search.
 
-    KEY = priority << 40 | turn
+    KEY = priority << 40 | tag
 
-Within a flow and priority the earliest deadline has the first of the flow's turns
-(core/scheduler/queue.py deals them out).
+Within a flow and priority the row with the earliest deadline has the flow's lowest tag; the
+queue sorts them (core/scheduler/queue.py).
 
-Ageing: for every `AGE_NS` of waiting a row rises by one priority, up to the best one that
-waits, where its flow takes turns with the others. So the lowest priority waits at most
-254 x AGE_NS longer than the highest, whatever comes in, and a crowd of aged rows does not
-overrun the others.
+Ageing: a row rises by one priority for every `AGE_NS` that it has waited, at most up to the best
+priority that waits, and gets a tag among the rows of that priority. So the lowest priority waits
+at most 254 x AGE_NS longer than the highest, and a crowd of aged rows does not overtake the
+others.
 """
 
 from __future__ import annotations
@@ -25,86 +26,88 @@ import numpy as np
 import numpy.typing as npt
 
 AGE_NS = 100_000_000
-_TURN_BITS = 40
-_TURNS = (1 << _TURN_BITS) - 1
-_KEEP_FLOWS = 4096  # whose last turns are remembered although they may have had it
+_TAG_BITS = 40
+_TAG_MASK = (1 << _TAG_BITS) - 1
+_KEEP_FLOWS = 4096  # flows without waiting rows whose last tags are kept
 
 _I64 = npt.NDArray[np.int64]
 
 
 def priority_of(key: int) -> int:
     """The priority in a KEY."""
-    return key >> _TURN_BITS
+    return key >> _TAG_BITS
 
 
 def first_key(priority: _I64) -> _I64:
-    """Keys before all turns of these priorities: rows that go back to the front."""
-    keys: _I64 = priority << _TURN_BITS
+    """Keys before every tag of these priorities, for rows that go back to the front."""
+    keys: _I64 = priority << _TAG_BITS
     return keys
 
 
 class FairOrder:
-    """The turns of one queue: what was served last, and the last turn each flow was given."""
+    """Assigns the keys of one queue, from virtual time and the last tag of each flow."""
 
     def __init__(self) -> None:
-        self._served: dict[int, int] = {}  # priority -> turn
-        # (priority, flow) -> the last turn it was given, the latest deadline that has one
+        self._virtual_time: dict[int, int] = {}  # priority -> tag of the row dispatched last
+        # (priority, flow) -> (its last tag, the latest deadline among its waiting rows)
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
-        self._before = 0  # the latest deadline of the last flow, before its new rows
+        # The latest deadline of the flow that was assigned tags last, before its new rows.
+        self._latest_before_ns = 0
 
-    def give(self, priority: int, flow: int, deadlines: _I64) -> tuple[int, bool]:
-        """Turns for more rows of a flow with these deadlines, in the order they came.
+    def assign(self, priority: int, flow: int, deadlines: _I64) -> tuple[int, bool]:
+        """Assign tags to new rows of a flow with these deadlines, in the order of arrival.
 
-        Returns the first KEY, the others follow by one each; and whether no row of the flow has
-        a deadline before that of one ahead of it: else its turns must be dealt out anew.
+        Returns the first KEY, the others following by one each; and whether every deadline is
+        at or after those before it. If not, the flow's waiting rows must be sorted by deadline.
         """
         rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
         latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
-        key, in_order = self.give_one(priority, flow, latest_ns, len(deadlines))
-        return key, in_order and rising and deadlines.item(0) >= self._before
+        key, in_order = self.assign_one(priority, flow, latest_ns, len(deadlines))
+        return key, in_order and rising and deadlines.item(0) >= self._latest_before_ns
 
-    def give_one(self, priority: int, flow: int, deadline_ns: int, n: int = 1) -> tuple[int, bool]:
-        """The same for one row, or for n of which this is the latest deadline."""
-        served = self._served.get(priority, 0)
+    def assign_one(
+        self, priority: int, flow: int, deadline_ns: int, n: int = 1
+    ) -> tuple[int, bool]:
+        """`assign` for one row, or for n rows of which `deadline_ns` is the latest deadline."""
+        now = self._virtual_time.get(priority, 0)
         last, latest_ns = self._last.get((priority, flow), (0, 0))
-        start = (served if served > last else last) + 1
+        start = (now if now > last else last) + 1
         in_order = deadline_ns >= latest_ns
         self._last[priority, flow] = start + n - 1, deadline_ns if in_order else latest_ns
-        self._before = latest_ns
-        return start + (priority << _TURN_BITS), in_order
+        self._latest_before_ns = latest_ns
+        return start + (priority << _TAG_BITS), in_order
 
-    def served(self, keys: _I64) -> None:
-        """These rows, in the order of service, leave to be run: whoever comes from now on has a
-        later turn."""
+    def advance(self, keys: _I64) -> None:
+        """Advance virtual time to these rows, which are dispatched in the order of service."""
         last = keys.item(-1)
-        self._serve(last)
-        if keys.item(0) >> _TURN_BITS == last >> _TURN_BITS:
+        self._advance_to(last)
+        if keys.item(0) >> _TAG_BITS == last >> _TAG_BITS:
             return
-        priorities = keys >> _TURN_BITS
+        priorities = keys >> _TAG_BITS
         for at in np.flatnonzero(priorities[1:] != priorities[:-1]).tolist():
-            self._serve(keys.item(at))
+            self._advance_to(keys.item(at))
 
-    def _serve(self, key: int) -> None:
-        priority, turn = key >> _TURN_BITS, key & _TURNS
-        if turn > self._served.get(priority, 0):
-            self._served[priority] = turn
+    def _advance_to(self, key: int) -> None:
+        priority, tag = key >> _TAG_BITS, key & _TAG_MASK
+        if tag > self._virtual_time.get(priority, 0):
+            self._virtual_time[priority] = tag
 
-    def waits(self, priority: int, flow: int, last_key: int, latest_ns: int) -> None:
-        """What of a flow still waits: its last KEY and latest deadline, both 0 if nothing does.
+    def set_last(self, priority: int, flow: int, last_key: int, latest_ns: int) -> None:
+        """Set the last KEY and the latest deadline of a flow's waiting rows; 0, 0 for none.
 
-        After rows left unserved, so that a flow is not charged for turns it never used.
+        Called after rows left without being run, so that their flow is not charged for them.
         """
-        self._last[priority, flow] = last_key & _TURNS, latest_ns
+        self._last[priority, flow] = last_key & _TAG_MASK, latest_ns
 
-    def forget(self) -> None:
-        """The queue is empty: every flow starts anew."""
-        self._served.clear()
+    def reset(self) -> None:
+        """Start anew with an empty queue."""
+        self._virtual_time.clear()
         self._last.clear()
 
     def prune(self, waiting: int) -> None:
-        """Drop flows that have had their last turn, once they outnumber the waiting rows."""
+        """Drop flows without waiting rows, once they outnumber the `waiting` rows."""
         if len(self._last) > _KEEP_FLOWS + 2 * waiting:
-            served = self._served
+            now = self._virtual_time
             self._last = {
-                flow: last for flow, last in self._last.items() if last[0] > served.get(flow[0], 0)
+                flow: last for flow, last in self._last.items() if last[0] > now.get(flow[0], 0)
             }

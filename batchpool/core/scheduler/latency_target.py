@@ -1,4 +1,4 @@
-"""What a target for the 99th percentile asks for: smaller batches, and early refusals."""
+"""The latency target for the 99th percentile: smaller batches, and early refusal of late rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn, least
 
-_WORTH = 0.25  # what the rows of a batch should take at least, of its fixed cost
-_SURE_AFTER = 16  # batches
-_LOOK_NS = 1_000_000  # how often to look at what cannot be foreseen to the moment
+_WORTH = 0.25  # least time of the rows of a batch, as a share of its fixed cost
+_SURE_AFTER = 16  # batches of a worker after which its times are trusted
+_LOOK_NS = 1_000_000  # interval of checks where the moment of lateness cannot be computed
 _NONE = np.empty(0, dtype=np.int64)
 
 
 def cap_of(time: ServiceTime | None, limits: Limits) -> int:
-    """The most rows of a batch for a worker of these times: two of them, one after the other,
-    must keep the target. Two usual ones leave the way to the caller its part of it; a slow one
-    among the two may use that too, since a slow way then, or two slow ones, are too rare to
-    count."""
+    """The most rows of a batch for a worker of these times: two in a row must keep the target.
+
+    Two usual batches leave the response its share of the target. One slow batch of the two may
+    use that share too, since two slow ones, or a slow response besides, are too rare to count.
+    """
     if not limits.target_ns or time is None or not time.known:
         return limits.max_batch
     usual_ns = limits.within_ns / 2
@@ -32,41 +33,41 @@ def cap_of(time: ServiceTime | None, limits: Limits) -> int:
 
 
 def least_cap(time: ServiceTime, limits: Limits) -> int:
-    """No smaller batches, whatever the target: they would be nearly all fixed cost.
+    """The smallest cap, whatever the target: smaller batches would be nearly all fixed cost.
 
-    With rows that take a quarter of the fixed cost a worker does a fifth of what it can do at
-    all, in 1.25 times the time of a lone row. Where even lone rows one after the other do not
-    keep the target, smaller batches would lose nearly all of the throughput for nothing. Where
-    they do, it is kept, at the expense of what of it is left for the way to the caller.
+    With rows that take a quarter of the fixed cost a worker reaches a fifth of its throughput,
+    in 1.25 times the time of a single row. Where even single rows one after the other miss the
+    target, smaller batches would lose nearly all of the throughput and gain nothing. Where they
+    meet it, the target is kept at the expense of the share for the response.
     """
     enough = limits.max_batch
     if time.row_ns:
         enough = min(enough, max(1, int(_WORTH * time.base_ns / time.row_ns)))
     enough = limits.padded(enough)
-    if not _keeps_alone(time, limits):
+    if not _single_rows_keep(time, limits):
         return enough
     return min(enough, _most_of(limits.target_ns / (1 + time.spread), time, limits))
 
 
 def cycle_ns(n: int, time: ServiceTime, limits: Limits) -> float:
-    """A batch of n rows behind another: the time that 99 of 100 of them keep."""
+    """The 99th percentile of the time of a batch of n rows that is queued behind another."""
     n = limits.padded(n)
     return time.mean_ns(n) + time.high_ns(n)
 
 
-def _keeps_alone(time: ServiceTime, limits: Limits) -> bool:
-    """Whether lone rows, one behind another, keep the target."""
+def _single_rows_keep(time: ServiceTime, limits: Limits) -> bool:
+    """True if batches of one row, one after the other, keep the target."""
     mean_ns = time.mean_ns(limits.padded(1))
     return 2 * mean_ns <= limits.within_ns and cycle_ns(1, time, limits) <= limits.target_ns
 
 
 def allowed_ns(time: ServiceTime, limits: Limits) -> float:
-    """How long a row may be foreseen to take, by the 99th percentile of its own batch's times.
+    """The longest predicted latency of a row that is accepted, by 99th percentiles of batches.
 
-    Late are, for every batch that takes far longer than usual, its own rows and those of the batch
-    that stands behind it already. So what one in 200 batches takes longer must fit into the
-    target besides. A row that is foreseen to take no more than two batches is taken in any case:
-    nothing would be left to run, and most such rows come when some of the first has gone by.
+    A batch that takes far longer than usual makes its own rows late and those of the batch that
+    is queued behind it. So the excess of one in 200 batches must fit into the target besides. A
+    row with a prediction of at most two batches is accepted in any case: otherwise nothing would
+    be left to run, and most such rows come in when a part of the first batch is over.
     """
     cap = cap_of(time, limits)
     rare_ns = (time.tail - time.spread) * time.mean_ns(limits.padded(cap))
@@ -75,14 +76,16 @@ def allowed_ns(time: ServiceTime, limits: Limits) -> float:
 
 
 def why_out_of_reach(workers: Sequence[WorkerView], limits: Limits) -> str:
-    """Why not even lone rows keep the target, and what is done instead; "" if they do on some
-    worker, or none is known well enough."""
+    """The reason why not even single rows keep the target, and the limits used instead.
+
+    "" if they keep it on some worker, or the times of no worker are known well enough.
+    """
     why = ""
     for worker in workers:
         time = worker.time
         if time is None or time.batches < _SURE_AFTER:
             continue
-        if _keeps_alone(time, limits):
+        if _single_rows_keep(time, limits):
             return ""
         cap = least_cap(time, limits)
         one, two, done = (
@@ -102,7 +105,7 @@ def why_out_of_reach(workers: Sequence[WorkerView], limits: Limits) -> str:
 
 
 def _most_of(longest_ns: float, time: ServiceTime, limits: Limits) -> int:
-    """The most rows that take no longer than that on average; 0 if not even one does."""
+    """The most rows with a mean time of at most `longest_ns`; 0 if one row takes longer."""
     most = limits.max_batch
     if time.mean_ns(most) <= longest_ns:
         return most
@@ -120,51 +123,57 @@ def too_late(
     workers: Sequence[WorkerView],
     limits: Limits,
 ) -> tuple[npt.NDArray[Any], int]:
-    """Positions of the live rows that would be answered after the target or their deadline; and
-    when to look again, since some of the others would be too if nothing had happened by then.
+    """Find the live rows that would be answered after the target or their deadline.
 
-    The queue is run in thought: batch by batch, each on the worker that is free first, the rows
-    that its answer would reach in time, in the order of service. A row that is left out by a
-    batch is refused, since the next one is later still, and holds nobody's place. Two batches one
-    behind the other may always be stood in for, so that where not even the smallest that are worth
-    running keep the target, an idle pool refuses nobody for it. A worker of which nothing is known
-    is taken for another.
+    Returns their positions, and the time of the next check: some of the other rows would be late
+    too if nothing had happened by then.
 
-    Nothing changes until the worker of a batch should be free. From then on, as long as it is not
-    (or its rows wait for company), the answer is later by as much as the time that goes by; with a
-    worker that is overdue, by twice as much from now on, since it is expected to take as long
-    again as it has taken. With several workers that holds while every batch keeps its worker. From
-    the moment at which one may have lost it and be late, the look is taken again every ms.
+    The queue is simulated batch by batch, each on the worker that is free first. A batch takes
+    the rows, in the order of service, that its end would reach in time. A row that a batch leaves
+    out is refused, since the next batch ends later, and takes no place. Two batches one behind the
+    other are always accepted, so that an idle pool refuses nothing for the target where not even
+    the smallest batches worth running keep it. A worker without known times is given those of
+    another.
+
+    The prediction stays valid until the worker of a batch should be free. From then on, while the
+    worker is not free (or the rows wait for others), the end moves by the time that passes; with
+    an overdue worker by twice that time, since it is expected to take as long again as it has
+    taken. With several workers that holds while every batch keeps its worker. From the moment at
+    which a batch may have lost it and be late, the check is repeated every `_LOOK_NS`.
     """
-    lines = _Lines(now_ns, workers, limits)
+    workers_free = _WorkerTimeline(now_ns, workers, limits)
     rows = np.arange(queue.shape[1]) if live is None else np.flatnonzero(live)
-    if not lines.free:
+    if not workers_free.free:
         return _NONE, NEVER_NS
-    allowed_ns = int(lines.allowed_ns)
+    allowed_ns = int(workers_free.allowed_ns)
     due_ns = np.minimum(
         queue[QueueColumn.SUBMIT_NS, rows] + allowed_ns, queue[QueueColumn.DEADLINE_NS, rows]
     )
-    refused, again_ns, shuffled_ns = [], NEVER_NS, NEVER_NS
-    first_ns, fastest = lines.soonest()  # whose batches others may have to take
+    refused, again_ns, moved_ns = [], NEVER_NS, NEVER_NS
+    first_ns, fastest = workers_free.soonest()  # their batches may have to run on other workers
     while len(rows):
-        answered_ns, size, from_ns, pace = lines.next_batch(len(rows))
+        answered_ns, size, from_ns, pace = workers_free.next_batch(len(rows))
         in_time = np.flatnonzero(due_ns >= answered_ns)[:size]
         last = len(rows)
         if len(in_time):
             last = int(in_time[-1]) + 1
             left_ns = least(due_ns[in_time]) - answered_ns
             again_ns = min(again_ns, int(from_ns + left_ns / pace) + 1)
-            shuffled_ns = min(shuffled_ns, int(first_ns + left_ns / fastest) + 1)
+            moved_ns = min(moved_ns, int(first_ns + left_ns / fastest) + 1)
         left_out = np.ones(last, dtype=bool)
         left_out[in_time] = False
         refused.append(rows[:last][left_out])
         rows, due_ns = rows[last:], due_ns[last:]
-    again_ns = min(again_ns, max(shuffled_ns, now_ns + _LOOK_NS))
+    again_ns = min(again_ns, max(moved_ns, now_ns + _LOOK_NS))
     return (np.concatenate(refused) if refused else _NONE), again_ns
 
 
-class _Lines:
-    """The workers as lines to stand in: when each is free, and how long its batches take."""
+class _WorkerTimeline:
+    """The simulated workers: the time at which each is free next, and its batch times.
+
+    free: a heap of (time when free, number, batch times, start of delays, pace of delays); the
+    batch that the worker takes next is delayed from the start on by pace x the time that passes.
+    """
 
     def __init__(self, now_ns: int, workers: Sequence[WorkerView], limits: Limits) -> None:
         known = [w.time for w in workers if w.time is not None and w.time.known]
@@ -185,15 +194,13 @@ class _Lines:
         heapq.heapify(self.free)
 
     def soonest(self) -> tuple[int, int]:
-        """From when on a batch may be later than now foreseen, and by how many times the time that
-        goes by at most."""
-        return min(line[3] for line in self.free), max(line[4] for line in self.free)
+        """(earliest start of delays, largest pace of delays) over all workers."""
+        return min(worker[3] for worker in self.free), max(worker[4] for worker in self.free)
 
     def next_batch(self, waiting: int) -> tuple[float, int, int, int]:
-        """When the next batch of so many waiting rows is answered at the latest, how many it
-        takes; and from when on that is later by how many times the time that goes by."""
+        """Simulate the next batch: (99th percentile of its end, rows, start, pace of delays)."""
         begins_ns, number, time, from_ns, pace = self.free[0]
         size = min(waiting, self._caps[number])
-        line = begins_ns + time.mean_ns(size), number, time, from_ns, pace
-        heapq.heapreplace(self.free, line)
+        worker = begins_ns + time.mean_ns(size), number, time, from_ns, pace
+        heapq.heapreplace(self.free, worker)
         return begins_ns + time.high_ns(size), size, from_ns, pace

@@ -1,4 +1,4 @@
-"""What bounds a model's batches, and its workers as the decision sees them."""
+"""Inputs of the batching decision: the limits of a model's batches, and its workers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.scheduler.estimators import ServiceTime
 
 NEVER_NS = 2**63 - 1
-_TARGET_SHARE = 0.85  # of the target; the rest is for the way to the caller
+_TARGET_SHARE = 0.85  # of the target; the rest is for the response to the caller
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a model's batches. depth: batches a worker may have in flight.
+    """The limits of a model's batches.
 
-    sizes: the only ones the engine takes, rising; () means any. bucketed: rows differ in
-    BUCKET. target_ns: of the 99th percentile from submission to answer; 0 means none.
+    max_batch: most rows of a batch.  max_wait_ns: longest wait of a row for others.  depth:
+    batches that a worker may have in flight.  draining: rows do not wait any more.  adaptive: the
+    adaptive policy, else the fixed one.  max_wait_peak_ns: max_wait_ns under heavy load.
+    target_ns: of the 99th percentile from submission to answer; 0 for none.  sizes: the allowed
+    batch sizes, rising; () for any.  bucketed: rows differ in BUCKET.
     """
 
     max_batch: int
@@ -35,7 +38,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Limits:
-        """What a model's configuration says."""
+        """The limits that a model's configuration sets."""
         return cls(
             max_batch=config.max_batch,
             max_wait_ns=round(config.max_wait_ms * 1e6),
@@ -47,7 +50,7 @@ class Limits:
 
     @property
     def within_ns(self) -> float:
-        """How much of the target the pool itself may use; 0 without one."""
+        """The part of the target that the pool itself may use; 0 without a target."""
         return _TARGET_SHARE * self.target_ns
 
     def padded(self, n: int) -> int:
@@ -57,11 +60,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker as the decision sees it. lanes: which it may run, by lane number; None: all.
+    """One worker, as the decision needs it.
 
-    time: what is known of its batches. free_at_ns: when it will have run what it has. closed: it
-    gets nothing more for now. overdue_since_ns: since when it has run a batch that takes so long
-    that it may hang; 0 if none does. It is closed then, and expected to take as long again.
+    in_flight: its batches.  lanes: a mask by lane number of those that it may run; None for all.
+    time: its batch times, where they are measured.  free_at_ns: the expected end of its batches.
+    closed: it gets no more batches for now.  overdue_since_ns: the start of a batch that takes so
+    long that it may hang, 0 for none; the worker is closed then, and is expected to take as long
+    again.
     """
 
     number: int

@@ -1,9 +1,9 @@
-"""The admitted rows of one model in the order they are to be served, in the batcher's arrays.
+"""The queue of one model: its admitted rows in the order of service, as int64 columns.
 
-By KEY (core/scheduler/fair_order.py), so that the next batch is the front of the block; rows of one flow and
-priority have their turns in the order of their deadlines, those of equal deadline in the
-order they came. With one flow, one priority and one time limit that is first in, first out,
-and appending is a copy to the end.
+The block is sorted by KEY (core/scheduler/fair_order.py), so that the next batch is its front.
+Rows of one flow and priority are ordered by deadline, those of equal deadline by arrival. With
+one flow, one priority and one time limit that is first in, first out, and appending is a copy to
+the end.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ I64 = npt.NDArray[np.int64]
 
 
 class QueueColumn:
-    """The rows of a queue block [fields, n]. Plain ints: numpy indexes twice as fast by them.
+    """Indices into the first dimension of a queue block [QUEUE_COLUMNS, n].
 
-    BUCKET: rows of different buckets never share a batch. The queue's own are KEY, the order,
-    and SINCE_NS, from when the waiting counts that makes a row rise.
+    BUCKET: rows of different buckets never share a batch.  KEY: the sort key.  SINCE_NS: the
+    start of the waiting time by which a row ages.  KEY and SINCE_NS are written by `Queue` only.
+    Plain ints, because numpy indexes by them twice as fast as by an enum's members.
     """
 
     LANE: Final = 0
@@ -44,7 +45,7 @@ QUEUE_COLUMNS = 11
 
 
 def least(values: npt.NDArray[Any]) -> int:
-    """The least of at least one value; a reduction costs ten times as much as one look."""
+    """The least of at least one value. For one value `item` takes a tenth of a reduction."""
     return values.item(0) if len(values) == 1 else int(np.minimum.reduce(values))
 
 
@@ -54,38 +55,38 @@ def largest(values: npt.NDArray[Any]) -> int:
 
 
 def every(mask: npt.NDArray[np.bool_]) -> bool:
-    """Whether all are True, in a third of the time that `all` takes."""
+    """True if all are True, in a third of the time that `all` takes."""
     return bool(np.count_nonzero(mask) == len(mask))
 
 
-def _alike(values: I64) -> bool:
-    """Whether all are the same: as bytes, shifted by one value, for a fifth of numpy's time."""
+def _all_equal(values: I64) -> bool:
+    """True if all values are equal: compared as bytes, in a fifth of the time numpy takes."""
     raw = values.tobytes()
     return raw[8:] == raw[:-8]
 
 
-def _are_of_one(rows: I64) -> bool:
-    """Make every PRIORITY one that there is; whether the rows are of one flow and priority."""
+def _normalise_priorities(rows: I64) -> bool:
+    """Replace PRIORITY values by legal ones; True if all rows are of one flow and priority."""
     if rows.shape[1] == 1:
         rows[QueueColumn.PRIORITY, 0] = effective(rows.item(QueueColumn.PRIORITY, 0))
         return True
     priorities = rows[QueueColumn.PRIORITY]
-    if _alike(priorities):
+    if _all_equal(priorities):
         priorities[:] = effective(priorities.item(0))
     else:
         priorities[priorities == 0] = DEFAULT
         np.minimum(np.maximum(priorities, HIGHEST), LOWEST, out=priorities)
-    return _alike(priorities) and _alike(rows[QueueColumn.FLOW])
+    return _all_equal(priorities) and _all_equal(rows[QueueColumn.FLOW])
 
 
 class Queue:
-    """A block of int64 columns; taking from the front moves no memory."""
+    """The rows of one model in the order of service; taking from the front moves no memory."""
 
     def __init__(self, capacity: int = 1024) -> None:
         self._block: I64 = np.empty((QUEUE_COLUMNS, capacity), dtype=np.int64)
         self._head = 0
         self._tail = 0
-        self._turns = FairOrder()
+        self._order = FairOrder()
 
     def __len__(self) -> int:
         return self._tail - self._head
@@ -97,20 +98,22 @@ class Queue:
     # -- coming in ----------------------------------------------------------------------
 
     def append(self, rows: I64) -> None:
-        """Rows [QUEUE_COLUMNS, n] that came in, in the order they came. Writes their PRIORITY (0 is
-        the default), KEY and SINCE_NS."""
+        """Add rows [QUEUE_COLUMNS, n] in the order of arrival.
+
+        Writes their PRIORITY (0 becomes the default), KEY and SINCE_NS.
+        """
         if rows.shape[1] == 0:
             return
         if self._head == self._tail:
-            self._turns.forget()
+            self._order.reset()
         rows[QueueColumn.SINCE_NS] = rows[QueueColumn.SUBMIT_NS]
-        self._line_up(rows)
+        self._insert(rows)
 
-    def _line_up(self, rows: I64) -> None:
-        """Give turns to at least one row, in this order, and put them into their places."""
+    def _insert(self, rows: I64) -> None:
+        """Assign keys to at least one row, in this order, and merge the rows by their keys."""
         n = rows.shape[1]
-        if _are_of_one(rows):
-            untidy = self._give_turns(rows)
+        if _normalise_priorities(rows):
+            unsorted = self._assign_keys(rows)
         else:
             order = np.lexsort((rows[QueueColumn.FLOW], rows[QueueColumn.PRIORITY]))
             ranked = rows.take(order, axis=1)
@@ -118,43 +121,45 @@ class Queue:
                 ranked[QueueColumn.FLOW, 1:] != ranked[QueueColumn.FLOW, :-1]
             )
             cuts = [0, *(change.nonzero()[0] + 1).tolist(), n]
-            untidy = [f for a, b in pairwise(cuts) for f in self._give_turns(ranked[:, a:b])]
-            # Back in the order they came: that is the order among equal keys.
+            unsorted = [f for a, b in pairwise(cuts) for f in self._assign_keys(ranked[:, a:b])]
+            # In the order of arrival again: that is the order among equal keys.
             rows[QueueColumn.KEY, order] = ranked[QueueColumn.KEY]
             rows = rows.take(rows[QueueColumn.KEY].argsort(kind="stable"), axis=1)
         self._merge(rows)
-        for priority, flow in untidy:
-            self._deal_by_deadline(priority, flow)
-        self._turns.prune(len(self))
+        for priority, flow in unsorted:
+            self._sort_by_deadline(priority, flow)
+        self._order.prune(len(self))
 
     def prepend(self, rows: I64) -> None:
-        """Rows [QUEUE_COLUMNS, n] that were here before, back to the front of their priority."""
+        """Put rows [QUEUE_COLUMNS, n] that were taken before at the front of their priority."""
         if rows.shape[1]:
             rows = rows.copy()
             rows[QueueColumn.KEY] = first_key(rows[QueueColumn.PRIORITY])
             order = np.argsort(rows[QueueColumn.KEY], kind="stable")
             self._merge(rows[:, order], side="left")
 
-    def _give_turns(self, rows: I64) -> list[tuple[int, int]]:
-        """Write the KEYs of rows of one flow and priority; returns the two, in a list, if their
-        turns must be dealt out anew."""
+    def _assign_keys(self, rows: I64) -> list[tuple[int, int]]:
+        """Write the KEYs of rows of one flow and priority.
+
+        Returns [(priority, flow)] if the flow's rows must be sorted by deadline, else [].
+        """
         n = rows.shape[1]
         priority, flow = rows.item(QueueColumn.PRIORITY, 0), rows.item(QueueColumn.FLOW, 0)
         if n == 1:
-            start, in_order = self._turns.give_one(
+            start, in_order = self._order.assign_one(
                 priority, flow, rows.item(QueueColumn.DEADLINE_NS, 0)
             )
             rows[QueueColumn.KEY, 0] = start
         else:
-            start, in_order = self._turns.give(priority, flow, rows[QueueColumn.DEADLINE_NS])
+            start, in_order = self._order.assign(priority, flow, rows[QueueColumn.DEADLINE_NS])
             rows[QueueColumn.KEY] = np.arange(start, start + n)
         return [] if in_order else [(priority, flow)]
 
     def _merge(self, rows: I64, side: Any = "right") -> None:
-        """Rows sorted by KEY into their places; behind (or before) those of the same KEY."""
+        """Merge rows sorted by KEY into the block, behind (or before) those of equal KEY."""
         n = rows.shape[1]
         if self._tail + n > self._block.shape[1]:
-            self._make_room(n)
+            self._reserve(n)
         head, tail, block = self._head, self._tail, self._block
         self._tail += n
         first = rows.item(QueueColumn.KEY, 0)
@@ -169,22 +174,24 @@ class Queue:
         order = np.argsort(joined[QueueColumn.KEY], kind="stable")
         self._block[:, at : self._tail] = joined[:, order]
 
-    def _deal_by_deadline(self, priority: int, flow: int) -> None:
-        """Give a flow's turns to its rows anew, the earliest deadline first. Rows that came back
-        have had theirs and stay at the front."""
+    def _sort_by_deadline(self, priority: int, flow: int) -> None:
+        """Assign a flow's keys to its rows anew, the lowest to the earliest deadline.
+
+        Rows that were put back keep their place at the front.
+        """
         queued = self.view()
-        theirs = self._with_turns(priority, flow)
+        theirs = self._positions_of(priority, flow)
         order = np.argsort(queued[QueueColumn.DEADLINE_NS, theirs], kind="stable")
         keys = queued[QueueColumn.KEY, theirs]
         queued[:, theirs] = queued[:, theirs[order]]
         queued[QueueColumn.KEY, theirs] = keys
         latest_ns = int(queued[QueueColumn.DEADLINE_NS, theirs[-1]])
-        self._turns.waits(priority, flow, int(keys[-1]), latest_ns)
+        self._order.set_last(priority, flow, int(keys[-1]), latest_ns)
 
     # -- ageing -------------------------------------------------------------------------
 
     def age(self, now_ns: int) -> None:
-        """Let rows that waited long rise to the best priority that waits."""
+        """Raise rows that have waited long enough to the best priority that waits."""
         if len(self) < 2:
             return
         queued = self.view()
@@ -196,30 +203,30 @@ class Queue:
         aged = np.flatnonzero((below > 0) & (waited >= below * AGE_NS))
         if len(aged):
             rows = self._remove(aged)
-            self._give_up_turns(rows)
+            self._return_keys(rows)
             rows[QueueColumn.SINCE_NS] += (
                 rows[QueueColumn.PRIORITY] - best
-            ) * AGE_NS  # that is used up now
+            ) * AGE_NS  # that waiting is used up
             rows[QueueColumn.PRIORITY] = best
-            self._line_up(rows)
+            self._insert(rows)
 
     # -- going out ----------------------------------------------------------------------
 
     def take(self, rows: slice | npt.NDArray[Any]) -> I64:
-        """Remove and return rows by position, to be run; a prefix slice moves no others."""
+        """Remove and return rows by position, to be run. A prefix slice moves no other row."""
         taken = self._remove(rows)
         if taken.shape[1]:
-            self._turns.served(taken[QueueColumn.KEY])
+            self._order.advance(taken[QueueColumn.KEY])
         return taken
 
     def drop(self, rows: npt.NDArray[Any]) -> I64:
-        """Remove and return rows by position that will not be run: nobody's turn is used up."""
+        """Remove and return rows by position that will not be run; virtual time stands still."""
         dropped = self._remove(rows)
-        self._give_up_turns(dropped)
+        self._return_keys(dropped)
         return dropped
 
-    def _with_turns(self, priority: int, flow: int) -> npt.NDArray[Any]:
-        """Positions of a flow's rows of this priority, without those that came back."""
+    def _positions_of(self, priority: int, flow: int) -> npt.NDArray[Any]:
+        """Positions of a flow's rows of this priority, without those that were put back."""
         queued = self.view()
         first = int(first_key(np.array(priority)))
         return np.flatnonzero(
@@ -228,16 +235,18 @@ class Queue:
             & (queued[QueueColumn.KEY] != first)
         )
 
-    def _give_up_turns(self, rows: I64) -> None:
-        """Rows left their priority without being run: as if they had never come. The others of
-        their flows move up into the turns that they had."""
+    def _return_keys(self, rows: I64) -> None:
+        """Pass the keys of rows that left without being run to later rows of their flows.
+
+        The order is then as if the rows had never come in.
+        """
         queued = self.view()
         pairs = {
             *zip(rows[QueueColumn.PRIORITY].tolist(), rows[QueueColumn.FLOW].tolist(), strict=True)
         }
         moved = False
         for priority, flow in pairs:
-            theirs = self._with_turns(priority, flow)
+            theirs = self._positions_of(priority, flow)
             last_key = latest_ns = 0
             if len(theirs):
                 mine = (rows[QueueColumn.PRIORITY] == priority) & (rows[QueueColumn.FLOW] == flow)
@@ -252,7 +261,7 @@ class Queue:
                     int(keys[-1]),
                     int(queued[QueueColumn.DEADLINE_NS, theirs[-1]]),
                 )
-            self._turns.waits(priority, flow, last_key, latest_ns)
+            self._order.set_last(priority, flow, last_key, latest_ns)
         if moved:
             queued[:] = queued[:, np.argsort(queued[QueueColumn.KEY], kind="stable")]
 
@@ -263,7 +272,7 @@ class Queue:
         self._head = head + n
         if self._head == self._tail:
             self._head = self._tail = 0
-        self._turns.served(taken[QueueColumn.KEY])
+        self._order.advance(taken[QueueColumn.KEY])
         return taken
 
     def _remove(self, rows: slice | npt.NDArray[Any]) -> I64:
@@ -281,7 +290,8 @@ class Queue:
             self._head = self._tail = 0
         return taken
 
-    def _make_room(self, n: int) -> None:
+    def _reserve(self, n: int) -> None:
+        """Make space for n more rows behind the last one."""
         live = self.view()
         size = live.shape[1]
         if size + n > self._block.shape[1] // 2:

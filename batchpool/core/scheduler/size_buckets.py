@@ -1,8 +1,8 @@
-"""Size buckets: rows whose dynamic dimensions are of like size ride together.
+"""Size buckets: rows share a batch only with rows of similar dynamic dimensions.
 
-A batch is padded to its largest row, so that one long row among short ones costs as much as
-if all were long. Sizes up to 16 share a bucket, beyond that those up to the same power of two,
-for each dynamic dimension of the inputs; so a row is padded to less than twice its size in each.
+A batch is padded to its largest row, so one long row among short ones makes it as expensive as a
+batch of long rows. Sizes up to 16 share a bucket; above that those up to the same power of two do,
+for each dynamic dimension of the inputs. So a dimension is padded to less than twice its size.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy.typing as npt
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 
-_SHARED = 16  # below it padding costs less than a batch of one's own
-_CLASSES = 32  # of one dimension: sizes are 32 bits
+_SHARED = 16  # up to this size padding costs less than a separate batch
+_CLASSES = 32  # buckets of one dimension, whose sizes have 32 bits
 
 
 class SizeBuckets:
-    """The buckets of one model; a model without dynamic inputs has one."""
+    """The buckets of one model. many: False where all rows are in one, as of fixed inputs."""
 
     def __init__(self, spec: ModelSpec) -> None:
         most = [tensor.max_shape[at] for tensor in spec.inputs for at in tensor.dynamic]
@@ -27,8 +27,11 @@ class SizeBuckets:
         self._weights = _CLASSES ** np.arange(len(most), dtype=np.int64)
 
     def of(self, sizes: Array) -> npt.NDArray[np.int64] | int:
-        """The bucket of each row. sizes: [n, dynamic dimensions of all inputs], as a client
-        wrote them: what is above a maximum counts as the maximum."""
+        """The bucket of each row, [n], or 0 for all.
+
+        sizes: [n, dynamic dimensions of all inputs], as a client wrote them; a size above the
+        maximum counts as the maximum.
+        """
         if not self.many:
             return 0
         capped = np.minimum(sizes, self._most)

@@ -1,1 +1,10 @@
-"""Tensor specifications, and rows checked against them."""
+"""Tensors: what models declare and what callers bring.
+
+In reading order:
+
+    dtypes    DType: names, wire names and storage of the dtypes
+    spec      Dim, Tensor and ModelSpec: the declaration of a model
+    numbers   Python numbers to arrays of a dtype, without silent loss
+    strings   strings to object arrays of `bytes`
+    rows      Rows and check_rows: a request's rows, checked against the declaration
+"""

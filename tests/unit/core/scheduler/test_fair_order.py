@@ -1,4 +1,4 @@
-"""Fairness: flows take turns, whoever comes late or leaves early; ageing; bounded memory."""
+"""Fairness: flows are served round robin, whenever they come or leave; ageing; bounded memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gap(served: Counter[int], among: range) -> int:
     return max(counts) - min(counts)
 
 
-# -- turns ----------------------------------------------------------------------------------
+# -- tags -----------------------------------------------------------------------------------
 
 
 @often
@@ -310,9 +310,9 @@ def test_a_flow_is_not_charged_for_turns_its_aged_rows_left() -> None:
 
 
 @given(st.integers(HIGHEST, LOWEST), st.integers(1, 50))
-def test_a_key_is_a_priority_and_then_a_turn(priority: int, n: int) -> None:
-    turns = FairOrder()
-    first = [turns.give(priority, 1, np.full(n, NEVER))[0] for _ in range(3)]
+def test_a_key_is_a_priority_and_then_a_tag(priority: int, n: int) -> None:
+    order = FairOrder()
+    first = [order.assign(priority, 1, np.full(n, NEVER))[0] for _ in range(3)]
     assert [key - first[0] for key in first] == [0, n, 2 * n]
     before, after = first_key(np.array([priority, priority + 1])).tolist()
     assert first[0] == before + 1
@@ -320,10 +320,10 @@ def test_a_key_is_a_priority_and_then_a_turn(priority: int, n: int) -> None:
         assert priority_of(key) == priority
 
 
-def test_give_says_whether_a_deadline_is_earlier_than_one_before_it() -> None:
+def test_assign_says_whether_a_deadline_is_earlier_than_one_before_it() -> None:
     def in_order(*groups: list[int]) -> list[bool]:
-        turns = FairOrder()
-        return [turns.give(5, 1, np.array(group))[1] for group in groups]
+        order = FairOrder()
+        return [order.assign(5, 1, np.array(group))[1] for group in groups]
 
     assert in_order([7], [7], [8], [7]) == [True, True, True, False]
     assert in_order([7, 7, 9], [9, 9], [9, 10, 10], [10]) == [True] * 4
@@ -333,8 +333,8 @@ def test_give_says_whether_a_deadline_is_earlier_than_one_before_it() -> None:
     assert in_order([3], [9, 4, 5], [8]) == [True, False, False]
 
 
-def held(turns: FairOrder) -> int:
-    return sum(len(table) for table in vars(turns).values() if isinstance(table, dict))
+def held(order: FairOrder) -> int:
+    return sum(len(table) for table in vars(order).values() if isinstance(table, dict))
 
 
 @pytest.mark.interpreted
@@ -346,7 +346,7 @@ def test_memory_stays_bounded_over_many_flows(each: int) -> None:
     for start in range(0, 100_000 if each > 1 else 12_000, each):
         queue.append(rows_of(each, flow=range(start, start + each)))
         assert queue.take(front(each)).shape[1] == each
-        most = max(most, held(queue._turns))
+        most = max(most, held(queue._order))
     assert most < 6000
     assert len(queue) == 50
 
@@ -357,7 +357,7 @@ def test_memory_stays_bounded_where_every_row_is_cancelled() -> None:
     for start in range(0, 15_000, 100):
         queue.append(rows_of(100, flow=range(start, start + 100)))
         queue.drop(np.arange(100))
-    assert held(queue._turns) < 6000
+    assert held(queue._order) < 6000
 
 
 @pytest.mark.interpreted
@@ -371,10 +371,10 @@ def test_memory_stays_bounded_where_every_row_ages() -> None:
         queue.append(rows_of(1, flow=-1, priority=1, submit=now))
         queue.take(front(101))
     assert len(queue) == 50
-    assert held(queue._turns) < 6000
+    assert held(queue._order) < 6000
 
 
-def test_pruning_forgets_no_turn_that_is_still_to_come() -> None:
+def test_pruning_forgets_no_tag_that_is_still_to_come() -> None:
     queue = queue_of(rows_of(20, flow=1), rows_of(40, flow=2))
     for start in range(100, 10_100, 100):
         queue.append(rows_of(100, flow=range(start, start + 100), priority=1))

@@ -216,7 +216,7 @@ def test_batches_that_keep_up_are_the_smallest_that_do(
     """As many rows a second as come in, and a bit more; none are enough where every row takes
     longer than the workers have for it."""
     time, traffic = time_of(1000 * base_us, 1000 * row_us), traffic_of(1000 * gap_us, rows)
-    enough = traffic.keeping_up(time, workers)
+    enough = traffic.rows_to_keep_up(time, workers)
     wanted_per_s = _SLACK * traffic.rows_per_s
     most_per_s = workers * 1e9 / time.row_ns if row_us else math.inf
     if math.isinf(enough):
@@ -232,7 +232,7 @@ def test_batches_that_keep_up_are_the_smallest_that_do(
 def test_with_several_workers_enough_rows_do_not_wait_and_fewer_while_rows_come() -> None:
     """A row every ms, with batches of 10 ms and the slack to have time left: 6.5 rows each."""
     time, traffic = time_of(10 * MS, 0), traffic_of(MS)
-    assert traffic.keeping_up(time, 2) == pytest.approx(10 * _SLACK / 2, rel=0.01)
+    assert traffic.rows_to_keep_up(time, 2) == pytest.approx(10 * _SLACK / 2, rel=0.01)
     until_ns = traffic.last_ns + int(_GAPS * traffic.gap_ns)
     assert worth_until_ns(traffic, 7, time, 2) == 0
     assert worth_until_ns(traffic, 6, time, 2) == until_ns
@@ -245,10 +245,10 @@ def test_with_several_workers_nobody_waits_longer_than_company_can_save() -> Non
     """A batch more costs 3 ms: no more than three rows can come in that."""
     traffic = traffic_of(MS)
     slow = time_of(3 * MS, 6 * MS / 10)
-    assert traffic.keeping_up(slow, 2) == pytest.approx(3.2, rel=0.01)
+    assert traffic.rows_to_keep_up(slow, 2) == pytest.approx(3.2, rel=0.01)
     assert worth_until_ns(traffic, 1, slow, 2) > traffic.last_ns
     steep = time_of(3 * MS, 9 * MS / 10)
-    assert traffic.keeping_up(steep, 2) == pytest.approx(4.7, rel=0.01)
+    assert traffic.rows_to_keep_up(steep, 2) == pytest.approx(4.7, rel=0.01)
     assert worth_until_ns(traffic, 1, steep, 2) == 0
     assert worth_until_ns(traffic, 2, steep, 2) > traffic.last_ns
     assert worth_until_ns(traffic, 1, steep, 2, most=3) > traffic.last_ns
@@ -321,7 +321,7 @@ def test_who_is_left_behind_waits_for_the_first_of_several_workers(
     assert worth_until_ns(traffic, 2, time_of(base_ms * MS, 0), workers) == 0
 
 
-def test_who_comes_all_the_time_is_no_echo() -> None:
+def test_rows_that_come_all_the_time_are_no_closed_loop() -> None:
     traffic = ArrivalEstimator()
     done_ns = cycles(traffic, [i * MS for i in range(1, 20)], 60)
     traffic.arrived(1, done_ns + MS)

@@ -1,4 +1,4 @@
-"""What batches gain: rows per second at a largest batch of 1, 8, 32 and 64.
+"""The gain from batches: rows per second at a largest batch of 1, 8, 32 and 64.
 
     python -m bench.batch_gain [--models minilm mlp] [--rounds 3] [--seconds 3] [--save FILE.json]
 

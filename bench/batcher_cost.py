@@ -1,4 +1,4 @@
-"""What one row costs the batcher: its own steps without waiting, clients and workers.
+"""The cost of one row in the batcher: its own steps without waiting, clients and workers.
 
     python -m bench.batcher_cost [--groups 1 8 28 64 256] [--lanes 1 4] [--turns 2000] [--save F]
 

@@ -1,4 +1,4 @@
-"""What one infer request costs a front end in Python: its own code without kernel and network.
+"""The cost of one infer request in a front end: its own Python, without kernel and network.
 
     python -m bench.front_cost [--group 28] [--turns 2000] [--body 2048] [--save FILE.json]
 

@@ -41,7 +41,7 @@ _HOPS = {
 
 
 def timed_us(count: int, one: Callable[[], Any], right: Any) -> list[float]:
-    """How long each of count calls took; the last answer is checked, the first tenth dropped."""
+    """Times of `count` calls without the first tenth; the last answer is checked."""
     took = []
     for _ in range(count):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Whether it pays to pin the pool's processes to cores: the same pool pinned and free, in turns.
+"""The gain from pinning the pool's processes to cores: a pool pinned and free, in turns.
 
     python -m bench.placement [--device 0|cpu] [--frontends 8] [--connections 512 1024]
                               [--rounds 4] [--seconds 2] [--save FILE.json]

@@ -1,4 +1,4 @@
-"""What one HTTP request costs each process of the pool, in CPU time, while wrk has it working.
+"""CPU time of one HTTP request in each process of the pool, under the load of wrk.
 
     python -m bench.process_cost [--connections 64 256] [--rounds 3] [--seconds 3] [--save F.json]
 

@@ -1,4 +1,4 @@
-"""How soon a pool serves again after its only worker was killed, and how late a "too late" is.
+"""Time until a pool serves again after its only worker was killed; delay of a "too late".
 
     python -m bench.recovery [--kills 10] [--late 200] [--save FILE.json]
 
@@ -140,7 +140,7 @@ def start_s(code: str, count: int) -> list[float]:
 
 
 def load_and_warm_up_s(count: int) -> list[float]:
-    """What a worker does of its own between its imports and ready, in this process."""
+    """Times of a worker's load and warm-up, in this process and without its imports."""
     from batchpool.model import spec_of
     from batchpool.worker.backends.cpu import NumpyBackend
 
@@ -161,7 +161,7 @@ def load_and_warm_up_s(count: int) -> list[float]:
 
 
 def lateness_s(callers: list[Ask], count: int) -> list[float]:
-    """How long after its deadline each of `count` hopeless requests was answered."""
+    """Delays from the deadline to the answer of `count` requests that cannot be served."""
 
     def one_after_another(ask: Ask) -> list[float]:
         late = []

@@ -1,4 +1,4 @@
-"""What callers notice of a reload: nothing, or how much.
+"""Effects of a reload that callers notice: failures and latency.
 
     python -m bench.reload [--rate 500] [--workers 2] [--quiet-s 5] [--save FILE.json]
 
@@ -167,7 +167,7 @@ async def reload(served: Served, load: Load) -> tuple[Window, int, str]:
 
 
 async def restart(served: Served, load: Load) -> Window:
-    """The same by hand: the pool ends, and another is started in its place."""
+    """A restart by hand: the pool ends, and another is started in its place."""
     start_s = time.perf_counter()
     served.process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(served.process.wait)

@@ -1,4 +1,4 @@
-"""How fast a batch gets from a lane to the GPU and back, by every way; where which way pays.
+"""Times of a batch from a lane to the GPU and back by every way, and where which way pays.
 
     python -m bench.transfer [--rounds 30] [--save FILE.json]
 
@@ -97,7 +97,7 @@ class Road:
         }
 
     def back(self, slots: np.ndarray) -> dict[str, Callable[[], Any]]:
-        """The same for outputs; there is no device tensor to look at after."""
+        """Ways of copying outputs; there is no device tensor to look at after."""
         mine = self.parts(self.lane, slots)
         y = torch.ones((ROWS, self.nbytes // ROWS), dtype=torch.uint8, device=self.device)
         output = self.direct.outputs["y"]

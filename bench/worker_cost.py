@@ -1,4 +1,4 @@
-"""What one batch costs the worker, and where the time goes: its own steps, without a pool.
+"""The cost of one batch in the worker, step by step, without a pool.
 
     python -m bench.worker_cost [--model mlp|encoder|resnet] [--device cuda:0] [--rows 256]
                                 [--parts 4] [--extents 1] [--eager] [--batches 400]

@@ -131,7 +131,7 @@ def longest_gap_s(accounts: Sequence[Account]) -> float:
 
 
 def resources(served: Served) -> dict[str, Any]:
-    """What must be the same before and after."""
+    """The counts of resources that must be equal before and after the strikes."""
     status = ask_status(served.socket)
     found = {
         f"descriptors of {p['name']}": open_descriptors(p["pid"])
@@ -249,7 +249,7 @@ def violations(accounts: Sequence[Account], record: Record, seconds: float) -> l
 
 
 def http_requests(port: int) -> Counter[str]:
-    """What the pool has counted of requests over HTTP, on both roads: answers by status."""
+    """The pool's own count of HTTP requests, on both paths: answers by status."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     counted: Counter[str] = Counter()

@@ -51,7 +51,7 @@ class Answered(Exception):
 
 @dataclass
 class Account:
-    """What became of the requests. Times: CLOCK_MONOTONIC seconds of right answers.
+    """The outcomes of the requests. Times: CLOCK_MONOTONIC seconds of right answers.
 
     answers: over HTTP, by status, also those after which a request was sent again. broken: sent
     over HTTP without an answer, since the connection broke or nobody waited any longer.

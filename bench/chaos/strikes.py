@@ -41,7 +41,7 @@ _SERVING = ("running", "serving")
 
 @dataclass
 class Record:
-    """What was done. running: of these, with rows RUNNING at that moment."""
+    """The strikes by process and kind. running: those that met rows RUNNING."""
 
     strikes: Counter[tuple[str, str]] = field(default_factory=Counter)
     running: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -196,7 +196,7 @@ def signal_it(pidfd: int, sig: signal.Signals) -> None:
 
 
 def await_end(pidfd: int, timeout_s: float) -> bool:
-    """Whether the process ended within this time."""
+    """True if the process ended within this time."""
     return bool(select.select([pidfd], [], [], timeout_s)[0])
 
 

@@ -32,7 +32,7 @@ def rows_of(tag: int) -> dict[str, Any]:
 
 
 def is_right(tag: int, outputs: Mapping[str, Any]) -> bool:
-    """Whether this is the whole and exact answer to `rows_of(tag)`."""
+    """True if this is the whole and exact answer to `rows_of(tag)`."""
     sent = rows_of(tag)
     y = 2 * sent["x"] + (sent["tag"] % 997)[:, None]
     return np.array_equal(outputs["of"], sent["tag"]) and np.array_equal(outputs["y"], y)

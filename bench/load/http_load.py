@@ -46,7 +46,7 @@ def _nothing(start_ns: int, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process does.
+    """The load that one process offers.
 
     head: the JSON before each answer's row.  connections: its own.  rate_per_s: of this process,
     in an open loop; 0 is a closed loop.  number: whose turn; a process begins with other rows
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a load. rate_per_s: right answers within its time."""
+    """The outcome of a load. rate_per_s: right answers within its time."""
 
     rate_per_s: float
     p50_ms: float

@@ -35,8 +35,8 @@ Phase = tuple[float, float]  # requests per second over all processes, seconds
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process does. found: a file for what it saw; connections: over HTTP, those that it
-    keeps."""
+    """The load that one process offers. found: the file for its results; connections: those that it
+    keeps over HTTP."""
 
     phases: Sequence[Phase]
     number: int
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass
 class Load:
-    """What became of all requests, by their intended times.
+    """The outcomes of all requests, by their intended times.
 
     at_s: since the start; took_ms: from then to the answer, any answer; what: RIGHT, ...
     behind_ms: how late requests were sent.
@@ -103,7 +103,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How long after their intended times requests left."""
+    """The delays from the intended times of requests to their sending."""
 
     p50_ms: float
     p99_ms: float
@@ -149,7 +149,7 @@ class _Process:
         self._process.stdin.flush()
 
     def found(self) -> dict[str, npt.NDArray[Any]]:
-        """What it saw, once it has ended."""
+        """The results of the process, once it has ended."""
         longest_s = sum(seconds for _, seconds in self._plan.phases) + 2 * GRACE_S
         if status := self._process.wait(longest_s):
             raise RuntimeError(f"a sender ended with {status}")

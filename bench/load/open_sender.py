@@ -51,7 +51,7 @@ def times_ns(plan: Plan) -> npt.NDArray[np.int64]:
 
 
 class Account:
-    """What one process saw, request by request."""
+    """The results of one process, request by request."""
 
     def __init__(self, plan: Plan) -> None:
         self.due_ns = times_ns(plan)
@@ -76,7 +76,7 @@ class Account:
         self.open -= 1
 
     def save(self, path: str) -> None:
-        """What never left is as late as it is now."""
+        """Writes the results; a request that was never sent is late by the time until now."""
         unsent = self.behind_ns == _UNSENT
         self.behind_ns[unsent] = time.monotonic_ns() - self.due_ns[unsent]
         np.savez(path, due=self.due_ns, took=self.took_ns, what=self.what, behind=self.behind_ns)

@@ -90,7 +90,7 @@ class Envs:
     # -- making them ----------------------------------------------------------------------
 
     def setup(self, names: Sequence[str]) -> bool:
-        """Whether all are there. What fails is remembered for the table."""
+        """True if all could be installed; a failure is kept for the table."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._unpack_wrk()
         failed = []

@@ -65,7 +65,7 @@ def descendants(of: int, found: dict[int, Process]) -> dict[int, Process]:
 
 
 def ours(spared: frozenset[int] = frozenset()) -> dict[int, Process]:
-    """What this process started and has not waited for, without these and what is below them."""
+    """The processes below this one that still run, without `spared` and those below them."""
     found = processes()
     return descendants(os.getpid(), {pid: p for pid, p in found.items() if pid not in spared})
 

@@ -1,4 +1,4 @@
-"""How a row of 512 float32 and its answer look on the wire of each server.
+"""The bytes of a row of 512 float32 and of its answer on the wire of each server.
 
 raw       the row's 2,048 bytes; the answer ends in as many, perhaps after a head of fixed length
 triton    Open Inference Protocol: a JSON head and binary tensors

@@ -137,7 +137,7 @@ def is_near(row: Row, right: Row, tolerance: float) -> bool:
 
 
 def told_by(output: str) -> dict[str, Any]:
-    """What wrk_peers.lua printed at its end. ValueError: it did not."""
+    """The line that wrk_peers.lua prints at its end. Raises ValueError where there is none."""
     for line in output.splitlines():
         if line.startswith("JSON "):
             found: dict[str, Any] = json.loads(line[5:])

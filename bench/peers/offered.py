@@ -42,7 +42,7 @@ def senders(wrk: Wrk) -> Iterator[list[Child]]:
 def offered(
     wrk: Wrk, children: Sequence[Child], rate_per_s: float, seconds: float, round_: int
 ) -> dict[str, Any]:
-    """What became of it, as one flat object. GaveUp: an answer was wrong."""
+    """The outcome of the load as one flat object. Raises GaveUp when an answer was wrong."""
     server, asked = wrk.server, wrk.asked
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         rows, right = Path(folder) / "rows.npy", Path(folder) / "right.npy"
@@ -80,7 +80,7 @@ def offered(
 
 
 def _head(wrk: Wrk) -> str:
-    """What stands before the row in every answer of the same length."""
+    """The bytes before the row in every answer of the same length."""
     try:
         status, body = ask(wrk.server, wrk.asked.rows[0], 30.0)
     except (OSError, http.client.HTTPException) as error:

@@ -1,4 +1,4 @@
-"""How busy others keep the machine, while a server is measured and before.
+"""Load of other processes on the machine, before and while a server is measured.
 
 The machine's busy time (/proc/stat, steal of a virtual machine included) less that of the server,
 of the load and of this process is other people's. A figure that was taken beside them says

@@ -1,4 +1,4 @@
-"""Who takes part: how each server is started, spoken to, and what its sweep tries."""
+"""The servers that take part: the start, the protocol and the swept settings of each."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def in_flight(connections: int) -> int:
 
 
 def command(peer: Peer, python: Path, plan: Mapping[str, Any]) -> list[str]:
-    """What starts it. A peer's script finds the rest in its plan (servers/plan.py)."""
+    """The command that starts it. A peer's script finds the rest in its plan (servers/plan.py)."""
     if peer.name != OURSELVES:
         return [str(python), str(SERVERS / peer.script)]
     flags = {

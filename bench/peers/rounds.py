@@ -25,7 +25,7 @@ TRIES = 2  # a server that failed so often is not started again
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `run` was asked for."""
+    """The arguments of `run`."""
 
     peers: Sequence[str]
     once: Sequence[str]
@@ -44,7 +44,7 @@ class Wanted:
 
 @dataclass
 class Found:
-    """What was found, as it is saved. notes: (peer, model, round, reason); tried: of a sweep;
+    """The results, as they are saved. notes: (peer, model, round, reason); tried: of a sweep;
     offered: open loops."""
 
     machine: dict[str, Any]
@@ -102,7 +102,7 @@ def run(wanted: Wanted, stage: Stage, told: Callable[[Found], None]) -> Found:
 
 
 def take(found: Found, name: str, model: str, round_: int, cells: Iterator[Cell]) -> None:
-    """What there is of a turn; why there is no more is noted."""
+    """Keeps the cells that a server's round gives, and notes the reason where it ends early."""
     try:
         for cell in cells:
             found.cells.append(cell)
@@ -115,7 +115,7 @@ def take(found: Found, name: str, model: str, round_: int, cells: Iterator[Cell]
 
 
 def choose(wanted: Wanted, envs: Envs, found: Found) -> dict[tuple[str, str], Setting]:
-    """Who can take part, at which settings; into `found` too, with who cannot and why."""
+    """Settings of all that can take part; `found` gets them too, and why others cannot."""
     cores = len(os.sched_getaffinity(0))
     swept = settings.load()
     chosen = {}

@@ -71,7 +71,7 @@ def free_ports(n: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there; connections of the past do not count."""
+    """True if no socket listens there; old connections do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

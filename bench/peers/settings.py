@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("settings.json")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a server is told.
+    """The settings of a server.
 
     workers: processes that run the model.  apis: processes (or threads, where it has no
     processes) that speak HTTP.  max_batch: rows.  wait_ms: for company.  variant: what else

@@ -46,7 +46,7 @@ class TooLate(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `short` was asked for. pin: "yes", "no" or "auto". sweep_share: of limit_s."""
+    """The arguments of `short`. pin: "yes", "no" or "auto". sweep_share: of limit_s."""
 
     peers: Sequence[str]
     model: str

@@ -65,7 +65,7 @@ class Sites(Envs):
 
 @contextmanager
 def unpacked(folder: Path) -> Iterator[Sites]:
-    """What cannot be unpacked is a line of the table, as what is not there."""
+    """Unpacks the environments; one that cannot be unpacked is a line of the table."""
     with tempfile.TemporaryDirectory(prefix="bp-sites-") as made:
         target = Path(made)
         for wheels in sorted(path for path in folder.iterdir() if any(path.glob("*.whl"))):
@@ -146,7 +146,7 @@ def lighten(wheel: Path, python: str) -> None:
 
 
 def libraries(program: str) -> list[str]:
-    """What a program is linked with, less the parts of the C library, which belong to a machine."""
+    """The libraries a program is linked with, without those of the machine's C library."""
     told = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     of_libc = re.compile(r"lib(c|m|pthread|dl|rt)\.so|ld-linux")
     return [path for path in re.findall(r"=> (/\S+)", told) if not of_libc.search(path)]

@@ -1,4 +1,4 @@
-"""Who gets which cores: the load and the server share them all, or each has its own."""
+"""Division of the cores: load and server share them all, or each has its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all servers of a run have in common, and a server that is ready for its load there."""
+"""The environment that all servers of a run share, and a server started in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, as markdown: medians with least and most, and ratios of the same rounds."""
+"""The results as markdown: medians with least and most, and ratios of the same rounds."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ Fixed waits of 0, 5, 20 and 50 ms beside the adaptive policy, without and with a
 99th percentile; models and loads: bench/policy/loads.py, simulated workers and callers:
 bench/policy/simulation.py. Then the target against the best fixed settings
 (bench/policy/target.py) and fairness between callers (bench/policy/fairness.py). Printed are the
-verdicts of bench/policy/verdicts.py with their worst cases; saved are all points as well. A run gives the
-same figures everywhere: no clock is read.
+verdicts of bench/policy/verdicts.py with their worst cases; saved are all points as well. A run
+gives the same figures everywhere: no clock is read.
 
 --check compares the simulator with latencies that were worked out by hand, and stops.
 """

@@ -1,4 +1,4 @@
-"""What the policy benchmark runs: models by their service times, and loads by their arrivals.
+"""Models (by their service times) and loads (by their arrivals) of the policy benchmark.
 
 A load is an array of intended send times; its rows are the same for every policy, since the
 random numbers come from the seed alone. All are Poisson arrivals whose rate follows a shape:
@@ -58,7 +58,7 @@ SWEPT = ("per-call", "engine-64", "per-row", "gpu")  # under every load
 
 
 def seed_of(*what: Any) -> int:
-    """The same number for the same words, in every process."""
+    """A number that equal words give in every process."""
     return zlib.crc32(repr(what).encode())
 
 

@@ -45,7 +45,7 @@ _NO_ROWS = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 @dataclass(frozen=True)
 class Noise:
-    """What a batch's time is multiplied with: a lognormal factor, and TAIL_TIMES for a share."""
+    """Factors on a batch's time: a lognormal one, and TAIL_TIMES for a share of the batches."""
 
     sigma: float = SIGMA
     tail_share: float = 0.0
@@ -53,7 +53,7 @@ class Noise:
 
 @dataclass
 class Outcome:
-    """What became of the rows. took_ns, at_ns, flow: of the answered ones, in answering order.
+    """The outcomes of the rows. took_ns, at_ns, flow: of the answered ones, in answering order.
 
     refused: by the target's policy; turned_away: by the lane; missed: late or never run.
     """
@@ -110,7 +110,7 @@ class _Lane:
         self._status = Status.OK
 
     def claim(self, n: int) -> int:
-        """How many of n rows are taken."""
+        """Claims slots for up to n rows; returns their number."""
         taken = max(0, min(n, self._watermark - self._claimed))
         if self._closed and self._claimed > self._watermark * 8 // 9:
             taken = 0
@@ -147,7 +147,7 @@ class _Lane:
 
 
 def _worker_segment() -> WorkerSegment:
-    """What a worker shares with the batcher; all its batches go well."""
+    """A segment that a worker shares with the batcher; all its batches succeed."""
     layout = worker_layout(max(profile.max_batch for profile in PROFILES.values()), 1)
     fd = create(layout, sealed=True)
     worker_segment = WorkerSegment(map_checked(fd, layout), layout)
@@ -228,7 +228,7 @@ class Simulation:
         self._answers: list[tuple[I64, int]] = []
 
     def time_ns(self, n: int) -> float:
-        """What the next batch takes, of n rows."""
+        """The service time of the next batch, of n rows."""
         time_ns = self._profile.time_ns(n)
         if self._noise is not None:
             time_ns *= self._random.lognormal(0.0, self._noise.sigma)

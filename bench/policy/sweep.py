@@ -107,7 +107,7 @@ def compute(task: Task) -> Point:
 
 
 def figures(found: Outcome) -> Point:
-    """What is told of an outcome."""
+    """The reported figures of an outcome."""
     return {
         "rate": round(found.rate_per_s, 1),
         "p50_ms": round(found.percentile_ms(0.50), 3),

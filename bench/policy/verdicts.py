@@ -1,4 +1,4 @@
-"""What the simulated points must show: one verdict for each demand, with its worst figures.
+"""Demands on the simulated points: one verdict for each, with its worst figures.
 
 A verdict holds for all its cases or fails; `worst` are the cases nearest to the limit or beyond.
 """

@@ -1,4 +1,4 @@
-"""What batching policies do in a real pool, with processes, sockets and a clock.
+"""Batching policies in a real pool, with processes, sockets and a clock.
 
     python -m bench.policy_pool all --out FOLDER          # 8 minutes on 16 quiet cores with a GPU
     python -m bench.policy_pool waits target --out FOLDER

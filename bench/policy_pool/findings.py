@@ -1,4 +1,4 @@
-"""What a part found: figures and verdicts, saved after each of them."""
+"""The results of a part: figures and verdicts, saved after each of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Findings:
 
 
 def print_verdicts(path: Path) -> bool:
-    """What a part saved; whether it is complete and all holds."""
+    """Prints the saved results of a part; True if it is complete and every verdict holds."""
     if not path.exists():
         print(f"\n{path.stem}: nothing was saved")
         return False

@@ -65,7 +65,7 @@ def sites(
 
 
 def everywhere(places: Sequence[Site], do: Callable[[Site], T]) -> dict[str, T]:
-    """What it gives at every site, by name. At once, unless they share cores."""
+    """Results of `do` at every site, by name; sites that share cores run one after another."""
     locks = {site.cores: threading.Lock() for site in places}
 
     def at(site: Site) -> T:

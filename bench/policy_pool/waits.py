@@ -31,7 +31,7 @@ def fixed_flags(wait_ms: float) -> tuple[str, ...]:
 
 
 def phases_of(shape: str, rate_per_s: float, seconds: float, profile: Profile) -> list[Phase]:
-    """What is offered in that time; on and off in whole cycles, at least one."""
+    """Rates and times of the offered load; on and off in whole cycles, at least one."""
     if shape == "poisson":
         return [(rate_per_s, seconds)]
     cycle_s = min(seconds, _CYCLE * profile.time_ns(profile.max_batch) / 1e9)

@@ -1,4 +1,4 @@
-"""What the pool adds to a bare loop, and how both scale with the GPUs; then the pool over HTTP.
+"""The pool beside a bare loop, both on 1 to all GPUs; then the pool over HTTP.
 
     python -m bench.scaling [--gpus 1,2,4] [--only mlp,resnet,encoder,http] [--profile]
                             [--save FILE.json]

@@ -35,7 +35,7 @@ _ATTACH_S = 60.0
 
 @dataclass
 class Count:
-    """What one run came to. error: the largest difference seen; wrong: windows or rows."""
+    """The result of one run. error: the largest difference seen; wrong: windows or rows."""
 
     rows: int = 0
     took_s: float = 0.0

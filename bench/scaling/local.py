@@ -23,8 +23,11 @@ _CPU = {"OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured. visible: the GPUs, as CUDA_VISIBLE_DEVICES names them; counts: how many
-    of them at a time, ascending; window and rows: 0 is the workload's own."""
+    """The settings of a run.
+
+    visible: the GPUs, as CUDA_VISIBLE_DEVICES names them; counts: how many of them at a time,
+    ascending; window and rows: 0 is the workload's own.
+    """
 
     devices: str
     visible: tuple[str, ...]
@@ -87,7 +90,7 @@ class Measure:
 
 
 def measures(settings: Settings, n: int, *, singles: bool) -> list[Measure]:
-    """What is measured on n GPUs: everything on the fewest and on the most, else the largest
+    """The measurements on n GPUs: everything on the fewest and on the most, else the largest
     batches. A pool comes right after the bare loop it is compared with."""
     most = settings.max_batches[0]
     if n not in (settings.counts[0], settings.most):
@@ -225,7 +228,7 @@ class Scene:
 
 
 def tell_answers(figures: Figures, name: str, told: dict[str, Any]) -> None:
-    """What the judge goes by. Rows that are too much alike would hide a mix-up."""
+    """Prints scale and tolerance of the answers' check: rows too much alike would hide a mix-up."""
     scale, tolerance = told["scale"], told["tolerance"]
     note = {
         "largest value": round(scale, 4),

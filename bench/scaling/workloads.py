@@ -1,4 +1,4 @@
-"""What the scaling benchmark sends, and how it tells right answers from wrong ones.
+"""Rows of the scaling benchmark, and the check of their answers.
 
 All rows differ, and so do their answers by far more than half precision blurs them; whoever gets
 another row's answer notices. The judge compares the first COLUMNS values of every row, and

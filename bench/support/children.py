@@ -91,7 +91,7 @@ def together(
 
 @contextlib.contextmanager
 def on_cores(cores: frozenset[int]) -> Iterator[None]:
-    """What this thread starts meanwhile keeps to them."""
+    """Keeps processes that this thread starts meanwhile to these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:

@@ -1,4 +1,4 @@
-"""What a figure is worth nothing without: the machine, the versions, the command."""
+"""Facts that belong to a figure: the machine, the versions, the command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stale() -> list[str]:
 
 
 def complaint() -> str:
-    """What to do about them, for people; empty if there are none."""
+    """Advice about the stale modules; empty if there are none."""
     old = ", ".join(stale())
     return old and f"compiled before it was edited: {old}; run make compile or make interpret"
 

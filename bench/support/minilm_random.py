@@ -45,7 +45,7 @@ class RandomMiniLM(MiniLM):
 
 
 class _Words:
-    """What MiniLM asks of a tokenizer."""
+    """The part of a tokenizer that MiniLM uses."""
 
     def encode_batch_fast(self, texts: list[str]) -> list[SimpleNamespace]:
         return [SimpleNamespace(ids=[_FIRST, *map(_token, text.split()), _LAST]) for text in texts]

@@ -1,4 +1,4 @@
-"""What a server is told, in the variable PEER_PLAN, as JSON.
+"""The settings of a server: JSON in the environment variable PEER_PLAN.
 
 model, device, ports (the first is HTTP's), folder (for its files), workers, apis, max_batch,
 wait_ms, variant; in_flight: requests that it must be willing to hold.

@@ -1,4 +1,4 @@
-"""What TorchServe's worker imports: bytes in, bytes out. It calls `handle`, first without rows."""
+"""The module of TorchServe's worker: bytes in, bytes out. It calls `handle`, first without rows."""
 
 from __future__ import annotations
 

@@ -173,12 +173,12 @@ def main() -> None:
         "us a batch, bare loop": spread(bares, 1),
     }
     timed = _Timed()
-    torch_backend = scene.backend
+    torch_backend: Any = scene.backend  # its private parts are timed
     for owner, name, label in (
         (scene.worker, "_launch", "launch, all"),
         (scene.worker, "_load", "  inputs put together"),
+        (torch_backend, "fetch", "    read from the lanes by the device"),
         (torch_backend, "launch", "  backend.launch"),
-        (torch_backend, "_to_device", "    copy in started"),
         (torch_backend._model, "infer", "    the model's own call"),
         (torch_backend, "_to_host", "    copy out started"),
         (scene.worker, "_finish_oldest", "finish, all"),

@@ -11,7 +11,7 @@ def test_figures_of_a_small_package() -> None:
         Tree.of(
             {
                 "batchpool/__init__.py": '"""A library."""\n',
-                "batchpool/shm/a.py": "import batchpool.shm.b\n\n\nclass A:\n    def f(self): ...\n",
+                "batchpool/shm/a.py": "import batchpool.shm.b\n\n\nclass A:\n    def f(self): 1\n",
                 "batchpool/shm/b.py": "def f():\n    import batchpool.shm.a\n\n    return 1\n",
                 "batchpool/wire/c.py": "x = 1\n",
                 "tests/test_a.py": "import batchpool\n",

@@ -31,6 +31,8 @@ from batchpool.core.layout.segments import lane_layout, state_page_layout
 from batchpool.core.layout.states import LaneGate, PoolState, SlotState
 from batchpool.core.metrics.segments import counters_layout
 from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.http.background import BackgroundThread
+from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import spec_of
 from batchpool.shm.lane import Lane
@@ -38,7 +40,6 @@ from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.stats.counters import Counters
-from batchpool.shm.stats.flight_recorder import FlightRecorder
 from bench.support.machine import report, spread
 from bench.support.models import WIDTH, Affine
 
@@ -125,13 +126,14 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
     client_loop = loop.run_until_complete(begin())
     layout = counters_layout(1)
     fd = create(layout, sealed=False)
-    front = PoolView(client_loop, Counters(fd, 1), FlightRecorder())
+    background = BackgroundThread()
+    view = PoolView(client_loop, Counters(fd, 1), Gpus(), background)
     os.close(fd)
     config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
     config.load()
     state = ServerState()
     state.default_headers = [(b"date", b"Sat, 28 Nov 2026 07:00:00 GMT")]
-    protocol = fast_protocol(front)
+    protocol = fast_protocol(view)
     connections = [
         protocol(config=config, server_state=state, app_state={}, _loop=loop) for _ in range(group)
     ]
@@ -161,7 +163,7 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
         to_ring.append((middle_ns - start_ns) / group / 1e3)
         to_answer.append((end_ns - again_ns) / group / 1e3)
     client_loop.close()
-    front.aside.close()
+    background.close()
     return to_ring, to_answer
 
 

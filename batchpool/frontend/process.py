@@ -1,6 +1,6 @@
 """The front-end process: a client of the pool that listens on HTTP.
 
-Started by the supervisor with a control channel, a listening socket and the heartbeats:
+The supervisor starts it with a control channel, a listening socket and the heartbeats:
 
     python -m batchpool.frontend --control-fd N --listen-fd M --heartbeats-fd P --counters-fd Q
         --flight-recorder-fd R --posts COUNT --post OWN --parent PID
@@ -10,10 +10,10 @@ and tells it:  serving {}   lanes are open and the socket is served
 hears of it:   facts {..., lanes}  server and models as a reload has them from now on, as
                             supervisor/resources/catalog.py tells them; fds: lanes, open, to models that got others
 
-A timer of its event loop stamps the heartbeats, and so does its thread for long work.
+A timer of its event loop stamps its heartbeat, and so does its background thread.
 
-Exit status:   0  SIGTERM came; every request under way was answered
-               5  the same, but the time of some was up before
+Exit status:   0  after SIGTERM; every request under way was answered
+               5  after SIGTERM; some requests were given up when the time to drain was over
                1  it could not join the pool, or the supervisor has gone
 """
 
@@ -38,10 +38,15 @@ from batchpool.client.session import Session
 from batchpool.control.channel import close_all
 from batchpool.core.errors import NotFound, PoolError
 from batchpool.frontend.asgi.app import build_app
+from batchpool.frontend.dashboard.broadcaster import Broadcaster
+from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import ConnectionLimits
-from batchpool.frontend.http.request_context import surroundings
+from batchpool.frontend.http.request_context import current_log_fields
 from batchpool.frontend.server import Server
+from batchpool.frontend.service.gpu_metrics import Gpus
+from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.log import setup
 from batchpool.process import bootstrap
@@ -51,13 +56,13 @@ from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
-_SAME_WISH_S = 1.0
+_REPEATED_SIGNAL_S = 1.0  # SIGTERM that comes again within this time counts as the same
 _SWEEP_S = 2.0
-_LAST_WORDS_S = 0.05  # for writing out what became of the requests under way
+_WRITE_OUT_S = 0.05  # for writing the responses of failed requests before the exit
 
 
 def main(argv: Sequence[str]) -> int:
-    """The role `frontend`."""
+    """Run a front-end process; returns its exit status."""
     parser = argparse.ArgumentParser(prog="batchpool.frontend", add_help=False)
     for flag in (
         "--listen-fd",
@@ -72,9 +77,9 @@ def main(argv: Sequence[str]) -> int:
     args = bootstrap.arguments("frontend", rest)
     bootstrap.start(args.parent)
     bootstrap.log_to_stderr("frontend", args)
-    # uvicorn's start and stop are ours to tell.
+    # The front end logs its start and stop itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    setup.add_fields(surroundings)
+    setup.add_fields(current_log_fields)
     listener = socket.socket(fileno=own.listen_fd)
     listener.set_inheritable(False)
     heartbeats = Heartbeats(own.heartbeats_fd, own.posts)
@@ -90,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     except PoolError as exc:
         _LOG.error("cannot join the pool: %s", exc.message)
         return _EXIT_LOST
-    _collect_garbage_seldom()
+    _raise_gc_thresholds()
 
     def beat() -> None:
         heartbeats.beat(own.post, time.monotonic_ns())
@@ -101,9 +106,12 @@ def main(argv: Sequence[str]) -> int:
         )
 
 
-def _collect_garbage_seldom() -> None:
-    """Requests leave hardly any cycles, but reading JSON makes millions of lists at once, and
-    each collection would walk them all: 50 MB held the loop up for 1.1 s instead of 0.4."""
+def _raise_gc_thresholds() -> None:
+    """Raise the thresholds of the garbage collector.
+
+    Requests leave hardly any cycles, but reading JSON makes millions of lists at once, and each
+    collection would walk them all: 50 MB held the loop up for 1.1 s instead of 0.4.
+    """
     bootstrap.settle()
     gc.set_threshold(50_000, 20, 20)
 
@@ -116,97 +124,112 @@ async def serve(
     flight_recorder: FlightRecorder,
     number: int,
 ) -> int:
-    """Serve an attached session with open ports until SIGTERM; returns the exit status.
+    """Serve an attached session with open lanes until SIGTERM; returns the exit status.
 
-    beat: stamps the heartbeats. number: which front end this is.
+    beat: stamps the process's heartbeat. number: the front end's, from 0.
     """
     loop = asyncio.get_running_loop()
-    heart = _Heart(beat, loop)
-    heart.set_limit(session.server["stall_timeout_s"])
+    heartbeat = _HeartbeatTimer(beat, loop)
+    heartbeat.set_stall_timeout(session.server["stall_timeout_s"])
 
     def lost() -> None:
-        front.broadcast.end("the pool has stopped")
-        _supervisor_gone()
+        broadcaster.end("the pool has stopped")
+        _exit_without_supervisor()
 
     def learn(message: dict[str, Any], fds: list[int]) -> None:
         session.learn(message)
         session.take_lanes(message["lanes"], fds)
-        front.learn()
+        view.learn()
         server.drain_s = session.server["drain_s"]
         protocol.limits = ConnectionLimits.of(session.server)
-        heart.set_limit(session.server["stall_timeout_s"])
+        heartbeat.set_stall_timeout(session.server["stall_timeout_s"])
         logging.getLogger().setLevel(session.server["log_level"].upper())
         loop.call_later(_SWEEP_S, sweep)
 
     def sweep() -> None:
-        """Lanes that have moved are unmapped when nothing refers to them. A connection that has
-        ended is in cycles with its last request, which has its lane's door."""
+        """Collect garbage until every lane that has moved is unmapped.
+
+        A lane is unmapped when nothing refers to it. A connection that has ended is in reference
+        cycles with its last request, which refers to its lane's endpoint.
+        """
         if session.lane_set.moving:
             loop.call_later(_SWEEP_S, sweep)
         gc.collect()
 
     client_loop = ClientLoop(session, lost, learn)
-    front = PoolView(client_loop, counters, flight_recorder, number)
-    front.aside.beat = beat
-    protocol = fast_protocol(front)
+    gpus, background = Gpus(), BackgroundThread(beat)
+    sampler = Sampler(session, counters, flight_recorder, gpus, background, package_version())
+    broadcaster = Broadcaster(sampler)
+    view = PoolView(
+        client_loop,
+        counters,
+        gpus,
+        background,
+        number=number,
+        on_stop=lambda: broadcaster.end("the server is shutting down"),
+    )
+    protocol = fast_protocol(view)
     server = Server(
-        build_app(front),
+        build_app(view, broadcaster if session.server["page"] else None),
         drain_s=session.server["drain_s"],
         give_up=client_loop.close,
         protocol=protocol,
     )
 
-    loop.add_signal_handler(signal.SIGTERM, _Stop(front, server, loop.time))
+    loop.add_signal_handler(signal.SIGTERM, _Stop(view, server, loop.time))
     session.channel.send({"op": "serving"})
     try:
         await server.run_on(listener)
     finally:
         client_loop.close()
-        front.aside.close()
+        background.close()
     return bootstrap.EXIT_GAVE_UP if client_loop.given_up else _EXIT_OK
 
 
-class _Heart:
-    """Beats in the event loop, so that it stands still when the loop does."""
+class _HeartbeatTimer:
+    """Stamps the heartbeat from the event loop, so that it stands still when the loop does."""
 
     def __init__(self, beat: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self._beat = beat
         self._loop = loop
         self._next: asyncio.TimerHandle | None = None
 
-    def set_limit(self, stall_timeout_s: float) -> None:
-        """Beat now, and from now on as often as that demands."""
+    def set_stall_timeout(self, stall_timeout_s: float) -> None:
+        """Stamp now, and from now on as often as this timeout demands."""
         self._interval_s = beat_interval_ns(stall_timeout_s) / 1e9
         if self._next is not None:
             self._next.cancel()
-        self._turn()
+        self._stamp()
 
-    def _turn(self) -> None:
+    def _stamp(self) -> None:
         self._beat()
-        self._next = self._loop.call_later(self._interval_s, self._turn)
+        self._next = self._loop.call_later(self._interval_s, self._stamp)
 
 
 class _Stop:
-    """SIGTERM: take leave. A second one ends it at once, unless it is the same wish: systemd
-    and shells signal the whole group, and the supervisor passes on what it gets."""
+    """The reaction to SIGTERM: the first drains the server, a later one ends it at once.
 
-    def __init__(self, front: PoolView, server: Server, clock_s: Callable[[], float]) -> None:
-        self._front = front
+    A signal that comes again within a second counts as the same: systemd and shells signal the
+    whole process group, and the supervisor passes on what it gets.
+    """
+
+    def __init__(self, view: PoolView, server: Server, clock_s: Callable[[], float]) -> None:
+        self._view = view
         self._server = server
         self._clock_s = clock_s
         self._begun_s = 0.0
 
     def __call__(self) -> None:
         now_s = self._clock_s()
-        if not self._front.stopping:
-            self._front.leave()
+        if not self._view.stopping:
+            self._view.stop()
             self._begun_s = now_s
             self._server.stop()
-        elif now_s - self._begun_s > _SAME_WISH_S:
+        elif now_s - self._begun_s > _REPEATED_SIGNAL_S:
             self._server.stop()
 
 
-def _supervisor_gone() -> None:
-    """Everything under way has been failed; once that is written out there is nothing to save."""
+def _exit_without_supervisor() -> None:
+    """Exit soon: all requests under way have failed, and their responses are being written."""
     _LOG.error("the supervisor has gone")
-    asyncio.get_running_loop().call_later(_LAST_WORDS_S, os._exit, _EXIT_LOST)
+    asyncio.get_running_loop().call_later(_WRITE_OUT_S, os._exit, _EXIT_LOST)

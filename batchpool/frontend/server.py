@@ -1,11 +1,12 @@
-"""Server: uvicorn on an inherited listening socket, with an end that keeps its time.
+"""uvicorn on an inherited listening socket, with a stop that ends within a given time.
 
-A stop goes by the clock, from `stop()` on:
+The steps of a stop, by the time since `Server.stop`:
 
-    at once               no new connections; idle ones are closed; requests under way go on
-    drain_s, less a bit   what still waits for its rows is answered 503, `pool_stopped`
-    drain_s               connections whose caller does not read or send are cut
-    second `stop()`       the same, at once
+    0                        no new connections; idle ones are closed; requests under way go on
+    shortly before drain_s   requests that still wait for rows are answered 503, `pool_stopped`
+    drain_s                  the remaining connections, whose callers do not read or send, are cut
+
+A second `stop` takes the last two steps at once.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from batchpool.shm.resource_errors import descriptor_limit, open_descriptors, te
 _LOG = logging.getLogger("batchpool.frontend")
 _BACKLOG = 4096
 _CATCH_UP_S = 0.02
-_LAST_WORDS_S = 0.5  # for writing out the answers of those whose time is up
+_WRITE_OUT_S = 0.5  # for writing the responses of requests that are given up
 
 
 class Server(uvicorn.Server):
-    """One front end's server. give_up: answers every request under way with an error."""
+    """The server of one front end. give_up: answers every request under way with an error."""
 
     def __init__(
         self,
@@ -59,13 +60,13 @@ class Server(uvicorn.Server):
         self.drain_s = drain_s
         self._give_up = give_up
         self._protocol = protocol
-        self._ends: list[asyncio.TimerHandle] = []
-        self._other_files = -1  # that are open here besides connections
-        self.cut = 0  # connections that were cut when the time to drain was up
+        self._timers: list[asyncio.TimerHandle] = []
+        self._other_files = -1  # open descriptors besides connections
+        self.cut = 0  # connections that were cut at the end of a stop
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the caller's; uvicorn would raise SIGTERM again after a clean end."""
+        """Leave signals to the caller; uvicorn would raise SIGTERM again after a clean end."""
         yield
 
     async def run_on(self, listener: socket.socket) -> None:
@@ -75,31 +76,31 @@ class Server(uvicorn.Server):
             await self.serve([listener])
         finally:
             sweeper.cancel()
-            for timer in self._ends:
+            for timer in self._timers:
                 timer.cancel()
 
     def stop(self) -> None:
-        """Take leave; a second call ends it at once."""
+        """Drain and stop; a second call stops at once."""
         if self.should_exit:
             self._end()
             return
         self.should_exit = True
-        # At once, not at uvicorn's next look: until then connections and requests came in only to
-        # hear 503.
+        # At once, not at uvicorn's next tick: until then more connections and requests would come
+        # in, only to be answered 503.
         for listening in getattr(self, "servers", ()):
             listening.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
-        last_words_s = min(_LAST_WORDS_S, self.drain_s / 2)
-        self._ends = [
-            loop.call_later(self.drain_s - last_words_s, self._give_up),
+        write_out_s = min(_WRITE_OUT_S, self.drain_s / 2)
+        self._timers = [
+            loop.call_later(self.drain_s - write_out_s, self._give_up),
             loop.call_later(self.drain_s, self._end),
         ]
 
     def _end(self) -> None:
         self._give_up()
-        # One more turn of the loop: the answers to those who waited go out first.
+        # The responses of the requests that were given up are written first.
         asyncio.get_running_loop().call_later(min(0.05, self.drain_s), self._cut)
 
     def _cut(self) -> None:
@@ -116,18 +117,21 @@ class Server(uvicorn.Server):
             sweep_s = self._protocol.limits.sweep_s  # a reload may have changed it
             due_s = loop.time() + sweep_s
             await asyncio.sleep(sweep_s)
-            # A loop that was held up has yet to read what came meanwhile: no caller's fault.
+            # A loop that was held up has yet to read what came meanwhile, which would otherwise
+            # count against the callers.
             if loop.time() - due_s > sweep_s:
                 await asyncio.sleep(_CATCH_UP_S)
             sweep_all(self.server_state.connections, loop.time())
-            self.tell_if_full()
+            self.log_if_full()
 
-    def tell_if_full(self) -> None:
-        """Say so while no connection more can be taken: the kernel's refusal is met, and the caller
-        turned away, below anything that is asked here."""
+    def log_if_full(self) -> None:
+        """Log an error while no more connections can be accepted for want of descriptors.
+
+        uvicorn and asyncio meet the kernel's refusal below this class and say nothing.
+        """
         connections = len(self.server_state.connections)
         if self._other_files < 0:
             self._other_files = open_descriptors() - connections
         if connections + self._other_files >= descriptor_limit() - 1:
-            why = text_of(OSError(errno.EMFILE, ""))
-            _LOG.error("connections are turned away, %d are open: %s", connections, why)
+            reason = text_of(OSError(errno.EMFILE, ""))
+            _LOG.error("connections are turned away, %d are open: %s", connections, reason)

@@ -1,1 +1,1 @@
-"""The Starlette application, for every other request."""
+"""The Starlette application, for every request that the fast path does not take."""

@@ -1,4 +1,4 @@
-"""The Starlette application: routes, and the one way in which every answer is sent."""
+"""The Starlette application: its routes, and the sending of every response."""
 
 from __future__ import annotations
 
@@ -20,90 +20,88 @@ from batchpool.core.errors import (
     PoolError,
 )
 from batchpool.frontend.asgi.infer import infer
+from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.metrics import ASGI
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import ended, note, visit
-from batchpool.frontend.http.response import HttpResponse, refusal
-from batchpool.frontend.service.endpoint import VERSION, RequestHead
-from batchpool.frontend.service.pool_view import Ask, PoolView
+from batchpool.frontend.http.request_context import note, outcome_of, run_in_context
+from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.service.http_endpoint import VERSION
+from batchpool.frontend.service.limits import discard_bytes
+from batchpool.frontend.service.metadata import Ask
+from batchpool.frontend.service.pool_view import PoolView
 
-# How much of a body that was refused is taken and dropped so that the caller can read why.
-# It costs no memory; a caller that goes on sending beyond that loses its connection.
-_LEAST_DISCARD_BYTES = 256 * 2**20
 
-
-def build_app(front: PoolView) -> Starlette:
-    """The application of one front end."""
-    discard = discard_bytes(front)
-    routes = [Route(path, Infer(front, discard), methods=["POST"]) for path in _model("/infer")]
-    questions: list[tuple[str, Ask]] = [
-        ("/v2/health/live", front.live),
-        ("/v2/health/ready", front.ready),
-        ("/v2", front.server_metadata),
-        *((path, front.model_ready) for path in _model("/ready")),
-        *((path, front.model_config) for path in _model("/config")),
-        *((path, front.model_metadata) for path in _model("")),
+def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
+    """The application of one front end. broadcaster: of the dashboard; None serves none."""
+    discard = discard_bytes(view.max_body_bytes)
+    metadata = view.metadata
+    routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in _model("/infer")]
+    queries: list[tuple[str, Ask]] = [
+        ("/v2/health/live", metadata.live),
+        ("/v2/health/ready", metadata.ready),
+        ("/v2", metadata.server_metadata),
+        *((path, metadata.model_ready) for path in _model("/ready")),
+        *((path, metadata.model_config) for path in _model("/config")),
+        *((path, metadata.model_metadata) for path in _model("")),
     ]
-    if not front.has_page:
-        questions.append(("/", front.root))
-    routes += [Route(path, Question(ask, discard), methods=["GET"]) for path, ask in questions]
-    if front.has_page:
+    if broadcaster is None:
+        queries.append(("/", metadata.root))
+    routes += [Route(path, Query(ask, discard), methods=["GET"]) for path, ask in queries]
+    if broadcaster is not None:
 
-        async def send_answer(answer: HttpResponse, upload: RequestBody, send: Send) -> None:
-            await _send(answer, upload, send, discard)
+        async def send_response(
+            response: HttpResponse, request_body: RequestBody, send: Send
+        ) -> None:
+            await _send(response, request_body, send, discard)
 
-        routes += page_routes(front, send_answer)
-    routes.append(Route("/metrics", Metrics(front, discard), methods=["GET"]))
+        routes += page_routes(view, broadcaster, send_response)
+    routes.append(Route("/metrics", Metrics(view, discard), methods=["GET"]))
 
-    async def refuse(request: Request, exc: Exception) -> Response:
-        return _Sent(_refusal_of(request, exc), discard)
+    async def respond(request: Request, exc: Exception) -> Response:
+        return _Sent(_error_of(request, exc), discard)
 
-    refused = {HTTPException: refuse, PoolError: refuse, Exception: refuse}
-    app = _App(front.access, routes=routes, exception_handlers=refused)
+    handled = {HTTPException: respond, PoolError: respond, Exception: respond}
+    app = _App(view.access, routes=routes, exception_handlers=handled)
     app.router.redirect_slashes = False
     return app
 
 
 class _App(Starlette):
-    """It answers each request as a visit."""
+    """A Starlette application that runs each request in a `RequestContext`."""
 
     def __init__(self, access: AccessLog, **parts: Any) -> None:
         super().__init__(**parts)
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await visit(super().__call__, self._access, scope, receive, send)
-
-
-def discard_bytes(front: PoolView) -> int:
-    """How much of a refused body is taken and dropped."""
-    return max(_LEAST_DISCARD_BYTES, 4 * front.max_body_bytes)
+        await run_in_context(super().__call__, self._access, scope, receive, send)
 
 
 def _model(tail: str) -> tuple[str, str]:
     return f"/v2/models/{{model}}{tail}", f"/v2/models/{{model}}/versions/{{version}}{tail}"
 
 
-def _refusal_of(request: Request, exc: Exception) -> HttpResponse:
-    """What Starlette refuses, in our words. It logs by itself what nobody expected."""
+def _error_of(request: Request, exc: Exception) -> HttpResponse:
+    """The JSON response for an exception of Starlette, which logs the unexpected ones by itself."""
     if isinstance(exc, PoolError):
-        return refusal(exc)
+        return error_response(exc)
     path = request.url.path
     if not isinstance(exc, HTTPException):
-        return refusal(InternalError("internal error; the server's log has the details"))
+        return error_response(InternalError("internal error; the server's log has the details"))
     if exc.status_code == NotFound.status:
-        return refusal(NotFound(f"there is nothing at {path!r}"))
+        return error_response(NotFound(f"there is nothing at {path!r}"))
     if exc.status_code == MethodNotAllowed.status:
         allowed = ", ".join(sorted((exc.headers or {}).get("Allow", "").split(", ")))
         text = f"{request.method} is not possible at {path!r}; use {allowed}"
-        return refusal(MethodNotAllowed(text, allowed))
-    return refusal(InvalidRequest(exc.detail))
+        return error_response(MethodNotAllowed(text, allowed))
+    return error_response(InvalidRequest(exc.detail))
 
 
-class Question:
-    """An endpoint that answers from what the front end knows, without reading a body."""
+class Query:
+    """A route that responds from the front end's own state, without reading a body."""
 
     def __init__(self, ask: Ask, discard_bytes: int) -> None:
         self._ask = ask
@@ -111,91 +109,94 @@ class Question:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = self._ask(**scope["path_params"])
+            response = self._ask(**scope["path_params"])
         except Exception as exc:
-            answer = refusal(exc)
-        upload = RequestBody(receive, _headers(scope))
-        await _send(answer, upload, send, self._discard_bytes)
+            response = error_response(exc)
+        request_body = RequestBody(receive, _headers(scope))
+        await _send(response, request_body, send, self._discard_bytes)
 
 
 class Infer:
-    """The infer endpoint."""
+    """The route of infer requests."""
 
-    def __init__(self, front: PoolView, discard_bytes: int) -> None:
-        self._front = front
+    def __init__(self, view: PoolView, discard_bytes: int) -> None:
+        self._view = view
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
-        upload = RequestBody(receive, headers)
-        names = scope["path_params"]
-        answer: HttpResponse | None
+        request_body = RequestBody(receive, headers)
+        parameters = scope["path_params"]
+        view, model = self._view, parameters["model"]
+        response: HttpResponse | None
         peer = scope.get("client") or ("",)
-        arrival = RequestHead.of(headers, peer[0])
-        meter = self._front.meter(names["model"])
+        head = RequestHead.of(headers, peer[0])
+        metrics = view.endpoints.metrics(model)
         try:
-            endpoint = self._front.endpoint(names["model"], names.get("version", VERSION))
-            note(model=names["model"])
-            front = self._front
-            answer = await infer(endpoint, arrival, upload, front.aside, front.bodies)
+            endpoint = view.endpoints.find(model, parameters.get("version", VERSION))
+            note(model=model)
+            response = await infer(endpoint, head, request_body, view.background, view.bodies)
         except Exception as exc:
-            answer = refusal(exc)
-        if answer is None:
-            meter.refused(ASGI, ended(scope).code)
+            response = error_response(exc)
+        if response is None:
+            metrics.count_error(ASGI, outcome_of(scope).code)
             return
-        if answer.code == "ok":
-            meter.answered(ASGI, arrival.at_ns)
+        if response.code == "ok":
+            metrics.count_ok(ASGI, head.at_ns)
         else:
-            meter.refused(ASGI, answer.code)
-        await _send(answer, upload, send, self._discard_bytes)
+            metrics.count_error(ASGI, response.code)
+        await _send(response, request_body, send, self._discard_bytes)
 
 
 class Metrics:
-    """GET /metrics, made in the thread for long work."""
+    """GET /metrics, made in the background thread."""
 
-    def __init__(self, front: PoolView, discard_bytes: int) -> None:
-        self._front = front
+    def __init__(self, view: PoolView, discard_bytes: int) -> None:
+        self._view = view
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
         try:
             accept = headers.get(b"accept", b"")
-            answer = await self._front.aside.begin(self._front.scrape, accept)
+            response = await self._view.background.run(self._view.scrape, accept)
         except Exception as exc:
-            answer = refusal(exc)
-        await _send(answer, RequestBody(receive, headers), send, self._discard_bytes)
+            response = error_response(exc)
+        await _send(response, RequestBody(receive, headers), send, self._discard_bytes)
 
 
 class _Sent(Response):
-    """An answer as Starlette's exception handling wants it."""
+    """An `HttpResponse` in the shape that Starlette's exception handling returns."""
 
-    def __init__(self, answer: HttpResponse, discard_bytes: int) -> None:
-        self._answer = answer
+    def __init__(self, response: HttpResponse, discard_bytes: int) -> None:
+        self._response = response
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _send(self._answer, RequestBody(receive, _headers(scope)), send, self._discard_bytes)
+        request_body = RequestBody(receive, _headers(scope))
+        await _send(self._response, request_body, send, self._discard_bytes)
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-async def _send(answer: HttpResponse, upload: RequestBody, send: Send, discard_bytes: int) -> None:
-    """Send an answer at once, and after it take and drop what is left of the body.
+async def _send(
+    response: HttpResponse, request_body: RequestBody, send: Send, discard_bytes: int
+) -> None:
+    """Send a response at once, and then take and drop the rest of the request's body.
 
-    A caller that still waits for leave to send its body gets the answer instead, and the
-    connection ends: nobody could say whether what follows is that body or the next request.
+    A caller that still waits for 100 Continue gets the response instead, and the connection ends:
+    the bytes that follow could be that body or the next request.
     """
-    headers = answer.headers
-    note(code=answer.code, error=answer.error)
-    closing = upload.awaited and not upload.ended
+    headers = response.headers
+    note(code=response.code, error=response.error)
+    closing = request_body.expects_continue and not request_body.ended
     if closing:
         headers = [*headers, (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    whole = upload.is_over() or closing
-    await send({"type": "http.response.body", "body": answer.body, "more_body": not whole})
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    whole = request_body.is_over() or closing
+    await send({"type": "http.response.body", "body": response.body, "more_body": not whole})
     if not whole:
-        await upload.discard(discard_bytes)
+        await request_body.discard(discard_bytes)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

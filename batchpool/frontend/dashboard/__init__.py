@@ -1,10 +1,13 @@
-"""The live page: what it shows, how it is kept up to date, and the page of the API.
+"""The dashboard: a live page of the pool, and a page of the API. In reading order:
 
-    window.py    cumulative counts of some seconds -> rates, percentiles
-    snapshot.py  the pool's account, counters and flight records -> one snapshot for people
-    stream.py    a snapshot a second to every viewer, as server-sent events
-    assets.py    the files beside this one: HTML, CSS and JavaScript as they are, no build
-    routes.py    / , /events, /docs, /openapi.json and the files
+    rates.py          cumulative counts of the last seconds -> rates and percentiles
+    status_client.py  asks the supervisor for the pool's status
+    snapshot.py       status, counters and flight records -> one JSON object for the page
+    sampler.py        gathers the inputs of a snapshot
+    broadcaster.py    one snapshot a second, shared by all viewers
+    sse.py            GET /events: the snapshots as server-sent events
+    assets.py         the files beside this one: HTML, CSS and JavaScript as they are, no build
+    routes.py         /, /events, /docs, /openapi.json and the files
 
-Nothing here runs per request, and nothing at all while nobody looks.
+Nothing here runs for an infer request, and nothing at all while nobody views the page.
 """

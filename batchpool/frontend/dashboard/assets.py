@@ -1,8 +1,8 @@
-"""Assets: the page's files, served as they lie in the package.
+"""The page's files, served as they lie in the package.
 
-Every one has an ETag and is asked for again each time (`no-cache`), so that an update of
-batchpool is seen at once and costs a 304 otherwise. The security headers allow nothing but
-the server's own files: no inline script or style, no frame around it, no guessing of types.
+Every file has an ETag and is revalidated each time (`no-cache`), so that an update of batchpool
+takes effect at once, and costs a 304 otherwise. The security headers allow nothing but the server's
+own files: no inline script or style, no frame around the page, no guessing of types.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-from batchpool.frontend.http.response import HttpResponse, found
+from batchpool.frontend.http.response import HttpResponse, ok_response
 
 _TYPES = {
     "html": b"text/html; charset=utf-8",
@@ -41,7 +41,7 @@ _NOT_MODIFIED = 304
 
 
 def names() -> list[str]:
-    """The files that are served, by name."""
+    """The names of the files that are served."""
     folder = resources.files(__package__)
     return sorted(f.name for f in folder.iterdir() if f.name.rpartition(".")[2] in _TYPES)
 
@@ -70,4 +70,4 @@ def _whole(name: str) -> HttpResponse:
         (b"cache-control", b"no-cache"),
         *SECURITY,
     ]
-    return found(fields, body)
+    return ok_response(fields, body)

@@ -1,4 +1,4 @@
-"""Broadcast: one snapshot a second, shared by all viewers of a front end; none, no work."""
+"""One snapshot a second, shared by all viewers of a front end; none while there is no viewer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from batchpool.core.errors import Draining, Overloaded, PoolError
 _LOG = logging.getLogger("batchpool.frontend")
 MOST_VIEWERS = 32
 INTERVAL_S = 1.0
-_COME_AGAIN_MS = 10_000  # one of the viewers may have gone by then
+_RETRY_AFTER_MS = 10_000  # one of the viewers may have gone by then
 
 
 class Source(Protocol):
-    """What makes snapshots. begin: the first viewer comes; rest: the last one has gone.
+    """Makes snapshots. begin: called when the first viewer comes; rest: when the last has gone.
 
-    take raises PoolError when there is no snapshot now.
+    take: the snapshot of now; raises PoolError when there is none.
     """
 
     def begin(self) -> None: ...
@@ -44,15 +44,15 @@ class Broadcaster:
         self.viewers = 0
         self.count = 0  # of snapshots
         self.latest = b""  # as an event; empty before the first
-        self.ended = ""  # why no more will come
+        self.ended = ""  # the reason that no more will come
 
     def join(self) -> None:
-        """A viewer comes; Overloaded when there are too many, Draining at the end."""
+        """Add a viewer. Raises Overloaded when there are too many, Draining after `end`."""
         if self.ended:
             raise Draining(self.ended)
         if self.viewers >= MOST_VIEWERS:
             text = f"{self.viewers} viewers watch this front end, the most it serves"
-            raise Overloaded(text, _COME_AGAIN_MS)
+            raise Overloaded(text, _RETRY_AFTER_MS)
         self.viewers += 1
         if self._taking is None:
             self.latest = b""
@@ -60,17 +60,17 @@ class Broadcaster:
             self._taking = asyncio.get_running_loop().create_task(self._run())
 
     def leave(self) -> None:
-        """A viewer has gone; with the last one the work ends."""
+        """Remove a viewer; with the last one the snapshots stop."""
         self.viewers -= 1
         if not self.viewers:
             self._stop()
 
-    def end(self, why: str) -> None:
-        """No more snapshots: every viewer is told so."""
+    def end(self, reason: str) -> None:
+        """Make no more snapshots, and send the reason to every viewer."""
         if not self.ended:
-            self.ended = why
+            self.ended = reason
             self._stop()
-            self._tell()
+            self._notify()
 
     async def after(self, count: int, within_s: float) -> bool:
         """Wait for the snapshot after number `count`, or the end; False when neither comes."""
@@ -87,7 +87,7 @@ class Broadcaster:
             self._taking = None
             self._source.rest()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, None
         if news is not None:
             news.set_result(None)
@@ -104,5 +104,5 @@ class Broadcaster:
                 _LOG.exception("no snapshot for the page")
             else:
                 self.count += 1
-                self._tell()
+                self._notify()
             await asyncio.sleep(max(0.0, due_s - loop.time()))

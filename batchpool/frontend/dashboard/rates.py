@@ -1,7 +1,7 @@
-"""Window: what happened in the last seconds, from counts that only ever rise.
+"""Rates and percentiles of the last seconds, from counts that only ever rise.
 
-Every snapshot's totals are kept for a few seconds; the newest less the oldest of them is what
-was counted in between, and rates and percentiles are of that.
+The totals of every snapshot are kept for a few seconds. The newest less the oldest of them are the
+counts in between, of which rates and percentiles are made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WINDOW_S = 5.0
 
 @dataclass(frozen=True)
 class Span:
-    """From `then` to `now`. seconds: between them; 0 when there is only one reading yet."""
+    """Two readings of the totals. seconds: between them; 0 when there is only one reading yet."""
 
     now: Totals
     then: Totals
@@ -45,10 +45,10 @@ class Span:
         return {key: rise for key, rise in found.items() if rise > 0}
 
     def histogram(self, name: str, **labels: str) -> Histogram:
-        """What a histogram counted meanwhile.
+        """The samples that a histogram got between the readings.
 
-        Words of a histogram are read one by one while their writer goes on, and a model that is
-        gone takes its counts along: no bucket is ever less than empty.
+        Words of a histogram are read one by one while their writer goes on, and the counts of a
+        removed model vanish; so negative differences occur, and count as 0.
         """
         rise = self.now.histogram(name, **labels) - self.then.histogram(name, **labels)
         counts = tuple(max(0, count) for count in rise.counts)
@@ -62,7 +62,7 @@ class SlidingWindow:
         self._readings: deque[tuple[float, Totals]] = deque()
 
     def add(self, at_s: float, totals: Totals) -> Span:
-        """A new reading; at_s: of a clock that never goes back. The span that it ends."""
+        """Add a reading; returns the span that it ends. at_s: of a monotonic clock."""
         readings = self._readings
         readings.append((at_s, totals))
         # The oldest is kept while the next one would make the window too short.
@@ -72,5 +72,5 @@ class SlidingWindow:
         return Span(totals, then, at_s - then_s)
 
     def clear(self) -> None:
-        """Forget: nobody has looked for a while."""
+        """Forget all readings."""
         self._readings.clear()

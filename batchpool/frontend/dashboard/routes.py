@@ -1,10 +1,10 @@
-"""The page's routes.
+"""The routes of the dashboard.
 
-/              the live page for browsers, a JSON object for everybody else
-/events        its stream
-/docs          a page of the API, made from
+/              the live page for browsers, a JSON object for other clients
+/events        the page's stream of snapshots
+/docs          a page of the API, made from /openapi.json
 /openapi.json  the API as an OpenAPI document, for the server as the caller addresses it
-/page/NAME     their files
+/page/NAME     the files of both pages
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from batchpool.core.errors import NotFound
 from batchpool.frontend.dashboard.assets import SECURITY, asset, names
-from batchpool.frontend.dashboard.sse import EventStream, SendAnswer
+from batchpool.frontend.dashboard.broadcaster import Broadcaster
+from batchpool.frontend.dashboard.sse import EventStream, SendResponse
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.response import HttpResponse, json_answer, refusal
-from batchpool.frontend.service.pool_view import PoolView, package_version
+from batchpool.frontend.http.response import HttpResponse, error_response, json_response
+from batchpool.frontend.service.metadata import package_version
+from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.openapi import document
 
 _HOST = re.compile(rb"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
@@ -29,22 +31,24 @@ _VARY = (b"vary", b"accept")
 Headers = Mapping[bytes, bytes]
 
 
-def page_routes(front: PoolView, send_answer: SendAnswer) -> list[Route]:
-    """send_answer: how an answer is sent, whatever the caller still sends."""
+def page_routes(
+    view: PoolView, broadcaster: Broadcaster, send_response: SendResponse
+) -> list[Route]:
+    """The routes of one front end. send_response: sends a response, and discards request bodies."""
 
     def root(headers: Headers) -> HttpResponse:
         wants_page = b"text/html" in headers.get(b"accept", b"")
-        answer = _asset("index.html", headers) if wants_page else front.root()
-        return HttpResponse(answer.status, [*answer.headers, _VARY], answer.body)
+        response = _asset("index.html", headers) if wants_page else view.metadata.root()
+        return HttpResponse(response.status, [*response.headers, _VARY], response.body)
 
     def openapi(headers: Headers) -> HttpResponse:
-        facts = front.session.models.values()
+        facts = view.session.models.values()
         most_rows = {model.spec.name: model.max_batch for model in facts}
         specs = [model.spec for model in facts]
-        server_url = _server_url(headers, front.session.server["port"])
-        answer = json_answer(document(specs, package_version(), server_url, most_rows))
-        fields = [*answer.headers, (b"cache-control", b"no-cache"), *SECURITY]
-        return HttpResponse(answer.status, fields, answer.body)
+        server_url = _server_url(headers, view.session.server["port"])
+        response = json_response(document(specs, package_version(), server_url, most_rows))
+        fields = [*response.headers, (b"cache-control", b"no-cache"), *SECURITY]
+        return HttpResponse(response.status, fields, response.body)
 
     served = set(names())
 
@@ -53,16 +57,17 @@ def page_routes(front: PoolView, send_answer: SendAnswer) -> list[Route]:
             raise NotFound(f"there is nothing at {f'/page/{name}'!r}")
         return _asset(name, headers)
 
-    answers: dict[str, Callable[..., HttpResponse]] = {
+    responses: dict[str, Callable[..., HttpResponse]] = {
         "/": root,
         "/docs": lambda headers: _asset("docs.html", headers),
         "/openapi.json": openapi,
         "/page/{name}": named,
     }
     routes = [
-        Route(path, Read(answer, send_answer), methods=["GET"]) for path, answer in answers.items()
+        Route(path, Read(respond, send_response), methods=["GET"])
+        for path, respond in responses.items()
     ]
-    return [*routes, Route("/events", EventStream(front.broadcast, send_answer), methods=["GET"])]
+    return [*routes, Route("/events", EventStream(broadcaster, send_response), methods=["GET"])]
 
 
 def _asset(name: str, headers: Headers) -> HttpResponse:
@@ -70,7 +75,7 @@ def _asset(name: str, headers: Headers) -> HttpResponse:
 
 
 def _server_url(headers: Headers, port: int) -> str:
-    """The server as the caller addresses it, if that is an address and nothing else."""
+    """The server's URL as the caller addresses it; localhost if its Host header is malformed."""
     host = headers.get(b"host", b"")
     if not _HOST.fullmatch(host):
         return f"http://localhost:{port}"
@@ -78,16 +83,16 @@ def _server_url(headers: Headers, port: int) -> str:
 
 
 class Read:
-    """An endpoint that answers by the request's headers and path, without reading a body."""
+    """A route that responds by the request's headers and path, without reading a body."""
 
-    def __init__(self, answer: Callable[..., HttpResponse], send_answer: SendAnswer) -> None:
-        self._answer = answer
-        self._send_answer = send_answer
+    def __init__(self, respond: Callable[..., HttpResponse], send_response: SendResponse) -> None:
+        self._respond = respond
+        self._send_response = send_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         try:
-            answer = self._answer(headers, **scope["path_params"])
+            response = self._respond(headers, **scope["path_params"])
         except Exception as exc:
-            answer = refusal(exc)
-        await self._send_answer(answer, RequestBody(receive, headers), send)
+            response = error_response(exc)
+        await self._send_response(response, RequestBody(receive, headers), send)

@@ -1,7 +1,7 @@
-"""Lookout: where one front end's snapshots come from, a look at everything once a second.
+"""Gathers the inputs of the dashboard's snapshots in one front end.
 
-The supervisor is asked on the loop. Counters, flight recorder and GPUs are read in the thread for
-long work, as /metrics does: together they take some milliseconds.
+The supervisor is asked on the loop. Counters, flight recorder and GPUs are read in the background
+thread, as for /metrics: together they take some milliseconds.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from batchpool.client.session import Session
 from batchpool.core.errors import PoolError
 from batchpool.core.layout.states import PoolState
-from batchpool.frontend.asgi.infer import BackgroundThread
 from batchpool.frontend.dashboard.rates import SlidingWindow
 from batchpool.frontend.dashboard.snapshot import SnapshotInputs, compose
 from batchpool.frontend.dashboard.status_client import StatusClient
+from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
@@ -24,7 +24,7 @@ _BATCHES = 12  # of the last ones
 
 
 class Sampler:
-    """The pool as an attached session sees it. version: of the package."""
+    """Makes snapshots of the pool of an attached session. version: of the package."""
 
     def __init__(
         self,
@@ -32,41 +32,44 @@ class Sampler:
         counters: Counters,
         flight_recorder: FlightRecorder,
         gpus: Gpus,
-        aside: BackgroundThread,
+        background: BackgroundThread,
         version: str,
     ) -> None:
         self._session = session
         self._counters = counters
         self._flight_recorder = flight_recorder
         self._gpus = gpus
-        self._aside = aside
+        self._background = background
         self._version = version
-        self._inquiry = StatusClient(session.server["socket"])
+        self._status_client = StatusClient(session.server["socket"])
         self._window = SlidingWindow()
-        self._account: dict[str, Any] | None = None  # what the supervisor said last
-        self._account_s = 0.0
+        self._status: dict[str, Any] | None = None  # the supervisor's last one
+        self._status_s = 0.0
 
     def begin(self) -> None:
+        """Forget earlier samples; the first viewer has come."""
         self._window.clear()
-        self._account = None
+        self._status = None
 
     def rest(self) -> None:
-        self._inquiry.close()
+        """Close the connection to the supervisor; the last viewer has gone."""
+        self._status_client.close()
 
     async def take(self) -> dict[str, Any]:
+        """The snapshot of now. Without the supervisor it has the last status and says so."""
         why, now_s = "", time.monotonic()
         try:
-            self._account = await self._inquiry.status()
-            self._account_s = now_s
+            self._status = await self._status_client.status()
+            self._status_s = now_s
         except PoolError as exc:
             why = exc.message
-            if self._account is not None:
-                why += f"; what it said last is {now_s - self._account_s:.0f} s old"
-        return await self._aside.begin(self._look, self._account, why)
+            if self._status is not None:
+                why += f"; what it said last is {now_s - self._status_s:.0f} s old"
+        return await self._background.run(self._snapshot, self._status, why)
 
-    def _look(self, status: dict[str, Any] | None, why: str) -> dict[str, Any]:
+    def _snapshot(self, status: dict[str, Any] | None, why: str) -> dict[str, Any]:
         counters, flight_recorder = self._counters, self._flight_recorder
-        sight = SnapshotInputs(
+        inputs = SnapshotInputs(
             span=self._window.add(time.monotonic(), counters.totals()),
             facts=tuple(self._session.models.values()),
             state=PoolState(self._session.state_page.state.get()).name.lower(),
@@ -81,4 +84,4 @@ class Sampler:
             gpus={gpu.index: gpu.values for gpu in self._gpus.look()},
             version=self._version,
         )
-        return compose(sight)
+        return compose(inputs)

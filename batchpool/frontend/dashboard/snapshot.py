@@ -1,7 +1,7 @@
-"""Snapshot: what the page shows, as one JSON object.
+"""One snapshot of the pool, as the JSON object that the page shows.
 
     {time_s, version,
-     pool:      {state, url, uptime_s, why}      why: what keeps the account from being whole
+     pool:      {state, url, uptime_s, why}      why: the status is missing or old, "" if not
      models:    [{name, ready, workers, max_batch, queued, slots, requests_per_s, rows_per_s,
                   latency, batches, reasons, codes}]
      workers:   [{name, model, device, pid, state, restarts, last_error, batches_per_s,
@@ -10,8 +10,8 @@
      batches:   [{time_s, model, rows, reason, worker, outcome, ms}]     newest first
      errors:    [{time_s, model, worker, code, text, times}]             newest first}
 
-Rates, percentiles, sizes and reasons are of the last seconds (window.py). What is not known is
-null: rates before there are two readings, percentiles of nothing.
+Rates, percentiles, sizes and reasons are of the last seconds (`dashboard/rates.py`). Unknown values
+are null: rates before there are two readings, percentiles without samples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from batchpool.shm.stats.recent_errors import RecentError
 
 Json = dict[str, Any]
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# Where a request's time goes, and the metric of it.
+# The parts of a request's latency, and the metric of each.
 _TIMES = {"request": "http_request_seconds", "queue": "queue_seconds", "batch": "batch_seconds"}
 _OUTCOMES = {int(outcome): outcome.name.lower() for outcome in BatchOutcome} | {LOST: "lost"}
 _REASONS = {int(reason): reason.name.lower() for reason in DispatchReason}
@@ -41,12 +41,12 @@ _MOST_LANES = 6  # shown by themselves; more local clients are added up
 
 @dataclass(frozen=True)
 class SnapshotInputs:
-    """Everything that a snapshot is made of.
+    """The inputs of a snapshot.
 
-    state: of the pool. status: the supervisor's account, None if it never answered; why: what is
-    wrong with it, "" if nothing. now_s: Unix time at now_ns, CLOCK_MONOTONIC. batches, incidents:
-    the last ones, the newest last; worker_names, model_names: by the numbers in them. gpus:
-    {index: metrics}.
+    state: of the pool. status: as the supervisor gave it, None if it never did. why: the reason
+    that the status is missing or old, else "". now_s: Unix time at now_ns, CLOCK_MONOTONIC. batches,
+    recent_errors: the last ones, the newest last. worker_names, model_names: by the numbers in
+    those. gpus: {index: metrics}.
     """
 
     span: Span
@@ -64,21 +64,21 @@ class SnapshotInputs:
     version: str
 
 
-def compose(sight: SnapshotInputs) -> Json:
-    """The snapshot."""
-    status = sight.status or {}
+def compose(inputs: SnapshotInputs) -> Json:
+    """The snapshot of these inputs."""
+    status = inputs.status or {}
     lanes = sorted(status.get("lanes", ()), key=_front_ends_first)
     models = status.get("models", {})
-    spans, nothing = sight.span.by_model(), Span(Totals(), Totals(), sight.span.seconds)
+    spans, nothing = inputs.span.by_model(), Span(Totals(), Totals(), inputs.span.seconds)
     processes = [p for p in status.get("processes", []) if not _is_worker(p["name"])]
     return {
-        "time_s": sight.now_s,
-        "version": sight.version,
+        "time_s": inputs.now_s,
+        "version": inputs.version,
         "pool": {
-            "state": sight.state,
+            "state": inputs.state,
             "url": status.get("url"),
             "uptime_s": status.get("uptime_s"),
-            "why": sight.why,
+            "why": inputs.why,
         },
         "models": [
             model_view(
@@ -87,17 +87,17 @@ def compose(sight: SnapshotInputs) -> Json:
                 [lane for lane in lanes if lane["model"] == facts.spec.name],
                 spans.get(facts.spec.name, nothing),
             )
-            for facts in sight.facts
+            for facts in inputs.facts
         ],
-        "workers": worker_views(sight),
+        "workers": worker_views(inputs),
         "processes": [{"progress_age_s": None, **process} for process in processes],
-        "batches": [batch_view(sight, batch) for batch in reversed(sight.batches)],
-        "errors": error_views(sight),
+        "batches": [batch_view(inputs, batch) for batch in reversed(inputs.batches)],
+        "errors": error_views(inputs),
     }
 
 
 def _is_worker(name: str) -> bool:
-    """Also heirs and standbys of a reload: "replacement of worker 0 of minilm"."""
+    """Also True for a reload's processes, such as "replacement of worker 0 of minilm"."""
     return "worker " in name
 
 
@@ -111,7 +111,7 @@ def _front_ends_first(lane: Mapping[str, Any]) -> tuple[bool, str]:
 def model_view(
     facts: ModelFacts, status: Mapping[str, Any], lanes: Sequence[Mapping[str, Any]], span: Span
 ) -> Json:
-    """One model. status: the supervisor's account of it, {} when it is not known."""
+    """One model. status: the supervisor's status of it, {} when it is not known."""
     name = facts.spec.name
     rows = span.histogram("batch_rows", model=name)
     return {
@@ -143,7 +143,7 @@ def model_view(
 
 
 def lane_views(lanes: Iterable[Mapping[str, Any]]) -> list[Json]:
-    """{owner, claimed, slots} of each lane; of many local clients, of all of them together."""
+    """{owner, claimed, slots} of each lane; many local clients are added up in one object."""
     shown = [{key: lane[key] for key in ("owner", "claimed", "slots")} for lane in lanes]
     clients = [lane for lane in shown if lane["owner"].startswith("client")]
     if len(shown) <= _MOST_LANES or len(clients) < 2:
@@ -173,8 +173,11 @@ def sizes(rows: Histogram, most: int) -> list[list[int]]:
 
 
 def codes(model: str, span: Span) -> list[Json]:
-    """{code, total, per_s} of the answers that were not 200, of claims that local clients were
-    refused ("local: full"), and of rows that ran again ("rerun: worker_lost")."""
+    """{code, total, per_s} of failures by code.
+
+    The codes are those of responses other than 200, of refused claims of local clients ("local:
+    full"), and of rows that ran again ("rerun: worker_lost").
+    """
     found = []
     for metric, prefix, labels in (
         ("http_requests_total", "", {}),
@@ -192,16 +195,16 @@ def codes(model: str, span: Span) -> list[Json]:
 # -- workers and batches ----------------------------------------------------------------
 
 
-def worker_views(sight: SnapshotInputs) -> list[Json]:
-    """The supervisor's account of each worker with what it counted itself."""
+def worker_views(inputs: SnapshotInputs) -> list[Json]:
+    """The supervisor's status of each worker, with the worker's own counts."""
     devices = {
         f"worker {worker} of {model}": (model, worker, device)
-        for (model, worker, device, *_), _ in sight.span.now.series(
+        for (model, worker, device, *_), _ in inputs.span.now.series(
             metric_of("worker_batches_total")
         )
     }
     found = []
-    for process in (sight.status or {}).get("processes", []):
+    for process in (inputs.status or {}).get("processes", []):
         name = process["name"]
         if not _is_worker(name):
             continue
@@ -212,16 +215,16 @@ def worker_views(sight: SnapshotInputs) -> list[Json]:
                 **process,
                 "model": model,
                 "device": device or None,
-                "batches_per_s": sight.span.rate_per_s("worker_batches_total", **own),
-                "rows_per_s": sight.span.rate_per_s("worker_rows_total", **own),
-                "gpu": gpu_view(device, sight.gpus),
+                "batches_per_s": inputs.span.rate_per_s("worker_batches_total", **own),
+                "rows_per_s": inputs.span.rate_per_s("worker_rows_total", **own),
+                "gpu": gpu_view(device, inputs.gpus),
             }
         )
     return found
 
 
 def gpu_view(device: str, gpus: Mapping[str, Mapping[str, float]]) -> Json | None:
-    """A device's memory and use by everybody; None where nobody knows. device: as "gpu 0"."""
+    """Memory and use of a device by all processes; None if unknown. device: as "gpu 0"."""
     values = gpus.get(device.removeprefix("gpu "))
     if values is None:
         return None
@@ -232,15 +235,15 @@ def gpu_view(device: str, gpus: Mapping[str, Mapping[str, float]]) -> Json | Non
     }
 
 
-def batch_view(sight: SnapshotInputs, batch: BatchEntry) -> Json:
-    """One batch of the flight recorder; ms: from its dispatch to its completion."""
+def batch_view(inputs: SnapshotInputs, batch: BatchEntry) -> Json:
+    """One batch of the flight recorder. ms: from its dispatch to its completion."""
     known = batch.dispatched_ns > 0
     return {
-        "time_s": sight.now_s - (sight.now_ns - batch.completed_ns) / 1e9,
-        "model": _named(sight.model_names, batch.model),
+        "time_s": inputs.now_s - (inputs.now_ns - batch.completed_ns) / 1e9,
+        "model": _named(inputs.model_names, batch.model),
         "rows": batch.rows,
         "reason": _REASONS.get(batch.reason, "unknown"),
-        "worker": _named(sight.worker_names, batch.worker_slot),
+        "worker": _named(inputs.worker_names, batch.worker_slot),
         "outcome": _OUTCOMES.get(batch.outcome, "unknown"),
         "ms": (batch.completed_ns - batch.dispatched_ns) / 1e6 if known else None,
     }
@@ -250,20 +253,20 @@ def _named(names: Sequence[str], number: int) -> str:
     return names[number] if number < len(names) else "unknown"
 
 
-def error_views(sight: SnapshotInputs) -> list[Json]:
-    """The last errors; the same one again and again is one, with how often and its last time."""
+def error_views(inputs: SnapshotInputs) -> list[Json]:
+    """The last errors. Equal ones are one object with their number and the time of the last."""
     found: dict[tuple[str, str, str], Json] = {}
-    for recent_error in reversed(sight.recent_errors):
+    for recent_error in reversed(inputs.recent_errors):
         error = error_for(recent_error.status, recent_error.text)
-        model = _named(sight.model_names, recent_error.model)
+        model = _named(inputs.model_names, recent_error.model)
         key = model, error.code, error.message
         if key in found:
             found[key]["times"] += 1
         else:
             found[key] = {
-                "time_s": sight.now_s - (sight.now_ns - recent_error.at_ns) / 1e9,
+                "time_s": inputs.now_s - (inputs.now_ns - recent_error.at_ns) / 1e9,
                 "model": model,
-                "worker": _named(sight.worker_names, recent_error.worker_slot),
+                "worker": _named(inputs.worker_names, recent_error.worker_slot),
                 "code": error.code,
                 "text": error.message,
                 "times": 1,

@@ -1,7 +1,8 @@
-"""Inquiry: asks the supervisor for the pool's account, from the front end's own loop.
+"""Asks the supervisor for the pool's status, from the front end's own loop.
 
-Over a connection of its own to the pool's socket, as `batchpool status` does: an answer that
-takes long keeps nothing up that the front end has to hear. It is open while somebody looks.
+It uses a connection of its own to the pool's socket, as `batchpool status` does, so that a slow
+reply delays none of the supervisor's messages to the front end. The connection is open while the
+dashboard has viewers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PATIENCE_S = 2.0  # a supervisor that is well answers within milliseconds
 
 
 class StatusClient:
-    """path: of the pool's unix socket."""
+    """A client of the supervisor. path: of the pool's unix socket."""
 
     def __init__(self, path: str, patience_s: float = PATIENCE_S) -> None:
         self._path = path
@@ -25,14 +26,15 @@ class StatusClient:
         self._channel: Channel | None = None
 
     async def status(self) -> dict[str, Any]:
-        """The account; PoolStopped when nobody listens, NotReady when no answer comes in time."""
+        """The pool's status. Raises PoolStopped without a supervisor, NotReady without a reply in
+        time."""
         try:
             if self._channel is None:
                 self._channel = _connected(self._path)
             async with asyncio.timeout(self._patience_s):
                 answer = await _ask(self._channel, {"op": "status"})
         except TimeoutError:
-            self.close()  # its answer may still come, and would be taken for the next one's
+            self.close()  # a late reply would be taken for the next one
             raise NotReady("the supervisor does not answer") from None
         except asyncio.CancelledError:
             self.close()

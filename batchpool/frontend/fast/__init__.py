@@ -1,1 +1,1 @@
-"""The fast path: infer requests answered inside the HTTP protocol."""
+"""The fast path: infer requests answered inside the HTTP protocol, without an ASGI task."""

@@ -1,119 +1,317 @@
-"""One request on the fast road: what is known of it, from its head to its answer."""
+"""One infer request on the fast path: its state from head to response, and its response."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, NamedTuple, Protocol
+from time import monotonic_ns
+from typing import Any, ClassVar, Protocol
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
 
 from batchpool.client.lane_client import PendingRequest
-from batchpool.core.errors import PoolError
-from batchpool.frontend.http.access_log import AccessLog, RequestOutcome
-from batchpool.frontend.service.endpoint import Endpoint, RequestHead
-from batchpool.wire.raw import RawAgain
-from batchpool.wire.request import InferRequest
+from batchpool.core.errors import Moved, PoolError, Retryable
+from batchpool.frontend.http.access_log import GONE, LoggedRequest, RequestOutcome
+from batchpool.frontend.http.metrics import FAST
+from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.frontend.service.limits import discard_bytes
+from batchpool.frontend.service.pool_view import PoolView
+from batchpool.wire.model_tables import Frame
+from batchpool.wire.request import Body, Fields, HeaderList, InferRequest
+from batchpool.wire.request_id import REQUEST_ID, TRACEPARENT, made_id, request_id
 
-_NOBODY_WAITS = asyncio.Event()
+_NEVER_AWAITED = asyncio.Event()
+_OK = 200
+_LONG_BODY_BYTES = 64 * 1024  # of a response; copying it behind its head would take long
 
 
-class KnownHead(NamedTuple):
-    """A request's head as it came last on a connection, and what it means.
+class FastPath:
+    """The state that all fast-path connections of one front end share.
 
-    The same bytes mean the same again. length: of head and body. raw: how to read the rows
-    where the body is nothing but rows; else it is parsed again.
+    endpoints: by the path as it is sent. discard_bytes: the most that is dropped of a refused body.
     """
 
-    head: bytes
-    length: int
-    path: bytes
-    endpoint: Endpoint
-    arrival: RequestHead
-    request: InferRequest
-    raw: RawAgain | None
+    def __init__(self, view: PoolView) -> None:
+        self.endpoints = view.endpoints.by_path
+        self.background = view.background
+        self.bodies = view.bodies
+        self.access = view.access
+        self.discard_bytes = discard_bytes(view.max_body_bytes)
+        self._fields: HeaderList | None = None
+        self._heads: dict[int, bytes] = {}
+
+    def pieces(
+        self, response: HttpResponse, fields: HeaderList, name: bytes, keep_alive: bool
+    ) -> list[bytes]:
+        """A response's bytes without its body.
+
+        fields: the headers of every response. name: the request's id, or b"".
+        """
+        pieces = [self.head(response.status, fields)]
+        if isinstance(response.headers, Fields):
+            pieces.append(response.headers.lines)
+        else:
+            for field, value in response.headers:
+                pieces += (field, b": ", value, b"\r\n")
+        if name:
+            pieces += (b"x-request-id: ", name, b"\r\n")
+        pieces.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+        return pieces
+
+    def head(self, status: int, fields: HeaderList) -> bytes:
+        """The status line and the headers of every response.
+
+        fields: uvicorn makes a new list each second, with another date.
+        """
+        if fields is not self._fields:
+            self._fields = fields
+            self._heads.clear()
+        head = self._heads.get(status)
+        if head is None:
+            head = STATUS_LINE[status] + b"".join(b"%s: %s\r\n" % field for field in fields)
+            self._heads[status] = head
+        return head
 
 
-class Answering(Protocol):
-    """The connection of a request."""
+class FastConnection(Protocol):
+    """The connection of a request, as `FastRequest` uses it. peer: the remote address."""
 
-    def rows_finished(self, cycle: FastRequest, pending: PendingRequest) -> bool:
-        """Answer with the outputs, or the error of a row; False: the caller has gone."""
+    transport: asyncio.Transport
+    server_state: ServerState
+    peer: str
 
-    def refuse(self, cycle: FastRequest, error: BaseException) -> None:
-        """The one answer to this request, which is complete with it, says why not."""
+    def end_request(self, request: FastRequest) -> None:
+        """The request's response is written; go on with the next request."""
 
 
 class FastRequest:
-    """One request on the fast road.
+    """One request on the fast path.
 
-    To uvicorn and to `Connection` it is a `RequestResponseCycle`, of which they use
-    `disconnected`, `keep_alive`, `message_event` and `response_complete`. To the client loop it is
-    who takes the finished rows. answered: before its body was complete, so that the rest of it
-    is dropped; untold: what the access log hears of it in the end: outcome, name, time in ns.
+    uvicorn and `Connection` treat it as a `RequestResponseCycle`, of which they use `disconnected`,
+    `keep_alive`, `message_event` and `response_complete`. The client loop treats it as the
+    `CompletionListener` of its rows.
+
+    parsed: the checked request, once the body was parsed. pending: set while its rows are under
+    way. is_arriving: its body is not complete. discards_body: it was refused before its body was
+    complete, so the rest is dropped; `log_later` then has the outcome, the request's id and the
+    time in ns for the access log, which gets its line when the body has come.
     """
 
     __slots__ = (
-        "answered",
-        "arrival",
         "body",
         "connection",
+        "discards_body",
         "disconnected",
         "dropped_bytes",
         "endpoint",
+        "head",
+        "is_arriving",
         "keep_alive",
+        "log_later",
+        "parsed",
         "path",
         "pending",
-        "request",
         "response_complete",
-        "untold",
+        "shared",
     )
-    message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
-    endpoint: Endpoint
+    message_event: ClassVar[asyncio.Event] = _NEVER_AWAITED
+    endpoint: HttpEndpoint
     path: bytes
-    arrival: RequestHead
+    head: RequestHead
 
-    def __init__(self, connection: Answering, keep_alive: bool) -> None:
+    def __init__(self, connection: FastConnection, shared: FastPath, keep_alive: bool) -> None:
         self.connection = connection
+        self.shared = shared
         self.keep_alive = keep_alive
         self.disconnected = False
         self.response_complete = False
-        self.answered = False
+        self.is_arriving = False
+        self.discards_body = False
         self.body: bytes | bytearray = b""
         self.dropped_bytes = 0
-        self.untold: tuple[RequestOutcome, bytes, int] | None = None
-        self.request: InferRequest | None = None  # once it was parsed
-        self.pending: PendingRequest | None = None  # while its rows are under way
+        self.log_later: tuple[RequestOutcome, bytes, int] | None = None
+        self.parsed: InferRequest | None = None
+        self.pending: PendingRequest | None = None
 
-    def tell(
-        self,
-        access: AccessLog,
-        peer: str,
-        outcome: RequestOutcome,
-        name: bytes,
-        ended_ns: int,
-        *,
-        whole: bool,
-    ) -> None:
-        """Tell the access log of it. whole: all of its body came, which is not there any more."""
-        arrival, request = self.arrival, self.request
-        announced = int(arrival.headers.get(b"content-length", b"0"))
-        access.tell(
-            outcome,
-            road="fast",
-            peer=peer,
-            method="POST",
-            path=self.path,
-            headers=arrival.headers,
-            begun_ns=arrival.at_ns,
-            ended_ns=ended_ns,
-            name=name,
-            model=self.endpoint.facts.spec.name,
-            rows=0 if request is None else request.rows.n,
-            bytes_in=announced if whole else len(self.body) + self.dropped_bytes,
-        )
+    # -- submission ---------------------------------------------------------------------
+
+    def submit_body(self, body: Body) -> None:
+        """Parse a whole body and submit its rows, or refuse the request."""
+        head, endpoint = self.head, self.endpoint
+        try:
+            self.parsed = parsed = endpoint.parse(head, body)
+            self.pending = endpoint.submit(head, parsed, parsed.rows, self)
+        except Exception as exc:
+            self.submit_again_or_refuse(exc, body)
+
+    def submit_again_or_refuse(self, error: Exception, body: Body) -> None:
+        """Handle an error of the first attempt to parse and submit this body.
+
+        If the model has moved, the body is parsed and submitted at the model's present endpoint. A
+        refusal by the lane comes before any fault of the body, as where the head was admitted
+        before its body came; only then is the request refused for that fault.
+        """
+        admits = not (self.head.admitted or isinstance(error, Retryable))
+        if admits or isinstance(error, Moved):
+            try:
+                endpoint = self.endpoint.admit(self.head)
+                if endpoint is not self.endpoint:
+                    self.endpoint = endpoint
+                    self.parsed = parsed = endpoint.parse(self.head, body)
+                    self.pending = endpoint.submit(self.head, parsed, parsed.rows, self)
+                    return
+            except Exception as exc:
+                error = exc
+        self.refuse(error)
+
+    # -- completion ---------------------------------------------------------------------
 
     def finished(self, pending: PendingRequest) -> bool:
+        """Respond with the outputs, or the error of a row; False: the caller has gone."""
         self.pending = None
-        return self.connection.rows_finished(self, pending)
+        if self._is_gone():
+            self.count_gone()
+            return False
+        endpoint, head, parsed = self.endpoint, self.head, self.parsed
+        assert parsed is not None
+        try:
+            frame = endpoint.frame(head, parsed, pending.n)
+            if frame is not None and frame.size <= _LONG_BODY_BYTES:
+                self._respond_in_frame(frame, pending)
+            elif endpoint.encodes_long(head, parsed, pending.n):
+                # Copies: the slots are free at once, and the thread reads nothing of the lane.
+                outputs = endpoint.fetch(parsed, pending)
+                encoded = self.shared.background.run(endpoint.encode, head, parsed, outputs)
+                encoded.add_done_callback(self._on_encoded)
+            else:
+                self.respond(endpoint.fetch_and_encode(head, parsed, pending))
+        except Exception as exc:
+            self.refuse(exc)
+        return True
 
     def failed(self, error: PoolError) -> None:
+        """Respond with the error; no rows will come."""
         self.pending = None
-        self.connection.refuse(self, error)
+        self.refuse(error)
+
+    def _on_encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
+        if encoded.cancelled():  # the front end has ended
+            return
+        error = encoded.exception()
+        if error is None:
+            self.respond(encoded.result())
+        else:
+            self.refuse(error)
+
+    # -- response -----------------------------------------------------------------------
+
+    def respond(self, response: HttpResponse) -> None:
+        """Write the response, with which the request is complete."""
+        self._write(response, *self._id_of_response(response.status))
+        self.connection.end_request(self)
+
+    def refuse(self, error: BaseException) -> None:
+        """Write the response for an error, with which the request is complete."""
+        self.refuse_early(error)
+        self.connection.end_request(self)
+
+    def refuse_early(self, error: BaseException) -> None:
+        """Write the response for an error; the request goes on until its body has come."""
+        name = request_id(self.head.headers) or made_id()
+        response = error_response(error, request_id=name, model=self.endpoint.name)
+        self._write(response, name, self.shared.access.wants(response.status, name))
+
+    def _is_gone(self) -> bool:
+        return self.disconnected or self.connection.transport.is_closing()
+
+    def _id_of_response(self, status: int) -> tuple[bytes, bool]:
+        """The id that the response carries, or b"", and whether the access log gets a line."""
+        name = request_id(self.head.headers)
+        is_logged = self.shared.access.wants(status, name)
+        return name or (made_id() if is_logged else b""), is_logged
+
+    def _write(self, response: HttpResponse, name: bytes, is_logged: bool) -> None:
+        """Count a response and write it, unless the caller has gone."""
+        if self._is_gone():
+            self.count_gone()
+            return
+        if response.code == "ok":
+            self.endpoint.metrics.count_ok(FAST, self.head.at_ns)
+        else:
+            self.endpoint.metrics.count_error(FAST, response.code)
+        connection = self.connection
+        fields = connection.server_state.default_headers
+        pieces = self.shared.pieces(response, fields, name, self.keep_alive)
+        if len(response.body) <= _LONG_BODY_BYTES:
+            pieces.append(response.body)
+            connection.transport.write(b"".join(pieces))
+        else:
+            connection.transport.write(b"".join(pieces))
+            connection.transport.write(response.body)
+        if is_logged:
+            outcome = RequestOutcome(
+                response.status, response.code, response.error, len(response.body)
+            )
+            if self.discards_body:
+                self.log_later = outcome, name, monotonic_ns()
+            else:
+                self._log(outcome, name, monotonic_ns())
+
+    def _respond_in_frame(self, frame: Frame, pending: PendingRequest) -> None:
+        """Respond 200 with a prepared frame, and the tensors as they lie in the lane."""
+        lane_client = self.endpoint.lane_client
+        tensors: list[Any] = lane_client.views(pending)
+        connection, shared, headers = self.connection, self.shared, self.head.headers
+        start = shared.head(_OK, connection.server_state.default_headers)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        name, is_logged = b"", False
+        if shared.access.is_on or REQUEST_ID in headers or TRACEPARENT in headers:
+            name, is_logged = self._id_of_response(_OK)
+            if name:
+                end = b"x-request-id: %s\r\n%s" % (name, end)
+        self.endpoint.metrics.count_ok(FAST, self.head.at_ns)
+        try:
+            connection.transport.write(
+                b"".join([start, frame.fields.lines, end, frame.head, *tensors])
+            )
+        finally:
+            lane_client.release(pending)
+        if is_logged:
+            self._log(RequestOutcome(_OK, "ok", "", frame.size), name, monotonic_ns())
+        connection.end_request(self)
+
+    # -- metrics and access log ---------------------------------------------------------
+
+    def count_gone(self) -> None:
+        """Count and log that the caller has gone before its response."""
+        self.endpoint.metrics.count_error(FAST, GONE.code)
+        name = request_id(self.head.headers)
+        if self.shared.access.wants(GONE.status, name):
+            self._log(GONE, name or made_id(), monotonic_ns())
+
+    def log_refused(self) -> None:
+        """Log a request that was refused before its body, now that its body has ended."""
+        if self.log_later is not None:
+            self._log(*self.log_later)
+
+    def _log(self, outcome: RequestOutcome, name: bytes, ended_ns: int) -> None:
+        head, parsed = self.head, self.parsed
+        if self.is_arriving or self.discards_body:
+            bytes_in = len(self.body) + self.dropped_bytes
+        else:
+            bytes_in = int(head.headers.get(b"content-length", b"0"))
+        request = LoggedRequest(
+            "fast",
+            self.connection.peer,
+            "POST",
+            self.path,
+            head.headers,
+            head.at_ns,
+            name,
+            self.endpoint.name,
+            0 if parsed is None else parsed.rows.n,
+            bytes_in,
+        )
+        self.shared.access.write(request, outcome, ended_ns)

@@ -1,1 +1,1 @@
-"""HTTP below the routes: connections, bodies, responses, access log."""
+"""One HTTP message: connections, request heads and bodies, responses, access log, metrics."""

@@ -1,8 +1,8 @@
-"""What a front end counts of one model's requests, in words of its own; see core/metrics/table.py.
+"""HTTP metrics of one model in one front end; core/metrics/table.py describes them.
 
-A request is counted once, just before its answer is written: who has an answer finds it counted,
-and of a front end that is killed at most those answers are counted and not received whose
-connections broke. It costs less than a microsecond.
+A request is counted once, just before its response is written. A caller that has its response
+finds it counted. When a front end is killed, the only responses counted but not received are those
+whose connections broke. Counting takes less than a microsecond.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ from bisect import bisect_left
 from batchpool.core.metrics.table import ANSWERS, BLOCKS, ROADS, metric_of
 
 _BLOCK = BLOCKS["frontend"]
-_TIMES = metric_of("http_request_seconds").bounds
-_TOOK = _BLOCK.word("http_request_seconds")
-_TOOK_SUM = _TOOK + len(_TIMES) + 1
+_BOUNDS_NS = metric_of("http_request_seconds").bounds
+_SECONDS = _BLOCK.word("http_request_seconds")
+_SECONDS_SUM = _SECONDS + len(_BOUNDS_NS) + 1
 _OK = [_BLOCK.word("http_requests_total", road, *ANSWERS[0]) for road in ROADS]
-_REFUSED = [
+_ERRORS = [
     {reason: _BLOCK.word("http_requests_total", road, code, reason) for code, reason in ANSWERS}
     for road in ROADS
 ]
-FAST, ASGI, NO_ROAD = range(len(ROADS))
-GONE = "cancelled"
+# Values of the label `road`: the path that a request took through the front end.
+FAST, ASGI, NOT_HTTP = range(len(ROADS))
 
 
 class EndpointMetrics:
-    """One block of a front end, beginning at `at` of cells."""
+    """One block of counter words. at: the index of its first word in `cells`."""
 
     __slots__ = ("_cells",)
 
     def __init__(self, cells: memoryview, at: int) -> None:
         self._cells = cells[at : at + _BLOCK.size]
 
-    def answered(self, road: int, at_ns: int) -> None:
-        """A request that came in then (CLOCK_MONOTONIC) is answered 200, now."""
+    def count_ok(self, road: int, begun_ns: int) -> None:
+        """Count a request that is answered 200 now. begun_ns: CLOCK_MONOTONIC of its head."""
         cells = self._cells
-        took_ns = time.monotonic_ns() - at_ns
+        took_ns = time.monotonic_ns() - begun_ns
         cells[_OK[road]] += 1
-        cells[_TOOK + bisect_left(_TIMES, took_ns)] += 1
-        cells[_TOOK_SUM] += took_ns
+        cells[_SECONDS + bisect_left(_BOUNDS_NS, took_ns)] += 1
+        cells[_SECONDS_SUM] += took_ns
 
-    def refused(self, road: int, reason: str) -> None:
-        """A request is answered with the error of this code; GONE: nobody is there for it."""
-        self._cells[_REFUSED[road][reason]] += 1
+    def count_error(self, road: int, code: str) -> None:
+        """Count a request that is answered with the error of this code.
+
+        A caller that went away first has the code of `core.errors.Cancelled`.
+        """
+        self._cells[_ERRORS[road][code]] += 1

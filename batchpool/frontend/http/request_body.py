@@ -1,8 +1,8 @@
-"""Upload: a request's body as it comes in over ASGI, and word of the caller's going.
+"""A request's body as it comes in over ASGI, and the end of its connection.
 
-The body is counted while it arrives, so that a limit holds for chunked bodies too. What is
-left of a refused body is discarded as it arrives: the caller, who may still be sending, gets
-to read its answer, and the connection stays usable.
+The body is counted while it arrives, so that a limit holds for chunked bodies too. The rest of a
+refused body is discarded as it arrives: the caller, which may still be sending, gets to read its
+response, and the connection stays usable.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class RequestBody:
-    """One body. ended: all of it has come.  lost: the caller has closed the connection."""
+    """One body. ended: all of it has come.  lost: the caller has closed the connection.
 
-    __slots__ = ("_receive", "awaited", "ended", "lost")
+    expects_continue: the caller sends nothing until it gets 100 Continue, which the first read
+    sends.
+    """
+
+    __slots__ = ("_receive", "ended", "expects_continue", "lost")
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
         self._receive = receive
         announced = headers.get(b"content-length", b"0").strip(b"0")
         self.ended = not announced and b"transfer-encoding" not in headers
         self.lost = False
-        # The caller sends nothing until it is told to go on, which the first read does.
-        self.awaited = headers.get(b"expect", b"").lower() == b"100-continue"
+        self.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
 
     async def _next(self) -> bytes:
         """The next piece, empty at the end and when the caller has gone."""
-        self.awaited = False
+        self.expects_continue = False
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self.lost = True
@@ -45,26 +48,29 @@ class RequestBody:
         """Whether nothing more of the body will come."""
         return self.ended or self.lost
 
-    async def read(self, most_bytes: int, held: BodyReservation) -> Body | None:
-        """The whole body; None when the caller has gone. TooLarge beyond `most_bytes`, Overloaded
-        where too much is held of all bodies; `held` counts it while it arrives."""
+    async def read(self, max_bytes: int, reservation: BodyReservation) -> Body | None:
+        """The whole body; None when the caller has gone.
+
+        reservation: counts the bytes while they arrive. Raises TooLarge beyond `max_bytes`, and
+        Overloaded where the bodies of all requests take too much memory.
+        """
         first = b"" if self.is_over() else await self._next()
         body: bytes | bytearray = first
         if not self.is_over():
             body = bytearray(first)
-            while len(body) <= most_bytes and not self.is_over():
-                held.grow_to(len(body))
+            while len(body) <= max_bytes and not self.is_over():
+                reservation.grow_to(len(body))
                 body += await self._next()
         if self.lost:
             return None
-        if len(body) > most_bytes:
-            raise TooLarge(f"the body is larger than {most_bytes} bytes, the most that is taken")
+        if len(body) > max_bytes:
+            raise TooLarge(f"the body is larger than {max_bytes} bytes, the most that is taken")
         return body
 
-    async def discard(self, most_bytes: int) -> None:
-        """Take what is left of the body and drop it; give up after `most_bytes`."""
-        while most_bytes > 0 and not self.is_over():
-            most_bytes -= len(await self._next())
+    async def discard(self, max_bytes: int) -> None:
+        """Take the rest of the body and drop it; stop after `max_bytes`."""
+        while max_bytes > 0 and not self.is_over():
+            max_bytes -= len(await self._next())
 
     async def until_lost(self) -> None:
         """Return when the caller has closed the connection. Call after the body has ended."""

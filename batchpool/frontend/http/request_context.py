@@ -1,7 +1,7 @@
-"""Visit: one request on the ASGI road, as its answer's X-Request-Id and its log lines need it.
+"""The context of one request on the ASGI path: its id, its model and its access-log line.
 
-Each ASGI request is a task of its own, so what answers it finds its visit with `current`, and
-every log line of that task, whoever writes it, has the request's id.
+Each ASGI request is a task of its own, so the code that answers it finds its context with
+`current`, and every log line of that task carries the request's id.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batchpool.frontend.http.access_log import GONE, LEAST_ERROR, AccessLog, RequestOutcome
+from batchpool.frontend.http.access_log import (
+    GONE,
+    LEAST_ERROR,
+    AccessLog,
+    LoggedRequest,
+    RequestOutcome,
+)
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
-_ENDED = "batchpool.ended"
-_current: ContextVar[RequestContext | None] = ContextVar("visit", default=None)
+_OUTCOME = "batchpool.outcome"
+_current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 
 
 class RequestContext:
-    """One request. model, rows: once they are known. code, error: the answer's, "ok" and "" of
-    no error."""
+    """One request. model, rows: set once they are known. code, error: of its response; "ok" and ""
+    for no error."""
 
     def __init__(self, scope: Scope, access: AccessLog) -> None:
         self.code = "ok"
@@ -33,30 +39,30 @@ class RequestContext:
         self._scope = scope
         self._access = access
         self._headers = dict(scope["headers"])
-        self._name = request_id(self._headers)
+        self._request_id = request_id(self._headers)
         self._status = 0
-        self._is_told = False
-        self._ended_ns = 0  # the answer was written, as far as it has any bytes
+        self._is_logged = False
+        self._ended_ns = 0  # when the response's last bytes were written
         self._bytes_in = self._bytes_out = 0
 
     @property
-    def name(self) -> bytes:
-        """The request's id; made if it has none yet, and then the answer has it too."""
-        if not self._name:
-            self._name = made_id()
-        return self._name
+    def request_id(self) -> bytes:
+        """The request's id; a made one, which the response then carries, if it brought none."""
+        if not self._request_id:
+            self._request_id = made_id()
+        return self._request_id
 
-    async def through(self, app: ASGIApp, receive: Receive, send: Send) -> None:
-        """Let the application answer, and tell of it."""
+    async def run(self, app: ASGIApp, receive: Receive, send: Send) -> None:
+        """Let the application answer, and write the request's access-log line."""
 
-        async def take() -> Message:
+        async def counted_receive() -> Message:
             message = await receive()
             self._bytes_in += len(message.get("body", b""))
             return message
 
-        async def answer(message: Message) -> None:
+        async def observed_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._begin_answer(message)
+                self._begin_response(message)
             elif message["type"] == "http.response.body":
                 self._bytes_out += len(message.get("body", b""))
             await send(message)
@@ -64,80 +70,86 @@ class RequestContext:
                 self._ended_ns = time.monotonic_ns()
 
         try:
-            await app(self._scope, take if self._access.is_on else receive, answer)
+            await app(
+                self._scope, counted_receive if self._access.is_on else receive, observed_send
+            )
         finally:
-            self._tell()
+            self._log()
 
-    def _begin_answer(self, message: MutableMapping[str, Any]) -> None:
+    def _begin_response(self, message: MutableMapping[str, Any]) -> None:
         status = self._status = message["status"]
-        self._is_told = self._access.wants(status, self._name)
-        if self._name or self._is_told or status >= LEAST_ERROR:
-            message["headers"] = [*message["headers"], (REQUEST_ID, self.name)]
+        self._is_logged = self._access.wants(status, self._request_id)
+        if self._request_id or self._is_logged or status >= LEAST_ERROR:
+            message["headers"] = [*message["headers"], (REQUEST_ID, self.request_id)]
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         outcome = RequestOutcome(self._status, self.code, self.error, self._bytes_out)
         if not self._status:
-            outcome, self._name = self._scope.get(_ENDED, (GONE, self._name))
-            self._is_told = self._access.wants(outcome.status, self._name)
-        if not self._is_told:
-            return
+            outcome, self._request_id = self._scope.get(_OUTCOME, (GONE, self._request_id))
+            self._is_logged = self._access.wants(outcome.status, self._request_id)
+        if self._is_logged:
+            self._access.write(
+                self._logged_request(), outcome, self._ended_ns or time.monotonic_ns()
+            )
+
+    def _logged_request(self) -> LoggedRequest:
         scope = self._scope
-        self._access.tell(
-            outcome,
+        return LoggedRequest(
             road="asgi",
             peer=(scope.get("client") or ("",))[0],
             method=scope["method"],
             path=scope.get("raw_path") or scope["path"].encode(),
             headers=self._headers,
             begun_ns=self._begun_ns,
-            ended_ns=self._ended_ns or time.monotonic_ns(),
-            name=self.name,
+            request_id=self.request_id,
             model=self.model,
             rows=self.rows,
             bytes_in=self._bytes_in,
         )
 
 
-async def visit(
+async def run_in_context(
     app: ASGIApp, access: AccessLog, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer one request by an application."""
+    """Call an ASGI application within a new `RequestContext`."""
     if scope["type"] != "http":
         await app(scope, receive, send)
         return
-    begun = RequestContext(scope, access)
-    _current.set(begun)
-    await begun.through(app, receive, send)
+    context = RequestContext(scope, access)
+    _current.set(context)
+    await context.run(app, receive, send)
 
 
-def end(scope: MutableMapping[str, Any], outcome: RequestOutcome, name: bytes) -> None:
-    """The connection itself has answered this request under this id; the visit goes on until it
-    hears that nobody is there any more."""
-    scope[_ENDED] = outcome, name
+def set_outcome(scope: MutableMapping[str, Any], outcome: RequestOutcome, name: bytes) -> None:
+    """Record that the connection itself has answered this request, with the id `name`.
+
+    The application's task goes on until it receives the disconnect.
+    """
+    scope[_OUTCOME] = outcome, name
 
 
-def ended(scope: MutableMapping[str, Any]) -> RequestOutcome:
-    """What became of a request that the application has not answered."""
-    outcome: RequestOutcome = scope.get(_ENDED, (GONE, b""))[0]
+def outcome_of(scope: MutableMapping[str, Any]) -> RequestOutcome:
+    """The outcome of a request that the application has not answered."""
+    outcome: RequestOutcome = scope.get(_OUTCOME, (GONE, b""))[0]
     return outcome
 
 
 def current() -> RequestContext | None:
-    """The visit of the task that asks; None outside of the ASGI road."""
+    """The context of the running task; None outside of the ASGI path."""
     return _current.get()
 
 
 def note(*, model: str = "", rows: int = 0, code: str = "", error: str = "") -> None:
-    """Remember what becomes known of this task's visit."""
-    found = _current.get()
-    if found is not None:
-        found.model = model or found.model
-        found.rows = rows or found.rows
-        found.code = code or found.code
-        found.error = error or found.error
+    """Add facts to the running task's context, if it has one."""
+    context = _current.get()
+    if context is not None:
+        context.model = model or context.model
+        context.rows = rows or context.rows
+        context.code = code or context.code
+        context.error = error or context.error
 
 
-def surroundings() -> dict[str, str]:
-    """The fields that every log line of this task gets."""
-    found = _current.get()
-    return {} if found is None else {"request_id": found.name.decode("latin-1")}
+def current_log_fields() -> dict[str, str]:
+    """The fields that every log line of the running task gets."""
+    context = _current.get()
+    return {} if context is None else {"request_id": context.request_id.decode("latin-1")}

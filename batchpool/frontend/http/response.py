@@ -1,6 +1,7 @@
-"""Answer: status, headers and body of one HTTP response, on both HTTP roads.
+"""HTTP responses as values: status, headers and body, for both paths through the front end.
 
-Every answer that is not 200 is JSON {"error": text, "code": word}, whoever refused.
+Every response other than 200 and 304 is JSON {"error": text, "code": word}, whichever part of the
+front end refuses.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from batchpool.wire.request import HeaderList
 
 _LOG = logging.getLogger("batchpool.frontend")
 _OK = 200
-_FAILURES = frozenset({ModelError.code, WorkerLost.code})
+_LOGGED_CODES = frozenset({ModelError.code, WorkerLost.code})
 
 
 class HttpResponse(NamedTuple):
     """One response. Header names are lower-case bytes; Content-Length is among them.
 
-    code, error: the error's, as metrics count it, and its text; "ok" and "" of what is none.
+    code: the error's code as metrics count it, "ok" for no error. error: its message or "".
     """
 
     status: int
@@ -33,47 +34,53 @@ class HttpResponse(NamedTuple):
     error: str = ""
 
 
-def found(headers: HeaderList, body: bytes) -> HttpResponse:
-    """A 200 answer."""
+def ok_response(headers: HeaderList, body: bytes) -> HttpResponse:
+    """A 200 response."""
     return HttpResponse(_OK, headers, body)
 
 
-def json_answer(content: Mapping[str, Any]) -> HttpResponse:
-    """A 200 answer that is a JSON object."""
+def json_response(content: Mapping[str, Any]) -> HttpResponse:
+    """A 200 response that is a JSON object."""
     return _json(_OK, content, {})
 
 
-def refusal(
+def error_response(
     error: BaseException,
     extra: Mapping[str, Any] | None = None,
     *,
-    name: bytes = b"",
+    request_id: bytes = b"",
     model: str = "",
 ) -> HttpResponse:
-    """The answer that says why not. extra: more keys for its JSON object.
+    """The response for an error.
 
-    The log hears of rows that failed, and where, so that it can be found in a worker's log too.
-    Anything but a `PoolError` is a fault of ours: the log gets the traceback, the caller no
-    details. name, model: of the request; on ASGI's road they are known.
+    extra: more keys of its JSON object. request_id, model: of the request, for the log; on the ASGI
+    path they are taken from the task's `RequestContext`.
+
+    A row that failed in a worker is logged with its batch, so that it can be found in the worker's
+    log too. Anything but a `PoolError` is a fault of the server: it is logged with its traceback,
+    and the caller gets no details.
     """
-    if not isinstance(error, PoolError) or error.code in _FAILURES:
-        _tell(error, name, model)
+    if not isinstance(error, PoolError) or error.code in _LOGGED_CODES:
+        _log_error(error, request_id, model)
     if not isinstance(error, PoolError):
         error = InternalError("internal error; the server's log has the details")
-    answer = _json(error.status, {**error.body(), **(extra or {})}, error.headers())
-    return answer._replace(code=error.code, error=error.message)
+    response = _json(error.status, {**error.body(), **(extra or {})}, error.headers())
+    return response._replace(code=error.code, error=error.message)
 
 
-def _tell(error: BaseException, name: bytes, model: str) -> None:
-    visit = current()
-    if visit is not None and not name:
-        name, model = visit.name, visit.model
-    said: dict[str, Any] = {"request_id": name.decode("latin-1") or None, "model": model or None}
+def _log_error(error: BaseException, request_id: bytes, model: str) -> None:
+    context = current()
+    if context is not None and not request_id:
+        request_id, model = context.request_id, context.model
+    fields: dict[str, Any] = {
+        "request_id": request_id.decode("latin-1") or None,
+        "model": model or None,
+    }
     if isinstance(error, PoolError):
-        said |= {"code": error.code, "error": error.message, **error.facts}
-        _LOG.warning("a request failed: %(error)s", said)
+        fields |= {"code": error.code, "error": error.message, **error.facts}
+        _LOG.warning("a request failed: %(error)s", fields)
     else:
-        _LOG.error("unexpected exception while answering a request", said, exc_info=error)
+        _LOG.error("unexpected exception while answering a request", fields, exc_info=error)
 
 
 def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> HttpResponse:

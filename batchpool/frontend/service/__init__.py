@@ -1,1 +1,1 @@
-"""What a front end serves: endpoints of models, the view of the pool, metrics."""
+"""The models of a session as endpoints, readiness, metadata and /metrics."""

@@ -1,7 +1,7 @@
-"""What GPUs say of themselves through NVIDIA's library, if nvidia-ml-py is installed.
+"""Memory and utilization of GPUs from NVIDIA's library, if nvidia-ml-py is installed.
 
-Asked for only when /metrics is, never on a road that a request takes. A driver may take seconds
-to answer while a device is lost: then the last values are given, and if those are old, none.
+Read only for /metrics and the dashboard, never for an infer request. A driver may take seconds to
+answer while a device is lost: then the last values are given, and none once those are old.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _LOG = logging.getLogger("batchpool.frontend")
-_WAIT_S = 0.25  # for an answer
+_WAIT_S = 0.25  # for the driver
 _OLD_S = 30.0
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device. values: by the metric's name; what the device does not know is left out."""
+    """One device. values: by the metric's name, without those that the device does not give."""
 
     index: str
     name: str
@@ -27,33 +27,33 @@ class Gpu:
 
 
 class Gpus:
-    """All devices that the driver shows, whichever the pool uses."""
+    """Reads all devices that the driver shows, whether or not the pool uses them."""
 
     def __init__(self) -> None:
         self._library: Any = None
         self._absent = False
-        self._looking: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._found: list[Gpu] = []
         self._found_s = float("-inf")
 
     def look(self) -> list[Gpu]:
-        """What they say now; empty where there is none or nobody to ask. Waits 0.25 s at most."""
+        """The devices now; empty without a device or library. Waits 0.25 s at most."""
         if self._absent:
             return []
-        if self._looking is None or not self._looking.is_alive():
-            self._looking = threading.Thread(target=self._look, name="batchpool-gpus", daemon=True)
-            self._looking.start()
-            self._looking.join(_WAIT_S)  # once: nobody waits for one that was late already
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._read, name="batchpool-gpus", daemon=True)
+            self._thread.start()
+            self._thread.join(_WAIT_S)  # only the first call waits for a slow driver
         return self._found if time.monotonic() - self._found_s < _OLD_S else []
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         try:
             if self._library is None:
                 import pynvml
 
                 pynvml.nvmlInit()
                 self._library = pynvml
-            self._found = _ask(self._library)
+            self._found = _devices(self._library)
             self._found_s = time.monotonic()
         except ImportError:
             self._absent = True
@@ -63,7 +63,7 @@ class Gpus:
             _LOG.debug("no GPU can be asked: %s", exc)
 
 
-def _ask(library: Any) -> list[Gpu]:
+def _devices(library: Any) -> list[Gpu]:
     devices = []
     for index in range(library.nvmlDeviceGetCount()):
         handle = library.nvmlDeviceGetHandleByIndex(index)
@@ -73,7 +73,7 @@ def _ask(library: Any) -> list[Gpu]:
             memory = library.nvmlDeviceGetMemoryInfo(handle)
             values["gpu_memory_used_bytes"] = memory.used
             values["gpu_memory_total_bytes"] = memory.total
-        except library.NVMLError:  # as where the device is cut up (MIG)
+        except library.NVMLError:  # as on a partitioned device (MIG)
             pass
         try:
             used = library.nvmlDeviceGetUtilizationRates(handle).gpu

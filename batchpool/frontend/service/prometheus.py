@@ -1,7 +1,7 @@
-"""GET /metrics: everybody's counts in the text forms of Prometheus.
+"""GET /metrics: the counters of all processes in the text formats of Prometheus.
 
-Whichever front end is asked adds up the same words. It runs in the thread for long work, never
-on the loop, and takes a few milliseconds.
+Every front end adds up the same shared words, so each gives the whole pool's metrics. It runs in
+the background thread, never on the loop, and takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batchpool.core.compiled import CODE
 from batchpool.core.metrics import table
 from batchpool.core.metrics.table import COUNTER, HISTOGRAM, METRICS, metric_of
 from batchpool.core.metrics.totals import Totals
-from batchpool.frontend.http.response import HttpResponse, found
+from batchpool.frontend.http.response import HttpResponse, ok_response
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.shm.stats.counters import Counters
 
@@ -30,7 +30,7 @@ _openmetrics_text: Callable[[CollectorRegistry], bytes] = openmetrics.generate_l
 
 
 class Scrape:
-    """Answers of /metrics. version: of batchpool."""
+    """Makes the responses of /metrics. version: of batchpool."""
 
     def __init__(self, counters: Counters, gpus: Gpus, version: str) -> None:
         self._counters = counters
@@ -38,29 +38,29 @@ class Scrape:
         self._build = (version, platform.python_version(), CODE)
 
     def __call__(self, accept: bytes = b"") -> HttpResponse:
-        """The answer now. accept: the caller's Accept; it may ask for OpenMetrics."""
+        """The response with the present counts. accept: the caller's Accept header."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Found(self._families()))
+        registry.register(_Collected(self._families()))
         if _OPENMETRICS in accept.lower():
             body = _openmetrics_text(registry)
             kind = openmetrics.CONTENT_TYPE_LATEST
         else:
             body, kind = generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
         fields = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
-        return found(fields, body)
+        return ok_response(fields, body)
 
     def _families(self) -> Iterator[Metric]:
         yield from families(self._counters.totals())
         yield _numbers(metric_of("build_info"), [(self._build, 1)])
         devices = self._gpus.look()
         for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_utilization_ratio"):
-            told = [((d.index, d.name), d.values[name]) for d in devices if name in d.values]
-            if told:
-                yield _numbers(metric_of(name), told)
+            values = [((d.index, d.name), d.values[name]) for d in devices if name in d.values]
+            if values:
+                yield _numbers(metric_of(name), values)
 
 
-class _Found(Collector):
-    """What has been found already."""
+class _Collected(Collector):
+    """Families that were made before the registry asks for them."""
 
     def __init__(self, families: Iterator[Metric]) -> None:
         self._families = families
@@ -70,12 +70,12 @@ class _Found(Collector):
 
 
 def families(totals: Totals) -> Iterator[Metric]:
-    """Everything that stands in words, in the table's order; nothing of what is not known."""
+    """The metrics that are counted in shared words, in the table's order, without empty ones."""
     for metric in METRICS:
         if metric.kind == HISTOGRAM:
             family = _histograms(metric, totals)
         else:
-            # Of requests for no model most cases cannot be.
+            # Most label sets cannot occur for requests without a model: their zeros are left out.
             series = [
                 (labels, words[0] / metric.per_unit if metric.per_unit != 1 else words[0])
                 for labels, words in totals.series(metric)

@@ -15,11 +15,17 @@ from starlette.applications import Starlette
 
 from batchpool.client.loop import ClientLoop
 from batchpool.frontend.asgi.app import build_app
+from batchpool.frontend.dashboard.broadcaster import Broadcaster
+from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection, ConnectionLimits
 from batchpool.frontend.server import Server
+from batchpool.frontend.service.gpu_metrics import Gpus
+from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import Model
+from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.unit.counters import new_counters
 from tests.unit.frontend.loops import until
@@ -32,7 +38,9 @@ class Edge:
 
     pool: PoolDouble
     client_loop: ClientLoop
-    front: PoolView
+    view: PoolView
+    broadcaster: Broadcaster
+    counters: Counters
     app: Starlette
     http: httpx.AsyncClient
 
@@ -42,13 +50,24 @@ async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
     async with PoolDouble(*models, **facts) as pool:
         client_loop = ClientLoop(pool.session)
         counters = new_counters(1, *pool.session.models)
-        front = PoolView(client_loop, counters, FlightRecorder())
-        app = build_app(front)
+        gpus, background = Gpus(), BackgroundThread()
+        sampler = Sampler(
+            pool.session, counters, FlightRecorder(), gpus, background, package_version()
+        )
+        broadcaster = Broadcaster(sampler)
+        view = PoolView(
+            client_loop,
+            counters,
+            gpus,
+            background,
+            on_stop=lambda: broadcaster.end("the server is shutting down"),
+        )
+        app = build_app(view, broadcaster if pool.session.server["page"] else None)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://pool") as http:
-            yield Edge(pool, client_loop, front, app, http)
+            yield Edge(pool, client_loop, view, broadcaster, counters, app, http)
         client_loop.close()
-        front.aside.close()
+        background.close()
 
 
 @dataclass
@@ -80,7 +99,7 @@ async def serving(
     fast: bool = True,
 ) -> AsyncIterator[Site]:
     """Serve an edge on loopback; stopped at the end, with at most drain_s to do so."""
-    road = fast_protocol(of.front) if fast else Connection
+    road = fast_protocol(of.view) if fast else Connection
     protocol = type("Limited", (road,), {"limits": limits or ConnectionLimits()})
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchpool.frontend.fast.known_head import KnownHead
 from batchpool.frontend.fast.protocol import FastProtocol
-from batchpool.frontend.fast.request import FastRequest, KnownHead
+from batchpool.frontend.fast.request import FastRequest
 from batchpool.model import Model
 from tests.unit.frontend.frontend_double import Caller, Edge, Site, calling, edge, serving
 from tests.unit.frontend.loops import until
@@ -91,21 +92,21 @@ async def _count_fast(site: Site, found: Roads) -> None:
     (connection,) = site.server.server_state.connections
     if not isinstance(connection, FastProtocol):
         return
-    taken = connection._take
+    receive = connection._receive
 
-    def counted(cycle: FastRequest) -> FastRequest:
+    def counted(request: FastRequest) -> None:
         found.fast += 1
-        return taken(cycle)
+        receive(request)
 
-    take_whole = connection._take_whole
+    receive_known = connection._receive_known
 
-    def counted_whole(known: KnownHead, data: bytes) -> None:
+    def counted_known(known: KnownHead, data: bytes) -> None:
         found.fast += 1
         found.known += 1
-        take_whole(known, data)
+        receive_known(known, data)
 
-    connection._take = counted  # type: ignore[method-assign]
-    connection._take_whole = counted_whole  # type: ignore[method-assign]
+    connection._receive = counted  # type: ignore[method-assign]
+    connection._receive_known = counted_known  # type: ignore[method-assign]
 
 
 async def same(scenario: Scenario, *models: type[Model], **facts: Any) -> Roads:

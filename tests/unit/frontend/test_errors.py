@@ -14,7 +14,7 @@ import pytest
 
 from batchpool.core.errors import WorkerLost
 from batchpool.core.layout.states import LaneGate
-from batchpool.frontend.service.endpoint import Endpoint
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from tests.unit.frontend.calls import affine, affine_answer, binary, numbers, split
 from tests.unit.frontend.frontend_double import Edge, edge, gathered
 from tests.unit.frontend.loops import on_loop, until
@@ -345,13 +345,13 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(
 ) -> None:
     async with edge(Affine) as it:
 
-        def fall(self: Endpoint, *arguments: Any) -> Any:
+        def fall(self: HttpEndpoint, *arguments: Any) -> Any:
             raise ZeroDivisionError("secret detail")
 
         for step in ("parse", "submit", "encode"):
             with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
                 caplog.clear()
-                patch.setattr(Endpoint, step, fall)
+                patch.setattr(HttpEndpoint, step, fall)
                 answer = await it.http.post(INFER, json=affine(1))
             assert refused(answer) == (500, "internal")
             assert "secret" not in answer.text

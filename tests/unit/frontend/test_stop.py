@@ -159,7 +159,7 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
 
 @on_loop
 async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frontend, "_SAME_WISH_S", 0.01)
+    monkeypatch.setattr(frontend, "_REPEATED_SIGNAL_S", 0.01)
     async with PoolDouble(Affine, server={"drain_s": FOR_EVER}) as pool:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()

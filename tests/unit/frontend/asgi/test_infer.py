@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from batchpool.core.layout.states import SlotState
-from batchpool.frontend.asgi.infer import BackgroundThread
+from batchpool.frontend.http.background import BackgroundThread
 from tests.unit.frontend.calls import (
     affine,
     affine_answer,
@@ -302,39 +302,38 @@ async def test_nan_and_infinity() -> None:
 
 @pytest.mark.parametrize("faulty", [False, True])
 @on_loop
-async def test_work_aside_beats_before_and_after(faulty: bool) -> None:
+async def test_work_in_the_background_beats_before_and_after(faulty: bool) -> None:
     """The loop may not have its turn between two of them."""
-    aside = BackgroundThread()
     seen: list[str] = []
-    aside.beat = lambda: seen.append("beat")
+    background = BackgroundThread(lambda: seen.append("beat"))
 
     def work(value: int) -> int:
         seen.append("work")
         return 60 // value
 
-    both = [aside.begin(work, 0 if faulty else 6), aside.begin(work, 5)]
+    both = [background.run(work, 0 if faulty else 6), background.run(work, 5)]
     first, second = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(first, ZeroDivisionError) if faulty else first == 10
     assert second == 12
     assert seen == ["beat", "work", "beat"] * 2
-    aside.close()
+    background.close()
 
 
 @on_loop
-async def test_large_json_goes_aside_and_comes_back_right() -> None:
+async def test_large_json_goes_to_the_background_and_comes_back_right() -> None:
     async with edge(Affine, slots=16384, max_batch=4096) as it:
         rows = list(range(14000))
-        endpoint = it.front.endpoint("affine")
+        endpoint = it.view.endpoints.find("affine")
         body = json.dumps(affine(*rows)).encode()
         assert len(body) > 300_000
         went: list[str] = []
-        begin = it.front.aside.begin
+        begin = it.view.background.run
 
         def noted(work: Any, *arguments: Any) -> Any:
             went.append(work.__name__)
             return begin(work, *arguments)
 
-        it.front.aside.begin = noted  # type: ignore[method-assign]
+        it.view.background.run = noted  # type: ignore[method-assign]
         answer, _ = split(await it.http.post(INFER, content=body))
         assert went == ["parse", "encode"]
         assert answer["outputs"][0]["data"] == affine_answer(*rows)
@@ -344,7 +343,7 @@ async def test_large_json_goes_aside_and_comes_back_right() -> None:
 @on_loop
 async def test_large_binary_stays_on_the_loop() -> None:
     async with edge(Wide, slots=8, server={"max_body_mib": 16}) as it:
-        it.front.aside.close()
+        it.view.background.close()
         x = np.random.default_rng(7).integers(0, 256, (4, 1 << 20)).astype("u1")
         headers, body = binary({"parameters": {"binary_data_output": True}}, ("x", "UINT8", x))
         request = it.http.build_request(

@@ -211,7 +211,7 @@ async def test_draining_and_leaving_are_not_ready() -> None:
         it.pool.session.state_page.state.set(int(PoolState.DRAINING))
         assert await health(it.http) == says(200, "draining", "draining")
         it.pool.session.state_page.state.set(int(PoolState.READY))
-        it.front.stopping = True
+        it.view.readiness.stopping = True
         assert await health(it.http) == says(200, "draining", "draining")
 
 

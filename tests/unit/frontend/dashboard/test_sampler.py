@@ -16,7 +16,7 @@ from tests.unit.frontend.models import Affine, Two
 @on_loop
 async def test_what_was_asked_is_seen_in_the_next_snapshot() -> None:
     async with edge(Affine, Two) as it:
-        source = it.front.broadcast._source
+        source = it.broadcaster._source
         source.begin()
         first = await source.take()
         assert [model["name"] for model in first["models"]] == ["affine", "two"]
@@ -41,7 +41,7 @@ async def test_what_was_asked_is_seen_in_the_next_snapshot() -> None:
 async def test_what_a_silent_supervisor_said_last_stays(tmp_path: Path) -> None:
     async with edge(Affine, server={"socket": str(tmp_path / "s")}) as it:
         supervisor = Supervisor(tmp_path / "s")
-        source = it.front.broadcast._source
+        source = it.broadcaster._source
         supervisor.answers = [{"op": "status", "status": STATUS}]
         first = await source.take()
         assert first["pool"]["why"] == ""

@@ -77,11 +77,11 @@ async def watched(interval_s: float = 0.005) -> AsyncIterator[tuple[Edge, Site, 
     """A front end on a port whose snapshots are numbers."""
     async with edge(Affine) as it:
         numbers = Numbers()
-        it.front.broadcast._source = numbers
-        it.front.broadcast._interval_s = interval_s
+        it.broadcaster._source = numbers
+        it.broadcaster._interval_s = interval_s
         async with serving(it, drain_s=1000.0) as site:
             yield it, site, numbers
-            it.front.leave()
+            it.view.stop()
 
 
 @asynccontextmanager
@@ -98,14 +98,14 @@ async def test_snapshots_come_one_after_another() -> None:
         assert headers["cache-control"] == "no-store"
         assert headers["x-content-type-options"] == "nosniff"
         assert [await viewer.number() for _ in range(5)] == [1, 2, 3, 4, 5]
-        assert it.front.broadcast.viewers == 1
+        assert it.broadcaster.viewers == 1
         assert numbers.log == ["begin"]
 
 
 @on_loop
 async def test_viewers_share_a_snapshot_and_the_last_one_ends_the_work() -> None:
     async with watched(interval_s=1000.0) as (it, site, numbers):
-        broadcast = it.front.broadcast
+        broadcast = it.broadcaster
         async with viewing(site) as first:
             await first.open()
             assert await first.number() == 1
@@ -136,7 +136,7 @@ async def test_nobody_looks_nothing_is_done() -> None:
                 )
                 assert (await caller.answer()).status == 200
         assert (numbers.n, numbers.log) == (0, [])
-        assert it.front.broadcast._taking is None
+        assert it.broadcaster._taking is None
 
 
 @on_loop
@@ -150,9 +150,9 @@ async def test_too_many_viewers_are_refused_as_documented() -> None:
             answer = await caller.answer()
             assert answer.refused == (503, "overloaded")
             assert int(answer.headers["retry-after"]) >= 1
-            assert it.front.broadcast.viewers == MOST_VIEWERS
+            assert it.broadcaster.viewers == MOST_VIEWERS
             viewers[0].writer.close()
-            await until(lambda: it.front.broadcast.viewers < MOST_VIEWERS, "one has gone")
+            await until(lambda: it.broadcaster.viewers < MOST_VIEWERS, "one has gone")
             await caller.send(request("/v2/health/live", method="GET"))
             assert (await caller.answer()).status == 200
         async with viewing(site) as viewer:
@@ -165,7 +165,7 @@ async def test_the_end_is_told_and_holds_nothing_up() -> None:
     async with watched() as (it, site, numbers), viewing(site) as viewer:
         await viewer.open()
         await viewer.number()
-        it.front.leave()
+        it.view.stop()
         site.server.stop()
         while (piece := await viewer.next()).startswith("data"):
             pass
@@ -176,7 +176,7 @@ async def test_the_end_is_told_and_holds_nothing_up() -> None:
         assert site.server.cut == 0
         assert numbers.log == ["begin", "rest"]
         with pytest.raises(Draining):
-            it.front.broadcast.join()
+            it.broadcaster.join()
 
 
 @on_loop
@@ -243,7 +243,7 @@ async def test_head_gives_the_headers_and_takes_no_place() -> None:
         answer = await it.http.head("/events")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert it.front.broadcast.viewers == 0
+        assert it.broadcaster.viewers == 0
 
 
 @on_loop

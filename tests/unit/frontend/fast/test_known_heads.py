@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchpool.client.lane_client import PendingRequest
-from batchpool.frontend.service.endpoint import RequestHead
+from batchpool.frontend.http.request_head import RequestHead
 from tests.unit.frontend.fast.test_protocol import INFER, RAW, ROW, SHORT, raw
 from tests.unit.frontend.fast.test_protocol_states import STATES, refused
 from tests.unit.frontend.frontend_double import request
@@ -146,22 +146,22 @@ async def test_a_caller_that_goes_takes_its_row_back() -> None:
 @on_loop
 async def test_a_known_head_arrives_anew_each_time() -> None:
     """A request's own timeout counts from its own arrival."""
-    arrivals: list[RequestHead] = []
+    heads: list[RequestHead] = []
 
     async def scenario(it: Visit) -> None:
-        endpoint = it.of.front.endpoints["affine"]
-        submit = endpoint._submit
+        endpoint = it.of.view.endpoints.by_model["affine"]
+        submit = endpoint.submit
 
-        def noted(arrival: RequestHead, *rest: Any, **more: Any) -> PendingRequest:
-            arrivals.append(arrival)
-            return submit(arrival, *rest, **more)
+        def noted(head: RequestHead, *rest: Any) -> PendingRequest:
+            heads.append(head)
+            return submit(head, *rest)
 
-        endpoint._submit = noted  # type: ignore[method-assign]
+        endpoint.submit = noted  # type: ignore[method-assign]
         for _ in range(3):
             it.feed([raw(ROW, X_Request_Timeout_Ms="60000", X_Request_Priority="3")])
             await it.take()
 
     assert (await over(True, scenario, Affine)).known == 2
-    times = [arrival.at_ns for arrival in arrivals]
+    times = [head.at_ns for head in heads]
     assert times == sorted(set(times))
-    assert [arrival.priority for arrival in arrivals] == [3, 3, 3]
+    assert [head.priority for head in heads] == [3, 3, 3]

@@ -164,8 +164,8 @@ async def test_what_nobody_expected_is_an_internal_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(it: Visit) -> None:
-        endpoint = it.of.front.endpoint("affine")
-        for step in ("admit_again", "parse", "_submit", "encode"):
+        endpoint = it.of.view.endpoints.find("affine")
+        for step in ("parse", "submit", "encode"):
             for sent in (infer(affine(1)), infer(affine(1, id="another"))):
                 with monkeypatch.context() as patch:
                     patch.setattr(endpoint, step, lambda *_, **__: 1 // 0)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.frontend.http.request_context import surroundings
-from batchpool.frontend.service.endpoint import Endpoint
+from batchpool.frontend.http.request_context import current_log_fields
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import RawAnswer, calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -315,7 +315,7 @@ async def test_a_reload_changes_the_access_log(log: pytest.LogCaptureFixture) ->
     async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
         for which, lines in (("off", 0), ("all", 1), ("errors", 1), ("all", 2)):
             it.pool.session.server["access_log"] = which
-            it.front.learn()
+            it.view.learn()
             await caller.send(raw())
             assert (await caller.answer()).status == 200
             assert len(told(log)) == lines
@@ -348,7 +348,9 @@ async def test_a_fault_of_ours_is_logged_with_the_id_that_its_caller_gets(
     fast: bool, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with edge(Affine) as it, serving(it, fast=fast) as site, calling(site) as caller:
-        monkeypatch.setattr(type(it.front.endpoints["affine"]), "submit", lambda *a, **k: 1 / 0)
+        monkeypatch.setattr(
+            type(it.view.endpoints.by_model["affine"]), "submit", lambda *a, **k: 1 / 0
+        )
         await caller.send(raw())
         answer = await caller.answer()
     assert answer.refused == (500, "internal")
@@ -364,12 +366,12 @@ async def test_other_lines_of_a_task_have_its_requests_id(monkeypatch: pytest.Mo
 
     async with edge(Affine) as it, serving(it, fast=False) as site, calling(site) as caller:
 
-        def admit(endpoint: Endpoint, _arrival: object) -> Endpoint:
-            found.append(surroundings())
+        def admit(endpoint: HttpEndpoint, _head: object) -> HttpEndpoint:
+            found.append(current_log_fields())
             return endpoint
 
-        monkeypatch.setattr(Endpoint, "admit", admit)
+        monkeypatch.setattr(HttpEndpoint, "admit", admit)
         await caller.send(raw(X_Request_Id="mine"))
         assert (await caller.answer()).status == 200
     assert found == [{"request_id": "mine"}]
-    assert surroundings() == {}
+    assert current_log_fields() == {}

@@ -57,11 +57,11 @@ async def test_what_stops_being_http_in_its_body_is_one_request(
     async with edge(Affine, server=server) as it, serving(it, fast=fast) as site:
         async with calling(site) as caller:
             await caller.send(head.encode() + b"3\r\nabc\r\n")
-            await until(lambda: it.front.bodies.held_bytes == 3, "the application has it")
+            await until(lambda: it.view.bodies.held_bytes == 3, "the application has it")
             await caller.send(b"zz\r\n")
             answer = await caller.answer()
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
-        counts = it.front.counters.totals().values("http_requests_total", "code")
+        counts = it.counters.totals().values("http_requests_total", "code")
     assert answer.refused == (400, "invalid_request")
     assert counts == {"400": 1}
     (line,) = told(log)
@@ -77,7 +77,7 @@ async def test_what_is_no_http_is_counted_as_such() -> None:
             async with calling(site) as caller:
                 await caller.send(sent)
                 assert (await caller.answer()).status == 400
-        totals = it.front.counters.totals()
+        totals = it.counters.totals()
         named = {"road": "none", "code": "400", "reason": "invalid_request"}
         assert totals.value("http_requests_total", model="", **named) == 2
         assert totals.value("http_requests_total") == 2

@@ -63,7 +63,7 @@ async def test_what_would_be_too_much_is_refused_at_once_and_nobody_else(fast: b
         calling(site) as second,
         calling(site) as third,
     ):
-        bodies = it.front.bodies
+        bodies = it.view.bodies
         await begin(site, bodies, first, 600_000)
         await second.send(request(WIDE, ROW, headers=RAW)[: -len(ROW)] + ROW[:500_000])
         answer = await second.answer()
@@ -84,7 +84,7 @@ async def test_what_would_be_too_much_is_refused_at_once_and_nobody_else(fast: b
         await second.send(request(WIDE, ROW, headers=RAW))
         assert (await second.answer()).status == 200
         await until(lambda: bodies.held_bytes == 0, "nothing is held")
-        totals = it.front.counters.totals().values("http_requests_total", "code", model="wide")
+        totals = it.counters.totals().values("http_requests_total", "code", model="wide")
         assert totals == {"200": 2, "503": 1}
 
 
@@ -93,7 +93,7 @@ async def test_what_would_be_too_much_is_refused_at_once_and_nobody_else(fast: b
 async def test_nothing_is_held_of_those_who_go_or_send_what_is_refused(fast: bool) -> None:
     server = {"max_body_mib": 1, "max_bodies_mib": 4}
     async with edge(Wide, server=server) as it, serving(it, fast=fast) as site:
-        bodies = it.front.bodies
+        bodies = it.view.bodies
         async with calling(site) as leaver:
             await begin(site, bodies, leaver, 600_000)
         await until(lambda: bodies.held_bytes == 0, "nothing is held of who has gone")
@@ -119,7 +119,7 @@ async def test_a_body_in_one_read_is_never_counted() -> None:
         serving(it) as site,
         calling(site) as caller,
     ):
-        it.front.bodies.most_bytes = 0
+        it.view.bodies.max_bytes = 0
         for _ in range(3):
             await caller.send(SMALL)
             assert (await caller.answer()).status == 200
@@ -128,7 +128,7 @@ async def test_a_body_in_one_read_is_never_counted() -> None:
 @on_loop
 async def test_the_bound_follows_a_reload() -> None:
     async with edge(Affine, server={"max_body_mib": 3}) as it:
-        assert it.front.bodies.most_bytes == 24 * MIB
+        assert it.view.bodies.max_bytes == 24 * MIB
         it.pool.session.server["max_bodies_mib"] = 5
-        it.front.learn()
-        assert it.front.bodies.most_bytes == 5 * MIB
+        it.view.learn()
+        assert it.view.bodies.max_bytes == 5 * MIB

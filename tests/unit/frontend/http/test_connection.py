@@ -8,8 +8,8 @@ import logging
 import numpy as np
 import pytest
 
-from batchpool.frontend.asgi import app
 from batchpool.frontend.http.connection import ConnectionLimits
+from batchpool.frontend.service import limits as size_limits
 from tests.unit.frontend.calls import affine, affine_answer, binary
 from tests.unit.frontend.frontend_double import calling, chunk, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -150,7 +150,7 @@ async def test_a_caller_that_closes_after_its_answer_gets_to_read_it(path: str) 
 
 @on_loop
 async def test_discarding_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_LEAST_DISCARD_BYTES", MIB)
+    monkeypatch.setattr(size_limits, "_LEAST_DISCARD_BYTES", MIB)
     async with (
         edge(Affine, server={"max_body_mib": 1}) as it,
         serving(it) as site,

@@ -33,7 +33,7 @@ class Pieces:
 
 
 @pytest.mark.parametrize(
-    ("headers", "ended", "awaited"),
+    ("headers", "ended", "expects_continue"),
     [
         ({}, True, False),
         ({b"content-length": b"0"}, True, False),
@@ -42,9 +42,11 @@ class Pieces:
         ({b"content-length": b"10", b"expect": b"100-Continue"}, False, True),
     ],
 )
-def test_what_the_headers_say(headers: dict[bytes, bytes], ended: bool, awaited: bool) -> None:
+def test_what_the_headers_say(
+    headers: dict[bytes, bytes], ended: bool, expects_continue: bool
+) -> None:
     upload = RequestBody(Pieces(), headers)
-    assert (upload.ended, upload.awaited) == (ended, awaited)
+    assert (upload.ended, upload.expects_continue) == (ended, expects_continue)
 
 
 @on_loop

@@ -89,7 +89,7 @@ def test_a_fast_cycle_has_all_that_the_protocol_asks_of_its_cycle() -> None:
     asked = uses_of(HttpToolsProtocol, "cycle") | uses_of(Connection, "cycle")
     # The body of a request on the fast road never reaches uvicorn's own methods.
     asked -= {"body", "more_body"}
-    cycle = FastRequest(cast(Any, None), True)
+    cycle = FastRequest(cast(Any, None), cast(Any, None), True)
     assert asked == {"disconnected", "keep_alive", "message_event", "response_complete"}
     assert {name for name in asked if hasattr(cycle, name)} == asked
     cycle.message_event.set()

@@ -96,8 +96,8 @@ async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
         assert answer.headers["x-request-id"] == "slow"
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
-        assert it.front.bodies.held_bytes == 0
-        counts = it.front.counters.totals().values("http_requests_total", "code", model="affine")
+        assert it.view.bodies.held_bytes == 0
+        counts = it.counters.totals().values("http_requests_total", "code", model="affine")
         assert counts == {"408": 1}, "once, on either road"
         (line,) = [found.args for found in caplog.records if found.name == "batchpool.access"]
         assert isinstance(line, dict)
@@ -108,7 +108,7 @@ async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
 @on_loop
 async def test_how_long_a_request_may_take_to_arrive_is_configured() -> None:
     async with edge(Affine, server={"receive_timeout_s": 7.5}) as it:
-        assert fast_protocol(it.front).limits == ConnectionLimits(arrival_s=7.5)
+        assert fast_protocol(it.view).limits == ConnectionLimits(arrival_s=7.5)
 
 
 @given(arrival_s=st.floats(0.1, 86400), stall_s=st.floats(0.1, 60))
@@ -280,10 +280,10 @@ async def test_that_connections_are_turned_away_is_told(
 ) -> None:
     """Below anything that is asked here: without a word nobody would know."""
     async with edge(Affine) as it, serving(it) as site:
-        site.server.tell_if_full()
+        site.server.log_if_full()
         assert caplog.messages == []
         full = open_descriptors() + 1
         monkeypatch.setattr("batchpool.frontend.server.descriptor_limit", lambda: full)
-        site.server.tell_if_full()
+        site.server.log_if_full()
     (message,) = caplog.messages
     assert message.startswith("connections are turned away, 0 are open: too many open files: this")

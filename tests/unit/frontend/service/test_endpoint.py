@@ -13,7 +13,8 @@ import pytest
 from batchpool.client.lane_client import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
-from batchpool.frontend.service.endpoint import Endpoint, RequestHead
+from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.request import InferRequest
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import Edge, edge
@@ -24,13 +25,23 @@ KIB = 1024
 LENGTH = b"inference-header-content-length"
 
 
-def arrival(**headers: str) -> RequestHead:
+def head_of(**headers: str) -> RequestHead:
     fields = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
     return RequestHead.of(fields, "peer")
 
 
-def asked(endpoint: Endpoint, rows: int = 1) -> InferRequest:
-    return endpoint.parse(arrival(), json.dumps(affine(*range(rows))).encode())
+def checked(endpoint: HttpEndpoint, **headers: str) -> RequestHead:
+    head = head_of(**headers)
+    endpoint.check_head(head)
+    return head
+
+
+def admit(endpoint: HttpEndpoint, **headers: str) -> None:
+    endpoint.admit(checked(endpoint, **headers))
+
+
+def asked(endpoint: HttpEndpoint, rows: int = 1) -> InferRequest:
+    return endpoint.parse(checked(endpoint), json.dumps(affine(*range(rows))).encode())
 
 
 @pytest.mark.parametrize(
@@ -51,38 +62,38 @@ def asked(endpoint: Endpoint, rows: int = 1) -> InferRequest:
 @on_loop
 async def test_parses_long(model: str, headers: dict[str, str], size: int, expected: bool) -> None:
     async with edge(Affine, Echo, slots=8) as it:
-        endpoint = it.front.endpoint(model)
-        assert endpoint.parses_long(arrival(**headers), size) is expected
+        endpoint = it.view.endpoints.find(model)
+        assert endpoint.parses_long(checked(endpoint, **headers), size) is expected
 
 
 @on_loop
 async def test_encodes_long() -> None:
     async with edge(Affine, Wide, slots=8, server={"max_body_mib": 16}) as it:
-        endpoint = it.front.endpoint("affine")
+        endpoint = it.view.endpoints.find("affine")
         request = asked(endpoint)
-        assert not endpoint.encodes_long(arrival(), request, 4096)
-        assert endpoint.encodes_long(arrival(), request, 4097)
-        endpoint = it.front.endpoint("wide")
-        raw = endpoint.parse(arrival(inference_header_content_length="0"), bytes(1 << 20))
-        assert not endpoint.encodes_long(arrival(), raw, 8)
-        assert endpoint.encodes_long(arrival(accept_encoding="gzip"), raw, 8)
+        assert not endpoint.encodes_long(head_of(), request, 4096)
+        assert endpoint.encodes_long(head_of(), request, 4097)
+        endpoint = it.view.endpoints.find("wide")
+        raw = endpoint.parse(checked(endpoint, inference_header_content_length="0"), bytes(1 << 20))
+        assert not endpoint.encodes_long(head_of(), raw, 8)
+        assert endpoint.encodes_long(head_of(accept_encoding="gzip"), raw, 8)
 
 
 @on_loop
 async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
     async with edge(Affine, slots=8) as it:
-        endpoint = it.front.endpoint("affine")
+        endpoint = it.view.endpoints.find("affine")
         for _ in range(100):
-            endpoint.admit(arrival())
+            admit(endpoint)
         assert (endpoint.lane_client.map.claimed, endpoint.lane_client.lane.refused.get()) == (0, 0)
 
 
 @on_loop
 async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
     async with edge(Affine, slots=20) as it:
-        endpoint = it.front.endpoint("affine")
+        endpoint = it.view.endpoints.find("affine")
         slots = endpoint.lane_client.map
-        bulk, other = (arrival(x_client_id=name) for name in ("bulk", "other"))
+        bulk, other = (checked(endpoint, x_client_id=name) for name in ("bulk", "other"))
         slots.take(9, bulk.flow)
         slots.take(9, other.flow)
         with pytest.raises(Overloaded, match="this flow holds 9 of 20 slots"):
@@ -90,13 +101,13 @@ async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
         assert not slots.shut
         newcomer = {"x_client_id": "newcomer"}
         with pytest.raises(Overloaded, match="18 of 20 slots are in use"):
-            endpoint.admit(arrival(**newcomer))
-        endpoint.admit(arrival(**newcomer, x_request_priority="127"))
+            admit(endpoint, **newcomer)
+        admit(endpoint, **newcomer, x_request_priority="127")
         for text in ("0", "128", "255"):
             with pytest.raises(Overloaded):
-                endpoint.admit(arrival(**newcomer, x_request_priority=text))
+                admit(endpoint, **newcomer, x_request_priority=text)
         with pytest.raises(InvalidRequest, match="X-Request-Priority"):
-            endpoint.admit(arrival(**newcomer, x_request_priority="256"))
+            admit(endpoint, **newcomer, x_request_priority="256")
         assert slots.claimed == 18
 
 
@@ -108,17 +119,17 @@ def test_callers_are_flows_by_their_names_or_addresses() -> None:
     assert RequestHead.of({}, "").flow == 1, "0 would be a client without flows"
 
 
-def submitted(endpoint: Endpoint, *request: Any) -> tuple[PendingRequest, Reply]:
+def submitted(endpoint: HttpEndpoint, request: InferRequest) -> tuple[PendingRequest, Reply]:
     reply = Reply()
-    return endpoint.submit(*request, reply), reply
+    return endpoint.submit(checked(endpoint), request, request.rows, reply), reply
 
 
 @on_loop
 async def test_submit_gives_the_rows_away() -> None:
     async with edge(Affine, slots=8) as it:
-        endpoint = it.front.endpoint("affine")
+        endpoint = it.view.endpoints.find("affine")
         request = asked(endpoint, 2)
-        pending, reply = submitted(endpoint, arrival(), request)
+        pending, reply = submitted(endpoint, request)
         assert request.rows.tensors == {}
         await reply
         outputs = endpoint.fetch(request, pending)
@@ -130,9 +141,9 @@ async def test_submit_gives_the_rows_away() -> None:
 async def test_leaving_while_it_is_under_way() -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = True
-        endpoint = it.front.endpoint("affine")
-        pending, reply = submitted(endpoint, arrival(), asked(endpoint))
-        endpoint.leave(pending, reply)
+        endpoint = it.view.endpoints.find("affine")
+        pending, reply = submitted(endpoint, asked(endpoint))
+        endpoint.endpoint.cancel(pending, reply)
         with pytest.raises(Cancelled):
             await reply
         it.pool.release()
@@ -142,11 +153,11 @@ async def test_leaving_while_it_is_under_way() -> None:
 @on_loop
 async def test_leaving_when_it_is_done_changes_nothing() -> None:
     async with edge(Affine, slots=8) as it:
-        endpoint = it.front.endpoint("affine")
+        endpoint = it.view.endpoints.find("affine")
         request = asked(endpoint)
-        pending, reply = submitted(endpoint, arrival(), request)
+        pending, reply = submitted(endpoint, request)
         await until(reply.done, "it is done")
-        endpoint.leave(pending, reply)
+        endpoint.endpoint.cancel(pending, reply)
         assert await reply is pending
         assert endpoint.fetch(request, pending)["y"].shape == (1, 4)
 
@@ -156,14 +167,14 @@ async def test_leaving_when_it_is_done_changes_nothing() -> None:
 async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
     async with edge(Affine, slots=8) as it:
         it.pool.hold = far != "done"
-        endpoint = it.front.endpoint("affine")
-        pending, reply = submitted(endpoint, arrival(), asked(endpoint))
+        endpoint = it.view.endpoints.find("affine")
+        pending, reply = submitted(endpoint, asked(endpoint))
         if far == "done":
             await until(reply.done, "it is done")
         if far == "cancelled":
             reply.cancel()
         assert endpoint.lane_client.map.claimed == 1
-        endpoint.forget(pending, reply)
+        endpoint.endpoint.discard(pending, reply)
         it.pool.release()
         await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
 

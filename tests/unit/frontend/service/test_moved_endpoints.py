@@ -38,7 +38,7 @@ def move(it: Visit, model: type[bp.Model] | None, *, told: bool = True) -> None:
 
     def learn(message: Any, fds: Any) -> None:
         hear()
-        it.of.front.learn()
+        it.of.view.learn()
 
     if told:
         learn({}, [])
@@ -70,7 +70,7 @@ async def test_requests_go_to_the_new_lane_from_one_to_the_next(told: bool) -> N
         assert left == {"op": "left", "serial": old.serial}
 
     found = await same(scenario, Affine)
-    assert found.known == 2, "a head is known again at the new door"
+    assert found.known == 2, "a head is known again at the new endpoint"
 
 
 @on_loop
@@ -140,17 +140,19 @@ async def test_metadata_and_readiness_are_those_of_the_new_model() -> None:
     async with edge(Affine) as it:
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         hear = it.pool.move("affine", Triple)
-        it.client_loop._heard = lambda message, fds: (hear(), it.front.learn())[0]
+        it.client_loop._heard = lambda message, fds: (hear(), it.view.learn())[0]
         it.pool.session.theirs.send({"op": "facts"})
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         found = (await it.http.get("/v2/models/affine")).json()
         assert [tensor["name"] for tensor in found["inputs"]] == ["x"]
         await until(
-            lambda: it.front.endpoints["affine"].lane_client is it.pool.lane_client("affine"),
+            lambda: (
+                it.view.endpoints.by_model["affine"].lane_client is it.pool.lane_client("affine")
+            ),
             "the switch",
         )
-        assert it.front.paths[INFER.encode()] is it.front.endpoints["affine"]
-        assert it.front.endpoints["affine"].facts.spec.parameters[0].name == "k"
+        assert it.view.endpoints.by_path[INFER.encode()] is it.view.endpoints.by_model["affine"]
+        assert it.view.endpoints.by_model["affine"].endpoint.facts.spec.parameters[0].name == "k"
 
 
 @on_loop
@@ -166,13 +168,13 @@ async def test_what_a_request_heard_first_is_not_waited_for_again() -> None:
     """The loop found the word to be read; before its turn came a request took it."""
     async with edge(Affine) as it:
         hear = it.pool.move("affine", Triple)
-        it.client_loop._heard = lambda message, fds: (hear(), it.front.learn())[0]
+        it.client_loop._heard = lambda message, fds: (hear(), it.view.learn())[0]
         it.pool.session.channel.sock.setblocking(False)  # a front end would wait for ever
         it.pool.session.theirs.send({"op": "facts"})
         it.client_loop.listen()
         it.client_loop._on_control()
         assert not it.client_loop.over
-        assert it.front.endpoints["affine"].facts.spec.parameters[0].name == "k"
+        assert it.view.endpoints.by_model["affine"].endpoint.facts.spec.parameters[0].name == "k"
 
 
 @on_loop

@@ -22,13 +22,12 @@ from batchpool.core.metrics import table
 from batchpool.core.metrics.table import COUNTER, HISTOGRAM, METRICS, metric_of
 from batchpool.frontend.http.metrics import ASGI, FAST, EndpointMetrics
 from batchpool.frontend.service.gpu_metrics import Gpu, Gpus
-from batchpool.frontend.service.pool_view import PoolView
 from batchpool.frontend.service.prometheus import Scrape
 from batchpool.shm.stats.counters import BATCHER, Counters
 from batchpool.worker.metrics import COMPUTE, WorkerMetrics
 from tests.unit.counters import new_counters
 from tests.unit.frontend.calls import affine
-from tests.unit.frontend.frontend_double import calling, edge, request, serving
+from tests.unit.frontend.frontend_double import Edge, calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine, Picky
 
@@ -91,8 +90,8 @@ def busy() -> Counters:
     tally.end(End.OK, 64)
     for i in range(2):
         meter = EndpointMetrics(counters.cells, counters.place("frontend", i, 1))
-        meter.refused(FAST, "overloaded")
-        meter.answered(ASGI, 0)
+        meter.count_error(FAST, "overloaded")
+        meter.count_ok(ASGI, 0)
     counters.label_worker_slot(0, "two", 0, "gpu 0")
     worker = WorkerMetrics(counters.cells, counters.place("worker", 0))
     worker.took(COMPUTE, 2_000_000)
@@ -180,9 +179,9 @@ def test_what_was_observed_is_what_is_rendered(
     ]
     for i, (code, reason) in answers:
         if code == "200":
-            endpoints[i].answered(FAST, 0)
+            endpoints[i].count_ok(FAST, 0)
         else:
-            endpoints[i].refused(FAST, reason)
+            endpoints[i].count_error(FAST, reason)
 
     found = parsed(body_of(counters))
     rows: Counter[str] = Counter()
@@ -274,8 +273,8 @@ async def test_requests_of_both_roads_are_counted_once_by_how_they_ended() -> No
         assert value(found, "batchpool_http_request_seconds_sum", model="affine") > 0
 
 
-def total_of(front: PoolView, **labels: str) -> float:
-    return front.counters.totals().value("http_requests_total", **labels)
+def total_of(it: Edge, **labels: str) -> float:
+    return it.counters.totals().value("http_requests_total", **labels)
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -288,11 +287,11 @@ async def test_a_caller_that_goes_is_counted_as_gone(fast: bool) -> None:
         async with calling(site) as caller:
             await caller.send(request(INFER, body))
             await until(lambda: lane_client.map.claimed == 1, "it is under way")
-            assert total_of(it.front) == 0
-        await until(lambda: total_of(it.front, code="499", reason="cancelled") == 1, "it has gone")
+            assert total_of(it) == 0
+        await until(lambda: total_of(it, code="499", reason="cancelled") == 1, "it has gone")
         it.pool.release()
         await until(lambda: lane_client.map.claimed == 0, "its slot is free")
-        assert total_of(it.front) == 1
+        assert total_of(it) == 1
 
 
 @on_loop

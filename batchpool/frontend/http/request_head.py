@@ -1,0 +1,46 @@
+"""The head of an infer request: its headers, and the facts read from them once."""
+
+from __future__ import annotations
+
+import time
+from zlib import crc32
+
+from batchpool.wire.forms import WireForm
+from batchpool.wire.request import Headers
+
+_CLIENT_ID = b"x-client-id"
+
+
+class RequestHead:
+    """The facts of a request that are known when its headers are complete.
+
+    headers: with lower-case names. flow: 32 bits, not 0; rows of different flows get fair shares of
+    a lane. at_ns: CLOCK_MONOTONIC; the request's own timeout counts from here. form, priority: as
+    the headers say, once `HttpEndpoint.check_head` has read them. admitted: the lane has been
+    asked already, before the body was there.
+
+    A plain class, since a compiled dataclass takes several times as long to make.
+    """
+
+    __slots__ = ("admitted", "at_ns", "flow", "form", "headers", "priority")
+
+    form: WireForm
+
+    def __init__(self, headers: Headers, flow: int, at_ns: int, priority: int = 0) -> None:
+        self.headers = headers
+        self.flow = flow
+        self.at_ns = at_ns
+        self.priority = priority
+        self.admitted = False
+
+    def again(self) -> RequestHead:
+        """A head that arrives now, with the same headers from the same peer."""
+        head = RequestHead(self.headers, self.flow, time.monotonic_ns(), self.priority)
+        head.form = self.form
+        return head
+
+    @classmethod
+    def of(cls, headers: Headers, peer: str) -> RequestHead:
+        """A head that arrives now. peer: the remote address, the flow of callers without a name."""
+        name = headers.get(_CLIENT_ID)
+        return cls(headers, crc32(name or peer.encode()) or 1, time.monotonic_ns())

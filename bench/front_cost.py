@@ -1,6 +1,6 @@
 """The cost of one infer request in a front end: its own Python, without kernel and network.
 
-    python -m bench.front_cost [--group 28] [--turns 2000] [--body 2048] [--save FILE.json]
+    python -m bench.front_cost [--group 28] [--turns 2000] [--parsed] [--save FILE.json]
 
 Real connections, endpoint, lane client and lane in one process; the transport drops what is
 written, and the batcher's part (taking and completing the rows) is done between the stretches
@@ -114,8 +114,13 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
 
 
-def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[float]]:
-    """CPU microseconds a request: from its bytes to the ring, from the ring to its answer."""
+def costs_us(
+    group: int, turns: int, body: bytes, *, parsed: bool = False
+) -> tuple[list[float], list[float]]:
+    """CPU microseconds a request: from its bytes to the ring, from the ring to its answer.
+
+    parsed: no head equals the one before it on its connection, so that each is parsed.
+    """
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     session = _Session(4096)
@@ -142,11 +147,12 @@ def costs_us(group: int, turns: int, body: bytes) -> tuple[list[float], list[flo
         connection.connection_made(transport)
     head = (
         b"POST %s HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Type: application/octet-stream\r\n"
-        b"Inference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % (_PATH, len(body))
+        b"Inference-Header-Content-Length: 0\r\nContent-Length: %d\r\n" % (_PATH, len(body))
     )
-    request = head + body
+    requests = [head + b"X-Number: %d\r\n\r\n" % (i * parsed) + body for i in range(2)]
     to_ring, to_answer = [], []
-    for _ in range(turns):
+    for turn in range(turns):
+        request = requests[turn % 2]
         start_ns = time.thread_time_ns()
         for connection in connections:
             connection.data_received(request)
@@ -171,17 +177,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--group", type=int, default=28)
     parser.add_argument("--turns", type=int, default=2000)
+    parser.add_argument("--parsed", action="store_true", help="heads differ, so each is parsed")
     parser.add_argument("--save")
     args = parser.parse_args()
     body = np.arange(WIDTH, dtype=np.float32).tobytes()
-    to_ring, to_answer = costs_us(args.group, args.turns, body)
+    to_ring, to_answer = costs_us(args.group, args.turns, body, parsed=args.parsed)
     both = [a + b for a, b in zip(to_ring, to_answer, strict=True)]
     rows = {
         "us from a request's bytes to its ring entry": spread(to_ring, 2),
         "us from its completion to its answer": spread(to_answer, 2),
         "us a request": spread(both, 2),
     }
-    report(f"front end, 2 KB raw, {args.group} requests a turn of the loop", rows, args.save)
+    heads = "parsed heads" if args.parsed else "equal heads"
+    report(
+        f"front end, 2 KB raw, {heads}, {args.group} requests a turn of the loop", rows, args.save
+    )
 
 
 if __name__ == "__main__":

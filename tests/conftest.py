@@ -48,7 +48,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What was logged may hold halves of surrogate pairs, which cannot travel between processes."""
+    """Escapes halves of surrogate pairs in logged text, which cannot travel between processes."""
     report = yield
     report.sections = [
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections

@@ -1,4 +1,4 @@
-"""What a benchmark says of the machine and the code it ran."""
+"""Facts that a benchmark prints of the machine and the code it ran."""
 
 from __future__ import annotations
 

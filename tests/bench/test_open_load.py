@@ -1,4 +1,4 @@
-"""What the open loop says about itself: how late its requests left, where an answer ends."""
+"""Checks of the open loop on itself: how late its requests left, where an answer ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policy benchmark in a real pool offers, judges and saves; without a pool."""
+"""Loads, verdicts and saved files of the policy benchmark in a real pool; without a pool."""
 
 from __future__ import annotations
 

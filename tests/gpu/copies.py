@@ -1,4 +1,4 @@
-"""How many copies a batch costs on every road into a CUDA worker and out of it, counted.
+"""Copies of a batch on every path into a CUDA worker and out of it, counted.
 
 `check_copies` runs one worker in this process, on real lanes, and compares both the counts and
 every byte of the answers.

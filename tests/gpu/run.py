@@ -98,7 +98,7 @@ def contexts(pids: dict[str, int]) -> list[str]:
 
 
 def direct(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same model called in this process, on the first GPU."""
+    """A direct call of the model in this process, on the first GPU."""
     model = MLP()
     model.load("cuda:0")
     with torch.inference_mode():

@@ -99,7 +99,7 @@ class Known:
         return found
 
     def missing(self, source: Source, text: Text) -> set[str]:
-        """What the text names and the tree does not hold."""
+        """Names in the text of things that the tree does not hold."""
         found = {path for path in PATH_IN_TEXT.findall(text.text) if path not in self._endings}
         for _, quoted in QUOTED.findall(text.text):
             found |= {name for name in self._named(quoted) if not self._exists(source, name)}

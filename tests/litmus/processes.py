@@ -73,7 +73,7 @@ class Side:
         return self.process.poll() is not None
 
     def counted(self) -> dict[str, Any]:
-        """What it printed; SideFailed if it ended with another status than 0."""
+        """The counts it printed. Raises SideFailed if it ended with another status than 0."""
         code = self.process.wait(LONGEST_S)
         self._err.seek(0)
         self._out.seek(0)
@@ -115,7 +115,7 @@ class Sides:
         return _first_of(self.sides, time.monotonic() + LONGEST_S)
 
     def finish(self) -> list[dict[str, Any]]:
-        """What each counted. The first that fails ends them all."""
+        """The counts of each. The first that fails ends them all."""
         left, until = list(self.sides), time.monotonic() + LONGEST_S
         while left:
             side = _first_of(left, until)

@@ -1,4 +1,4 @@
-"""How a side of a litmus test ends that was promised something else, or nothing any more."""
+"""Ends of a side of a litmus test: a broken promise, or no more work to do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PATIENT_S = 60.0  # for the start of another process
 
 
 class Broken(Exception):
-    """What was promised did not hold."""
+    """A promise of the other side did not hold."""
 
 
 class Told:
-    """Whether the parent has said that it is enough (SIGTERM). Before that, `total` counts."""
+    """The parent's order to stop (SIGTERM). Before that, `total` counts."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
@@ -28,7 +28,7 @@ class Told:
         self.enough = True
 
     def more(self, done: int) -> int:
-        """How many more to do; 0 when it is enough."""
+        """The number still to do; 0 after the order to stop."""
         if self.enough:
             return 0
         return 2**62 if self._total is None else self._total - done

@@ -41,7 +41,7 @@ class Road:
         return self._cells[self._at[name]]
 
     def open(self) -> None:
-        """What the server does first: the client may start at once."""
+        """Opens the server's side, before all else: the client may start at once."""
         self._cells[self._at["gate"]] = 1
 
     def client(self, **more: Any) -> Side:

@@ -70,7 +70,7 @@ def expected(first: int, n: int) -> Any:
 
 
 class Expected:
-    """The same, computed a step ahead."""
+    """Expected values, computed a step ahead."""
 
     def __init__(self) -> None:
         self._from = -1

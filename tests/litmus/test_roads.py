@@ -47,7 +47,7 @@ def test_every_row_comes_back_whole_and_to_its_own_request(
 
 
 def test_entries_seen_again_and_entries_never_written() -> None:
-    """What a batcher's death leaves behind: nothing is lost, doubled or mixed up."""
+    """Entries that a batcher's death leaves behind: nothing is lost, doubled or mixed up."""
     total = scaled(4_000)
     road = Road(64, 12, total, crashes=0.05)
     road.open()

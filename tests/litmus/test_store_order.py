@@ -103,7 +103,7 @@ class Recorded:
 
 
 def publications(module: ModuleType) -> list[list[str]]:
-    """What a producer of this module stores, for groups of several kinds and sizes."""
+    """Stores of a producer of this module, for groups of several kinds and sizes."""
     order: list[str] = []
     layout = lane_layout(SPEC, 8)
     memory = Recorded(layout, order)

@@ -88,7 +88,7 @@ class Page:
         return found
 
     def text(self, selector: str) -> str:
-        """What people read there."""
+        """The visible text of an element."""
         found: str = self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
         return found
 

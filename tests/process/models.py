@@ -165,7 +165,7 @@ class Lies(Numpy):
 
 
 def mapping_of(address: int) -> str:
-    """What /proc/self/maps names the mapping that holds an address; "" if it has no name."""
+    """The name in /proc/self/maps of the mapping that holds an address; "" if it has none."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         bounds, _, _, _, _, *name = line.split(maxsplit=5)
         low, high = (int(bound, 16) for bound in bounds.split("-"))
@@ -346,7 +346,7 @@ class Big(Numpy):
 
 
 class Environment(Numpy):
-    """What this worker's environment says of devices and threads."""
+    """A model that returns its worker's settings of devices and threads."""
 
     inputs = [bp.Tensor("name", "bytes", max_bytes=64)]
     outputs = [bp.Tensor("value", "bytes", max_bytes=256)]

@@ -74,7 +74,7 @@ def is_alive(pid: int) -> bool:
 
 
 def catches(pid: int, number: Signals) -> bool:
-    """Whether a process does something of its own with this signal."""
+    """True if a process has a function of its own for this signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M)
     return bool(int(caught, 16) >> (number - 1) & 1)
@@ -98,6 +98,7 @@ def toml(server: Settings, models: Sequence[Settings]) -> str:
     return "\n".join(lines) + "\n"
 
 
+# methods: one for each thing that a test asks of a running pool or does to it
 class Pool:
     """One `batchpool serve`. Use `serving`, or `start` for one that is not to become ready."""
 
@@ -131,7 +132,7 @@ class Pool:
         return ask_status(self.socket)
 
     def tally(self, model: str) -> dict[str, Any]:
-        """What has been counted for one model, as far as it stands in shared memory now."""
+        """The counts of one model that stand in shared memory now."""
         found: dict[str, Any] = self.status()["models"][model]
         return found
 

@@ -1,4 +1,4 @@
-"""What systemd is to a service: somebody who listens to it, and who holds its sockets."""
+"""A stand-in for systemd, which receives a service's messages and holds its sockets."""
 
 from __future__ import annotations
 

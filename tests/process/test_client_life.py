@@ -1,4 +1,4 @@
-"""How clients begin and end: closing, forking, scripts, permissions, a pool that comes and goes."""
+"""Starts and ends of clients: closing, forking, scripts, permissions, a pool that restarts."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is installed of a compiled wheel."""
+    """The folder that a compiled wheel is installed to."""
     source = tmp_path_factory.mktemp("source")
     shutil.copytree(ROOT / "batchpool", source / "batchpool")
     for name in ("README.md", "LICENSE"):

@@ -1,4 +1,4 @@
-"""Who gets the slots of a lane: bulk and interactive callers, and raised priorities.
+"""Division of a lane's slots: bulk and interactive callers, and raised priorities.
 
 A gated row is under way until its test opens the gate, however fast or slow the machine is.
 """
@@ -74,7 +74,7 @@ class Caller:
         priority: int = 0,
         parameters: dict[str, int] | None = None,
     ) -> bool:
-        """Whether a row was answered; else it was refused for now. priority: in the header."""
+        """True if a row was answered, False if it was refused for now. priority: in the header."""
         inputs = [
             tensor("tag", "INT64", [tag]),
             tensor("seconds", "FP32", [seconds]),

@@ -206,7 +206,7 @@ def test_models_change_come_and_go_under_load() -> None:
 
 
 def segments(pid: int) -> int:
-    """How many of the pool's segments a process has mapped."""
+    """The number of the pool's segments that a process has mapped."""
     return Path(f"/proc/{pid}/maps").read_text().count("/dev/shm/batchpool.")
 
 

@@ -1,4 +1,4 @@
-"""What the processes take of the machine: cores, threads, environment, and when idle nothing."""
+"""Use of the machine by the processes: cores, threads, environment, and when idle nothing."""
 
 from __future__ import annotations
 

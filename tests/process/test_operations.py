@@ -1,5 +1,5 @@
-"""What operators tell a pool and how that ends: drain and undo, reloads that are refused, that
-wait, or that the end of the pool cuts off; what the service manager hears of it."""
+"""Operators' commands and their ends: drain and undo, reloads that are refused, that
+wait, or that the end of the pool cuts off; and what is told to the service manager."""
 
 from __future__ import annotations
 

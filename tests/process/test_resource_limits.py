@@ -1,4 +1,4 @@
-"""What runs out ends nobody: descriptors, and room in a message."""
+"""Nobody ends when something runs out: descriptors, or room in a message."""
 
 from __future__ import annotations
 

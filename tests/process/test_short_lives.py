@@ -25,7 +25,7 @@ def counts(pool: Pool, key: str) -> dict[str, Any]:
 
 
 def no_more(now: dict[int, tuple[int, int]], before: dict[int, tuple[int, int]]) -> bool:
-    """Whether the same processes hold at most what they held."""
+    """True if these processes hold at most what they held before."""
     return now.keys() == before.keys() and all(
         held <= before[pid][i] for pid in now for i, held in enumerate(now[pid])
     )

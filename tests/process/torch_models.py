@@ -36,7 +36,7 @@ class Threads(bp.Model):
 
 
 class SizedTorch(bp.Model):
-    """The same as the numpy model `Sized`; it spoils its inputs."""
+    """A copy of the numpy model `Sized` that spoils its inputs."""
 
     allowed: Sequence[int] = (1, 8, 32)
     inputs, outputs, parameters = INPUTS, OUTPUTS, PARAMETERS

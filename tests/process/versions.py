@@ -54,7 +54,7 @@ class Version(Numpy):
 
 
 class Other(Version):
-    """The same tensors, another class: what a changed `import` loads."""
+    """Another class with these tensors: what a changed `import` loads."""
 
     name = "version"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Request:
-    """What a client asked, and which uses of which slots it got."""
+    """A client's request with the uses of slots that it got."""
 
     numbers: list[int]
     deadline_ns: int

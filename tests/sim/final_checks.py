@@ -55,7 +55,7 @@ def _pending(memory: SimMemory, name: str) -> list[str]:
 
 
 def wrong_counts(world: World) -> list[str]:
-    """What the batchers counted and recorded, which outlives them, and is not so.
+    """Counts and records of the batchers, which outlive them, that are wrong.
 
     No batch is counted twice and none that was answered is missing, whenever batchers died; rows
     that came in and rows that ended are as many, unless one died in between.

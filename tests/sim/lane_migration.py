@@ -1,7 +1,7 @@
 """A reload that gives a model other lanes, in the simulated pool: the supervisor's part.
 
-What supervisor/reload/lane_migration.py decides is done here to simulated lanes. The next entry may have other tensors,
-other slots, or the same; its workers may die before the commit, which undoes it.
+The decisions of supervisor/reload/lane_migration.py are carried out on simulated lanes. The next
+entry may have other tensors, other slots, or the same; its workers may die before the commit, which undoes it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Fault(BaseException):
 
 
 class Process:
-    """Who loads and stores. `kill_at`: dies right after that store, counted from 1."""
+    """One process that loads and stores. `kill_at`: dies right after that store, counted from 1."""
 
     def __init__(self, name: str, role: str, pulse: Callable[[], None]) -> None:
         self.name = name

@@ -11,7 +11,7 @@ from tests.sim.mutations import Patch
 
 
 def off_duty_is_not_heard(patch: Patch) -> None:
-    """Who is relieved gets batches on: a reload would mix old and new answers."""
+    """A replaced worker gets further batches: a reload would mix old and new answers."""
     relieve = Batcher.relieve
 
     def deaf(self: Batcher, on: Iterable[int], off: Iterable[int], turn: int) -> None:

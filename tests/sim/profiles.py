@@ -1,4 +1,4 @@
-"""What may happen in a run of the simulator, and how often."""
+"""Events of a run of the simulator, and their probabilities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Profile:
-    """What happens in a run. kills: probability per step of each role.
+    """The events of a run. kills: probability per step of each role.
 
     cancels, reaps: per step of a client. late: per request; poison, raises: per row.
 

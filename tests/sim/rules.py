@@ -1,4 +1,4 @@
-"""Who may store what, and when: core/layout/segments.py and core/layout/states.py as checks on every store.
+"""The writers of core/layout/segments.py and the states of core/layout/states.py, for every store.
 
 A lane's words have the writers that the layout names. On top of it:
 
@@ -178,7 +178,7 @@ class RecordRules:
         memory.rule = self
 
     def active(self, record: int) -> bool:
-        """Whether the record holds rows that the worker has not finished."""
+        """True if the record holds rows that the worker has not finished."""
         token = self._token[record]
         return bool(token != self._freed[record] and token != self._finished[record])
 

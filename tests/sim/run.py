@@ -28,7 +28,7 @@ FEW = 100  # so few seeds are not worth a second process
 
 @dataclass
 class Count:
-    """What some runs came to."""
+    """Sums over some runs."""
 
     runs: int = 0
     answers: int = 0
@@ -58,7 +58,7 @@ def run_some(kind: str, first: int, seeds: int) -> tuple[Count, list[str]]:
 
 
 def sweep(kind: str, first: int, seeds: int) -> tuple[Count, list[str]]:
-    """The same, on as many cores as it is worth."""
+    """Runs these seeds on as many cores as are worth it, and adds up."""
     if seeds <= FEW:
         return run_some(kind, first, seeds)
     total, faults = Count(), []

@@ -42,6 +42,7 @@ DEPTH = 3  # steps nested in steps
 QUIET_ROUNDS = 400
 
 
+# methods: one for each event of the simulated processes, which act on each other
 class World:
     """One run. plan: a process's name, as "batcher 1", and the store after which it dies."""
 

@@ -29,7 +29,7 @@ def new_lane(spec: ModelSpec, slots: int, gate: LaneGate = LaneGate.OPEN) -> Lan
 
 
 def other_side(lane: Lane) -> Lane:
-    """The same memory as another process would bind it: its own view objects."""
+    """A lane over this memory as another process would bind it, with its own view objects."""
     return Lane(lane.spec, lane.memory, lane.layout)
 
 

@@ -1,4 +1,4 @@
-"""What `import batchpool` gives: every public name, and only when it is asked for."""
+"""Names of `import batchpool`: every public one, each loaded when it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the batcher does with entries that come and go, and with lanes that have moved."""
+"""The batcher with model entries that come and go, and with lanes that have moved."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class House:
         return LaneGate(self.lane_client.lane.gate.get())
 
     def fate(self, pending: object) -> type[Exception] | None:
-        """What its caller hears; None while it waits."""
+        """The error that its caller gets; None while it waits."""
         if pending not in self.lane_client.reap(NOW):
             return None
         try:

@@ -1,4 +1,4 @@
-"""What the batcher says of a model whose target is out of reach."""
+"""Log of the batcher about a model whose target is out of reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the batcher takes from a lane: one row alone, or many, are told the same."""
+"""Rows that the batcher takes from a lane: one alone and many give equal results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Road:
         return self.lane_client.submit(rows, 7, deadline_ns, priority=priority, flow=flow)
 
     def take(self) -> I64:
-        """What is admitted of all that was sent, but for the queue's own fields."""
+        """The admitted rows of all that were sent, without the queue's own fields."""
         self.lane_client.flush()
         return self.side.admit()[: QueueColumn.BUCKET + 1].copy()
 

@@ -1,4 +1,4 @@
-"""What the batcher knows of a worker: what it has, how long that takes, whether it hangs."""
+"""The batcher's view of a worker: its batches, their times, and a worker that hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line prints: help, exit statuses, and what it does when it cannot print."""
+"""Output of the command line: help, exit statuses, and output that cannot be written."""
 
 from __future__ import annotations
 

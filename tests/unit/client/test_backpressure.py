@@ -1,4 +1,4 @@
-"""What Retry-After is told from: the drain rate, stalls left out, and how long an outage lasts."""
+"""Sources of Retry-After: the drain rate, stalls left out, and how long an outage lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client's request ends: results, errors, lateness, cancelling, a lost batcher."""
+"""Ends of a client's request: results, errors, lateness, cancelling, a lost batcher."""
 
 from __future__ import annotations
 

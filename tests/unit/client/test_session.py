@@ -51,7 +51,7 @@ def place() -> Iterator[Path]:
 
 
 def refused(path: Path, uid: int = NOBODY) -> str:
-    """What a user without groups is told."""
+    """The error that a user without groups gets."""
     run = subprocess.run(
         [sys.executable, "-c", CONNECT, str(path), str(uid)],
         capture_output=True, text=True, timeout=60, check=True,

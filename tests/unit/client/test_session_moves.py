@@ -1,4 +1,4 @@
-"""What a session learns of a reload: facts when they have changed, lanes that are sent, and what it
+"""A session's view of a reload: facts when they have changed, lanes that are sent, and what it
 says of those that it leaves."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Talk:
         return {"serial": serial, "model": 0, "slots": 4, "digest": layout.digest}, fd, view
 
     def asked(self) -> list[dict[str, Any]]:
-        """What the pool was asked, or told."""
+        """Messages that the pool got."""
         found = []
         while True:
             try:
@@ -201,7 +201,7 @@ def test_an_idle_client_finds_the_new_lane_before_it_checks_a_call(talk: Talk, k
 
 
 def test_who_waits_for_room_waits_no_longer_when_there_is_another_lane(talk: Talk) -> None:
-    """What is under way in the old one may take as long as its deadlines allow."""
+    """Requests in the old one may take as long as their deadlines allow."""
     form, fd, view = talk.lane(talk.old[0].spec, 3)
     talk.session.take_lanes([form], [fd])
     lane_client, client = talk.session.lane_set["a"], Idle(talk)

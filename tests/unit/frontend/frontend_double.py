@@ -152,7 +152,7 @@ class Caller:
         return RawAnswer(int(head[0].split()[1]), headers, await self.reader.readexactly(length))
 
     async def ended(self) -> bytes:
-        """What comes until the server closes the connection."""
+        """All bytes until the server closes the connection."""
         try:
             return await self.reader.read()
         except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""The same bytes over both HTTP roads: what came back, byte for byte, and which road it was."""
+"""Equal bytes over both HTTP paths: the answers byte for byte, and the path of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 
 @dataclass
 class Roads:
-    """What went over one site: answers without dates and made ids; how many the fast road took, and
+    """Answers of one server without dates and made ids; how many the fast path took, and
     how many of them by a head that it knew."""
 
     answers: list[bytes] = field(default_factory=list)

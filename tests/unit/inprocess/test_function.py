@@ -1,4 +1,4 @@
-"""What a model function may return, and what it may not."""
+"""Values that a model function may return, and those that it may not."""
 
 from __future__ import annotations
 

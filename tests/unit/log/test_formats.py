@@ -1,4 +1,4 @@
-"""How a message is written: fields, times, priorities, and that no text can forge a line."""
+"""Formats of a log message: fields, times, priorities, and that no text can forge a line."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 def open_files() -> int:
-    """How many this process has, without those of what other tests have left to the collector."""
+    """The number of this process's descriptors, after garbage of other tests was collected."""
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
 

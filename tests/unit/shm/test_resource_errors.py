@@ -1,4 +1,4 @@
-"""What is short, in words, and what the pool keeps for itself."""
+"""Texts about the resource that is short, and the reserve that the pool keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker counts: every batch once, its rows by how they ended, and where its time went."""
+"""Counts of a worker: every batch once, its rows by how they ended, and where its time went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model may return, and the error that names what it may not."""
+"""Outputs that a model may return, and the errors that name the others."""
 
 from __future__ import annotations
 

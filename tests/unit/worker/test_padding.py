@@ -151,7 +151,7 @@ def echo_of(spec: ModelSpec, ragged: bool) -> Callable[[Batch], Any]:
 
 
 def wrong_padding(tensor: Tensor, batch: Batch, warm: Array) -> list[str]:
-    """What is wrong with the padding of one input: rows and sizes."""
+    """Faults in the padding of one input: rows and sizes."""
     array = batch[tensor.name]
     want = np.full((1, *array.shape[1:]), tensor.stored_pad, tensor.np_dtype)
     both = tuple(slice(0, min(a, b)) for a, b in zip(want.shape, warm.shape, strict=True))

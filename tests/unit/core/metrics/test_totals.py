@@ -1,4 +1,4 @@
-"""What is told from words: sums over writers, gauges of the dead, histograms and quantiles."""
+"""Figures from counters: sums over writers, gauges of the dead, histograms and quantiles."""
 
 from __future__ import annotations
 

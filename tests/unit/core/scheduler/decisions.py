@@ -232,7 +232,7 @@ class Outcome:
         return worker.time if worker.time is not None and worker.time.known else None
 
     def room(self, worker: WorkerView) -> int:
-        """How many full batches it may have in flight at least."""
+        """The number of full batches that it may at least have in flight."""
         return 1 if worker.time is not None and not worker.time.known else self.limits.depth
 
     def told(self) -> tuple[Any, ...]:
@@ -241,7 +241,7 @@ class Outcome:
         return batches, self.expired, self.refused, self.decision.wake_at_ns
 
     def rest(self) -> Case:
-        """What the next decision sees once this one was carried out, at the same moment."""
+        """The next decision's case once this one was carried out, at the same moment."""
         free_at = {w.number: max(self.case.now, w.free_at_ns) for w in self.case.workers}
         for dispatch, rows in self.batches:
             time = self.known(self.workers[dispatch.worker])

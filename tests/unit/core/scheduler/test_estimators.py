@@ -1,4 +1,4 @@
-"""How long batches take: what is learnt of it from those that ran."""
+"""Estimates of batch times from the batches that ran."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Turntable:
         return dropped
 
     def _leave_unserved(self, gone: Sequence[Row]) -> None:
-        """What is left of a flow has the first of its turns: it never used the others."""
+        """The remaining rows of a flow take its first places: it never used the others."""
         turns: dict[tuple[int, int], list[int]] = {r.whose: [] for r in gone}
         for row in self.rows:
             if row.whose in turns and row.turn:

@@ -1,4 +1,4 @@
-"""Who is refused because of a target for the 99th percentile, and when."""
+"""Rows refused because of a target for the 99th percentile, and the time of it."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_nobody_becomes_late_before_it_wakes(o: Outcome) -> None:
 
 
 def refusals(case: Case) -> list[tuple[int, list[int]]]:
-    """What is refused by the time alone: ns since NOW, names."""
+    """The rows refused by the time alone: ns since NOW, names."""
     told = []
     while True:
         o = Outcome(case)

@@ -1,4 +1,4 @@
-"""How rows come in, and the rules that weigh whether to wait for more."""
+"""Estimates of arrivals, and the rules that weigh whether to wait for more rows."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_every_row_is_run_once_and_in_batches_that_fit(
 
 
 def fifo_waits_ms(sends: list[tuple[int, int]], batch_ns: int, most: int) -> list[float]:
-    """What each row would wait in a plain line before one worker, first come, first served."""
+    """The wait of each row in one line before one worker, first come, first served."""
     came = [at_ns for at_ns, n in sends for _ in range(n)]
     waits, free_ns, at = [], 0, 0
     while at < len(came):

@@ -1,4 +1,4 @@
-"""What a local program brings as rows: taken with the same values, or refused by name."""
+"""Rows of a local program: taken with the same values, or refused by name."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def test_head_is_get_without_the_body() -> None:
 
 
 async def health(http: httpx.AsyncClient) -> dict[str, Any]:
-    """What live, ready and the model's ready say: 200 or the code of their refusal."""
+    """The answers of live, ready and the model's ready: 200 or the code of the refusal."""
     found: dict[str, Any] = {}
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/affine/ready"):
         answer = await http.get(path)

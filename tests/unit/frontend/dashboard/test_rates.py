@@ -1,4 +1,4 @@
-"""What happened in the last seconds, from counts that only rise."""
+"""Rates of the last seconds, from counts that only rise."""
 
 from __future__ import annotations
 

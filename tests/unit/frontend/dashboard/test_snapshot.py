@@ -25,7 +25,7 @@ ANSWERED = "http_requests_total"
 
 
 def counted(n: int) -> Totals:
-    """What has been counted after n rounds."""
+    """Totals after n rounds."""
     own = ("affine", "0", "gpu 1")
     return totals(
         (

@@ -1,4 +1,4 @@
-"""What the edge uses of uvicorn's insides: a release that moves any of it fails here.
+"""The parts inside uvicorn that the front end uses: a release that moves any of it fails here.
 
 pyproject.toml allows the releases with which all tests were run; before another one is let
 in, this file names what changed and the tests of connections say whether it matters.

@@ -1,4 +1,4 @@
-"""What a reload changes is taken by a front end that serves: limits, times and answers."""
+"""A serving front end takes over a reload's changes: limits, times and answers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NEW = (np.arange(4, dtype="f4") * 3).tobytes()
 
 
 class Triple(bp.Model):
-    """What "affine" is afterwards: `y` = 3 `x`, with a parameter that it had not."""
+    """The later model "affine": `y` = 3 `x`, with a parameter that it had not."""
 
     name = "affine"
     framework = "numpy"

@@ -111,7 +111,7 @@ class WatchdogScene:
             self.look()
 
     def killed(self) -> list[str]:
-        """Who got a SIGKILL; nobody gets two."""
+        """Names of the processes that got a SIGKILL; none gets two."""
         found = []
         for one in (*self.children, *(worker_slot.child for worker_slot in self.worker_slots)):
             if one is not None and one.process.signals:  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Who has a port, by what stands in /proc."""
+"""The owner of a port according to /proc."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Scene:
         )
 
     def run(self, seconds: float) -> list[dict[str, str | int]]:
-        """What is told in this time."""
+        """Messages that are sent in this time."""
         self.notifier.told.clear()
         end_ns = self.now_ns + round(seconds * S)
         while self.now_ns < end_ns:

@@ -1,4 +1,4 @@
-"""What a reload may change, what it refuses, and who succeeds whom."""
+"""Changes that a reload may make, those that it refuses, and which worker replaces which."""
 
 from __future__ import annotations
 

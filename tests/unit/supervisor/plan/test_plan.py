@@ -1,4 +1,4 @@
-"""What is planned: slots, lanes, bytes, workers on devices, threads, and what is refused."""
+"""Plans: slots, lanes, bytes, workers on devices, threads, and refusals."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class Floor:
         ), "nobody is left in the seat"  # fmt: skip
 
     def events(self) -> list[tuple[str, tuple[int, Version]]]:
-        """What may happen next."""
+        """Events that may happen next."""
         found = [("gone", one) for one in self.ending]
         found += [("warm", one) for one in self.loading - self.ending]
         found += [("idle", one) for one in self.rows if self.duty[one[0]] is not one[1]]

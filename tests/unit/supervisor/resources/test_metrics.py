@@ -1,4 +1,4 @@
-"""What the supervisor writes: whose rows, who lives, and lanes as far as they can be believed."""
+"""Metrics that the supervisor writes: rows, living processes, and lanes with sane words."""
 
 from __future__ import annotations
 

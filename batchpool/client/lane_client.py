@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.client.backpressure import DrainRate
-from batchpool.client.refusals import Rejections
+from batchpool.client.backpressure import DrainRate, Rejections
 from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
 from batchpool.core.layout.slots import Cause, SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState

@@ -1,4 +1,8 @@
-"""Reply: a listener of rows that a coroutine waits for."""
+"""Reply: a completion listener that a coroutine awaits.
+
+It stands beside `client/loop.py` and not in it: that module may be compiled, and a compiled subclass
+of asyncio.Future, which is a C type, corrupts memory.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ from batchpool.core.errors import PoolError
 
 
 class Reply(asyncio.Future[PendingRequest]):
-    """A listener to wait for."""
+    """A future of one finished request, whose slots belong to whoever awaits it."""
 
     def finished(self, pending: PendingRequest) -> bool:
+        """Resolve the future; False if it was cancelled, and the slots are nobody's."""
         if self.done():
             return False
         self.set_result(pending)
         return True
 
     def failed(self, error: PoolError) -> None:
+        """Fail the future, unless it was cancelled."""
         if not self.done():
             self.set_exception(error)

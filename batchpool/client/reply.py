@@ -1,7 +1,7 @@
 """Reply: a completion listener that a coroutine awaits.
 
-It stands beside `client/loop.py` and not in it: that module may be compiled, and a compiled subclass
-of asyncio.Future, which is a C type, corrupts memory.
+It is a file of its own since `client/loop.py` may be compiled, and a compiled subclass of
+asyncio.Future, which is a C type, corrupts memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the hot modules run compiled; pyproject.toml lists them, and this one with them."""
+"""Flag for compiled modules: this one is compiled with the others that pyproject.toml lists."""
 
 from __future__ import annotations
 

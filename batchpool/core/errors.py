@@ -1,9 +1,8 @@
-"""Every error a caller can meet: one class each, with its code and its HTTP status.
+"""Error classes: one for every error that a caller can meet, with its code and HTTP status.
 
-Nobody else types a status number or an error code. An error that travels through
-shared memory does so as a `Status` number in the slot's `status` word plus a short
-text; `error_for` turns the pair back into the exception. The README's table is made from the
-classes below.
+No other file spells a status number or an error code. An error crosses shared memory as a
+`Status` number in the slot's `status` word and a short text; `error_for` turns the two back into
+the exception. The README's table is made from these classes.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import ClassVar
 
 
 class PoolError(Exception):
-    """The parent of all; `status` is the HTTP status, `code` the stable word for programs.
+    """An error with an HTTP `status` and a stable `code` for programs; the parent of the others.
 
-    facts: of a row that failed, its slot and sequence, and the batch, worker and worker's pid it
-    failed in: what the logs call them by.
+    facts: identifiers for the log of a failed row: its slot and sequence, and the batch, the
+    worker and the worker's pid.
     """
 
     status: ClassVar[int] = 500
@@ -31,16 +30,16 @@ class PoolError(Exception):
         self.message = message
 
     def body(self) -> dict[str, object]:
-        """The JSON object of a non-200 answer."""
+        """The JSON object of the error response."""
         return {"error": self.message, "code": self.code}
 
     def headers(self) -> dict[str, str]:
-        """Extra HTTP headers of the answer."""
+        """Extra HTTP headers of the error response."""
         return {}
 
 
 class InvalidRequest(PoolError, ValueError):
-    """Malformed, wrong dtype, shape or name, undeclared parameter."""
+    """A malformed request; a wrong dtype, shape or name; an undeclared parameter."""
 
     status, code = 400, "invalid_request"
 
@@ -52,7 +51,7 @@ class NotFound(PoolError, LookupError):
 
 
 class MethodNotAllowed(PoolError):
-    """Wrong verb for this path."""
+    """An HTTP method that this path does not take."""
 
     status, code = 405, "method_not_allowed"
 
@@ -65,25 +64,25 @@ class MethodNotAllowed(PoolError):
 
 
 class RequestTimeout(PoolError, TimeoutError):
-    """The request was not complete in time, or nothing more came of it."""
+    """The request was not complete in time, or its client stopped sending."""
 
     status, code = 408, "request_timeout"
 
 
 class TooLarge(PoolError, ValueError):
-    """Can never fit: the body, a row, or more rows than a lane holds."""
+    """A body, a row or a number of rows that can never fit."""
 
     status, code = 413, "too_large"
 
 
 class UnsupportedMediaType(PoolError):
-    """Unknown content type or encoding."""
+    """An unknown content type or content encoding."""
 
     status, code = 415, "unsupported_media"
 
 
 class ModelError(PoolError):
-    """The model raised, or answered what it did not declare."""
+    """The model raised an exception, or returned outputs that it did not declare."""
 
     status, code = 500, "model_error"
 
@@ -95,13 +94,13 @@ class WorkerLost(PoolError):
 
 
 class InternalError(PoolError):
-    """A fault of ours; the log has the details."""
+    """A fault of the server; its log has the details."""
 
     status, code = 500, "internal"
 
 
 class Retryable(PoolError):
-    """A refusal that says when to come back: `retry_after_ms`, and whole seconds in the header."""
+    """A refusal with the time after which to retry, also as whole seconds in Retry-After."""
 
     status = 503
 
@@ -118,13 +117,13 @@ class Retryable(PoolError):
 
 class Overloaded(Retryable):
     """The lane is above its watermark, the caller above its share of it while others are active,
-    or the queue too long to answer in time; come back after Retry-After."""
+    or the queue too long to answer in time; retry after Retry-After."""
 
     code = "overloaded"
 
 
 class Draining(Retryable):
-    """The pool takes no new requests: it is drained, or shutting down."""
+    """The pool takes no new requests: it is being drained or shut down."""
 
     code = "draining"
 
@@ -136,17 +135,17 @@ class NotReady(Retryable):
 
 
 class Moved(NotReady):
-    """The model has another lane now: clients send there again, and nobody else meets this."""
+    """The model has another lane now. Clients send there again; callers never meet this."""
 
 
 class PoolStopped(Retryable, ConnectionError):
-    """The pool went away with the request."""
+    """The pool stopped before the request was answered."""
 
     code = "pool_stopped"
 
 
 class DeadlineExceeded(PoolError, TimeoutError):
-    """The request's time was up before it was answered."""
+    """The request's deadline passed before it was answered."""
 
     status, code = 504, "deadline_exceeded"
 
@@ -158,7 +157,7 @@ class Cancelled(PoolError):
 
 
 class Status(enum.IntEnum):
-    """The slot's `status` word: how its row ended."""
+    """The value of a slot's `status` word: the end of its row."""
 
     OK = 0
     MODEL_ERROR = 1
@@ -211,12 +210,12 @@ class StartError(Exception):
 
 
 def all_errors() -> list[type[PoolError]]:
-    """Every class that stands for an answer, by HTTP status and code."""
+    """Every class that callers can meet, sorted by HTTP status and code."""
     kinds: list[type[PoolError]] = []
-    open_kinds = [PoolError]
-    while open_kinds:
-        kind = open_kinds.pop()
-        open_kinds += kind.__subclasses__()
+    found: list[type[PoolError]] = [PoolError]
+    while found:
+        kind = found.pop()
+        found += kind.__subclasses__()
         if kind not in (PoolError, Retryable, Moved):
             kinds.append(kind)
     return sorted(set(kinds), key=lambda kind: (kind.status, kind.code))

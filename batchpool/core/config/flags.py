@@ -1,8 +1,7 @@
-"""Every key of the configuration as a flag of the command line: `--max-batch 64`.
+"""Command-line flags for the keys of the configuration: `--max-batch 64`.
 
-The flags of a parser and what they mean come from the same dataclasses as the TOML keys,
-and their values pass the same checks. A flag wins over the file; a model's flag is for
-every model that is served.
+Flags and their help derive from the same dataclasses as the TOML keys, and their values pass the
+same checks. A flag takes precedence over the file; a model's flag applies to every model served.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Devices": "LIST", "Sizes"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every key but `import`, which is `--model` and the caller's to add."""
+    """Add a flag for every key except `import`, whose flag `--model` the caller adds."""
     groups = (
         ("server", "the keys of [server]", ServerConfig),
         ("model", "the keys of [[model]]; they apply to every model served", ModelConfig),
@@ -41,6 +40,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def flag_of(key: Key) -> str:
+    """The flag of a key, as "--max-batch"."""
     return "--" + key.name.replace("_", "-")
 
 
@@ -60,7 +60,7 @@ def _add_flag(group: argparse._ArgumentGroup, table: str, key: Key) -> None:
 
 
 def with_flags(config: Config, args: argparse.Namespace) -> Config:
-    """The configuration with the flags that were given. Raises ConfigError naming the flag."""
+    """The configuration with the given flags applied. Raises ConfigError that names the flag."""
     server = _given("server", ServerConfig, vars(args))
     model = _given("model", ModelConfig, vars(args))
     if "name" in model and len(config.models) != 1:
@@ -89,7 +89,7 @@ def _given(
 
 
 def _parsed(key: Key, text: Any) -> Any:
-    """A flag's text as the value that TOML would have brought; ValueError if it is none."""
+    """A flag's text as the value of a TOML file; ValueError where it cannot be converted."""
     if key.kind == "int" and not (key.auto and text == "auto"):
         return int(text)
     if key.kind == "float":
@@ -102,7 +102,7 @@ def _parsed(key: Key, text: Any) -> Any:
 
 
 def _as_flag(text: str) -> str:
-    """What a value may be, as the command line spells it: no quotes and no brackets."""
+    """A text about legal values in the spelling of the command line: no quotes, no brackets."""
     return (
         text.replace('""', "left out")
         .replace("[]", "left out")
@@ -112,7 +112,7 @@ def _as_flag(text: str) -> str:
 
 
 def model_of(import_name: str, flag: str = "--model") -> ModelConfig:
-    """The table of one `--model MODULE:CLASS`. Raises ConfigError."""
+    """The configuration of one `--model MODULE:CLASS`. Raises ConfigError."""
     key = keys_of(ModelConfig)["import"]
     try:
         return ModelConfig(import_name=as_value(key, import_name))

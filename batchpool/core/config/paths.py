@@ -1,4 +1,4 @@
-"""Where the pool's files are when the configuration leaves it open. Pure: env and uid are given."""
+"""Default paths of the pool's files. Environment and user id are arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOCKET_PATH_BYTES = 107
 def socket_path(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
     """The path of the unix socket: as configured, else by port, service directories and user.
 
-    Raises ConfigError when the kernel could not bind it.
+    Raises ConfigError for a path that is too long for a unix socket.
     """
     path = server.socket or f"{_runtime_dir(env, uid)}/{socket_name(server.port)}"
     size = len(path.encode("utf-8", "surrogateescape"))
@@ -27,12 +27,12 @@ def socket_path(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
 
 
 def socket_name(port: int) -> str:
-    """The socket's file name: two pools on one host differ by their port."""
+    """The file name of the socket. It contains the port, by which two pools of a host differ."""
     return "batchpool.sock" if port == 8000 else f"batchpool-{port}.sock"
 
 
 def state_dir(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
-    """The directory of what outlives the pool: as configured, else by service and user."""
+    """The directory of files that outlive the pool: as configured, else by service and user."""
     if server.state_dir:
         return server.state_dir
     if env.get("STATE_DIRECTORY"):
@@ -57,5 +57,5 @@ def _runtime_dir(env: Mapping[str, str], uid: int) -> str:
 
 
 def _first(directories: str) -> str:
-    """systemd joins several directories of one service with colons."""
+    """The first of the directories of a service, which systemd joins with colons."""
     return directories.split(":", maxsplit=1)[0]

@@ -1,16 +1,16 @@
-"""The configuration: one dataclass per table; nobody else spells a key, a default or a range.
+"""The schema of the configuration: one dataclass for each table, with every default and range.
 
     Config
       server: ServerConfig            the table [server]
       models: (ModelConfig, ...)      one table [[model]] each
 
-A field carries its own manual (`Key`): help, unit, allowed range. The checks below, the
-flags (core/config/flags.py), the TOML file (core/config/toml_file.py), the example file and the reference
-(core/config/describe.py) derive from it. A value is checked when its dataclass is made, so a `Config`
-that exists is a legal one.
+A field carries its own documentation (`Key`): help, unit, allowed range. The checks below, the
+flags (core/config/flags.py), the TOML file (core/config/toml_file.py) and the reference in the
+documents derive from it. A value is checked when its dataclass is created, so that every `Config`
+is a legal one.
 
-TOML and Python spell two things differently: the key `import` is the field `import_name`,
-and "auto" stands for 0 where 0 means that the pool decides.
+TOML and Python spell two things differently: the key `import` is the field `import_name`, and
+"auto" stands for 0 where 0 means that the pool decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from batchpool.core.errors import ConfigError
 
 Devices = str | tuple[int, ...]
 Sizes = tuple[int, ...]
-MOST_ROWS = 1 << 16  # of one batch
+MOST_ROWS = 1 << 16  # rows of one batch
 _DEFAULT_MAX_BATCH = 64
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _IMPORT_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -31,10 +31,11 @@ _IMPORT_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The manual of one key. name: in TOML; field: in Python; kind: its annotation.
+    """The documentation of one key.
 
-    least, most: the range of a number. choices, pattern (with its `form` in words): what a
-    text may be. auto: what the pool decides where the value is 0 or "".
+    name: in TOML.  field: in Python.  kind: the field's annotation.  least, most: the range of a
+    number.  choices, pattern (with its `form` in words): the values that a text may have.
+    auto: the value that the pool chooses for 0 or "".
     """
 
     name: str
@@ -52,7 +53,7 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """What a value must be, for messages and manuals."""
+        """The legal values in words, for messages and documents."""
         if self.choices:
             return "one of " + ", ".join(map(shown, self.choices))
         if self.kind == "Devices":
@@ -65,14 +66,14 @@ class Key:
             return self.form
         kind = "a whole number" if self.kind == "int" else "a number"
         of = f" of {self.unit}" if self.unit else ""
-        # 0 of an automatic key is another spelling of "auto", not one of its numbers.
+        # 0 of a key with `auto` is another spelling of "auto", not one of its numbers.
         least = 1 if self.auto else self.least
         auto = ' or "auto"' if self.auto else ""
         return f"{kind}{of} from {least:g} to {self.most:.10g}{auto}"
 
 
 def _key(default: Any, help: str, **facts: Any) -> Any:
-    """A field with its manual; `facts` are the other attributes of its `Key`."""
+    """A dataclass field with its documentation; `facts` are further attributes of its `Key`."""
     return field(default=default, metadata={"help": help, **facts})
 
 
@@ -169,7 +170,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        if 0 < self.stall_timeout_s < 0.1:  # what healthy processes need on any machine
+        if 0 < self.stall_timeout_s < 0.1:  # less than healthy processes need
             raise ConfigError(
                 f"stall_timeout_s = {self.stall_timeout_s:g}: expected 0 or at least 0.1 seconds"
             )
@@ -290,8 +291,10 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration. Models have names of their own; of those that are one class all but
-    one say theirs here."""
+    """A whole configuration.
+
+    The names of models differ. Of models of one class at most one may leave its name out.
+    """
 
     server: ServerConfig = field(default_factory=ServerConfig)
     models: tuple[ModelConfig, ...] = ()
@@ -327,7 +330,7 @@ _KEYS: dict[type, dict[str, Key]] = {
 
 
 def keys_of(table: type) -> dict[str, Key]:
-    """The keys of a table's dataclass by their TOML names, in the order of the manual."""
+    """The keys of a table's dataclass by their TOML names, in the order of the documents."""
     return _KEYS[table]
 
 
@@ -347,7 +350,7 @@ def shown(value: Any) -> str:
 
 
 def as_value(key: Key, value: Any) -> Any:
-    """The value of a field for what a file or flag brought; ValueError when it is not legal."""
+    """A value from a file or a flag as the field's value; ValueError where it is not legal."""
     if key.kind == "int" and key.auto and value == "auto":
         value = 0
     if key.kind == "Devices" and isinstance(value, (list, tuple)):
@@ -372,7 +375,7 @@ def as_value(key: Key, value: Any) -> Any:
 
 
 def _sizes(value: Any) -> Sizes:
-    """Rising batch sizes; ValueError when they are not."""
+    """Batch sizes as a tuple; ValueError where they do not rise or are out of range."""
     if not isinstance(value, (list, tuple)):
         raise ValueError
     for before, size in zip((0, *value), value, strict=False):

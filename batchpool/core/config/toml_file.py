@@ -1,4 +1,4 @@
-"""The configuration as a TOML file: what came, checked key by key, as a `Config`."""
+"""The configuration as TOML: each key of the text is checked, and the result is a `Config`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchpool.core.errors import ConfigError
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean ...?" for a misspelt name, else the list of what is known."""
+    """The end of a message: "; did you mean ...?" for a misspelt name, else the known names."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(known)}"
@@ -29,7 +29,7 @@ def near(name: str, known: Iterable[str]) -> str:
 def load_toml(text: str, source: str) -> Config:
     """The configuration of a TOML text; `source` is its file name, for messages.
 
-    Raises ConfigError naming source, table, key, what came and what was expected.
+    Raises ConfigError that names source, table, key, the value and the legal values.
     """
     try:
         document = tomllib.loads(text)
@@ -61,7 +61,7 @@ def _unknown_at_top(source: str, name: str, value: Any) -> str:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    """Where an unknown key belongs, or what it may have meant."""
+    """The end of a message about an unknown key: the table it belongs to, or a similar name."""
     homes = {"server": "[server]", "model": "[[model]]"}
     for table, home in homes.items():
         if name in keys_of(TABLES[table]):
@@ -82,7 +82,7 @@ def _model_of(form: Mapping[str, Any], number: int, source: str) -> ModelConfig:
 
 
 def _fields_of(table: str, form: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """{field: value} of a table as it came; every key known and every value legal."""
+    """{field: value} of a table. Raises ConfigError for unknown keys and illegal values."""
     keys = keys_of(TABLES[table])
     values: dict[str, Any] = {}
     for name, value in form.items():

@@ -1,10 +1,9 @@
-"""The byte layout of the shared-memory segments, every offset computed by adding.
+"""The byte layout of the shared-memory segments; every offset is computed by adding.
 
-Purpose: one client's private road to one model (a lane), one worker's batch records, the
-pool's small read-only state page, and its heartbeats; what only counts and tells is in
-core/metrics/segments.py.
-Little-endian, x86-64 (see shm/ring.py). VERSION changes whenever a word moves; two processes
-agree on a layout's digest before they map it.
+Segments: a lane for each client and model, a segment of batch records for each worker, the pool's
+state for clients to read, and the heartbeats. The segments that only hold counts and records for
+people are in core/metrics/segments.py. Little-endian, x86-64 (see shm/ring.py). VERSION changes
+whenever a word moves, and two processes compare a layout's digest before they map it.
 
 A lane of S slots (ring capacity C = the smallest power of two >= S):
 
@@ -14,28 +13,28 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           | words, one per 128-byte line (two cache lines: the hardware  |
           | prefetches them in pairs)                                    |
           |   sq_tail      u64  client   entries ever published          |
-          |   sq_head      u64  batcher  entries ever handled            |
+          |   sq_head      u64  batcher  entries ever consumed           |
           |   cq_tail      u64  batcher  completions ever published      |
-          |   cq_head      u64  client   completions ever handled        |
-          |   gate         u64  batcher  Gate: may the client claim      |
+          |   cq_head      u64  client   completions ever consumed       |
+          |   gate         u64  batcher  a LaneGate: admission of claims |
           |   generation   u64  batcher  raised by each batcher takeover |
           |   cancels      u64  client   cancel words ever set           |
           |   claimed      u64  client   slots claimed now               |
-          |   refused      u64  client   claims refused for want of room |
-          |   refused_share u64 client   claims refused for the flow's   |
-          |                              share                           |
+          |   refused      u64  client   claims refused by the watermark |
+          |   refused_share u64 client   claims refused by the share of  |
+          |                              their flow                      |
           |   stale        u64  batcher  stale tickets ever seen         |
           +--------------------------------------------------------------+
           | sq: u64[C]   low 32 bits slot, high 32 bits sequence         |  client
-          | cq: u64[2C]  the same; twice as many, see below              |  batcher
+          | cq: u64[2C]  entries as in sq; twice as many, see below      |  batcher
           +--------------------------------------------------------------+
           | header columns, u32/i64 [S] each, 128-byte aligned           |
-          |   state        u32  the state's owner (core/layout/states.py)    |
+          |   state        u32  its owner, see core/layout/states.py     |
           |   sequence     u32  client   one per use of the slot         |
           |   deadline_ns  i64  client   CLOCK_MONOTONIC                 |
           |   submit_ns    i64  client   CLOCK_MONOTONIC                 |
           |   priority     u32  client   1 highest .. 255; 0 default     |
-          |   flow         u32  client   who must be fair to whom        |
+          |   flow         u32  client   caller, for fair queueing       |
           |   cancel       u32  client   the sequence to cancel          |
           |   attempt      u32  batcher  failed batches so far           |
           |   status       u32  worker while RUNNING, else batcher       |
@@ -49,16 +48,16 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   len.in.NAME  u32 [S, *row shape]: lengths of bytes elements|
           +--------------------------------------------------------------+
 
-After a batcher's takeover the client looks for DONE slots by itself. It may then give out a slot
-again whose completion entry is still on its way, so that between two reaps up to two entries a
-slot can stand in cq.
+After a batcher's takeover the client looks for DONE slots itself. It may then claim a slot again
+whose completion entry is still in cq, so that between two reaps up to two entries a slot can be in
+cq.
 
-A dynamic dimension's column has room for its maximum; the size stands in size.in/size.out,
-in the order of the tensors and their dynamic dimensions. A bytes tensor's column is
+A dynamic dimension's column has space for its maximum; the size is in size.in or size.out, in the
+order of the tensors and of their dynamic dimensions. A bytes tensor's column is
 u8 [S, *row shape, max_bytes].
 
-One writer at a time for every word: the names at the right. What a worker or batcher needs
-of a client-written word it copies once.
+Every word has one writer at a time, named at the right. A worker or batcher copies each
+client-written word that it needs once, since the client may change it at any time.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ LINE = 128
 WORDS_AT = PAGE
 MESSAGE_BYTES = 240
 RECORDS = 4  # batch records per worker: two in flight, two waiting
-MODELS_MOST = 64  # entries of a pool, those of models that a reload replaced included
+MODELS_MOST = 64  # model entries of a pool, including those that a reload replaced
 
 HEAD_FIELDS = ("magic", "version", "slots", "capacity", "total_bytes", "digest_0", "digest_1")
 
@@ -109,7 +108,7 @@ HEADER_COLUMNS: dict[str, tuple[str, str]] = {
     "message_len": ("u4", "worker or batcher"),
 }
 
-# A worker's segment: the queue pair of batch records, and what the worker tells of itself.
+# A worker's segment: the rings of batch records, and the worker's progress and counts.
 WORKER_WORDS: dict[str, str] = {
     "sq_tail": "batcher",
     "sq_head": "worker",
@@ -131,7 +130,7 @@ BOARD_WORDS: dict[str, str] = {
     "edition": "supervisor",
 }
 
-# Who writes to these stands with their columns; they have no words.
+# The writers of words by the kind of segment. A kind without words has writers at its columns.
 _WRITERS: dict[str, dict[str, str]] = {
     "lane": LANE_WORDS,
     "worker": WORKER_WORDS,
@@ -144,7 +143,7 @@ _WRITERS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One array of a segment: [rows, *shape] of dtype at `offset`; `writer` may store."""
+    """One array of a segment: dtype and shape [rows, ...] at a byte offset, and its writer."""
 
     name: str
     dtype: str
@@ -162,7 +161,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """Words and columns of one segment. slots: rows of a lane, or records of a worker."""
+    """The words and columns of one segment.
+
+    slots: rows of a lane, or records of a worker.  capacity: entries of its submission ring.
+    words: byte offset by name.  digest: equal for equal layouts only.
+    """
 
     kind: str
     slots: int
@@ -189,7 +192,7 @@ class Layout:
 
 
 class Adder:
-    """Places columns one behind the other."""
+    """Adds columns one behind the other, each at the next aligned offset."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -205,6 +208,7 @@ class Adder:
 
 
 def words_at(names: dict[str, str]) -> tuple[dict[str, int], int]:
+    """The offsets of the words, each in a line of its own, and the offset behind the last one."""
     words = {name: WORDS_AT + i * LINE for i, name in enumerate(names)}
     return words, WORDS_AT + len(names) * LINE
 
@@ -215,7 +219,7 @@ def power_of_two(n: int) -> int:
 
 
 def size_columns(tensors: tuple[Tensor, ...]) -> dict[str, list[tuple[int, int]]]:
-    """Where a tensor's dynamic sizes stand: {name: [(size column, row dimension), ...]}."""
+    """The columns of dynamic sizes by tensor: {name: [(size column, row dimension), ...]}."""
     places: dict[str, list[tuple[int, int]]] = {}
     k = 0
     for tensor in tensors:
@@ -227,11 +231,11 @@ def size_columns(tensors: tuple[Tensor, ...]) -> dict[str, list[tuple[int, int]]
 
 
 def _add_tensors(
-    adder: Adder, slots: int, road: str, writer: str, tensors: tuple[Tensor, ...]
+    adder: Adder, slots: int, direction: str, writer: str, tensors: tuple[Tensor, ...]
 ) -> None:
     for tensor in tensors:
         shape = (slots, *tensor.max_shape)
-        name = f"{road}.{tensor.name}"
+        name = f"{direction}.{tensor.name}"
         if tensor.max_bytes is not None:
             adder.add(f"len.{name}", "u4", shape, writer)
             adder.add(name, "u1", (*shape, tensor.max_bytes), writer, PAGE)
@@ -250,9 +254,12 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
     adder.add("cq", "u8", (2 * capacity,), "batcher")
     for name, (dtype, writer) in HEADER_COLUMNS.items():
         adder.add(name, dtype, (slots,), writer)
-    for road, writer, tensors in (("in", "client", spec.inputs), ("out", "worker", spec.outputs)):
+    for direction, writer, tensors in (
+        ("in", "client", spec.inputs),
+        ("out", "worker", spec.outputs),
+    ):
         sizes = sum(len(t.dynamic) for t in tensors)
-        adder.add(f"size.{road}", "u4", (slots, sizes), writer)
+        adder.add(f"size.{direction}", "u4", (slots, sizes), writer)
     adder.add("message", "u1", (slots, MESSAGE_BYTES), "worker or batcher")
     _add_tensors(adder, slots, "par", "client", spec.parameters)
     _add_tensors(adder, slots, "in", "client", spec.inputs)
@@ -263,14 +270,14 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
 def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     """The layout of one worker's segment: RECORDS batch records of up to max_batch rows.
 
-    `token` names one use of a record: the batcher stores it when the record's rows stand,
-    the worker stores it into `finished` when the outputs stand, the batcher stores it into
-    `freed` when the completions stand. token == freed: the record is free.
+    `token` names one use of a record. The batcher stores it when the record's rows are written;
+    the worker copies it into `finished` when the outputs are written; the batcher copies it into
+    `freed` when the completions are written. A record is free where token == freed.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)
-    # Twice the records: the other side may be told that a record is free, and use it again, before
-    # its old entry was moved past.
+    # Twice the records: a record may be free, and be used again, before the consumer of its ring
+    # has advanced past its previous entry.
     adder.add("sq", "u8", (2 * RECORDS,), "batcher")
     adder.add("cq", "u8", (2 * RECORDS,), "worker")
     for name, dtype, writer in (
@@ -295,8 +302,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
 def state_page_layout() -> Layout:
     """The layout of the pool's state page. serving[model]: warm workers; 0 means not ready.
 
-    stalled: 1 while the batcher makes no progress. edition: raised when a reload changes what
-    clients know of the pool.
+    stalled: 1 while the batcher makes no progress.  edition: raised when a reload changes facts
+    that clients have been told of the pool.
     """
     words, at = words_at(BOARD_WORDS)
     adder = Adder(at)
@@ -318,11 +325,11 @@ def heartbeats_layout(posts: int) -> Layout:
 
 
 def _facts(spec: ModelSpec) -> list[str]:
-    """What two lanes must have in common although their columns may look alike."""
+    """Facts for the digest in which two lanes with equal columns may still differ."""
     return [
-        f"{road} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
-        for road in ("inputs", "outputs", "parameters")
-        for tensor in getattr(spec, road)
+        f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
+        for kind in ("inputs", "outputs", "parameters")
+        for tensor in getattr(spec, kind)
     ]
 
 
@@ -334,6 +341,7 @@ def finish(
     adder: Adder,
     more_facts: Sequence[str] = (),
 ) -> Layout:
+    """The checked layout of these words and columns. more_facts: further text for the digest."""
     total = -(-adder.at // PAGE) * PAGE
     facts = [f"{VERSION} {kind} {slots} {capacity} {total}"]
     facts += [f"{name} {at}" for name, at in words.items()]
@@ -346,13 +354,13 @@ def finish(
 
 
 def check(layout: Layout) -> None:
-    """Assert what every layout must keep: alignment, no overlap, all inside."""
+    """Assert the invariants of every layout: alignment, no overlap, everything inside."""
     ends = [(at, at + 8, name) for name, at in layout.words.items()]
     for c in layout.columns.values():
         assert c.offset % int(c.dtype[1:]) == 0, f"{c.name} is not aligned"
         ends.append((c.offset, c.offset + c.nbytes, c.name))
     ends.sort()
-    assert ends[0][0] >= PAGE, "the head page is the supervisor's alone"
+    assert ends[0][0] >= PAGE, "the head page belongs to the supervisor"
     for (_, end, name), (start, _, following) in itertools.pairwise(ends):
         assert end <= start, f"{name} overlaps {following}"
     assert ends[-1][1] <= layout.total_bytes

@@ -1,20 +1,19 @@
-"""Which slots of a lane are claimed, by whom, and when a claim is refused: pure bookkeeping.
+"""Slot allocation of a lane, and admission of claims by watermark and fair share.
 
-Slots are handed out next-fit: the search goes on where the last one ended, so that rows that
-come one after another lie side by side, and a batch of them is one extent.
+Slots are allocated next-fit: the search continues where the last one ended, so that rows that
+come in one after another get neighbouring slots, and a batch of them is one extent.
 
 A claim of n rows is refused for one of two causes:
 
-    SHARE  The flow holds slots already and would hold more than its share, half of the bound,
-           while others are active. A flow that holds nothing may claim one request of any
-           size, so that a large one is not refused for ever. Nobody else is shut out.
-    LANE   claimed + n > bound, which is floor(watermark x slots); for a raised priority all
-           slots. After that the lane is shut until fewer than `reopen` x slots are claimed, so
-           that it does not flap; a raised priority does not mind that.
+    SHARE  The flow holds slots and would hold more than its share, half of the bound, while
+           other flows are active. A flow that holds nothing may claim one request of any size,
+           so that a large one is not refused for ever. Other flows are not affected.
+    LANE   claimed + n > bound, which is floor(watermark x slots), or all slots for a raised
+           priority. From then on the lane is shut until fewer than `reopen` x slots are
+           claimed (hysteresis); a raised priority is admitted meanwhile.
 
-A flow is active while it holds slots, and until ACTIVE_NS after it last asked for some. Asking
-counts, not only getting: else a newcomer that finds the lane full of another's rows would have
-to be lucky, again and again.
+A flow is active while it holds slots, and for ACTIVE_NS after its last claim, refused ones
+included: a newcomer that finds the lane full of another flow's rows is then given a share.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _NEVER_NS = -(1 << 63)
 
 
 class Cause(enum.Enum):
-    """What keeps a claim out."""
+    """The limit that a refused claim exceeds."""
 
     LANE = "lane"
     SHARE = "share"
@@ -44,8 +43,11 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a claim was refused. held: slots that count against it, the lane's or its flow's own.
-    over: how many of these must be free before it fits."""
+    """The refusal of a claim.
+
+    held: the slots that count against it, of the lane or of its flow.  over: how many of these
+    must become free before it fits.
+    """
 
     cause: Cause
     held: int
@@ -53,16 +55,16 @@ class Refusal:
 
 
 def bound_of(slots: int, watermark: float) -> int:
-    """The most slots that may be claimed at once; at least 1."""
+    """The most slots that may be claimed at a time; at least 1."""
     return max(1, math.floor(slots * watermark + 1e-9))
 
 
 class SlotAllocator:
-    """The claimed slots of one lane, for its one client.
+    """The claimed slots of one lane, in its client's process.
 
-    flow: whose rows they are, where the client has several callers; 0 is a client that has none
-    but itself, and no share. held: {flow: slots it has claimed}, without zeros and without
-    flow 0; only this class writes it.
+    A flow is one caller of a client that has several; flow 0 is a client without callers, which
+    has no share.  claimed: slots claimed now.  held: {flow: slots that it has claimed}, without
+    zeros and without flow 0.  shut: the lane is above its watermark and not yet below `reopen`.
     """
 
     def __init__(self, slots: int, watermark: float = 0.90, reopen: float = 0.80) -> None:
@@ -74,22 +76,23 @@ class SlotAllocator:
         self._used = bytearray(slots)
         self._view = np.frombuffer(self._used, dtype=np.uint8)
         self._cursor = 0
-        # Who asked last, and when any other flow did: all it takes to know who is active.
-        self._asker = 0
-        self._asked_ns = _NEVER_NS
-        self._other_asked_ns = _NEVER_NS
+        # The flow of the last claim, and the times of its and of any other flow's last claim: they
+        # suffice to know whether another flow is active.
+        self._last_flow = 0
+        self._claimed_ns = _NEVER_NS
+        self._other_claimed_ns = _NEVER_NS
 
     def set_watermark(self, watermark: float, reopen: float = 0.80) -> None:
-        """Another bound from now on; who holds more than that keeps it."""
+        """Set another bound. Slots above it stay claimed."""
         self.bound = bound_of(self.slots, watermark)
         self.share = max(1, self.bound // 2)
         self.reopen_below = max(1, math.ceil(self.slots * min(reopen, watermark) - 1e-9))
 
     def refusal(self, n: int, flow: int = 0, now_ns: int = 0, priority: int = 0) -> Refusal | None:
-        """Why n more rows may not be claimed now; None if they may.
+        """The refusal of a claim of n more rows; None if they may be claimed.
 
-        priority: 1 (first) to 255; what is before the default is raised; 0 is the default.
-        Asking makes the flow active, and a refusal for want of room shuts the lane.
+        priority: 1 (first) to 255; one before the default is raised; 0 is the default.  The call
+        makes the flow active, and a refusal by the LANE shuts the lane.
         """
         if flow and (exceeds := self._exceeds_share(n, flow, now_ns)):
             return exceeds
@@ -105,19 +108,19 @@ class SlotAllocator:
         return Refusal(Cause.LANE, self.claimed, over)
 
     def _exceeds_share(self, n: int, flow: int, now_ns: int) -> Refusal | None:
-        if flow != self._asker:
-            self._other_asked_ns = self._asked_ns
-            self._asker = flow
-        self._asked_ns = now_ns
+        if flow != self._last_flow:
+            self._other_claimed_ns = self._claimed_ns
+            self._last_flow = flow
+        self._claimed_ns = now_ns
         held = self.held.get(flow, 0)
         if held == 0 or held + n <= self.share:
             return None
-        if self.claimed == held and now_ns - self._other_asked_ns > ACTIVE_NS:
+        if self.claimed == held and now_ns - self._other_claimed_ns > ACTIVE_NS:
             return None
         return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
 
     def has_room(self, n: int, priority: int = 0) -> bool:
-        """Whether the lane has room for n more rows of any flow; asking so changes nothing."""
+        """True if the lane may take n more rows, whatever their flow. Changes nothing."""
         if 0 < priority < DEFAULT_PRIORITY:
             return self.claimed + n <= self.slots
         if self.shut and self.claimed >= self.reopen_below:
@@ -125,7 +128,7 @@ class SlotAllocator:
         return self.claimed + n <= self.bound
 
     def take_one(self, flow: int = 0) -> int:
-        """The next free slot. The caller asked for a `refusal` first."""
+        """Claim the next free slot. The caller has checked `refusal` before."""
         slot = self._used.find(_FREE, self._cursor)
         if slot < 0:
             slot = self._used.find(_FREE)
@@ -138,7 +141,7 @@ class SlotAllocator:
         return slot
 
     def take(self, n: int, flow: int = 0) -> Sequence[int]:
-        """n free slots, neighbours if there is such a run ahead or at all, else scattered."""
+        """Claim n free slots: neighbours if there is such a run, else scattered ones."""
         run = _FREE * n
         first = self._used.find(run, self._cursor)
         if first < 0:
@@ -153,22 +156,24 @@ class SlotAllocator:
         return [self.take_one(flow) for _ in range(n)]
 
     def give_back(self, slot: int, flow: int = 0) -> None:
+        """Free a claimed slot of a flow."""
         assert self._used[slot], f"slot {slot} given back twice"
         if flow:
-            self._let_go(1, flow)
+            self._release_share(1, flow)
         self._used[slot] = 0
         self.claimed -= 1
 
     def give_back_many(self, slots: Sequence[int] | Array, flow: int = 0) -> None:
+        """Free different claimed slots of one flow."""
         if isinstance(slots, range):
             slots = np.arange(slots.start, slots.stop)
         assert bool(self._view[slots].all()), "slots given back twice"
         if flow:
-            self._let_go(len(slots), flow)
+            self._release_share(len(slots), flow)
         self._view[slots] = 0
         self.claimed -= len(slots)
 
-    def _let_go(self, n: int, flow: int) -> None:
+    def _release_share(self, n: int, flow: int) -> None:
         left = self.held.get(flow, 0) - n
         assert left >= 0, f"flow {flow} gives back {n} slots and holds {left + n}"
         if left:

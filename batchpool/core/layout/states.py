@@ -1,6 +1,6 @@
-"""The life of a slot: its states, who may write them, and the legal moves.
+"""The states of slots, lanes, the pool and batches, with their owners and legal moves.
 
-A slot's `state` word says who owns the slot. Only the owner stores into the word, and the
+A slot's `state` word names the owner of the slot. Only the owner stores into the word, and the
 store that passes ownership on is the owner's last one.
 
     state      owner     may become
@@ -8,20 +8,20 @@ store that passes ownership on is the owner's last one.
     FILLING    client    SUBMITTED (submit), FREE (abort)
     SUBMITTED  batcher   QUEUED (admit), DONE (expired, cancelled, refused)
     QUEUED     batcher   RUNNING (dispatch), DONE (expired, cancelled, lost)
-    RUNNING    batcher   DONE (record finished), QUEUED (worker reaped, to run again)
+    RUNNING    batcher   DONE (batch finished), QUEUED (worker lost, to run again)
     DONE       client    FREE (reap)
 
-While a slot is RUNNING a worker owns its outputs, sizes, status and message, not its state.
+While a slot is RUNNING a worker owns its outputs, sizes, status and message, but not its state.
 
     FREE -> FILLING -> SUBMITTED -> QUEUED <-> RUNNING
      ^         |           |          |           |
      +---------+           +--> DONE <+-----------+
      +--------------------------+
 
-A ticket (lane, slot, sequence) names one use of one slot: the client raises the slot's
-sequence with every claim, and whoever meets an older one counts it as stale and goes on.
-A deadline or a cancel word does not end RUNNING: the client answers its caller by itself
-and keeps the slot, abandoned, until DONE.
+A ticket (lane, slot, sequence) names one use of one slot: the client raises the slot's sequence
+with every claim, and a process that finds an older sequence counts the ticket as stale and skips
+it. A deadline or a cancel word does not end RUNNING: the client answers its caller without the
+slot and keeps it, abandoned, until DONE.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ import enum
 
 
 class SlotState(enum.IntEnum):
+    """The value of a slot's state word."""
+
     FREE = 0
     FILLING = 1
     SUBMITTED = 2
@@ -39,6 +41,8 @@ class SlotState(enum.IntEnum):
 
 
 class SlotOwner(enum.Enum):
+    """The process that owns a slot."""
+
     CLIENT = "client"
     BATCHER = "batcher"
 
@@ -63,22 +67,22 @@ MOVES: dict[SlotState, frozenset[SlotState]] = {
 
 
 class LaneGate(enum.IntEnum):
-    """The lane's gate word, written by the batcher: may the client claim?
+    """The value of a lane's gate word, which admits the client's claims; the batcher writes it.
 
-    MOVED and GONE are for good, whatever becomes of the batcher. GONE makes all slots the client's:
-    what it finds there that is not DONE was not run and will not be.
+    MOVED and GONE are final, also for a later batcher. After GONE all slots belong to the client:
+    a row there that is not DONE has not been run and will not be.
     """
 
     CLOSED = 0
     OPEN = 1
     DRAINING = 2
     BROKEN = 3  # a bad ring entry or header closed the lane for good
-    MOVED = 4  # the model has other lanes; what was claimed here is still served (supervisor/reload/lane_migration.py)
-    GONE = 5  # after MOVED: the batcher has left this lane
+    MOVED = 4  # a reload gave the model other lanes; claimed rows here are still served
+    GONE = 5  # after MOVED: the batcher has left the lane
 
 
 class PoolState(enum.IntEnum):
-    """The control segment's state word, written by the supervisor."""
+    """The value of the pool's state word; the supervisor writes it."""
 
     STARTING = 0
     READY = 1
@@ -87,23 +91,23 @@ class PoolState(enum.IntEnum):
 
 
 class DispatchReason(enum.IntEnum):
-    """Why a batch was dispatched."""
+    """The reason for which a batch was dispatched."""
 
     FULL = 1
     WAIT = 2
     DEADLINE = 3
     IDLE = 4
     DRAIN = 5
-    APART = 6  # suspects of a failed batch, which run apart from all others
+    APART = 6  # rows of a failed batch, which run apart from all others
 
 
 class BatchOutcome(enum.IntEnum):
-    """How a batch record ended, written by the worker."""
+    """The end of a batch record; the worker writes it."""
 
     NONE = 0
     OK = 1
-    FAILED = 2  # the model raised or answered wrongly; the rows' statuses say so
-    NO_MEMORY = 3  # the device's memory was too small for so many rows; statuses as for FAILED
+    FAILED = 2  # the model raised or returned wrong outputs; the statuses of the rows tell more
+    NO_MEMORY = 3  # the batch was too large for the device's memory; statuses as for FAILED
 
 
 assert set(MOVES) == set(SlotState) == set(OWNER)

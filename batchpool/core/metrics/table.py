@@ -1,23 +1,23 @@
-"""The one table of all metrics: name, kind, unit, help, labels, buckets, and who writes them.
+"""The table of all metrics: name, kind, unit, help, labels, buckets, and the writer of each.
 
-Counts live in 64-bit words of the pool's counters (core/metrics/segments.py). Each word has one
-writer, which adds to it where it works; whoever wants numbers adds up the words of all writers.
-Where a word stands follows from this table: a writer has a block of words for each model, or one for
-itself, with its metrics in the table's order.
+Counts are 64-bit words in the pool's counters (core/metrics/segments.py). Each word has one writer;
+a reader adds up the words of all writers. The place of a word follows from this table: a writer
+has one block of words, or one for each model, with its metrics in the table's order.
 
-    writer      its blocks                          what it counts
+    writer      its blocks                          contents
     batcher     one for each model entry            rows, batches, waits
     frontend    one for each front end and entry    HTTP requests
-    worker      one for each seat                   batches, rows, time in the model
+    worker      one for each worker slot            batches, rows, time in the model
     supervisor  one for each model entry            lanes of front ends and of local clients
-    process     one for each post and seat          processes; the supervisor writes these
+    process     one for each process                processes; the supervisor writes these
     pool        one                                 the pool's state; the supervisor writes it
-    reader      none                                what is read or known only when it is asked for
+    reader      none                                values that are computed at the time of reading
 
-A block outlives the process that writes it: its successor in the same post goes on counting. A
-counter has a word, or one for each of its `cases`; a histogram has one for each bucket, which
-counts what is above the bucket before, one for what is above all, and one for the sum. Words
-hold whole numbers: times are nanoseconds there, and seconds, by `per_unit`, where they are shown.
+A block outlives the process that writes it; the process that replaces it goes on counting there.
+A counter has a word, or one for each of its `cases`. A histogram has one word for each bucket,
+which counts the values above the bucket before, one for the values above all buckets, and one for
+the sum. Words hold whole numbers: times are nanoseconds there and seconds, by `per_unit`, where
+they are shown.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ _TIME_NS = tuple(round(bound * 1e9) for bound in TIME_BOUNDS_S)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 _NS_PER_S = 10**9
 
-ROADS = (
-    "fast",
-    "asgi",
-    "none",
-)  # frontend/fast/protocol.py, frontend/asgi/infer.py, frontend/http/connection.py
+# Values of the label `road`: frontend/fast/protocol.py, frontend/asgi/infer.py, and what is no
+# HTTP, frontend/http/connection.py.
+ROADS = ("fast", "asgi", "none")
 CLIENTS = ("http", "local")
-# (code, reason) of every answer to an infer request.
+# (code, reason) of every response to an infer request.
 ANSWERS = (("200", "ok"), *((str(kind.status), kind.code) for kind in all_errors()))
 ENDS = (
     *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
@@ -60,11 +58,13 @@ OUTCOMES = ("ok", "failed", "no_memory", "lost")
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. labels: what tells its cases apart; the writer's own labels come before them.
+    """The definition of one metric.
 
-    bounds: of a histogram's buckets, as the words count; per_unit: how many of what the words
-    count make one of the name's unit. most: of two blocks with the same labels, as while a reload
-    replaces a worker, the larger value counts, not the sum. always: a gauge that the dead have too.
+    writer: the kind of process that writes it.  labels: the names of the labels that tell its
+    `cases` apart; the writer's own labels come before them.  bounds: of a histogram's buckets, in
+    the unit of the words.  per_unit: so many of the words' units make one unit of the name.
+    most: of blocks with equal labels, as while a reload replaces a worker, the largest value
+    counts instead of the sum.  always: a gauge that is shown for dead processes too.
     """
 
     name: str
@@ -80,12 +80,12 @@ class Metric:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """All its labels, the writer's own first."""
+        """All label names, those of the writer first."""
         return OWN_LABELS[self.writer] + self.labels
 
     @property
     def words_each(self) -> int:
-        """Words of one case."""
+        """The words of one case."""
         return len(self.bounds) + 2 if self.kind == HISTOGRAM else 1
 
     @property
@@ -129,7 +129,7 @@ def _sizes(name: str, text: str, bounds: tuple[int, ...]) -> Metric:
     return Metric(PREFIX + name, HISTOGRAM, "batcher", text, bounds=bounds)
 
 
-# The labels that a writer's blocks bring with them.
+# The labels of a writer's blocks.
 OWN_LABELS: dict[str, tuple[str, ...]] = {
     "batcher": ("model",),
     "frontend": ("model",),
@@ -263,9 +263,9 @@ def metric_of(name: str) -> Metric:
 
 
 class Block:
-    """Where the words of one writer's metrics stand in its block.
+    """The places of one writer's metrics in its blocks.
 
-    at[name]: offset of the metric's first word. size: words of the block, whole lines.
+    at[name]: the offset of the metric's first word.  size: the words of the block, in whole lines.
     """
 
     def __init__(self, writer: str) -> None:

@@ -1,4 +1,4 @@
-"""What all writers have counted, added up, and what can be told from it."""
+"""Totals: the counts of all writers added up, and quantiles of histograms."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Histogram:
-    """counts: of each bucket by itself, the last above all bounds. total: the sum of values.
+    """A histogram in the unit of the metric's name.
 
-    In the unit of the metric's name.
+    counts: values in each bucket, not cumulated; the last counts those above all bounds.
+    total: the sum of the values.
     """
 
     bounds: tuple[float, ...]
@@ -35,8 +36,11 @@ class Histogram:
         return Histogram(self.bounds, counts, self.total - earlier.total)
 
     def quantile(self, share: float) -> float | None:
-        """The value that `share` of the values do not exceed, linear inside a bucket as
-        Prometheus' histogram_quantile; the last bound if it is above all; None without values."""
+        """The value that `share` of the values do not exceed; None without values.
+
+        Interpolated linearly inside a bucket, as Prometheus' histogram_quantile; the last bound
+        where the value is above all bounds.
+        """
         if not self.count:
             return None
         rank = share * self.count
@@ -50,7 +54,7 @@ class Histogram:
 
 
 class Totals:
-    """What all writers have counted, added up: {metric's name: {label values: words}}."""
+    """The counts of all writers, added up: {metric's name: {label values: words}}."""
 
     def __init__(self) -> None:
         self._words: dict[str, dict[Labels, list[int]]] = {}
@@ -64,10 +68,10 @@ class Totals:
         alive: bool = True,
         gone: bool = False,
     ) -> None:
-        """One block of a writer, `own` being the values of its own labels.
+        """Add one block of a writer; `own` are the values of the writer's own labels.
 
-        Blocks with the same labels are one to whoever asks. Gauges of the dead are left out; gone:
-        there is to be nobody any more, and nothing but what was counted is told.
+        Blocks with equal labels are added up. Gauges of a process that is not alive are left
+        out.  gone: the process is not to exist any more, and only its counters are added.
         """
         block = BLOCKS[writer]
         for metric in block.metrics:
@@ -88,7 +92,7 @@ class Totals:
                     series[labels] = [a + b for a, b in zip(before, found, strict=True)]
 
     def by_model(self) -> dict[str, Totals]:
-        """What is counted for each model by itself: who asks much about one, asks less in all."""
+        """The totals of each model by itself, which take less time to query than all of them."""
         found: dict[str, Totals] = {}
         for name, series in self._words.items():
             if metric_of(name).label_names[:1] == ("model",):
@@ -98,18 +102,20 @@ class Totals:
         return found
 
     def series(self, metric: Metric) -> Iterator[tuple[Labels, Sequence[int]]]:
-        """(label values, words) of all that is known of a metric."""
+        """(label values, words) of every series of a metric."""
         return iter(self._words.get(metric.name, {}).items())
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of a counter or gauge over all whose labels are these. name: with the prefix
-        or without."""
+        """The sum of a counter or gauge over all series with these labels.
+
+        name: with the prefix or without.
+        """
         metric = metric_of(name)
         total = sum(words[0] for _, words in self._matching(metric, labels))
         return total / metric.per_unit if metric.per_unit != 1 else total
 
     def values(self, name: str, by: str, **labels: str) -> dict[str, int]:
-        """The same for each value of the label `by`, without zeros."""
+        """`value` for each value of the label `by`, without zeros."""
         metric = metric_of(name)
         place = metric.label_names.index(by)
         found: dict[str, int] = {}
@@ -136,6 +142,6 @@ class Totals:
 
 
 def as_histogram(metric: Metric, words: Sequence[int]) -> Histogram:
-    """A histogram from its words."""
+    """The histogram that these words of a metric hold."""
     bounds = tuple(bound / metric.per_unit for bound in metric.bounds)
     return Histogram(bounds, tuple(words[:-1]), words[-1] / metric.per_unit)

@@ -1,15 +1,15 @@
-"""Text of strangers, made safe to show: a name or an error may hold anything.
+"""Escaping of untrusted text for logs and terminals.
 
-What a terminal or a reader of lines would act on is shown as an escape: control characters
-(C0 and C1, so also ESC), line and paragraph separators, marks that turn the direction of text,
-halves of surrogate pairs. What can be read stays as it is.
+Names and error texts from outside may hold anything. Characters that act on a terminal or on a
+reader of lines are shown as escapes: control characters (C0 and C1, so also ESC), line and
+paragraph separators, marks that change the direction of text, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text on one line, without anything that acts on a terminal."""
+    """The text on one line, with every character that is not printable as an escape."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
@@ -20,7 +20,8 @@ def _escaped(character: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """At most about `most` characters: of a longer text its beginning and, longer, its end."""
+    """A text of at most about `most` characters: of a longer one a third from the beginning and
+    the rest from the end."""
     if len(text) <= most:
         return text
     head = most // 3

@@ -12,11 +12,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from batchpool.core.metrics.segments import INCIDENT_BYTES, INCIDENTS_KEPT
+from batchpool.core.metrics.segments import ERROR_BYTES, ERRORS_KEPT
 
-_TEXT_BYTES = INCIDENT_BYTES - 7 * 8
+_TEXT_BYTES = ERROR_BYTES - 7 * 8
 _ROW = struct.Struct(f"<6Q{_TEXT_BYTES}sQ")
-assert _ROW.size == INCIDENT_BYTES
+assert _ROW.size == ERROR_BYTES
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class RecentErrors:
         """Rows are handed back with this error. Only the batcher calls this."""
         self._serial = serial = self._serial + 1
         raw = text.encode(errors="replace")[:_TEXT_BYTES]
-        at = self._at + serial % INCIDENTS_KEPT * INCIDENT_BYTES
+        at = self._at + serial % ERRORS_KEPT * ERROR_BYTES
         _ROW.pack_into(
             self._memory, at, serial, at_ns, model, worker_slot, status, len(raw), raw, serial
         )  # fmt: skip
 
-    def last(self, n: int = INCIDENTS_KEPT) -> list[RecentError]:
+    def last(self, n: int = ERRORS_KEPT) -> list[RecentError]:
         """The last n (fewer if there are no more), the newest last."""
         first, second = self._rows(), self._rows()
         whole = [row for row, again in zip(first, second, strict=True) if row == again]
@@ -60,5 +60,5 @@ class RecentErrors:
         ]
 
     def _rows(self) -> list[tuple[int, int, int, int, int, int, bytes, int]]:
-        end = self._at + INCIDENTS_KEPT * INCIDENT_BYTES
+        end = self._at + ERRORS_KEPT * ERROR_BYTES
         return list(_ROW.iter_unpack(bytes(self._memory[self._at : end])))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.layout.states import PoolState
-from batchpool.core.metrics.segments import SEATS_MOST
+from batchpool.core.metrics.segments import WORKER_SLOTS_MOST
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.stats.counters import BATCHER, SUPERVISOR, Counters
@@ -58,7 +58,7 @@ class SupervisorMetrics:
         for row in rows:
             if counters.worker_slot_label(row) == (model, str(worker), device) and row not in taken:
                 return row
-        row = next((row for row in range(SEATS_MOST) if row not in rows), -1)
+        row = next((row for row in range(WORKER_SLOTS_MOST) if row not in rows), -1)
         if row >= 0:
             counters.label_worker_slot(row, model, worker, device)
         return row

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.layout.segments import MODELS_MOST
-from batchpool.core.metrics.segments import OF_MODELS, SEATS_MOST, counters_layout
+from batchpool.core.metrics.segments import OF_MODELS, WORKER_SLOTS_MOST, counters_layout
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.shm.stats.counters import BATCHER, NO_MODEL, SUPERVISOR, Counters, frontend_row
 from tests.unit.counters import new_counters
@@ -24,8 +24,8 @@ def places(counters: Counters) -> list[tuple[int, int, str]]:
     blocks += [("supervisor", entry, 0) for entry in range(MODELS_MOST)]
     blocks += [(f"kept.{w}", entry, 0) for w in OF_MODELS for entry in range(MODELS_MOST)]
     blocks += [("frontend", i, entry) for i in range(FRONTENDS) for entry in range(MODELS_MOST + 1)]
-    blocks += [("worker", worker_slot, 0) for worker_slot in range(SEATS_MOST)]
-    blocks += [("process", row, 0) for row in range(2 + FRONTENDS + SEATS_MOST)]
+    blocks += [("worker", worker_slot, 0) for worker_slot in range(WORKER_SLOTS_MOST)]
+    blocks += [("process", row, 0) for row in range(2 + FRONTENDS + WORKER_SLOTS_MOST)]
     found = []
     for writer, row, entry in blocks:
         at = counters.place(writer, row, entry)
@@ -50,8 +50,8 @@ def test_no_two_blocks_share_a_line_and_each_lies_in_its_column() -> None:
 def test_the_process_rows_are_of_different_processes() -> None:
     counters = new_counters(FRONTENDS)
     rows = [SUPERVISOR, BATCHER, *map(frontend_row, range(FRONTENDS))]
-    rows += [counters.worker_slot_row(worker_slot) for worker_slot in range(SEATS_MOST)]
-    assert rows == list(range(2 + FRONTENDS + SEATS_MOST))
+    rows += [counters.worker_slot_row(worker_slot) for worker_slot in range(WORKER_SLOTS_MOST)]
+    assert rows == list(range(2 + FRONTENDS + WORKER_SLOTS_MOST))
 
 
 def count(

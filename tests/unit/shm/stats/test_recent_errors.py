@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.metrics.segments import INCIDENT_BYTES, INCIDENTS_KEPT
+from batchpool.core.metrics.segments import ERROR_BYTES, ERRORS_KEPT
 from batchpool.shm.stats.recent_errors import RecentError, RecentErrors
 
-SIZE = INCIDENTS_KEPT * INCIDENT_BYTES
+SIZE = ERRORS_KEPT * ERROR_BYTES
 
 
 def test_none_at_first() -> None:
@@ -16,14 +16,14 @@ def test_none_at_first() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 3 * INCIDENTS_KEPT), st.integers(1, INCIDENTS_KEPT))
+@given(st.integers(1, 3 * ERRORS_KEPT), st.integers(1, ERRORS_KEPT))
 def test_the_last_ones_are_kept_the_newest_last(written: int, asked: int) -> None:
     memory = memoryview(bytearray(64 + SIZE))
     ring = RecentErrors(memory, 64)
     for i in range(1, written + 1):
         ring.note(i % 7, i % 3, i % 5, f"error {i}", 1000 + i)
     found = RecentErrors(memory, 64).last(asked)
-    newest = range(max(1, written - INCIDENTS_KEPT + 1), written + 1)
+    newest = range(max(1, written - ERRORS_KEPT + 1), written + 1)
     assert found == [
         RecentError(i, 1000 + i, i % 7, i % 3, i % 5, f"error {i}") for i in newest[-asked:]
     ]
@@ -57,5 +57,5 @@ def test_a_row_that_was_never_finished_is_none() -> None:
     ring = RecentErrors(memory, 0)
     ring.note(0, 0, 1, "whole", 1)
     ring.note(0, 0, 1, "half", 2)
-    memory[3 * INCIDENT_BYTES - 8 : 3 * INCIDENT_BYTES] = bytes(8)  # its end
+    memory[3 * ERROR_BYTES - 8 : 3 * ERROR_BYTES] = bytes(8)  # its end
     assert [i.text for i in ring.last()] == ["whole"]

@@ -11,7 +11,7 @@ import pytest
 
 from batchpool.core.layout.segments import lane_layout, state_page_layout
 from batchpool.core.layout.states import PoolState
-from batchpool.core.metrics.segments import SEATS_MOST
+from batchpool.core.metrics.segments import WORKER_SLOTS_MOST
 from batchpool.core.metrics.table import BLOCKS, metric_of
 from batchpool.core.metrics.totals import Totals
 from batchpool.shm.pool_state import PoolStatePage
@@ -167,9 +167,9 @@ def test_two_workers_of_one_label_have_rows_of_their_own_while_both_live(books: 
 
 
 def test_there_may_be_no_row_left(books: Books) -> None:
-    for worker in range(SEATS_MOST):
+    for worker in range(WORKER_SLOTS_MOST):
         books.counters.label_worker_slot(worker, "m", worker, "cpu")
-    worker_slot = worker_slot_of(SEATS_MOST)
+    worker_slot = worker_slot_of(WORKER_SLOTS_MOST)
     assert books.ledger.row_for(worker_slot, [worker_slot]) == -1
     worker_slot.row = -1
     worker_slot.child = child_of(worker_slot.process_slot, 99)

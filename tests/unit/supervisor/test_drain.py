@@ -1,4 +1,4 @@
-"""When a drain is over: by the batcher's word and the lanes, and not for ever for a slow client."""
+"""The end of a drain: by the batcher's reports and the lanes, and not for ever for a slow client."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_rows_that_nobody_fetches_hold_it_up_for_a_second() -> None:
 
 def test_each_drain_begins_anew() -> None:
     one = drain(Lanes(0))
-    turn = one.begin()
-    one.batcher_says(turn, True)
+    number = one.begin()
+    one.batcher_reported(number, True)
     one.is_over(1000 * MS)
     assert one.is_over(2000 * MS)
-    assert one.begin() == turn + 1
-    one.batcher_says(turn, True)
+    assert one.begin() == number + 1
+    one.batcher_reported(number, True)
     assert not one.is_over(9000 * MS), "that was of the drain before"
-    one.batcher_says(turn + 1, True)
+    one.batcher_reported(number + 1, True)
     assert not one.is_over(9000 * MS)
     assert one.is_over(9100 * MS)
 
@@ -67,12 +67,12 @@ def test_each_drain_begins_anew() -> None:
 def test_a_row_that_came_late_is_waited_for_however_long_it_takes() -> None:
     lanes = Lanes(1)
     one = drain(lanes)
-    turn = one.begin()
-    one.batcher_says(turn, True)
+    number = one.begin()
+    one.batcher_reported(number, True)
     assert not one.is_over(1000 * MS)
-    one.batcher_says(turn, False)
+    one.batcher_reported(number, False)
     assert not one.is_over(9000 * MS)
-    one.batcher_says(turn, True)
+    one.batcher_reported(number, True)
     assert not one.is_over(9100 * MS), "its client has yet to take it"
     lanes.rows = [0]
     assert not one.is_over(9200 * MS)

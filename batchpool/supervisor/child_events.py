@@ -1,0 +1,141 @@
+"""Messages and ends of the supervisor's children, passed on to the parts that act on them.
+
+batcher      running, lane_closed, idle, worker_handled   the fleet
+             drained                                      the drain
+front end    serving                                      the fleet
+             any other                                    the control server: it is a client too
+worker       any                                          the workers' fleet
+discovery    any                                          the reload controller
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from batchpool.control.channel import Closed
+from batchpool.process.bootstrap import EXIT_GAVE_UP
+from batchpool.supervisor.children.child import Child
+from batchpool.supervisor.control_server import ControlServer, attached_frontend
+from batchpool.supervisor.drain import Drain
+from batchpool.supervisor.event_loop import EventLoop
+from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.reload.controller import ReloadController
+from batchpool.supervisor.resources.client_connection import ClientConnection
+
+_LOG = logging.getLogger("batchpool.supervisor")
+
+
+class ChildEvents:
+    """Keeps the children's descriptors in the event loop and routes what comes from them.
+
+    frontends: front ends as clients, by pid. requests_given_up: a front end ended with requests
+    under way, since their time was up.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        process_fleet: ProcessFleet,
+        control_server: ControlServer,
+        reload_controller: ReloadController,
+        drain: Drain,
+    ) -> None:
+        self._loop = loop
+        self._process_fleet = process_fleet
+        self._control_server = control_server
+        self._reload_controller = reload_controller
+        self._drain = drain
+        self.frontends: dict[int, ClientConnection] = {}
+        self.requests_given_up = False
+
+    def watch(self, child: Child) -> None:
+        """Add a child that was started."""
+        if child.pidfd >= 0:
+            self._loop.add(child.pidfd, partial(self._check_end, child))
+        self._loop.add(child.channel.fileno(), partial(self._receive, child))
+        if child.role == "frontend":
+            index = self._process_fleet.frontends.index(child)
+            owner = self._process_fleet.owner_of(child)
+            self.frontends[child.pid] = attached_frontend(owner, child.channel, index)
+
+    def unwatch(self, child: Child) -> None:
+        """Remove a child that has ended."""
+        if child.pidfd >= 0:
+            self._loop.remove(child.pidfd)
+        self._loop.remove(child.channel.fileno())
+
+    def poll_ends(self) -> None:
+        """Notice the ends of children without a pidfd, where the kernel has none."""
+        discovery = self._reload_controller.discovery
+        children = self._process_fleet.everybody() + ([] if discovery is None else [discovery])
+        for child in children:
+            if child.pidfd < 0 and child.is_gone():
+                self._ended(child)
+
+    def _check_end(self, child: Child) -> None:
+        if child.is_gone():
+            self._receive(child)  # messages from before its end
+            self._ended(child)
+
+    def _receive(self, child: Child) -> None:
+        if child.closed:
+            return
+        while True:
+            try:
+                message, fds = child.channel.receive()
+            except BlockingIOError:
+                return
+            except Closed:
+                # The end itself is noticed by the pidfd; a closed channel stays readable.
+                self._loop.remove(child.channel.fileno())
+                return
+            except ValueError as exc:
+                child.terminate(f"could not be understood: {exc}")
+                return
+            self._route(child, message, fds)
+
+    def _route(self, child: Child, message: dict[str, Any], fds: list[int]) -> None:
+        if child.role == "worker":
+            self._process_fleet.workers.says(child, message)
+        elif child.role == "discovery":
+            self._reload_controller.discovered(message)
+        elif child.role == "batcher":
+            self._route_batcher(child, message)
+        elif message["op"] == "serving":
+            child.state = "serving"
+            self._process_fleet.tell_facts(child)  # they may have changed since it asked
+            if child.slot.restarts:
+                _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
+        elif not self._control_server.handle(self.frontends[child.pid], message, fds):
+            child.terminate("could not be answered")
+
+    def _route_batcher(self, batcher: Child, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "running":
+                batcher.state = "running"
+                if batcher.slot.restarts:
+                    _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
+            case "lane_closed":
+                self._process_fleet.lane_closed(message["lane"])
+            case "idle":
+                self._process_fleet.workers.idle(message["worker"], message["turn"])
+            case "worker_handled":
+                self._process_fleet.workers.handled(message["worker"])
+            case "drained":
+                self._drain.batcher_reported(message["turn"], message["empty"])
+
+    def _ended(self, child: Child) -> None:
+        if child.role == "frontend":
+            client = self.frontends.pop(child.pid, None)
+            if client is not None:
+                self._control_server.drop(client)
+            if child.process.returncode == EXIT_GAVE_UP:
+                self.requests_given_up = True
+        if child.role == "discovery":
+            self.unwatch(child)
+            self._reload_controller.discovery_ended(child)
+            child.close()
+        else:
+            self._process_fleet.on_gone(child)

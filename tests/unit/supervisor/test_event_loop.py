@@ -1,0 +1,47 @@
+"""The event loop: callbacks of readable descriptors, and of none that was removed meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from batchpool.supervisor.event_loop import EventLoop
+
+
+@pytest.fixture
+def events() -> Iterator[list[int]]:
+    fds = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2)]
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+def test_the_callback_of_a_readable_descriptor_is_called(events: list[int]) -> None:
+    loop, called = EventLoop(), []
+    for fd in events:
+        loop.add(fd, lambda fd=fd: called.append(fd))  # type: ignore[misc]
+    assert loop.wait(0) == []
+    os.eventfd_write(events[1], 1)
+    loop.dispatch(loop.wait(0))
+    assert called == [events[1]]
+    loop.remove(events[1])
+    loop.remove(events[1])
+    assert loop.wait(0) == [], "it is readable still, and not in the loop any more"
+
+
+def test_a_descriptor_that_an_earlier_callback_removed_is_left_alone(events: list[int]) -> None:
+    loop, called = EventLoop(), []
+    first, second = events
+
+    def end_both() -> None:
+        called.append("first")
+        loop.remove(second)
+
+    loop.add(first, end_both)
+    loop.add(second, lambda: called.append("second"))
+    for fd in events:
+        os.eventfd_write(fd, 1)
+    loop.dispatch([first, second])
+    assert called == ["first"]

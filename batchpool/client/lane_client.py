@@ -159,16 +159,13 @@ class LaneClient:
         priority: int = 0,
         flow: int = 0,
         tag: Any = None,
-        checked: bool = False,
     ) -> PendingRequest:
         """Claim slots for checked rows, write them, and queue their tickets for `flush`.
 
         priority: 1 (first) to 255, 0 is the model's default.  flow: who must be fair to whom.
-        checked: a `check` for one row of this flow and priority has just been passed.
         """
         n = rows.n
-        if n > 1 or not checked:
-            self.check(n, now_ns, flow=flow, priority=priority)
+        self.check(n, now_ns, flow=flow, priority=priority)
         if deadline_ns > _NEVER_NS:
             deadline_ns = _NEVER_NS
         slots: Sequence[int]

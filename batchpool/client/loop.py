@@ -73,17 +73,15 @@ class ClientLoop:
         *,
         priority: int,
         flow: int,
-        checked: bool = False,
     ) -> PendingRequest:
         """Submit rows; the listener hears when they are finished (DeadlineExceeded if late).
 
-        checked: as `LaneClient.submit`. All submissions of one loop turn are published as one group
-        with one ring of the bell.
+        All submissions of one loop turn are published as one group with one ring of the bell.
         """
         if self.over:
             raise self.session.stopped()
         pending = lane_client.submit(
-            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=listener, checked=checked
+            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=listener
         )
         self._publish_soon(lane_client)
         if self._resting:

@@ -1,0 +1,263 @@
+"""HTTP endpoints: work that belongs into a thread, and requests that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from batchpool.client.lane_client import PendingRequest
+from batchpool.client.reply import Reply
+from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
+from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.wire.request import InferRequest
+from tests.unit.frontend.calls import affine, packed
+from tests.unit.frontend.frontend_double import Edge, edge
+from tests.unit.frontend.loops import on_loop, until
+from tests.unit.frontend.models import Affine, Echo, Wide
+
+KIB = 1024
+LENGTH = b"inference-header-content-length"
+
+
+def head_of(**headers: str) -> RequestHead:
+    fields = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
+    return RequestHead.of(fields, "peer")
+
+
+def checked(endpoint: HttpEndpoint, **headers: str) -> RequestHead:
+    head = head_of(**headers)
+    endpoint.check_head(head)
+    return head
+
+
+def admit(endpoint: HttpEndpoint, **headers: str) -> None:
+    endpoint.admit(checked(endpoint, **headers))
+
+
+def asked(endpoint: HttpEndpoint, rows: int = 1) -> InferRequest:
+    return endpoint.parse(checked(endpoint), json.dumps(affine(*range(rows))).encode())
+
+
+@pytest.mark.parametrize(
+    ("model", "headers", "size", "expected"),
+    [
+        ("affine", {}, 200 * KIB, False),
+        ("affine", {}, 300 * KIB, True),
+        ("affine", {"inference_header_content_length": "100"}, 9000 * KIB, False),
+        ("affine", {"inference_header_content_length": "0"}, 9000 * KIB, False),
+        ("affine", {"inference_header_content_length": "400000"}, 9000 * KIB, True),
+        ("affine", {"content_type": "application/msgpack"}, 9000 * KIB, False),
+        ("affine", {"content_encoding": "gzip"}, 8 * KIB, False),
+        ("affine", {"content_encoding": "gzip"}, 32 * KIB, True),
+        ("echo", {"inference_header_content_length": "100"}, 300 * KIB, True),
+        ("echo", {"inference_header_content_length": "100"}, 200 * KIB, False),
+    ],
+)
+@on_loop
+async def test_parses_long(model: str, headers: dict[str, str], size: int, expected: bool) -> None:
+    async with edge(Affine, Echo, slots=8) as it:
+        endpoint = it.view.endpoints.find(model)
+        assert endpoint.parses_long(checked(endpoint, **headers), size) is expected
+
+
+@on_loop
+async def test_encodes_long() -> None:
+    async with edge(Affine, Wide, slots=8, server={"max_body_mib": 16}) as it:
+        endpoint = it.view.endpoints.find("affine")
+        request = asked(endpoint)
+        assert not endpoint.encodes_long(head_of(), request, 4096)
+        assert endpoint.encodes_long(head_of(), request, 4097)
+        endpoint = it.view.endpoints.find("wide")
+        raw = endpoint.parse(checked(endpoint, inference_header_content_length="0"), bytes(1 << 20))
+        assert not endpoint.encodes_long(head_of(), raw, 8)
+        assert endpoint.encodes_long(head_of(accept_encoding="gzip"), raw, 8)
+
+
+@on_loop
+async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
+    async with edge(Affine, slots=8) as it:
+        endpoint = it.view.endpoints.find("affine")
+        for _ in range(100):
+            admit(endpoint)
+        assert (endpoint.lane_client.map.claimed, endpoint.lane_client.lane.refused.get()) == (0, 0)
+
+
+@on_loop
+async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
+    async with edge(Affine, slots=20) as it:
+        endpoint = it.view.endpoints.find("affine")
+        slots = endpoint.lane_client.map
+        bulk, other = (checked(endpoint, x_client_id=name) for name in ("bulk", "other"))
+        slots.take(9, bulk.flow)
+        slots.take(9, other.flow)
+        with pytest.raises(Overloaded, match="this flow holds 9 of 20 slots"):
+            endpoint.admit(bulk)
+        assert not slots.shut
+        newcomer = {"x_client_id": "newcomer"}
+        with pytest.raises(Overloaded, match="18 of 20 slots are in use"):
+            admit(endpoint, **newcomer)
+        admit(endpoint, **newcomer, x_request_priority="127")
+        for text in ("0", "128", "255"):
+            with pytest.raises(Overloaded):
+                admit(endpoint, **newcomer, x_request_priority=text)
+        with pytest.raises(InvalidRequest, match="X-Request-Priority"):
+            admit(endpoint, **newcomer, x_request_priority="256")
+        assert slots.claimed == 18
+
+
+def test_callers_are_flows_by_their_names_or_addresses() -> None:
+    names = [b"alice", b"bob", b""]
+    flows = [RequestHead.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
+    assert flows[:2] == [crc32(b"alice"), crc32(b"bob")]
+    assert flows[2] == RequestHead.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
+    assert RequestHead.of({}, "").flow == 1, "0 would be a client without flows"
+
+
+def submitted(endpoint: HttpEndpoint, request: InferRequest) -> tuple[PendingRequest, Reply]:
+    reply = Reply()
+    return endpoint.submit(checked(endpoint), request, request.rows, reply), reply
+
+
+@on_loop
+async def test_submit_gives_the_rows_away() -> None:
+    async with edge(Affine, slots=8) as it:
+        endpoint = it.view.endpoints.find("affine")
+        request = asked(endpoint, 2)
+        pending, reply = submitted(endpoint, request)
+        assert request.rows.tensors == {}
+        await reply
+        outputs = endpoint.fetch(request, pending)
+        assert np.array_equal(outputs["y"], np.repeat([[1.0], [3.0]], 4, axis=1))
+        assert endpoint.lane_client.map.claimed == 0
+
+
+@on_loop
+async def test_leaving_while_it_is_under_way() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = True
+        endpoint = it.view.endpoints.find("affine")
+        pending, reply = submitted(endpoint, asked(endpoint))
+        endpoint.endpoint.cancel(pending, reply)
+        with pytest.raises(Cancelled):
+            await reply
+        it.pool.release()
+        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
+
+
+@on_loop
+async def test_leaving_when_it_is_done_changes_nothing() -> None:
+    async with edge(Affine, slots=8) as it:
+        endpoint = it.view.endpoints.find("affine")
+        request = asked(endpoint)
+        pending, reply = submitted(endpoint, request)
+        await until(reply.done, "it is done")
+        endpoint.endpoint.cancel(pending, reply)
+        assert await reply is pending
+        assert endpoint.fetch(request, pending)["y"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("far", ["under way", "done", "cancelled"])
+@on_loop
+async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = far != "done"
+        endpoint = it.view.endpoints.find("affine")
+        pending, reply = submitted(endpoint, asked(endpoint))
+        if far == "done":
+            await until(reply.done, "it is done")
+        if far == "cancelled":
+            reply.cancel()
+        assert endpoint.lane_client.map.claimed == 1
+        endpoint.endpoint.discard(pending, reply)
+        it.pool.release()
+        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
+
+
+async def infer_task(it: Edge) -> asyncio.Task[Any]:
+    task = asyncio.create_task(it.http.post("/v2/models/affine/infer", json=affine(1)))
+    await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
+    return task
+
+
+@on_loop
+async def test_a_cancelled_task_leaves_nothing_behind() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = True
+        task = await infer_task(it)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        it.pool.release()
+        await until(lambda: it.pool.lane_client("affine").map.claimed == 0, "the slot is free")
+
+
+@pytest.mark.interpreted
+@on_loop
+async def test_a_task_cancelled_in_the_moment_of_its_answer() -> None:
+    async with edge(Affine, slots=8) as it:
+        it.pool.hold = True
+        task = await infer_task(it)
+        reap = it.client_loop._reap
+
+        def reap_and_cancel() -> None:
+            reap()
+            if it.pool.lane_client("affine").in_flight() == []:
+                task.cancel()  # the reply is set, the task has not run since
+
+        it.client_loop._reap = reap_and_cancel  # type: ignore[method-assign]
+        it.pool.release()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert it.pool.lane_client("affine").map.claimed == 0
+
+
+class CountingHeaders(dict[bytes, bytes]):
+    """Headers that count how often each is read."""
+
+    def __init__(self, fields: dict[bytes, bytes]) -> None:
+        super().__init__(fields)
+        self.reads: Counter[bytes] = Counter()
+
+    def get(self, name: bytes, default: Any = None) -> Any:
+        self.reads[name] += 1
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({LENGTH: b"0"}, bytes(16)),
+        ({b"content-type": b"application/json"}, json.dumps(affine(1)).encode()),
+        (
+            {b"content-type": b"application/msgpack"},
+            packed({"inputs": {"x": {"dtype": "FP32", "shape": [1, 4], "data": bytes(16)}}}),
+        ),
+    ],
+)
+@on_loop
+async def test_form_and_priority_are_read_from_the_headers_once(
+    headers: dict[bytes, bytes], body: bytes, whole: bool
+) -> None:
+    async with edge(Affine, slots=8) as it:
+        endpoint = it.view.endpoints.find("affine")
+        fields = CountingHeaders({b"x-request-priority": b"3", **headers})
+        head = RequestHead.of(fields, "peer")
+        endpoint.check_head(head)
+        if not whole:
+            endpoint.admit(head)
+        request = endpoint.parse(head, body)
+        reply = Reply()
+        pending = endpoint.submit(head, request, request.rows, reply)
+        assert (request.priority, head.admitted) == (3, not whole)
+        assert fields.reads[b"x-request-priority"] == 1
+        assert fields.reads[b"content-type"] == 1
+        await reply
+        assert list(endpoint.fetch(request, pending)) == ["y"]

@@ -15,8 +15,9 @@ import time
 
 import numpy as np
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.segments import lane_layout, worker_layout
@@ -65,7 +66,7 @@ class _Pool:
         layout, of_worker = lane_layout(spec, _SLOTS), worker_layout(max_batch, _MAX_LANES)
         for number in range(1, workers + 1):
             fd = create(of_worker, sealed=False)
-            member = WorkerProxy(
+            proxy = WorkerProxy(
                 number,
                 0,
                 WorkerSegment(map_checked(fd, of_worker), of_worker),
@@ -76,7 +77,7 @@ class _Pool:
             for lane in range(lanes):
                 theirs.lanes[lane] = lane + 1
             theirs.ready.set(1)
-            self.batcher.add_worker(member)
+            self.batcher.add_worker(proxy)
             self.workers.append(_Worker(theirs))
         for number in range(lanes):
             fd = create(layout, sealed=False)

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import Session
@@ -127,11 +128,11 @@ class OneProcess:
         spec = self.spec = spec_of(Affine)
         self.took: dict[str, list[float]] = {}
         self.batcher = Batcher([ModelQueue("affine", Limits.of(POLICY))], lanes)
-        crew_layout = worker_layout(64, lanes)
-        crew_fd = segment.create(crew_layout, sealed=False)
+        records_layout = worker_layout(64, lanes)
+        worker_fd = segment.create(records_layout, sealed=False)
 
         def worker_segment() -> WorkerSegment:
-            return WorkerSegment(segment.map_checked(crew_fd, crew_layout), crew_layout)
+            return WorkerSegment(segment.map_checked(worker_fd, records_layout), records_layout)
 
         own = worker_segment()
         self.worker = Worker(spec, own, NumpyBackend(Affine()), lambda: None, time.monotonic_ns)

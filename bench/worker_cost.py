@@ -81,9 +81,7 @@ class _Scene:
         layout = worker_layout(rows, parts)
         fd = create(layout, sealed=False)
         theirs = WorkerSegment(map_checked(fd, layout), layout)
-        self.member = WorkerProxy(
-            0, 0, WorkerSegment(map_checked(fd, layout), layout), lambda: None
-        )
+        self.proxy = WorkerProxy(0, 0, WorkerSegment(map_checked(fd, layout), layout), lambda: None)
         os.close(fd)
         self.worker = worker.Worker(spec, theirs, self.backend, lambda: None, time.monotonic_ns)
         self.blocks = self._lanes(rows, parts, extents, of.make_rows())
@@ -118,16 +116,16 @@ class _Scene:
 
     def fill(self) -> None:
         """As the batcher does: take what is finished, keep the ring filled."""
-        for batch in self.member.finished():
-            if int(self.member.worker_segment.outcome[batch.record]) != int(BatchOutcome.OK):
+        for batch in self.proxy.finished():
+            if int(self.proxy.worker_segment.outcome[batch.record]) != int(BatchOutcome.OK):
                 raise SystemExit("a batch failed")
-            self.member.free(batch)
-        self.member.advance()
-        while self.member.in_flight < _IN_RING:
+            self.proxy.free(batch)
+        self.proxy.advance()
+        while self.proxy.in_flight < _IN_RING:
             self.turn += 1
             block = self.blocks[self.turn % len(self.blocks)]
-            batch = self.member.prepare(block, DispatchReason.FULL, time.monotonic_ns())
-            self.member.publish(batch)
+            batch = self.proxy.prepare(block, DispatchReason.FULL, time.monotonic_ns())
+            self.proxy.publish(batch)
 
     def run(self, batches: int) -> tuple[float, float]:
         """Wall and CPU time in us of a batch, without the batcher's side."""

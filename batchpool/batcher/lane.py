@@ -1,4 +1,4 @@
-"""The batcher's side of one lane: admit what the client submitted, publish what is done."""
+"""The batcher's side of one lane: admitting submitted rows, and publishing completed ones."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import word
 
-# Plain ints: comparing an array with an enum's member costs four times as much.
+# Plain ints: comparing an array with a member of an enum costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 def _all_different(slots: Array) -> bool:
-    """Whether no slot stands twice. Next-fit claims rise, so that mostly one look is enough."""
+    """True if no slot occurs twice. Next-fit claims rise, so that one comparison mostly suffices."""
     if len(slots) == 1 or every(slots[1:] > slots[:-1]):
         return True
-    ranked = np.sort(slots)  # np.unique would import numpy.ma at its first use, in mid-traffic
+    ranked = np.sort(slots)  # np.unique imports numpy.ma at its first use, while clients wait
     return every(ranked[1:] != ranked[:-1])
 
 
 class AdmittedLane:
-    """One lane as the batcher holds it. `number` is its place in every table of lanes.
+    """One lane, as the batcher admits its rows and completes them.
 
-    own_flow: all its rows are of one flow, the lane's own; else each row says its flow, as
-    those of a front end do, whose callers come through one lane.
+    number: the lane's index in every table of lanes. serial: unique among all lanes ever. model:
+    the index of its model. running: its rows that are RUNNING. closing: unmap it once none is.
+    evicted: closing although its client may be alive. broken: its client wrote what no correct
+    client writes. own_flow: all rows are of one flow, the lane's own; False: each row carries its
+    flow, as those of a front end do, whose callers share one lane.
     """
 
     def __init__(
@@ -51,16 +54,16 @@ class AdmittedLane:
         self.ring_client = ring_client
         self.running = 0
         self.closing = False
-        self.evicted = False  # closing, although its client may be alive
+        self.evicted = False
         self.broken = False
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
-        self._own_flow = -serial if own_flow else None  # below all that a row can say
+        self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
         self._buckets = SizeBuckets(lane.spec)
-        self._cancels = -1  # every cancel word is looked at once
+        self._cancels = -1  # no count: every cancel word is checked once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
-        self._taken = self._cells[word(lane.layout, "sq_head")]
+        self._sq_head = self._cells[word(lane.layout, "sq_head")]
         self._one: I64 = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
         self._one[QueueColumn.LANE] = number
         self._one[QueueColumn.FLOW] = -serial
@@ -73,21 +76,23 @@ class AdmittedLane:
         self._flow = lane.scalars("flow")
         self._attempt = lane.scalars("attempt")
 
-    def open(self, gate: LaneGate = LaneGate.OPEN) -> None:
+    def set_gate(self, gate: LaneGate) -> None:
+        """Store the gate."""
         self.lane.gate.set(int(gate))
 
-    def shut(self, gate: LaneGate) -> None:
-        """MOVED or GONE, then the generation, on which its client looks at gate and slots."""
+    def close_gate(self, gate: LaneGate) -> None:
+        """Store MOVED or GONE, then raise the generation, which makes the client check the gate and
+        its slots."""
         self.lane.gate.set(int(gate))
         self.lane.generation.set(self.lane.generation.get() + 1)
         self.ring_client()
 
     def admit(self) -> I64:
-        """Take every submitted row: its header words are copied here, once, and checked.
+        """Admit every submitted row: copy its header words, once, and check them.
 
-        Returns rows [QUEUE_COLUMNS, n], valid until the next call. An entry that names no submitted use
-        of a slot is stale: counted, ignored. A ring or slot number that no right client can write
-        closes the lane.
+        Returns rows [QUEUE_COLUMNS, n], valid until the next call. A ring entry that names no submitted
+        use of a slot is stale: it is counted and ignored. Ring counters or a slot number that no
+        correct client writes break the lane.
         """
         lane = self.lane
         try:
@@ -105,21 +110,25 @@ class AdmittedLane:
             if largest(slots) >= lane.slots:
                 self._break()
                 return _NO_ROWS
-            slots = slots.astype(np.int64)  # by any other type numpy indexes five times as slowly
+            slots = slots.astype(
+                np.int64
+            )  # indexing by any other dtype takes numpy five times as long
             good = (lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)
             if not every(good) or not _all_different(slots):
-                slots, sequences = self._only_good(slots, sequences, good)
-            rows = self._headers(slots, sequences)
+                slots, sequences = self._without_stale(slots, sequences, good)
+            rows = self._read_headers(slots, sequences)
             rows[QueueColumn.ATTEMPT] = 0
             lane.attempt[slots] = 0
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
-        self._taken += n
+        self._sq_head += n
         return rows
 
     def _admit_one(self, entry: int) -> bool:
-        """The same for one row, into `_one`, but for the head of the ring: numbers cost 10 us less
-        than arrays of one. False, with nothing done, where the entry is not good.
+        """Admit one row into `_one`: plain numbers cost 10 us less than arrays of one element.
+
+        The caller advances the ring. Returns False, with nothing done, where the entry is stale or
+        wrong.
         """
         slot, sequence = entry & 0xFFFFFFFF, entry >> 32
         if slot >= self.lane.slots:
@@ -140,8 +149,8 @@ class AdmittedLane:
         self._state[slot] = _QUEUED
         return True
 
-    def _only_good(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
-        """Drop stale entries and second entries of one slot, and count them."""
+    def _without_stale(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
+        """Drop and count stale entries and repeated entries of one slot."""
         candidates = np.flatnonzero(good)
         order = np.argsort(slots[candidates], kind="stable")
         ranked = slots[candidates][order]
@@ -154,22 +163,23 @@ class AdmittedLane:
 
     def _break(self) -> None:
         self.broken = True
-        self.open(LaneGate.BROKEN)
+        self.set_gate(LaneGate.BROKEN)
         self.ring_client()
 
     def is_quiet(self) -> bool:
-        """Whether nothing was submitted or cancelled since the last look.
+        """True if nothing was submitted or cancelled since the last admission.
 
-        Two loads, since every lane is asked in every step: in which order is all one, for nothing
-        is concluded from them but that there is nothing to do yet.
+        Only two loads, because every step asks every lane. Their order does not matter: the only
+        conclusion drawn from them is that there is nothing to do yet.
         """
         cells = self._cells
-        return cells[self._tail_at] == self._taken and cells[self._cancels_at] == self._cancels
+        return cells[self._tail_at] == self._sq_head and cells[self._cancels_at] == self._cancels
 
-    def cancels_came(self) -> bool:
-        """Whether cancel words were set since the last call. Ask before `admit`.
+    def has_new_cancels(self) -> bool:
+        """True if cancel words were set since the last call. Call it before `admit`.
 
-        The client publishes a row before it cancels it, so what was counted here is admitted.
+        A client publishes a row before it cancels it, so the cancelled rows counted here are
+        admitted by the `admit` that follows.
         """
         now = self.lane.cancels.get()
         if now == self._cancels:
@@ -178,19 +188,19 @@ class AdmittedLane:
         return True
 
     def recheck_cancels(self) -> None:
-        """Rows are back in the queue, whose cancel words may have been set meanwhile."""
+        """Check all cancel words again, because rows that were RUNNING are back in the queue."""
         self._cancels = -1
 
     def cancelled(self, slots: Array, sequences: Array) -> Array:
-        """Which of these uses the client has cancelled, as a mask."""
+        """A mask [n] of the slot uses that the client has cancelled."""
         mask: Array = self.lane.cancel[slots] == sequences
         return mask
 
     def complete(self, slots: Array, sequences: Array) -> None:
-        """Hand slots back to the client: DONE first, then the completion entries, then the bell."""
+        """Return slots to the client: DONE first, then the completion entries, then the bell."""
         self.lane.state[slots] = _DONE
         if len(slots) > self._cq.room():
-            self._break()  # its client uses slots again without ever taking completions
+            self._break()  # its client reuses slots without ever taking completions
             return
         if len(slots) == 1:
             self._cq.push_few([slots.item() | sequences.item() << 32])
@@ -198,19 +208,19 @@ class AdmittedLane:
             self._cq.push(pack(slots, sequences))
         self.ring_client()
 
-    def unfinished(self) -> I64:
-        """After a takeover: the rows QUEUED in shared memory, as `admit` would give them."""
+    def queued_rows(self) -> I64:
+        """The rows that are QUEUED in shared memory, for a batcher that takes over."""
         lane = self.lane
         slots = np.flatnonzero(lane.state == _QUEUED)
         return self.rows_in(slots, lane.sequence[slots])
 
     def rows_in(self, slots: Array, sequences: Array) -> I64:
-        """The rows [QUEUE_COLUMNS, n] in these slots, as a batcher that was here before knew them."""
-        rows = self._headers(slots, sequences)
+        """The rows [QUEUE_COLUMNS, n] in these slots, with the attempts that a former batcher counted."""
+        rows = self._read_headers(slots, sequences)
         rows[QueueColumn.ATTEMPT] = self.lane.attempt[slots]
         return rows
 
-    def _headers(self, slots: Array, sequences: Array) -> I64:
+    def _read_headers(self, slots: Array, sequences: Array) -> I64:
         lane = self.lane
         rows = np.empty((QUEUE_COLUMNS, len(slots)), dtype=np.int64)
         rows[QueueColumn.LANE] = self.number

@@ -1,8 +1,8 @@
-"""What the batcher counts for one model, in words that outlive it; see core/metrics/table.py.
+"""The counters of one model, in shared memory, which outlives the batcher; see core/metrics/table.py.
 
-It pays for each batch, not for each row: what rows differ in is counted by a few array steps, or
-by plain ones where there are few rows. Counts come before what they count is published, so that
-whoever has an answer finds it counted.
+Counting is done per batch, not per row: the values in which rows differ are counted by a few array
+operations, or by plain ones where there are few rows. A count is stored before the counted event
+is published, so that a client that has its answer finds it counted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ROW_BOUNDS = metric_of("batch_rows").bounds
 _TIMES = metric_of("queue_seconds").bounds
 _TIMES_ARRAY: I64 = np.array(_TIMES, dtype=np.int64)
 _BUCKETS = len(_TIMES) + 1
-_FEW = 4  # rows: below it plain steps are cheaper
-_LONGEST_NS = 86_400 * 10**9  # a client that says it submitted before that is not believed
+_FEW = 4  # rows: up to this, plain operations are cheaper than numpy's
+_LONGEST_NS = 86_400 * 10**9  # a wait longer than this is an error of the client's clock
 _LOST = OUTCOMES.index("lost")
 
 _ADMITTED = _BLOCK.word("rows_admitted_total")
-_REASONS = _BLOCK.word("batches_total", REASONS[0]) - 1  # Reason begins with 1
+_REASONS = _BLOCK.word("batches_total", REASONS[0]) - 1  # the first DispatchReason is 1
 _ROWS = _BLOCK.word("batch_rows")
 _ROWS_SUM = _ROWS + len(_ROW_BOUNDS) + 1
 _QUEUE = _BLOCK.word("queue_seconds")
@@ -48,7 +48,7 @@ assert [BatchOutcome(i + 1).name.lower() for i in range(_LOST)] == list(OUTCOMES
 
 
 class End(IntEnum):
-    """How rows ended: places in ENDS."""
+    """The ways in which rows end, as indices of ENDS."""
 
     OK = ENDS.index("ok")
     MODEL_ERROR = ENDS.index("model_error")
@@ -61,7 +61,7 @@ class End(IntEnum):
 
 
 class Retry(IntEnum):
-    """Why rows run again: places in RETRIES."""
+    """The reasons for running rows again, as indices of RETRIES."""
 
     MODEL_ERROR = RETRIES.index("model_error")
     WORKER_LOST = RETRIES.index("worker_lost")
@@ -73,7 +73,10 @@ END_OF = {status: End[status.name] for status in Status if status.name in End.__
 
 
 class BatcherMetrics:
-    """One model's block of words, beginning at `at` of cells; by itself, in no pool's counters."""
+    """One model's block of counters, beginning at cells[at]; without cells, in its own memory.
+
+    queued: the number of rows last passed to `show`.
+    """
 
     def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
         if cells is None:
@@ -90,11 +93,14 @@ class BatcherMetrics:
     # -- counting ---------------------------------------------------------------------------
 
     def admit(self, n: int) -> None:
-        """n rows came in."""
+        """Count n admitted rows."""
         self._cells[_ADMITTED] += n
 
     def dispatch(self, submits_ns: I64, reason: DispatchReason, now_ns: int) -> int:
-        """A batch of rows leaves that were submitted then; for how long the oldest has waited."""
+        """Count a dispatched batch; return the longest wait of its rows in ns.
+
+        submits_ns: [n], when its rows were submitted.
+        """
         cells, n = self._cells, len(submits_ns)
         cells[_REASONS + reason] += 1
         cells[_ROWS + bisect_left(_ROW_BOUNDS, n)] += 1
@@ -114,7 +120,7 @@ class BatcherMetrics:
             waits = waits.clip(0, _LONGEST_NS)
             longest_ns, least_ns = waits.item(waits.argmax()), waits.item(waits.argmin())
         first, last = bisect_left(_TIMES, least_ns), bisect_left(_TIMES, longest_ns)
-        if last - first <= 1:  # rows of a batch have mostly waited for about as long
+        if last - first <= 1:  # the waits of one batch mostly fall into two buckets
             above = int(np.count_nonzero(waits > _TIMES[first])) if last > first else 0
             cells[_QUEUE + first] += n - above
             cells[_QUEUE + last] += above
@@ -139,7 +145,7 @@ class BatcherMetrics:
         return longest_ns
 
     def finish(self, outcome: int, extents: int, took_ns: int) -> None:
-        """A batch came back from its worker, took_ns after it left; 0: nobody knows."""
+        """Count a finished batch. took_ns: the time since its dispatch; 0 if unknown."""
         cells = self._cells
         cells[_FINISHED + outcome - 1] += 1
         cells[_EXTENTS] += extents
@@ -148,23 +154,23 @@ class BatcherMetrics:
             cells[_BATCH_SUM] += took_ns
 
     def lose(self) -> None:
-        """A batch died with its worker."""
+        """Count a batch that was lost with its worker."""
         self._cells[_FINISHED + _LOST] += 1
 
     def end(self, end: int, n: int) -> None:
-        """n rows are done for good."""
+        """Count n rows that ended; end: an `End`."""
         self._cells[_ENDED + end] += n
 
     def retry(self, retry: int, n: int) -> None:
-        """n rows are to run again."""
+        """Count n rows that will run again; retry: a `Retry`."""
         self._cells[_RETRIED + retry] += n
 
     def show(self, queued: int) -> None:
-        """How many rows wait now."""
+        """Store the number of rows that wait now, suspects included."""
         self.queued = self._cells[_QUEUED] = queued
 
     def limit(self, rows: int) -> None:
-        """How large a batch may be from now on."""
+        """Store the largest allowed batch."""
         self._cells[_LIMIT] = rows
 
     # -- reading ----------------------------------------------------------------------------
@@ -175,7 +181,7 @@ class BatcherMetrics:
 
     @property
     def completed(self) -> int:
-        """Rows that were handed back to their clients, however they ended."""
+        """Rows that were returned to their clients, with an answer or an error."""
         return sum(self.ended(end) for end in End if end is not End.CLIENT_GONE)
 
     @property
@@ -184,12 +190,12 @@ class BatcherMetrics:
 
     @property
     def rows(self) -> int:
-        """Rows in all batches that left."""
+        """Rows in all dispatched batches."""
         return self._cells[_ROWS_SUM]
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Batches that left, by why."""
+        """Dispatched batches by reason."""
         found = {reason.name: self._cells[_REASONS + reason] for reason in DispatchReason}
         return {name: n for name, n in found.items() if n}
 

@@ -34,9 +34,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import BatcherMetrics
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.control.channel import Channel, Closed, close_all
@@ -79,7 +80,7 @@ class BatcherProcess:
             self._on_model(form, [])
         self._drain_turn = message["draining"]
         if self._drain_turn:  # before there is a lane that it would open
-            self.batcher.drain()
+            self.batcher.set_draining(True)
         self._bells: dict[tuple[str, int], Doorbell] = {}
         self._drain_told = False
         self._running_told = False
@@ -99,15 +100,15 @@ class BatcherProcess:
             now_ns = time.monotonic_ns()
             self._heartbeats.beat(BATCHER, now_ns)
             wake_at_ns = self.batcher.step(now_ns)
-            while self.batcher.notes:
-                _LOG.warning("%s", self.batcher.notes.pop())
+            while self.batcher.warnings:
+                _LOG.warning("%s", self.batcher.warnings.pop())
             if not self._running_told:
                 self._running_told = True
                 self._channel.send({"op": "running"})
             if self.batcher.draining and self.batcher.is_empty() != self._drain_told:
                 empty = self._drain_told = not self._drain_told
                 self._channel.send({"op": "drained", "turn": self._drain_turn, "empty": empty})
-            for number, turn in self.batcher.take_idle():
+            for number, turn in self.batcher.workers.take_idle():
                 self._channel.send({"op": "idle", "worker": number, "turn": turn})
             ready = waiter.wait_until(min(wake_at_ns, now_ns + self._beat_ns))
             if control in ready:
@@ -135,8 +136,8 @@ class BatcherProcess:
         entry = message["model"]
         spec = self._specs[entry] = ModelSpec.from_wire(message["spec"])
         limits, attempts = _limits(spec, message["limits"]), message["attempts"]
-        tally = BatcherMetrics(self._counters.cells, self._counters.place("batcher", entry))
-        model = ModelQueue(spec.name, limits, attempts, message["idempotent"], tally=tally)
+        metrics = BatcherMetrics(self._counters.cells, self._counters.place("batcher", entry))
+        model = ModelQueue(spec.name, limits, attempts, message["idempotent"], metrics=metrics)
         self.batcher.add_model(entry, model)
 
     def _on_unmodel(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -170,7 +171,7 @@ class BatcherProcess:
         )
 
     def _on_move(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.move_lanes(message["lanes"])
+        self.batcher.lanes.move(message["lanes"])
 
     def _on_evict(self, message: dict[str, Any], fds: list[int]) -> None:
         self.batcher.evict_lane(message["lane"])
@@ -191,15 +192,21 @@ class BatcherProcess:
         os.close(segment_fd)
         number = message["worker"]
         bell = self._bells[("worker", number)] = Doorbell(bell_fd)
-        on_duty, row = message["on_duty"], max(0, message["row"])
-        who = message["place"], message["pid"]
-        member = WorkerProxy(
-            number, message["model"], worker_segment, bell.ring, on_duty=on_duty, row=row, who=who
+        active, row = message["on_duty"], max(0, message["row"])
+        identity = message["place"], message["pid"]
+        worker = WorkerProxy(
+            number,
+            message["model"],
+            worker_segment,
+            bell.ring,
+            active=active,
+            row=row,
+            identity=identity,
         )
-        self.batcher.add_worker(member, message["turn"])
+        self.batcher.add_worker(worker, message["turn"])
 
     def _on_duty(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.relieve(message["on"], message["off"], message["turn"])
+        self.batcher.workers.set_active(message["on"], message["off"], message["turn"])
 
     def _on_limits(self, message: dict[str, Any], fds: list[int]) -> None:
         self._beat_ns = message["beat_ns"]
@@ -208,7 +215,7 @@ class BatcherProcess:
             entry = form["model"]
             self.batcher.set_limits(entry, _limits(self._specs[entry], form["limits"]))
             model = self.batcher.models[entry]
-            model.tally.limit(model.limits.max_batch)
+            model.metrics.limit(model.limits.max_batch)
             model.attempts, model.idempotent = form["attempts"], form["idempotent"]
 
     def _on_worker_lost(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -222,9 +229,9 @@ class BatcherProcess:
     def _on_drain(self, message: dict[str, Any], fds: list[int]) -> None:
         self._drain_told, self._drain_turn = False, message["turn"]
         if self._drain_turn:
-            self.batcher.drain()
+            self.batcher.set_draining(True)
         else:
-            self.batcher.open_again()
+            self.batcher.set_draining(False)
 
 
 def _limits(spec: ModelSpec, form: dict[str, Any]) -> Limits:

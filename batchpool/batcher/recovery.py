@@ -1,16 +1,16 @@
-"""A new batcher takes over: what the lanes and records say is all it has, and enough.
+"""Takeover by a new batcher: it rebuilds its state from the lanes and the workers' records.
 
-The old batcher may have died after any single store. Its order of stores makes each case
+The former batcher may have died after any single store. Its order of stores makes each case
 decidable:
 
-    record not published   token stands, no ring entry  -> its rows are queued again
-    record running         token stands, in the ring    -> wait for the worker
-    record finished        worker stored `finished`     -> complete the rows still RUNNING
-    row QUEUED             in no record                 -> into the queue; a suspect, which
+    record not published   token stored, no ring entry    -> its rows are queued again
+    record running         token stored, in the ring      -> wait for the worker
+    record finished        worker stored `finished`       -> complete the rows still RUNNING
+    row QUEUED             in no record                   -> into the queue; a suspect, which
                            was in a failed batch, runs apart, alone
-    row SUBMITTED          its ring entry is still pending, admit finds it
+    row SUBMITTED          its ring entry is still pending, `admit` finds it
     row DONE               perhaps without a completion entry: raising the lane's generation
-                           makes the client look at its own slots
+                           makes the client check its own slots
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from batchpool.batcher.batcher import Batcher
-from batchpool.batcher.completion import ModelQueue
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import DispatchReason, SlotState
@@ -27,29 +27,31 @@ from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 
 
 def take_over(batcher: Batcher) -> None:
-    """Adopt what stands in the lanes and workers that were added; then step as usual."""
-    for member in batcher.crew.values():
-        published = _published(member)
+    """Adopt the rows and batches in the added lanes and workers, before the first step."""
+    lanes, workers = batcher.lanes.by_number.values(), batcher.workers.by_number.values()
+    for worker in workers:
+        published = _published(worker)
         for record in range(RECORDS):
-            _adopt_record(batcher, member, record, published)
+            _adopt_record(batcher, worker, record, published)
     for index, model in batcher.models.items():
-        queued = [
-            _unfinished(model, lane) for lane in batcher.lanes.values() if lane.model == index
-        ]
+        queued = [_queue_rows(model, lane) for lane in lanes if lane.model == index]
         if queued:
             rows = np.concatenate(queued, axis=1)
             model.queue.append(rows[:, np.argsort(rows[QueueColumn.SUBMIT_NS], kind="stable")])
-    for lane in batcher.lanes.values():
+    for lane in lanes:
         lane.lane.generation.set(lane.lane.generation.get() + 1)
         lane.ring_client()
-    for member in batcher.crew.values():
-        member.ring()  # the old batcher may have died between publishing a record and its bell
+    for worker in workers:
+        worker.ring()  # the former batcher may have died between a record's ring entry and the bell
 
 
-def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
-    """The QUEUED rows of a lane; those that were in a failed batch become suspects, alone, since
-    their groups are not known."""
-    rows = lane.unfinished()
+def _queue_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
+    """The QUEUED rows of a lane for the model's queue.
+
+    Rows of failed batches become suspects instead, each alone, because the groups in which the
+    former batcher isolated them are not stored.
+    """
+    rows = lane.queued_rows()
     suspect = rows[QueueColumn.ATTEMPT] > 0
     known = model.suspects.of_lane(lane.number)[
         QueueColumn.SLOT
@@ -59,14 +61,14 @@ def _unfinished(model: ModelQueue, lane: AdmittedLane) -> I64:
     return rows[:, ~suspect]
 
 
-def _published(member: WorkerProxy) -> set[int]:
-    """The ring entries the worker may still act on, or has acted on and not yet passed."""
-    pending = member.worker_segment.sq_consumer().peek().tolist()
+def _published(worker: WorkerProxy) -> set[int]:
+    """The pending entries of the worker's ring, whose batches it has not finished."""
+    pending = worker.worker_segment.sq_consumer().peek().tolist()
     return {int(entry) for entry in pending}
 
 
-def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published: set[int]) -> None:
-    worker_segment = member.worker_segment
+def _adopt_record(batcher: Batcher, worker: WorkerProxy, record: int, published: set[int]) -> None:
+    worker_segment = worker.worker_segment
     token = int(worker_segment.token[record])
     if token == int(worker_segment.freed[record]):
         return
@@ -75,34 +77,34 @@ def _adopt_record(batcher: Batcher, member: WorkerProxy, record: int, published:
     rows[QueueColumn.LANE] = worker_segment.row_lane[record, :n]
     rows[QueueColumn.SLOT] = worker_segment.row_slot[record, :n]
     rows[QueueColumn.SEQUENCE] = worker_segment.row_sequence[record, :n]
-    rows = _still(batcher, rows, SlotState.RUNNING)
+    rows = _rows_in_state(batcher, rows, SlotState.RUNNING)
     finished = int(worker_segment.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
         reason, attempt = int(worker_segment.reason[record]), int(worker_segment.attempt[record])
         batch = DispatchedBatch(
             record, token, rows, 0, n, reason == DispatchReason.APART, reason, attempt
         )
-        batch.counted = batcher.flight_recorder.has(member.number, token)
-        member.batches[record] = batch
-        for lane, part in batcher.by_lane(rows):
+        batch.counted = batcher.flight_recorder.has(worker.number, token)
+        worker.batches[record] = batch
+        for lane, part in batcher.lanes.by_lane(rows):
             lane.running += part.shape[1]
         if finished:
-            batcher.complete(member, batch)
+            batcher.completion.finish_batch(worker, batch)
     else:
-        for lane, part in batcher.by_lane(rows):
+        for lane, part in batcher.lanes.by_lane(rows):
             lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
         worker_segment.freed[record] = token
 
 
-def _still(batcher: Batcher, rows: I64, state: SlotState) -> I64:
-    """Those of the rows whose slot is in this state and still in the same use, with headers."""
+def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState) -> I64:
+    """The rows whose slot is in this state and in the same use, with their headers."""
     kept = [rows[:, :0]]
     for number in np.unique(rows[QueueColumn.LANE]).tolist():
-        lane = batcher.lanes.get(number)
+        lane = batcher.lanes.by_number.get(number)
         if lane is None:
             continue
-        theirs = rows[:, rows[QueueColumn.LANE] == number]
-        slots, sequences = theirs[QueueColumn.SLOT], theirs[QueueColumn.SEQUENCE]
+        own = rows[:, rows[QueueColumn.LANE] == number]
+        slots, sequences = own[QueueColumn.SLOT], own[QueueColumn.SEQUENCE]
         same = (lane.lane.sequence[slots] == sequences) & (lane.lane.state[slots] == int(state))
         kept.append(lane.rows_in(slots[same], sequences[same]))
     return np.concatenate(kept, axis=1)

@@ -1,4 +1,4 @@
-"""The batcher's side of one worker: hand it batch records, take them back."""
+"""The batcher's side of one worker: writing batch records for it, and taking them back."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from batchpool.core.scheduler.queue import I64, QueueColumn, largest
 from batchpool.shm.worker_segment import WorkerSegment
 
 _OK = int(BatchOutcome.OK)
-# A batch that took so many times the usual time, and this besides, may never end.
+# A batch is overdue after so many times the usual time, and this besides: it may never end.
 _OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
 
 
 @dataclass
 class DispatchedBatch:
-    """A batch under way: which record, which rows [QUEUE_COLUMNS, n], when it left.
+    """A batch in flight at a worker. rows: [QUEUE_COLUMNS, n].
 
-    apart: its rows are suspects, and nothing else may ride with them.
-    size: how many rows left with it; a takeover may find fewer of them still RUNNING.
-    sent_ns is 0 where an earlier batcher sent it. reason, attempt: as in its record. queued_ns: how
-    long its oldest row had waited. counted: it stands in the tally and the flight recorder.
+    record, token: its record in the worker's segment, and the number that identifies its use.
+    size: the number of rows at its dispatch; a takeover may find fewer of them RUNNING. apart: its
+    rows are suspects, and the worker gets no other batch meanwhile. sent_ns: when it was
+    dispatched; 0 if by an earlier batcher. reason, attempt: as in its record. queued_ns: the wait
+    of its oldest row. counted: it is in the metrics and in the flight recorder.
     """
 
     record: int
@@ -43,9 +44,12 @@ class DispatchedBatch:
 
 
 class WorkerProxy:
-    """One worker as the batcher holds it. on_duty: whether it gets new batches; one that does not
-    finishes what it has. row: its seat's in the counters. who: its place among the model's workers,
-    and its pid."""
+    """One worker, as the batcher drives it through the worker's segment.
+
+    number: unique among all workers ever. model: the index of its model. active: it gets new
+    batches; an inactive worker finishes those that it has. row: its row in the counters.
+    identity: (index among its model's workers, pid), which error messages carry.
+    """
 
     def __init__(
         self,
@@ -54,39 +58,58 @@ class WorkerProxy:
         worker_segment: WorkerSegment,
         ring: Callable[[], None],
         *,
-        on_duty: bool = True,
+        active: bool = True,
         row: int = 0,
-        who: tuple[int, int] = (0, 0),
+        identity: tuple[int, int] = (0, 0),
     ) -> None:
         self.number = number
-        self.who = who
+        self.identity = identity
         self.model = model
-        self.on_duty = on_duty
+        self.active = active
         self.row = row
         self.worker_segment = worker_segment
         self.ring = ring
-        self.batches: dict[int, DispatchedBatch] = {}
-        self.acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
+        self.batches: dict[int, DispatchedBatch] = {}  # by record
+        self.service_time = ServiceTime()
+        self._acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
+        self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
         self._sq = worker_segment.sq_producer()
         self._cq = worker_segment.cq_consumer()
         self._token = int(worker_segment.token.max())
-        self.time = ServiceTime()
         self._last_done_ns = 0
+        self._peeked = 0  # completion entries that the last `finished` saw
+        self._view: WorkerView | None = None
 
     @property
     def in_flight(self) -> int:
+        """The number of batches in flight."""
         return len(self.batches)
 
     def is_ready(self) -> bool:
+        """True once the worker has loaded and warmed up its model."""
         return bool(self.worker_segment.ready.get())
 
-    def look_at_lanes(self, serials: I64) -> bool:
-        """Learn which lanes the worker has mapped; True if it may run all that exist."""
-        self.acknowledged = (self.worker_segment.lanes == serials) & (serials > 0)
-        return bool((self.acknowledged | (serials == 0)).all())
+    def runnable_lanes(self, serials: I64, version: int) -> npt.NDArray[np.bool_] | None:
+        """The lanes whose rows the worker can run, as a mask by number; None for all.
+
+        serials, version: of the lane table. The acknowledgements are read again until the worker
+        has mapped every lane of this version.
+        """
+        if self._mapped_version == version:
+            return None
+        if self._read_acknowledgements(serials):
+            self._mapped_version = version
+            return None
+        return self._acknowledged
+
+    def _read_acknowledgements(self, serials: I64) -> bool:
+        """Read which lanes the worker has mapped; True if these are all."""
+        self._acknowledged = (self.worker_segment.lanes == serials) & (serials > 0)
+        return bool((self._acknowledged | (serials == 0)).all())
 
     def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
-        """Write a free record; its token makes it the rows' record. `publish` follows."""
+        """Write a free record; storing its token last makes it the rows' record. The caller then
+        marks the rows RUNNING and calls `publish`."""
         worker_segment = self.worker_segment
         record = 0
         while record in self.batches:
@@ -107,12 +130,15 @@ class WorkerProxy:
         return batch
 
     def publish(self, batch: DispatchedBatch) -> None:
-        """The rows are RUNNING: let the worker see the record."""
+        """Push the record's ring entry and ring the worker."""
         self._sq.push_few([batch.record | (batch.token & 0xFFFFFFFF) << 32])
         self.ring()
 
     def finished(self) -> list[DispatchedBatch]:
-        """The batches whose outputs stand, oldest first; `free` each when it is handled."""
+        """The batches with an entry in the completion ring, oldest first.
+
+        The caller frees each one when its rows are completed, then calls `advance`.
+        """
         entries = self._cq.peek()
         done: list[DispatchedBatch] = []
         if len(entries) == 0:
@@ -121,85 +147,91 @@ class WorkerProxy:
             batch = self.batches.get(entry & 0xFFFFFFFF)
             if batch is not None and batch.token & 0xFFFFFFFF == entry >> 32:
                 done.append(batch)
-        self._seen = len(entries)
+        self._peeked = len(entries)
         return done
 
+    def advance(self) -> None:
+        """Release the completion entries of the last `finished`, whose batches are free."""
+        if self._peeked:
+            self._cq.advance(self._peeked)
+            self._peeked = 0
+
     def measure(self, batch: DispatchedBatch, now_ns: int) -> None:
-        """Learn from a finished batch how long one takes, seen from here: way and all."""
+        """Update the service time with a finished batch, transport to and from the worker
+        included."""
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
         if batch.sent_ns and self.worker_segment.outcome[batch.record] == _OK:
-            self.time.took(batch.size, now_ns - since_ns)
+            self.service_time.took(batch.size, now_ns - since_ns)
 
-    def forget_times(self, sizes: tuple[int, ...]) -> None:
-        """Batches have other sizes from now on; see Limits."""
-        self.time = ServiceTime(sizes)
-        self._worker = None
+    def reset_service_time(self, sizes: tuple[int, ...]) -> None:
+        """Forget the measured times. sizes: the batch sizes that the model accepts; () for any."""
+        self.service_time = ServiceTime(sizes)
+        self._view = None
 
     def free_at_ns(self, now_ns: int) -> int:
-        """When it will have run what it has, by what is known of its times; 0 if it is idle."""
+        """The expected time at which its batches in flight are finished; 0 if it has none."""
         if not self.batches:
             return 0
-        sent = sorted(self.batches.values(), key=lambda batch: batch.token)
-        at_ns = float(max(sent[0].sent_ns, self._last_done_ns))
-        for batch in sent:
-            at_ns = max(at_ns, batch.sent_ns) + self.time.mean_ns(batch.size)
+        in_order = sorted(self.batches.values(), key=lambda batch: batch.token)
+        at_ns = float(max(in_order[0].sent_ns, self._last_done_ns))
+        for batch in in_order:
+            at_ns = max(at_ns, batch.sent_ns) + self.service_time.mean_ns(batch.size)
         return max(now_ns, int(at_ns))
 
     def overdue_since_ns(self, now_ns: int) -> int:
-        """Since when it has run a batch that takes so long that it may hang, so that nothing should
-        wait behind it; 0 if none does."""
-        if not self.batches or not self.time.known:
+        """The start of its oldest batch if that takes so long that it may hang, else 0.
+
+        Nothing is queued behind such a batch.
+        """
+        if not self.batches or not self.service_time.known:
             return 0
         oldest = min(self.batches.values(), key=lambda batch: batch.token)
-        usual_ns = self.time.high_ns(oldest.size)
+        usual_ns = self.service_time.high_ns(oldest.size)
         since_ns = max(oldest.sent_ns, self._last_done_ns)
         return since_ns if now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS else 0
 
     def runs_apart(self) -> bool:
-        """Whether it has suspects aboard."""
-        for batch in self.batches.values():  # noqa: SIM110  # a third of what `any` costs
+        """True while a batch of suspects is in flight."""
+        for batch in self.batches.values():  # noqa: SIM110  # a third of the cost of `any`
             if batch.apart:
                 return True
         return False
 
-    def as_worker(
+    def view(
         self, lanes: npt.NDArray[np.bool_] | None, free_at_ns: int, overdue_since_ns: int = 0
     ) -> WorkerView:
-        """What a decision sees of it; the last one again if that is the same."""
-        seen, in_flight = self._worker, len(self.batches)
+        """The worker as `decide` sees it; the previous object again if nothing has changed."""
+        view, in_flight = self._view, len(self.batches)
         closed = overdue_since_ns > 0 or self.runs_apart()
         if (
-            seen is None
-            or seen.in_flight != in_flight
-            or seen.lanes is not lanes
-            or seen.free_at_ns != free_at_ns
-            or seen.closed is not closed
-            or seen.overdue_since_ns != overdue_since_ns
+            view is None
+            or view.in_flight != in_flight
+            or view.lanes is not lanes
+            or view.free_at_ns != free_at_ns
+            or view.closed is not closed
+            or view.overdue_since_ns != overdue_since_ns
         ):
-            seen = self._worker = WorkerView(
-                self.number, in_flight, lanes, self.time, free_at_ns, closed, overdue_since_ns
+            view = self._view = WorkerView(
+                self.number,
+                in_flight,
+                lanes,
+                self.service_time,
+                free_at_ns,
+                closed,
+                overdue_since_ns,
             )
-        return seen
+        return view
 
-    def was_launched(self, batch: DispatchedBatch) -> bool:
-        """Whether the worker ever began with this batch; if so its rows may be why it died."""
+    def has_launched(self, batch: DispatchedBatch) -> bool:
+        """True if the worker began with this batch: its rows may be the reason for its death."""
         return self.worker_segment.launched.get() >= batch.token
 
-    def outputs_stand(self, batch: DispatchedBatch) -> bool:
-        """Whether the worker finished this batch, whatever its completion ring says."""
+    def has_finished(self, batch: DispatchedBatch) -> bool:
+        """True if the worker stored `finished` for this batch, with or without a ring entry."""
         return bool(self.worker_segment.finished[batch.record] == batch.token)
 
     def free(self, batch: DispatchedBatch) -> None:
-        """Every completion of the batch stands: the record may be used again."""
+        """Release the record of a batch all of whose rows are completed."""
         self.worker_segment.freed[batch.record] = batch.token
         del self.batches[batch.record]
-
-    def advance(self) -> None:
-        """All batches of the last `finished` are handled."""
-        if self._seen:
-            self._cq.advance(self._seen)
-            self._seen = 0
-
-    _seen = 0
-    _worker: WorkerView | None = None

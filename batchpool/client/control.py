@@ -7,8 +7,7 @@ from typing import Any
 
 from batchpool.client.session import Session
 from batchpool.control.channel import close_all
-from batchpool.shm.stats.flight_recorder import FlightRecorder
-from batchpool.shm.stats.flights import flight_of
+from batchpool.shm.stats.flight_recorder import FlightRecorder, batch_fields
 
 _LONGEST_S = 1e6  # eleven days
 
@@ -25,7 +24,7 @@ def ask_status(path: str, timeout_s: float = 5.0) -> dict[str, Any]:
 
 
 def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any]]:
-    """The last n batches, newest last, from the flight recorder; see shm/stats/flights.py."""
+    """The last n batches of the flight recorder as `batch_fields`, the newest last."""
     session = Session.connect(path, timeout_s, attach=False)
     try:
         answer, fds = session.ask_for_fds({"op": "batches"}, timeout_s)
@@ -37,7 +36,7 @@ def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any
         session.close()
     now_ns = time.monotonic_ns()
     models, workers = answer["models"], answer["workers"]
-    return [flight_of(entry, models, workers, now_ns) for entry in entries]
+    return [batch_fields(entry, models, workers, now_ns) for entry in entries]
 
 
 def ask_reload(path: str, *, wait: bool) -> tuple[bool, str]:

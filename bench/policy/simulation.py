@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, worker_layout
@@ -136,7 +137,7 @@ class _Lane:
     def is_quiet(self) -> bool:
         return False
 
-    def cancels_came(self) -> bool:
+    def has_new_cancels(self) -> bool:
         return False
 
     def open(self, gate: object) -> None:
@@ -161,7 +162,6 @@ class _Worker(WorkerProxy):
 
     def __init__(self, number: int, simulation: Simulation) -> None:
         super().__init__(number, 0, _worker_segment(), lambda: None)
-        self.acknowledged[:] = True
         self.done: list[tuple[float, DispatchedBatch]] = []  # when seen, in order
         self._busy_until_ns = 0.0
         self._simulation = simulation
@@ -169,7 +169,7 @@ class _Worker(WorkerProxy):
     def is_ready(self) -> bool:
         return True
 
-    def look_at_lanes(self, serials: I64) -> bool:
+    def _read_acknowledgements(self, serials: I64) -> bool:
         return True
 
     def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
@@ -348,6 +348,6 @@ class Simulation:
             self._lane.turned_away,
             missed,
             self.batches,
-            dict(self.model.tally.reasons),
+            dict(self.model.metrics.reasons),
             start_ns,
         )

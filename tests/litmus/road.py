@@ -161,9 +161,9 @@ class Server:
         self.lane = lane
         self.side = AdmittedLane(0, 1, 0, lane, self.client.ring)
         self.waiting: list[tuple[int, int]] = []
-        self.admitted(self.side.unfinished(), again=True)
+        self.admitted(self.side.queued_rows(), again=True)
         lane.generation.set(lane.generation.get() + 1)
-        self.side.open(LaneGate.OPEN)
+        self.side.set_gate(LaneGate.OPEN)
         self.client.ring()
 
     def run(self) -> dict[str, Any]:

@@ -273,14 +273,14 @@ def test_a_batch_there_and_back() -> None:
     order: list[str] = []
     layout = worker_layout(4, 2)
     worker_segment = WorkerSegment(Recorded(layout, order), layout, lambda: order.append("fence"))
-    member = WorkerProxy(0, 0, worker_segment, lambda: order.append("worker's bell"))
+    proxy = WorkerProxy(0, 0, worker_segment, lambda: order.append("worker's bell"))
     rows: I64 = np.zeros((QUEUE_COLUMNS, 2), dtype=np.int64)
     rows[QueueColumn.SLOT] = (2, 3)
-    batch = member.prepare(rows, DispatchReason.FULL, 1)
+    batch = proxy.prepare(rows, DispatchReason.FULL, 1)
     assert order[-1] == "token", "it makes the record the rows' own"
     assert {"n", "rows.lane", "rows.slot", "rows.sequence"} <= set(order[:-1])
     order.clear()
-    member.publish(batch)
+    proxy.publish(batch)
     assert order == ["sq", "fence", "sq_tail", "worker's bell"]
 
     lane_client = new_lane_client(order)
@@ -309,9 +309,9 @@ def test_a_failed_batch_has_its_statuses_before_it_is_finished() -> None:
     worker = Worker(SPEC, worker_segment, Affine(), lambda: None, lambda: 5)
     worker.add_lane(0, 1, lane_client.lane)
     worker.spec = ModelSpec("affine", "numpy", SPEC.inputs, (Tensor("z", "int8"),), SPEC.parameters)
-    member = WorkerProxy(0, 0, worker_segment, lambda: None)
+    proxy = WorkerProxy(0, 0, worker_segment, lambda: None)
     rows: I64 = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
-    member.publish(member.prepare(rows, DispatchReason.FULL, 1))
+    proxy.publish(proxy.prepare(rows, DispatchReason.FULL, 1))
     order.clear()
     while worker.step():
         pass

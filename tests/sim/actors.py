@@ -11,6 +11,7 @@ from batchpool.batcher import batcher as pool_batcher
 from batchpool.batcher import recovery
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import BatcherMetrics
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.layout.segments import Layout
 from batchpool.core.scheduler.limits import NEVER_NS
@@ -88,7 +89,7 @@ class SimRecords:
     rules: RecordRules
     worker: WorkerActor
     reaped: bool = False
-    on_duty: bool = True
+    active: bool = True
     turn: int = 0
 
 
@@ -140,18 +141,20 @@ class BatcherActor(Actor):
         self.batcher: Any = None
         self._entries = list(world.entries.values())
         self._lanes = [(lane, lane.moved) for lane in world.lanes.values()]
-        self._crew = list(world.crew.values())
+        self._workers = list(world.workers.values())
         self._gone = [lane.number for lane, _ in self._lanes if lane.gone]
         self._evicted = [lane.number for lane, _ in self._lanes if lane.evicted]
-        self._reaped = [records for records in self._crew if records.reaped]
-        self._duties = {r.number: (r.on_duty, r.turn) for r in self._crew}
+        self._reaped = [records for records in self._workers if records.reaped]
+        self._duties = {r.number: (r.active, r.turn) for r in self._workers}
         self.started = False
         self.inbox.append(self._start)
 
     def step(self) -> None:
         self.wake_at_ns = self.batcher.step(self.world.now_ns)
-        self.world.idle += self.batcher.take_idle()
-        apart = [member.model for member in self.batcher.crew.values() if member.runs_apart()]
+        self.world.idle += self.batcher.workers.take_idle()
+        apart = [
+            proxy.model for proxy in self.batcher.workers.by_number.values() if proxy.runs_apart()
+        ]
         if len(apart) > len(set(apart)):
             raise Fault(f"{self.process} runs two groups of suspects at once")
 
@@ -167,7 +170,7 @@ class BatcherActor(Actor):
             self.add_model(entry)
         for lane, moved in self._lanes:
             self.add_lane(lane, moved=moved)
-        for records in self._crew:
+        for records in self._workers:
             self.add_worker(records, *self._duties[records.number])
         recovery.take_over(self.batcher)
         for number in self._evicted:
@@ -178,12 +181,12 @@ class BatcherActor(Actor):
             self.lose_worker(records)
 
     def add_model(self, entry: SimEntry) -> None:
-        model = pool_batcher.ModelQueue(
+        model = ModelQueue(
             entry.spec.name,
             entry.limits,
             attempts=self.world.attempts,
             idempotent=True,
-            tally=BatcherMetrics(entry.words),
+            metrics=BatcherMetrics(entry.words),
         )
         self.batcher.add_model(entry.number, model)
 
@@ -200,25 +203,25 @@ class BatcherActor(Actor):
         admitted = AdmittedLane(number, serial, entry.number, mapped, ring, own_flow=own_flow)
         self.batcher.add_lane(admitted, moved=moved)
 
-    def add_worker(self, records: SimRecords, on_duty: bool, turn: int) -> None:
+    def add_worker(self, records: SimRecords, active: bool, turn: int) -> None:
         mapped = WorkerSegment(
             records.memory.map(self.process), self.world.records_layout, fence=self.process.fence
         )
-        records.rules.off_duty = not on_duty
+        records.rules.inactive = not active
         model = records.entry.number
-        member = WorkerProxy(records.number, model, mapped, records.worker.ring, on_duty=on_duty)
-        self.batcher.add_worker(member, turn)
+        proxy = WorkerProxy(records.number, model, mapped, records.worker.ring, active=active)
+        self.batcher.add_worker(proxy, turn)
 
-    def relieve(self, on: SimRecords, off: SimRecords, turn: int) -> None:
-        on.rules.off_duty, off.rules.off_duty = False, True
-        self.batcher.relieve([on.number], [off.number], turn)
+    def set_active(self, on: SimRecords, off: SimRecords, turn: int) -> None:
+        on.rules.inactive, off.rules.inactive = False, True
+        self.batcher.workers.set_active([on.number], [off.number], turn)
 
     def release(self, off: SimRecords, turn: int) -> None:
-        off.rules.off_duty = True
-        self.batcher.relieve([], [off.number], turn)
+        off.rules.inactive = True
+        self.batcher.workers.set_active([], [off.number], turn)
 
     def drain(self) -> None:
-        self.batcher.drain()
+        self.batcher.set_draining(True)
 
     def lose_worker(self, records: SimRecords) -> None:
         """A reaped worker: its rows' deaths are counted here, for the clients to compare."""

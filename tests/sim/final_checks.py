@@ -32,15 +32,16 @@ def left_over(world: World) -> list[str]:
             if state != SlotState.FREE:
                 left.append(f"lane {number} slot {slot} is {SlotState(state).name}")
         left += _pending(memory, f"lane {number}")
-    for records in world.crew.values():
+    for records in world.workers.values():
         left += _pending(records.memory, f"worker {records.number}")
         if list(records.memory.column("token")) != list(records.memory.column("freed")):
             left.append(f"worker {records.number} has a record that is not free")
     batcher = world.batcher.batcher
-    if not batcher.is_empty() or any(lane.running for lane in batcher.lanes.values()):
+    lanes, workers = batcher.lanes.by_number, batcher.workers.by_number
+    if not batcher.is_empty() or any(lane.running for lane in lanes.values()):
         left.append("the batcher holds rows")
-    if set(batcher.lanes) != set(clients) or set(batcher.crew) != set(world.crew):
-        left.append(f"the batcher has lanes {set(batcher.lanes)}, crew {set(batcher.crew)}")
+    if set(lanes) != set(clients) or set(workers) != set(world.workers):
+        left.append(f"the batcher has lanes {set(lanes)}, workers {set(workers)}")
     if set(batcher.models) != set(world.entries) or len(world.entries) != 1:
         left.append(f"the batcher has models {set(batcher.models)} of {set(world.entries)}")
     return left
@@ -60,12 +61,12 @@ def wrong_counts(world: World) -> list[str]:
     No batch is counted twice and none that was answered is missing, whenever batchers died; rows
     that came in and rows that ended are as many, unless one died in between.
     """
-    tallies, batches = (
-        [BatcherMetrics(words) for words in world.tallies],
+    metrics, batches = (
+        [BatcherMetrics(words) for words in world.metrics],
         world.flight_recorder.last(),
     )
-    ended_by = {end: sum(tally.ended(end) for tally in tallies) for end in End}
-    admitted = sum(tally.admitted for tally in tallies)
+    ended_by = {end: sum(each.ended(end) for each in metrics) for end in End}
+    admitted = sum(each.admitted for each in metrics)
     names = {(batch.process, batch.token) for batch in batches}
     ok = sum(batch.rows for batch in batches if batch.outcome == BatchOutcome.OK)
     ended = sum(ended_by.values())

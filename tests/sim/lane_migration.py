@@ -78,7 +78,7 @@ class Moving:
         slots = world.random.choice(world.profile.slots)
         entry = SimEntry.of(number, spec, slots, world.limits)
         self.coming = world.entries[number] = entry
-        world.tallies.append(entry.words)
+        world.metrics.append(entry.words)
         batcher = world.batcher
         batcher.inbox.append(lambda: batcher.add_model(entry))
         has = [(lane.client.process.name, lane.entry.number) for lane in world.lanes.values()]
@@ -124,7 +124,7 @@ class Moving:
             if not lane.handed:  # its client was still on the one before
                 self._departure.left(lane.number)
         batcher = world.batcher
-        batcher.inbox.append(lambda: batcher.batcher.move_lanes(numbers))
+        batcher.inbox.append(lambda: batcher.batcher.lanes.move(numbers))
 
     def _undo(self, entry: SimEntry) -> None:
         self.coming, self.ending = None, entry
@@ -180,13 +180,13 @@ class Moving:
 
     def release(self, entry: SimEntry) -> None:
         """Nobody needs the workers of an entry any more."""
-        for records in self._world.crew.values():
+        for records in self._world.workers.values():
             if records.entry is entry:
                 self._world.release(records)
 
     def _retire(self, entry: SimEntry) -> None:
         world = self._world
-        if self._lanes(entry) or any(r.entry is entry for r in world.crew.values()):
+        if self._lanes(entry) or any(r.entry is entry for r in world.workers.values()):
             return
         self.ending = None
         del world.entries[entry.number]

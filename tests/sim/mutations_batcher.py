@@ -14,6 +14,7 @@ from batchpool.batcher import recovery
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.completion import Completion
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.lane_table import LaneTable
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, lane_layout
@@ -42,8 +43,8 @@ def completion_entry_before_done(patch: Patch) -> None:
 def status_after_done(patch: Patch) -> None:
     def hasty(self: Completion, model: Any, rows: Any, status: Any, text: str = "") -> None:
         rows = rows[:, np.argsort(rows[QueueColumn.LANE], kind="stable")]
-        self._hand_back(model, rows)
-        for lane, part in self.by_lane(rows):
+        self._complete(rows)
+        for lane, part in self._lanes.by_lane(rows):
             lane.lane.write_status(part[QueueColumn.SLOT], status, text)
 
     patch.setattr(Completion, "end", hasty)
@@ -54,8 +55,8 @@ def any_sequence_is_admitted(patch: Patch) -> None:
         entries = self._sq.peek()
         slots, sequences = unpack(entries)
         good = self.lane.state[slots] == SlotState.SUBMITTED
-        slots, sequences = self._only_good(slots, sequences, good)
-        rows = self._headers(slots, sequences)
+        slots, sequences = self._without_stale(slots, sequences, good)
+        rows = self._read_headers(slots, sequences)
         rows[QueueColumn.ATTEMPT] = 0
         self.lane.attempt[slots] = 0
         self.lane.state[slots] = SlotState.QUEUED
@@ -71,8 +72,8 @@ def any_state_is_admitted(patch: Patch) -> None:
         entries = self._sq.peek()
         slots, sequences = unpack(entries)
         good = self.lane.sequence[slots] == sequences
-        slots, sequences = self._only_good(slots, sequences, good)
-        rows = self._headers(slots, sequences)
+        slots, sequences = self._without_stale(slots, sequences, good)
+        rows = self._read_headers(slots, sequences)
         rows[QueueColumn.ATTEMPT] = 0
         self.lane.attempt[slots] = 0
         self.lane.state[slots] = SlotState.QUEUED
@@ -115,11 +116,11 @@ def stale_entry_hides_the_good_one(patch: Patch) -> None:
         once[np.unique(slots, return_index=True)[1]] = True
         return slots[good & once], sequences[good & once]
 
-    patch.setattr(AdmittedLane, "_only_good", only_good)
+    patch.setattr(AdmittedLane, "_without_stale", only_good)
 
 
 def cancels_are_asked_after_admit(patch: Patch) -> None:
-    came = AdmittedLane.cancels_came
+    came = AdmittedLane.has_new_cancels
     admit = AdmittedLane.admit
 
     def late(self: AdmittedLane) -> Any:
@@ -128,7 +129,7 @@ def cancels_are_asked_after_admit(patch: Patch) -> None:
         return rows
 
     patch.setattr(AdmittedLane, "admit", late)
-    patch.setattr(AdmittedLane, "cancels_came", lambda self: True)
+    patch.setattr(AdmittedLane, "has_new_cancels", lambda self: True)
     cancelled = AdmittedLane.cancelled
 
     def only_if_came(self: Any, slots: Any, sequences: Any) -> Any:
@@ -179,11 +180,11 @@ def record_token_before_rows(patch: Patch) -> None:
 
 
 def running_after_publish(patch: Patch) -> None:
-    def dispatch(self: Batcher, model: Any, member: Any, rows: Any, reason: Any, now: int) -> None:
+    def dispatch(self: Batcher, model: Any, proxy: Any, rows: Any, reason: Any, now: int) -> None:
         order = np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE]))
-        batch = member.prepare(rows[:, order], reason, now)
-        member.publish(batch)
-        for lane, part in self.by_lane(batch.rows):
+        batch = proxy.prepare(rows[:, order], reason, now)
+        proxy.publish(batch)
+        for lane, part in self.lanes.by_lane(batch.rows):
             lane.lane.state[part[QueueColumn.SLOT]] = SlotState.RUNNING
             lane.running += part.shape[1]
 
@@ -191,17 +192,17 @@ def running_after_publish(patch: Patch) -> None:
 
 
 def record_freed_before_completions(patch: Patch) -> None:
-    finished = Completion.finished
+    finished = Completion.finish_batch
 
-    def hasty(self: Completion, member: WorkerProxy, batch: Any) -> None:
-        member.free(batch)
-        member.free = lambda batch: None  # type: ignore[method-assign]
+    def hasty(self: Completion, proxy: WorkerProxy, batch: Any) -> None:
+        proxy.free(batch)
+        proxy.free = lambda batch: None  # type: ignore[method-assign]
         try:
-            finished(self, member, batch)
+            finished(self, proxy, batch)
         finally:
-            del member.free
+            del proxy.free
 
-    patch.setattr(Completion, "finished", hasty)
+    patch.setattr(Completion, "finish_batch", hasty)
 
 
 def error_for_all_of_a_failed_batch(patch: Patch) -> None:
@@ -235,14 +236,14 @@ def suspects_stay_when_they_are_late(patch: Patch) -> None:
 
 
 def takeover_mixes_suspects_with_others(patch: Patch) -> None:
-    headers = AdmittedLane.unfinished
+    headers = AdmittedLane.queued_rows
 
     def unfinished(self: AdmittedLane) -> Any:
         rows = headers(self)
         rows[QueueColumn.ATTEMPT] = 0
         return rows
 
-    patch.setattr(AdmittedLane, "unfinished", unfinished)
+    patch.setattr(AdmittedLane, "queued_rows", unfinished)
 
 
 def size_buckets_meet(patch: Patch) -> None:
@@ -260,18 +261,18 @@ def refused_rows_are_forgotten(patch: Patch) -> None:
 
 
 def worker_gets_lanes_it_has_not_mapped(patch: Patch) -> None:
-    patch.setattr(WorkerProxy, "look_at_lanes", lambda self, serials: True)
+    patch.setattr(WorkerProxy, "_read_acknowledgements", lambda self, serials: True)
 
 
 def lane_closed_while_its_rows_run(patch: Patch) -> None:
-    def unmap(self: Batcher, lane: Any) -> None:
-        if lane.closing and lane.number in self.lanes:
-            del self.lanes[lane.number]
-            self._serials[lane.number] = 0
-            self._all_mapped.clear()
+    def unmap(self: LaneTable, lane: Any) -> None:
+        if lane.closing and lane.number in self.by_number:
+            del self.by_number[lane.number]
+            self.serials[lane.number] = 0
+            self.version += 1
             self._lane_closed(lane.number)
 
-    patch.setattr(Batcher, "_unmap_if_idle", unmap)
+    patch.setattr(LaneTable, "unmap_if_idle", unmap)
 
 
 # -- takeover and reaping ---------------------------------------------------------------
@@ -281,7 +282,7 @@ def generation_is_not_raised(patch: Patch) -> None:
     take_over = recovery.take_over
 
     def quietly(batcher: Batcher) -> None:
-        for lane in batcher.lanes.values():
+        for lane in batcher.lanes.by_number.values():
             lane.lane.generation = Deaf(lane.lane.generation)  # type: ignore[assignment]
         take_over(batcher)
 
@@ -289,34 +290,36 @@ def generation_is_not_raised(patch: Patch) -> None:
 
 
 def takeover_forgets_queued_rows(patch: Patch) -> None:
-    patch.setattr(AdmittedLane, "unfinished", lambda self: self._headers(*np.zeros((2, 0), int)))
+    patch.setattr(
+        AdmittedLane, "queued_rows", lambda self: self._read_headers(*np.zeros((2, 0), int))
+    )
 
 
 def takeover_runs_published_records_again(patch: Patch) -> None:
-    patch.setattr(recovery, "_published", lambda member: set())
+    patch.setattr(recovery, "_published", lambda proxy: set())
 
 
 def takeover_adopts_rows_in_any_state(patch: Patch) -> None:
-    still = recovery._still
+    in_state = recovery._rows_in_state
 
     def all_of(batcher: Batcher, rows: Any, state: SlotState) -> Any:
-        parts = [still(batcher, rows[:, i : i + 1].copy(), s) for i in range(rows.shape[1])
+        parts = [in_state(batcher, rows[:, i : i + 1].copy(), s) for i in range(rows.shape[1])
                  for s in (SlotState.RUNNING, SlotState.QUEUED, SlotState.DONE)]  # fmt: skip
         return np.concatenate([rows[:, :0], *parts], axis=1)
 
-    patch.setattr(recovery, "_still", all_of)
+    patch.setattr(recovery, "_rows_in_state", all_of)
 
 
 def takeover_rings_no_worker(patch: Patch) -> None:
     take_over = recovery.take_over
 
     def quietly(batcher: Batcher) -> None:
-        rings = {member: member.ring for member in batcher.crew.values()}
-        for member in rings:
-            member.ring = lambda: None
+        rings = {proxy: proxy.ring for proxy in batcher.workers.by_number.values()}
+        for proxy in rings:
+            proxy.ring = lambda: None
         take_over(batcher)
-        for member, ring in rings.items():
-            member.ring = ring
+        for proxy, ring in rings.items():
+            proxy.ring = ring
 
     patch.setattr(recovery, "take_over", quietly)
 
@@ -346,7 +349,7 @@ def death_counted_before_queued(patch: Patch) -> None:
     requeue = Completion._requeue
 
     def hasty(self: Completion, rows: Any) -> None:
-        for lane, part in self.by_lane(rows):
+        for lane, part in self._lanes.by_lane(rows):
             lane.lane.attempt[part[QueueColumn.SLOT]] = part[QueueColumn.ATTEMPT]
         requeue(self, rows)
 

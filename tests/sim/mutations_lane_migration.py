@@ -53,7 +53,7 @@ def client_waits_for_a_batcher_that_has_left(patch: Patch) -> None:
 
 def clients_are_not_told_of_the_gate(patch: Patch) -> None:
     """One that claims nothing keeps its lane, and the old workers."""
-    patch.setattr(AdmittedLane, "shut", lambda self, gate: self.open(gate))
+    patch.setattr(AdmittedLane, "close_gate", lambda self, gate: self.set_gate(gate))
 
 
 def takeover_opens_moved_gates(patch: Patch) -> None:
@@ -61,7 +61,7 @@ def takeover_opens_moved_gates(patch: Patch) -> None:
 
     def open_all(self: Batcher, lane: AdmittedLane, *, moved: bool = False) -> None:
         add_lane(self, lane)
-        lane.open(LaneGate.OPEN)
+        lane.set_gate(LaneGate.OPEN)
 
     patch.setattr(Batcher, "add_lane", open_all)
 
@@ -70,7 +70,7 @@ def evicted_lane_is_unmapped_while_its_rows_run(patch: Patch) -> None:
     evict_lane = Batcher.evict_lane
 
     def hasty(self: Batcher, number: int) -> None:
-        lane = self.lanes.get(number)
+        lane = self.lanes.by_number.get(number)
         if lane is not None:
             lane.running = 0
         evict_lane(self, number)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from batchpool.batcher.completion import Completion, ModelQueue
+from batchpool.batcher.completion import Completion
 from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.mutations import Patch
@@ -16,27 +17,27 @@ def takeover_counts_again(patch: Patch) -> None:
 
 def counted_after_publication(patch: Patch) -> None:
     """A batcher that dies in between has answered rows that nobody counts."""
-    account = Completion._account
+    account = Completion._count
     late: list[tuple[Completion, WorkerProxy, ModelQueue, DispatchedBatch, int]] = []
 
     def later(
         self: Completion,
-        member: WorkerProxy,
+        proxy: WorkerProxy,
         model: ModelQueue,
         batch: DispatchedBatch,
         outcome: int,
     ) -> None:
-        late.append((self, member, model, batch, outcome))
+        late.append((self, proxy, model, batch, outcome))
 
-    hand_back = Completion._hand_back
+    hand_back = Completion._complete
 
     def then(self: Completion, *rows: object, **more: object) -> None:
         hand_back(self, *rows, **more)  # type: ignore[arg-type]
         while late:
             account(*late.pop())
 
-    patch.setattr(Completion, "_account", later)
-    patch.setattr(Completion, "_hand_back", then)
+    patch.setattr(Completion, "_count", later)
+    patch.setattr(Completion, "_complete", then)
 
 
 def rows_of_the_gone_are_forgotten(patch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""Changes of duty with one rule removed at a time; as tests/sim/mutations_batcher.py."""
+"""The choice of active workers with one rule removed at a time; see mutations_batcher.py."""
 
 from __future__ import annotations
 
@@ -7,51 +7,55 @@ from typing import Any
 
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_table import WorkerTable
 from tests.sim.mutations import Patch
 
 
-def off_duty_is_not_heard(patch: Patch) -> None:
-    """A replaced worker gets further batches: a reload would mix old and new answers."""
-    relieve = Batcher.relieve
+def deactivation_is_ignored(patch: Patch) -> None:
+    """A deactivated worker gets more batches: a reload would mix old and new answers."""
+    set_active = WorkerTable.set_active
 
-    def deaf(self: Batcher, on: Iterable[int], off: Iterable[int], turn: int) -> None:
+    def ignoring(self: WorkerTable, on: Iterable[int], off: Iterable[int], change: int) -> None:
         off = list(off)
-        relieve(self, on, off, turn)
+        set_active(self, on, off, change)
         for number in off:
-            if number in self.crew:
-                self.crew[number].on_duty = True
+            if number in self.by_number:
+                self.by_number[number].active = True
 
-    patch.setattr(Batcher, "relieve", deaf)
+    patch.setattr(WorkerTable, "set_active", ignoring)
 
 
-def takeover_forgets_who_is_off_duty(patch: Patch) -> None:
+def takeover_forgets_inactive_workers(patch: Patch) -> None:
     add_worker = Batcher.add_worker
 
-    def forgetful(self: Batcher, member: WorkerProxy, turn: int = 0) -> None:
-        add_worker(self, member, turn)
-        member.on_duty = True
+    def forgetful(self: Batcher, worker: WorkerProxy, change: int = 0) -> None:
+        add_worker(self, worker, change)
+        worker.active = True
 
     patch.setattr(Batcher, "add_worker", forgetful)
 
 
 def idle_with_rows_in_flight(patch: Patch) -> None:
-    """A standby that is ended with rows aboard makes them suspects, or costs them an attempt."""
+    """Ending a worker with batches in flight makes their rows suspects, or costs an attempt."""
 
-    def hasty(self: Batcher) -> list[tuple[int, int]]:
-        idle = list(self._leaving.items())
-        self._leaving.clear()
+    def hasty(self: WorkerTable) -> list[tuple[int, int]]:
+        idle = list(self._deactivated.items())
+        self._deactivated.clear()
         return idle
 
-    patch.setattr(Batcher, "take_idle", hasty)
+    patch.setattr(WorkerTable, "take_idle", hasty)
 
 
-def suspects_of_whom_has_left_do_not_count(patch: Patch) -> None:
-    """The next group leaves while one still runs on a worker that is off duty."""
+def suspects_on_inactive_workers_do_not_count(patch: Patch) -> None:
+    """The next group is dispatched while one still runs on an inactive worker."""
     dispatch_apart = Batcher._dispatch_apart
 
-    def hasty(self: Batcher, model: Any, crew: list[WorkerProxy], now_ns: int) -> None:
-        everybody, self.crew = self.crew, {member.number: member for member in crew}
-        dispatch_apart(self, model, crew, now_ns)
-        self.crew = everybody
+    def hasty(
+        self: Batcher, index: int, model: Any, workers: list[WorkerProxy], now_ns: int
+    ) -> None:
+        table = self.workers
+        everyone, table.by_number = table.by_number, {proxy.number: proxy for proxy in workers}
+        dispatch_apart(self, index, model, workers, now_ns)
+        table.by_number = everyone
 
     patch.setattr(Batcher, "_dispatch_apart", hasty)

@@ -174,7 +174,7 @@ class RecordRules:
         self._finished = memory.column("finished")
         self._writers = {c.name: c.writer for c in memory.layout.columns.values()}
         self._seen: tuple[bytes, dict[Ticket, int]] = (b"", {})
-        self.off_duty = False  # as the batcher has been told
+        self.inactive = False  # as the batcher has been told
         memory.rule = self
 
     def active(self, record: int) -> bool:
@@ -208,7 +208,7 @@ class RecordRules:
         elif name in ("sq", "cq"):
             _entry(who, memory, name, at)
         elif name == "token":
-            if self.off_duty:
+            if self.inactive:
                 raise Fault(f"{who} gives {self._worker} a batch, which is off duty")
             if value <= max(self._token) or self._token[at] != self._freed[at]:
                 raise Fault(f"{who} takes record {at} with token {value}: it is not free")

@@ -72,14 +72,14 @@ class World:
         self.flight_recorder = FlightRecorder()
         self.right_rows = 0  # in answers that clients found right
         self.lanes: dict[int, SimLane] = {}
-        self.crew: dict[int, SimRecords] = {}
+        self.workers: dict[int, SimRecords] = {}
         self.actors: list[Actor] = []
         self.dead: deque[Actor] = deque()
         self.buried: set[str] = set()
         self.wanted_clients = 0
         self.serving = SimEntry.of(0, spec, random.choice(profile.slots), self.limits)
         self.entries = {0: self.serving}
-        self.tallies = [self.serving.words]
+        self.metrics = [self.serving.words]
         self.moving = Moving(self)
         self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
         self.idle: deque[tuple[int, int]] = deque()
@@ -130,7 +130,7 @@ class World:
         self.lanes[number] = lane
         batcher = self.batcher
         batcher.inbox.append(lambda: batcher.add_lane(lane))
-        for records in self.crew.values():
+        for records in self.workers.values():
             if records.entry is entry:
                 self._tell_lane(records.worker, lane)
         return lane
@@ -141,54 +141,52 @@ class World:
     def _tell_drop(self, worker: WorkerActor, number: int) -> None:
         worker.inbox.append(lambda: worker.worker.drop_lane(number))
 
-    def start_worker(self, entry: SimEntry, *, on_duty: bool = True) -> SimRecords:
+    def start_worker(self, entry: SimEntry, *, active: bool = True) -> SimRecords:
         number = self._number("worker")
         worker = WorkerActor(self, number)
         memory = SimMemory(self.records_layout, self.profile.enforce)
         rules = RecordRules(memory, worker.process)
-        records = SimRecords(number, entry, memory, rules, worker, on_duty=on_duty)
+        records = SimRecords(number, entry, memory, rules, worker, active=active)
         with self._undisturbed():
             worker.attach(records, self.records_layout)
-        self.crew[number] = records
+        self.workers[number] = records
         self.actors.append(worker)
         for lane in self.lanes.values():
             if lane.entry is entry:
                 self._tell_lane(worker, lane)
         batcher = self.batcher
-        batcher.inbox.append(lambda: batcher.add_worker(records, on_duty, 0))
+        batcher.inbox.append(lambda: batcher.add_worker(records, active, 0))
         return records
 
     def _relieve(self) -> None:
         """A worker gives its seat to another, which may stand by or be new; both live on."""
-        crew = [r for r in self.crew.values() if r.entry is self.serving]
-        living = [r for r in crew if not r.worker.process.dead]
-        off = self.random.choice([r for r in living if r.on_duty] or [None])
+        workers = [r for r in self.workers.values() if r.entry is self.serving]
+        living = [r for r in workers if not r.worker.process.dead]
+        off = self.random.choice([r for r in living if r.active] or [None])
         if off is None:
             return
-        others = [r for r in living if not r.on_duty]
-        on = (
-            self.random.choice(others) if others else self.start_worker(self.serving, on_duty=False)
-        )
+        others = [r for r in living if not r.active]
+        on = self.random.choice(others) if others else self.start_worker(self.serving, active=False)
         self._turn_number += 1
-        on.on_duty, off.on_duty = True, False
+        on.active, off.active = True, False
         on.turn = off.turn = turn = self._turn_number
         batcher = self.batcher
-        batcher.inbox.append(lambda: batcher.relieve(on, off, turn))
+        batcher.inbox.append(lambda: batcher.set_active(on, off, turn))
 
     def release(self, records: SimRecords) -> None:
         """Nobody needs this worker any more: it ends once it is idle."""
         self._turn_number += 1
-        records.on_duty, records.turn = False, self._turn_number
+        records.active, records.turn = False, self._turn_number
         batcher, turn = self.batcher, self._turn_number
         batcher.inbox.append(lambda: batcher.release(records, turn))
 
     def _dismiss(self) -> bool:
         """End a worker that the batcher calls idle and off duty; False if that is out of date."""
         number, turn = self.idle.popleft()
-        records = self.crew.get(number)
+        records = self.workers.get(number)
         if records is None or records.worker not in self.actors:
             return False
-        if (records.on_duty, records.turn) != (False, turn):
+        if (records.active, records.turn) != (False, turn):
             return False
         if records.worker.busy:
             self.idle.append((number, turn))
@@ -200,7 +198,7 @@ class World:
 
     def holder(self, ticket: Ticket) -> Process | None:
         """The worker, not reaped yet, whose records hold this row."""
-        for records in self.crew.values():
+        for records in self.workers.values():
             if not records.reaped and ticket in records.rules.held():
                 return records.worker.process
         return None
@@ -212,7 +210,7 @@ class World:
             raise Fault(f"the batcher closed lane {number}, whose client is alive")
         lane.rules.closed = True
         self.moving.gone(lane)
-        for records in self.crew.values():
+        for records in self.workers.values():
             if records.entry is lane.entry:
                 self._tell_drop(records.worker, number)
         if self.wanted_clients:
@@ -221,7 +219,7 @@ class World:
 
     def worker_lost(self, records: SimRecords) -> None:
         """The batcher has dealt with a dead worker's rows."""
-        self.crew.pop(records.number, None)
+        self.workers.pop(records.number, None)
 
     @property
     def deaths(self) -> int:
@@ -253,7 +251,7 @@ class World:
             records = actor.records
             records.reaped = True
             batcher.inbox.append(lambda: batcher.lose_worker(records))
-            if records.on_duty and records.entry is not self.moving.coming:
+            if records.active and records.entry is not self.moving.coming:
                 self.start_worker(records.entry)
         else:
             self._start_batcher()

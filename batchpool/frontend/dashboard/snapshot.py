@@ -26,7 +26,7 @@ from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
 from batchpool.frontend.dashboard.rates import Span
-from batchpool.shm.stats.flight_recorder import LOST, BatchEntry
+from batchpool.shm.stats.flight_recorder import LOST, RecordedBatch
 from batchpool.shm.stats.recent_errors import RecentError
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ class SnapshotInputs:
     why: str
     now_s: float
     now_ns: int
-    batches: Sequence[BatchEntry]
+    batches: Sequence[RecordedBatch]
     worker_names: Sequence[str]
     model_names: Sequence[str]
     recent_errors: Sequence[RecentError]
@@ -235,7 +235,7 @@ def gpu_view(device: str, gpus: Mapping[str, Mapping[str, float]]) -> Json | Non
     }
 
 
-def batch_view(inputs: SnapshotInputs, batch: BatchEntry) -> Json:
+def batch_view(inputs: SnapshotInputs, batch: RecordedBatch) -> Json:
     """One batch of the flight recorder. ms: from its dispatch to its completion."""
     known = batch.dispatched_ns > 0
     return {

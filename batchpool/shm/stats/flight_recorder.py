@@ -1,18 +1,22 @@
-"""The flight recorder: the last batches of the pool, written by the batcher as each completes.
+"""The flight recorder: the last batches of the pool, which the batcher writes as each completes.
 
-A ring of rows in shared memory, which outlives the batcher; its successor writes on. A row
-begins and ends with its serial number, so that one which its writer left, or is just now
-writing, is told from a whole one: its ends differ. A reader takes the ring twice and believes
-what was the same both times, since the writer may have been through a row in between.
+It is a ring of rows in shared memory that outlives the batcher; the next batcher continues it. A
+row begins and ends with its serial number, so that a row that is incomplete, because it is being
+written or because its writer died, is recognised: its ends differ. A reader copies the ring twice
+and uses the rows that are equal in both copies, since the writer may have overwritten a row during
+one copy.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, flight_recorder_layout
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.segment import map_checked
@@ -23,14 +27,15 @@ _ROW = struct.Struct(f"<{BATCH_WORDS}Q")
 
 
 @dataclass(frozen=True)
-class BatchEntry:
-    """One batch, as its row tells it, without the serial number at its end.
+class RecordedBatch:
+    """One batch in the flight recorder.
 
-    model: the entry of its model. seat: the row of its worker in the counters. process, token: name
-    one batch of one worker process. size: rows with padding. reason: why it left (Reason).
-    attempt: failed batches that its rows were in before. outcome: Outcome, or LOST. queued_ns:
-    how long its oldest row had waited. Times are CLOCK_MONOTONIC in ns, 0 where nobody knows:
-    launched and finished of a worker that was lost, dispatched by a batcher that died.
+    model: the index of its model. worker_slot: the row of its worker in the counters. process,
+    token: identify a batch of one worker process. size: rows with padding. reason: a
+    DispatchReason. attempt: the number of failed batches that its rows were in before. outcome: a
+    BatchOutcome, or LOST. queued_ns: the wait of its oldest row. The times are CLOCK_MONOTONIC in
+    ns, 0 where unknown: launched and finished if the worker was lost, dispatched if an earlier
+    batcher did it.
     """
 
     serial: int
@@ -52,7 +57,10 @@ class BatchEntry:
 
 
 class FlightRecorder:
-    """The recorder of a pool, or one of this process's own. incidents: the errors beside it."""
+    """The flight recorder in a shared segment, or in memory of its own without one.
+
+    recent_errors: the ring of errors in the same segment.
+    """
 
     def __init__(self, fd: int = -1, *, writable: bool = True) -> None:
         layout = flight_recorder_layout()
@@ -65,11 +73,12 @@ class FlightRecorder:
         words = np.frombuffer(self._memory, np.uint64, BATCHES_KEPT * BATCH_WORDS, self._at)
         self._rows = words.reshape(BATCHES_KEPT, BATCH_WORDS)
         self.recent_errors = RecentErrors(self._memory, layout.columns["incidents"].offset)
-        # Also past a row that was never finished: the ring shows a hole there, for one round.
+        # Continues behind a row that its writer left incomplete, which stays unreadable for a round.
         self._serial = int(self._rows[:, 0].max())
 
     def write(
         self,
+        *,
         model: int,
         worker_slot: int,
         process: int,
@@ -86,7 +95,7 @@ class FlightRecorder:
         finished_ns: int,
         completed_ns: int,
     ) -> None:
-        """A batch is complete. Only the batcher calls this; see BatchEntry."""
+        """Record a completed batch; see RecordedBatch. Only the batcher calls this."""
         self._serial = serial = self._serial + 1
         _ROW.pack_into(
             self._memory, self._at + serial % BATCHES_KEPT * _ROW.size,
@@ -94,19 +103,19 @@ class FlightRecorder:
             queued_ns, dispatched_ns, launched_ns, finished_ns, completed_ns, serial,
         )  # fmt: skip
 
-    def last(self, n: int = BATCHES_KEPT) -> list[BatchEntry]:
+    def last(self, n: int = BATCHES_KEPT) -> list[RecordedBatch]:
         """The last n batches (fewer if there are no more), the newest last."""
         whole = self._whole()
         order = whole[:, 0].argsort()[max(0, len(whole) - n) :]
-        return [BatchEntry(*row[:-1]) for row in whole[order].tolist()]
+        return [RecordedBatch(*row[:-1]) for row in whole[order].tolist()]
 
     def has(self, process: int, token: int) -> bool:
-        """Whether this batch of a worker process stands among those kept."""
+        """True if this batch of a worker process is among those kept."""
         whole = self._whole()
         return bool(((whole[:, 3] == process) & (whole[:, 4] == token)).any())
 
     def _whole(self) -> Array:
-        """The rows [n, BATCH_WORDS] that stand whole, in no order."""
+        """The complete rows [n, BATCH_WORDS], in no order."""
         first = self._rows.copy()
         second = self._rows.copy()
         serials = second[:, 0]
@@ -114,3 +123,48 @@ class FlightRecorder:
         ends = (serials > 0) & (serials == second[:, -1]) & places
         rows: Array = second[ends & (first == second).all(axis=1)]
         return rows
+
+
+def batch_fields(
+    batch: RecordedBatch, models: Sequence[str], workers: Sequence[str], now_ns: int
+) -> dict[str, Any]:
+    """A recorded batch as plain values by name, for people and for JSON.
+
+    models, workers: names by model index and by worker slot. now_ns: CLOCK_MONOTONIC. age_s: the
+    time since it was completed. Times in ms: queued: the wait of its oldest row; sent: from
+    dispatch until the worker launched it; ran: in the worker; back: from there until its rows were
+    completed. None where a time is unknown, as that of a worker that died.
+    """
+    outcome = "LOST" if batch.outcome == LOST else _name(BatchOutcome, batch.outcome)
+    return {
+        "age_s": round((now_ns - batch.completed_ns) / 1e9, 3),
+        "model": _at(models, batch.model),
+        "worker": _at(workers, batch.worker_slot),
+        "process": batch.process,
+        "token": batch.token,
+        "rows": batch.rows,
+        "size": batch.size,
+        "reason": _name(DispatchReason, batch.reason),
+        "attempt": batch.attempt,
+        "outcome": outcome,
+        "extents": batch.extents,
+        "queued_ms": round(batch.queued_ns / 1e6, 3) if batch.dispatched_ns else None,
+        "sent_ms": _between(batch.dispatched_ns, batch.launched_ns),
+        "ran_ms": _between(batch.launched_ns, batch.finished_ns),
+        "back_ms": _between(batch.finished_ns, batch.completed_ns),
+    }
+
+
+def _between(start_ns: int, end_ns: int) -> float | None:
+    return round((end_ns - start_ns) / 1e6, 3) if start_ns and end_ns else None
+
+
+def _at(names: Sequence[str], index: int) -> str:
+    return names[index] if index < len(names) and names[index] else str(index)
+
+
+def _name(kind: type[BatchOutcome] | type[DispatchReason], value: int) -> str:
+    try:
+        return kind(value).name
+    except ValueError:
+        return str(value)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import ModelError, NotReady
@@ -32,12 +33,12 @@ class House:
         self.batcher.add_lane(lane, moved=moved)
 
     def add_worker(self, number: int) -> WorkerProxy:
-        member = WorkerProxy(number, 0, new_worker_segment(2), lambda: None)
-        member.worker_segment.ready.set(1)
-        member.worker_segment.lanes[:] = [*range(1, 9)]
-        self.batcher.add_worker(member)
-        member.time.took(2, 2e6)
-        return member
+        proxy = WorkerProxy(number, 0, new_worker_segment(2), lambda: None)
+        proxy.worker_segment.ready.set(1)
+        proxy.worker_segment.lanes[:] = [*range(1, 9)]
+        self.batcher.add_worker(proxy)
+        proxy.service_time.took(2, 2e6)
+        return proxy
 
     def send(self, n: int) -> object:
         pending = self.lane_client.submit(rows_of(n), NOW, LATER)
@@ -62,10 +63,10 @@ class House:
 def test_a_moved_lane_is_served_and_stays_moved() -> None:
     house = House()
     assert house.gate() is LaneGate.OPEN
-    house.batcher.move_lanes([0, 7])  # of 7 it has not heard
+    house.batcher.lanes.move([0, 7])  # of 7 it has not heard
     assert house.gate() is LaneGate.MOVED
-    house.batcher.drain()
-    house.batcher.open_again()
+    house.batcher.set_draining(True)
+    house.batcher.set_draining(False)
     assert house.gate() is LaneGate.MOVED
     again = House()
     for gate in (LaneGate.MOVED, LaneGate.GONE):
@@ -82,10 +83,10 @@ def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
     runs = [house.send(2) for _ in range(2)]
     waits = house.send(1)
     published = house.lane_client.submit(rows_of(1), NOW, LATER)  # when it is too late
-    house.batcher.move_lanes([0])
+    house.batcher.lanes.move([0])
     house.batcher.evict_lane(0)
     assert house.fate(waits) is NotReady
-    assert (house.model.tally.ended(End.NOT_READY), house.closed) == (1, [])
+    assert (house.model.metrics.ended(End.NOT_READY), house.closed) == (1, [])
     house.lane_client.flush()
     house.batcher.step(NOW)
     assert house.fate(published) is None, "nobody takes it any more"
@@ -102,7 +103,7 @@ def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
     assert {id(pending) for pending in finished} == {id(p) for p in (*runs, published)}
     with pytest.raises(NotReady):
         house.lane_client.result(published)
-    assert house.batcher.lanes == {}
+    assert house.batcher.lanes.by_number == {}
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -110,7 +111,7 @@ def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
 def test_rows_of_an_evicted_lane_do_not_run_again(idempotent: bool, launched: bool) -> None:
     house = House(idempotent=idempotent)
     running = house.send(2)
-    house.batcher.move_lanes([0])
+    house.batcher.lanes.move([0])
     house.batcher.evict_lane(0)
     if launched:
         house.worker.worker_segment.launched.set(1)
@@ -135,15 +136,15 @@ def test_a_lane_that_nobody_has_is_told_as_closed() -> None:
 
 def test_entries_come_and_go() -> None:
     house = House()
-    house.batcher.drain()
+    house.batcher.set_draining(True)
     other = ModelQueue("n", Limits(4, 0))
     house.batcher.add_model(3, other)
     assert other.limits.draining
-    with pytest.raises(AssertionError, match="entry 0 is in use"):
+    with pytest.raises(AssertionError, match="model 0 is in use"):
         house.batcher.retire_model(0)
     house.batcher.retire_model(3)
     house.batcher.close_lane(0)
-    with pytest.raises(AssertionError, match="entry 0 is in use"):
+    with pytest.raises(AssertionError, match="model 0 is in use"):
         house.batcher.retire_model(0)
     house.batcher.lose_worker(5)
     house.batcher.retire_model(0)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
@@ -25,11 +26,11 @@ def batcher() -> Batcher:
     made = Batcher([ModelQueue("m", limits)], 1)
     lane = new_lane(model(Tensor("x", "float32", (4,))), 64)
     made.add_lane(AdmittedLane(0, 1, 0, lane, lambda: None, own_flow=False))
-    member = WorkerProxy(0, 0, new_worker_segment(8, 1), lambda: None)
-    member.worker_segment.ready.set(1)
-    member.worker_segment.lanes[0] = 1
-    made.add_worker(member)
-    member.time = time_of(20 * MS, 1 * MS)
+    proxy = WorkerProxy(0, 0, new_worker_segment(8, 1), lambda: None)
+    proxy.worker_segment.ready.set(1)
+    proxy.worker_segment.lanes[0] = 1
+    made.add_worker(proxy)
+    proxy.service_time = time_of(20 * MS, 1 * MS)
     return made
 
 
@@ -47,26 +48,26 @@ def test_it_is_noted_once_for_each_target(batcher: Batcher) -> None:
         " 47.2 ms, and a part of the target is for the way to the caller; batches are of at most"
         " 5 rows, and what would take longer than 56.2 ms is refused"
     )
-    assert batcher.notes == [note]
+    assert batcher.warnings == [note]
     refuse_one(batcher)
-    assert batcher.notes == [note]
+    assert batcher.warnings == [note]
     (queued,) = batcher.models.values()
     queued.limits = replace(queued.limits, target_ns=1000 * MS)
     refuse_one(batcher)
-    assert batcher.notes == [note], "this one is in reach"
+    assert batcher.warnings == [note], "this one is in reach"
     queued.limits = replace(queued.limits, target_ns=11 * MS)
     refuse_one(batcher)
-    assert batcher.notes == [note, note.replace("= 10", "= 11")]
+    assert batcher.warnings == [note, note.replace("= 10", "= 11")]
 
 
 def test_not_before_the_times_are_well_known(batcher: Batcher) -> None:
-    (member,) = batcher.crew.values()
-    member.time.batches = 15
+    (proxy,) = batcher.workers.by_number.values()
+    proxy.service_time.batches = 15
     refuse_one(batcher)
-    assert batcher.notes == []
-    member.time.batches = 16
+    assert batcher.warnings == []
+    proxy.service_time.batches = 16
     refuse_one(batcher)
-    assert len(batcher.notes) == 1
+    assert len(batcher.warnings) == 1
 
 
 def test_not_where_one_of_the_workers_can_keep_it(batcher: Batcher) -> None:
@@ -74,23 +75,23 @@ def test_not_where_one_of_the_workers_can_keep_it(batcher: Batcher) -> None:
     second.worker_segment.ready.set(1)
     second.worker_segment.lanes[0] = 1
     batcher.add_worker(second)
-    second.time = time_of(2 * MS, 1 * MS)
+    second.service_time = time_of(2 * MS, 1 * MS)
     refuse_one(batcher)
-    assert batcher.notes == []
+    assert batcher.warnings == []
 
 
 def test_behind_the_only_worker_that_is_overdue_nobody_new_is_let_wait(batcher: Batcher) -> None:
     """After 300 ms it is expected to be free in 300 more: in time for who comes now, not for who
     waits for 200 already. After 600 ms for nobody."""
     (queued,) = batcher.models.values()
-    (member,) = batcher.crew.values()
+    (proxy,) = batcher.workers.by_number.values()
     queued.limits = replace(queued.limits, target_ns=500 * MS)
     queued.queue.append(rows_of(1, name=1, submit=NOW))
     batcher.step(NOW)
-    assert member.in_flight == 1
+    assert proxy.in_flight == 1
     for late_ms, waits, refused in ((100, 1, 0), (300, 1, 1), (600, 0, 3)):
         now_ns = NOW + late_ms * MS
         queued.queue.append(rows_of(1, name=2, submit=now_ns))
         batcher.step(now_ns)
-        assert (len(queued.queue), queued.tally.ended(End.OVERLOADED)) == (waits, refused)
-        assert member.in_flight == 1, "nothing is sent behind it"
+        assert (len(queued.queue), queued.metrics.ended(End.OVERLOADED)) == (waits, refused)
+        assert proxy.in_flight == 1, "nothing is sent behind it"

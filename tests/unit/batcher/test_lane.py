@@ -124,7 +124,7 @@ def test_a_slot_that_there_is_not_closes_the_lane(others: int) -> None:
 
 def test_a_lane_is_quiet_until_rows_come_and_again_once_they_are_admitted() -> None:
     road = Road()
-    road.side.cancels_came()
+    road.side.has_new_cancels()
     assert road.side.is_quiet()
     for n in (1, 3):
         for _ in range(n):
@@ -138,12 +138,12 @@ def test_a_lane_is_quiet_until_rows_come_and_again_once_they_are_admitted() -> N
 def test_a_lane_is_not_quiet_while_cancel_words_were_not_looked_at() -> None:
     road = Road()
     assert not road.side.is_quiet(), "those that stand there when it is mapped"
-    assert road.side.cancels_came()
+    assert road.side.has_new_cancels()
     pending = road.send()
     road.take()
     road.lane_client.abandon(pending)
     assert not road.side.is_quiet()
-    assert road.side.cancels_came()
+    assert road.side.has_new_cancels()
     assert road.side.is_quiet()
     road.side.recheck_cancels()
     assert not road.side.is_quiet()
@@ -154,7 +154,7 @@ def test_rows_that_an_earlier_batcher_left_in_the_ring_are_noticed() -> None:
     road.send()
     road.lane_client.flush()
     later = AdmittedLane(3, SERIAL, 0, other_side(road.lane_client.lane), road.ring)
-    later.cancels_came()
+    later.has_new_cancels()
     assert not later.is_quiet()
     assert later.admit().shape[1] == 1
     assert later.is_quiet()
@@ -162,7 +162,7 @@ def test_rows_that_an_earlier_batcher_left_in_the_ring_are_noticed() -> None:
 
 def test_a_counter_that_no_right_client_writes_is_not_taken_for_quiet() -> None:
     road = Road()
-    road.side.cancels_came()
+    road.side.has_new_cancels()
     cells = road.lane_client.lane.memory.cells()
     at = road.lane_client.lane.layout.words["sq_tail"] // 8
     cells[at] += 10**6

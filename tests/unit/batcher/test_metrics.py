@@ -23,16 +23,16 @@ TIMES = metric_of("queue_seconds").bounds
 S = 10**9
 
 
-def totals_of(tally: BatcherMetrics) -> Totals:
+def totals_of(metrics: BatcherMetrics) -> Totals:
     totals = Totals()
     block = BLOCKS["batcher"]
-    words = [tally._cells[i] for i in range(block.used)]
+    words = [metrics._cells[i] for i in range(block.used)]
     totals.add("batcher", ("m",), words)
     return totals
 
 
-def histogram(tally: BatcherMetrics, name: str) -> Histogram:
-    return totals_of(tally).histogram(name)
+def histogram(metrics: BatcherMetrics, name: str) -> Histogram:
+    return totals_of(metrics).histogram(name)
 
 
 # What a client wrote as its time of submission may be nonsense.
@@ -47,23 +47,23 @@ SUBMITTED = st.one_of(
 @settings(deadline=None)
 @given(st.lists(st.lists(SUBMITTED, min_size=1, max_size=70), max_size=6))
 def test_every_row_is_in_the_bucket_of_its_time_in_the_queue(batches: list[list[int]]) -> None:
-    tally = BatcherMetrics()
+    metrics = BatcherMetrics()
     counts, total = [0] * (len(TIMES) + 1), 0
     for submits in batches:
         # An honest clock never makes the difference overflow; a liar's is cut as any nonsense.
         wraps = [(NOW - at + 2**63) % 2**64 - 2**63 if len(submits) > 4 else NOW - at
                  for at in submits]  # fmt: skip
         waits = [min(max(wait, 0), DAY_NS) for wait in wraps]
-        longest = tally.dispatch(np.array(submits, dtype=np.int64), DispatchReason.FULL, NOW)
+        longest = metrics.dispatch(np.array(submits, dtype=np.int64), DispatchReason.FULL, NOW)
         assert longest == max(waits)
         for wait in waits:
             counts[bisect_left(TIMES, wait)] += 1
         total += sum(waits)
-    found = histogram(tally, "queue_seconds")
+    found = histogram(metrics, "queue_seconds")
     assert list(found.counts) == counts
     assert found.total == pytest.approx(total / S)
     sizes = [len(batch) for batch in batches]
-    assert (tally.rows, histogram(tally, "batch_rows").count) == (sum(sizes), len(sizes))
+    assert (metrics.rows, histogram(metrics, "batch_rows").count) == (sum(sizes), len(sizes))
 
 
 @pytest.mark.parametrize("spread_ns", [0, 1000, 10**6, 10**9])
@@ -79,41 +79,45 @@ def test_a_batch_of_like_rows_counts_as_one_of_unlike_rows(rows: int, spread_ns:
 
 
 def test_reasons_are_counted_by_name() -> None:
-    tally = BatcherMetrics()
+    metrics = BatcherMetrics()
     for reason in (
         DispatchReason.FULL,
         DispatchReason.APART,
         DispatchReason.FULL,
         DispatchReason.WAIT,
     ):
-        tally.dispatch(np.array([NOW]), reason, NOW)
-    assert tally.reasons == {"FULL": 2, "WAIT": 1, "APART": 1}
-    assert totals_of(tally).values("batches_total", "reason") == {"full": 2, "wait": 1, "apart": 1}
+        metrics.dispatch(np.array([NOW]), reason, NOW)
+    assert metrics.reasons == {"FULL": 2, "WAIT": 1, "APART": 1}
+    assert totals_of(metrics).values("batches_total", "reason") == {
+        "full": 2,
+        "wait": 1,
+        "apart": 1,
+    }
 
 
 def test_batches_that_came_back_and_those_that_did_not() -> None:
-    tally = BatcherMetrics()
-    tally.finish(BatchOutcome.OK, 3, 2_000_000)
-    tally.finish(BatchOutcome.FAILED, 1, 0)
-    tally.finish(BatchOutcome.NO_MEMORY, 1, 5)
-    tally.lose()
-    totals = totals_of(tally)
+    metrics = BatcherMetrics()
+    metrics.finish(BatchOutcome.OK, 3, 2_000_000)
+    metrics.finish(BatchOutcome.FAILED, 1, 0)
+    metrics.finish(BatchOutcome.NO_MEMORY, 1, 5)
+    metrics.lose()
+    totals = totals_of(metrics)
     assert totals.values("batches_finished_total", "outcome") == {
         "ok": 1, "failed": 1, "no_memory": 1, "lost": 1,
     }  # fmt: skip
     assert totals.value("batch_extents_total") == 5
     # One that an earlier batcher sent took nobody knows how long.
-    assert histogram(tally, "batch_seconds").count == 2
+    assert histogram(metrics, "batch_seconds").count == 2
 
 
 def test_rows_end_once_for_one_reason() -> None:
-    tally = BatcherMetrics()
-    tally.admit(100)
+    metrics = BatcherMetrics()
+    metrics.admit(100)
     for n, end in enumerate(End, 1):
-        tally.end(end, n)
+        metrics.end(end, n)
     for n, retry in enumerate(Retry, 1):
-        tally.retry(retry, n)
-    totals = totals_of(tally)
+        metrics.retry(retry, n)
+    totals = totals_of(metrics)
     assert totals.values("rows_ended_total", "reason") == {
         "ok": 1, "model_error": 2, "worker_lost": 3, "deadline_exceeded": 4, "cancelled": 5,
         "overloaded": 6, "client_gone": 7, "not_ready": 8,
@@ -121,7 +125,7 @@ def test_rows_end_once_for_one_reason() -> None:
     assert totals.values("rows_retried_total", "reason") == {
         "model_error": 1, "worker_lost": 2, "no_memory": 3, "not_started": 4,
     }  # fmt: skip
-    assert (tally.admitted, tally.completed, tally.cancelled) == (100, 29, 5)
+    assert (metrics.admitted, metrics.completed, metrics.cancelled) == (100, 29, 5)
 
 
 def test_every_status_that_the_batcher_gives_is_an_end() -> None:
@@ -136,13 +140,13 @@ def test_a_successor_counts_on_in_the_same_words_and_in_no_others() -> None:
     before = bytes(counters.cells)
     size, at = BLOCKS["batcher"].size, counters.place("batcher", 1)
     for n in (1, 2):
-        tally = BatcherMetrics(counters.cells, at)
-        tally.admit(10)
-        tally.dispatch(np.full(n * 30, NOW - 1000), DispatchReason.FULL, NOW)
-        tally.finish(BatchOutcome.OK, n, 1000)
-        tally.end(End.OK, 7)
-        tally.show(3)
-        tally.limit(64)
+        metrics = BatcherMetrics(counters.cells, at)
+        metrics.admit(10)
+        metrics.dispatch(np.full(n * 30, NOW - 1000), DispatchReason.FULL, NOW)
+        metrics.finish(BatchOutcome.OK, n, 1000)
+        metrics.end(End.OK, 7)
+        metrics.show(3)
+        metrics.limit(64)
     assert counters.totals().value("rows_admitted_total", model="b") == 20
     assert counters.totals().histogram("batch_rows", model="b").total == 90
     after = bytes(counters.cells)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.decide import Limits
@@ -24,12 +25,12 @@ def two_models() -> Batcher:
     for entry in (SLOW, FAST):
         lane = new_lane(model(Tensor("x", "float32", (4,))), 64)
         batcher.add_lane(AdmittedLane(entry, 1, entry, lane, lambda: None, own_flow=False))
-        member = WorkerProxy(entry, entry, new_worker_segment(8, 2), lambda: None)
-        member.worker_segment.ready.set(1)
-        member.worker_segment.lanes[:] = 1
-        member.worker_segment.outcome[:] = int(BatchOutcome.OK)
-        batcher.add_worker(member)
-        member.time.took(8, 2 * MS)
+        proxy = WorkerProxy(entry, entry, new_worker_segment(8, 2), lambda: None)
+        proxy.worker_segment.ready.set(1)
+        proxy.worker_segment.lanes[:] = 1
+        proxy.worker_segment.outcome[:] = int(BatchOutcome.OK)
+        batcher.add_worker(proxy)
+        proxy.service_time.took(8, 2 * MS)
     return batcher
 
 
@@ -42,7 +43,7 @@ def send(batcher: Batcher, entry: int, n: int, now_ns: int) -> None:
 def test_a_model_that_is_stuck_and_full_delays_no_row_of_another() -> None:
     batcher = two_models()
     send(batcher, SLOW, 10_000, NOW)
-    slow, fast = batcher.crew[SLOW], batcher.crew[FAST]
+    slow, fast = batcher.workers.by_number[SLOW], batcher.workers.by_number[FAST]
     stuck = slow.in_flight
     assert stuck == batcher.models[SLOW].limits.depth
     for i in range(4):
@@ -52,5 +53,5 @@ def test_a_model_that_is_stuck_and_full_delays_no_row_of_another() -> None:
         (batch,) = fast.batches.values()
         assert batch.sent_ns == now_ns
         assert len(batcher.models[FAST].queue) == 0
-        batcher.complete(fast, batch)
+        batcher.completion.finish_batch(fast, batch)
         assert slow.in_flight == stuck

@@ -215,15 +215,15 @@ def test_a_request_whose_first_row_is_done_expires_too() -> None:
 def test_abandoning_cancels_what_is_under_way() -> None:
     lane_client = new_lane_client()
     pool = Pool(lane_client)
-    pool.lane.cancels_came()
-    assert not pool.lane.cancels_came()
+    pool.lane.has_new_cancels()
+    assert not pool.lane.has_new_cancels()
     pending = send(lane_client, 2)
     other = send(lane_client, 1, 7)
     lane_client.abandon(pending)
     lane_client.abandon(pending)
     assert lane_client.lane.cancels.get() == 1
     rows = pool.admit()
-    assert pool.lane.cancels_came()
+    assert pool.lane.has_new_cancels()
     cancelled = pool.lane.cancelled(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
     assert cancelled.tolist() == [True, True, False]
     pool.finish(*pool.rows)

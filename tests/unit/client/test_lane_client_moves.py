@@ -32,7 +32,7 @@ def test_what_was_claimed_is_answered_there() -> None:
     lane_client, heard = moving_lane_client()
     pool = Pool(lane_client)
     sent, late = send(lane_client, 2), lane_client.submit(rows_of(1, 9), NOW, LATER, tag=9)
-    pool.lane.shut(LaneGate.MOVED)
+    pool.lane.close_gate(LaneGate.MOVED)
     assert lane_client.reap(NOW) == []
     assert (heard, pool.rings) == (["moved"], 1)
     lane_client.flush()  # what was claimed before is published after
@@ -51,8 +51,8 @@ def test_when_the_batcher_has_left_what_is_not_done_was_not_run() -> None:
     pool.finish(*[ticket for ticket in pool.rows if ticket[0] in done.slots])
     unpublished = lane_client.submit(rows_of(1), NOW, LATER)
     lane_client.abandon(send(lane_client, 1, 7))
-    pool.lane.shut(LaneGate.MOVED)
-    pool.lane.shut(LaneGate.GONE)
+    pool.lane.close_gate(LaneGate.MOVED)
+    pool.lane.close_gate(LaneGate.GONE)
     assert lane_client.reap(NOW) == [done, published, unpublished]
     assert lane_client.result(done)["y"].tolist() == answer(1)
     for pending in (published, unpublished):
@@ -78,7 +78,7 @@ def test_the_lane_clients_of_a_session_part_when_nothing_is_left_on_the_old_one(
     pool = Pool(first)
     sent = send(first, 1)
     assert lane_set.part() == []
-    pool.lane.shut(LaneGate.MOVED)
+    pool.lane.close_gate(LaneGate.MOVED)
     assert first.reap(NOW) == []
     assert lane_set.moving
     assert lane_set.part() == [], "a row is under way"
@@ -98,6 +98,6 @@ def test_a_lane_client_that_is_replaced_is_driven_until_its_gate_says_so() -> No
     lane_set["affine"] = second
     assert lane_set.part() == []
     assert lane_set.driven == [first, second]
-    Pool(first).lane.shut(LaneGate.MOVED)
+    Pool(first).lane.close_gate(LaneGate.MOVED)
     first.reap(NOW)
     assert (lane_set.part(), dict(lane_set)) == ([first], {"affine": second})

@@ -14,8 +14,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from batchpool.batcher.batcher import Batcher, ModelQueue
+from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import ModelFacts, Session
@@ -108,7 +109,7 @@ class PoolDouble:
             self.batcher.add_model(index, ModelQueue(name, Limits(old.max_batch, 0)))
             lane_client = self._serve(index, model(), spec, 32, old.max_batch)
             facts = replace(old, index=index, spec=spec)
-        self.batcher.move_lanes([old.index])
+        self.batcher.lanes.move([old.index])
 
         def hear() -> None:
             models.pop(name)
@@ -138,11 +139,11 @@ class PoolDouble:
             index, index + 1, index, lane(), self.session.bell.ring, own_flow=False
         )
         self.batcher.add_lane(admitted)
-        member = WorkerProxy(index, index, worker_segment(), self._wake.set)
-        member.worker_segment.ready.set(1)
-        self.batcher.add_worker(member)
+        proxy = WorkerProxy(index, index, worker_segment(), self._wake.set)
+        proxy.worker_segment.ready.set(1)
+        self.batcher.add_worker(proxy)
         self.workers.append(worker)
-        self._worker_segments.append(member.worker_segment)
+        self._worker_segments.append(proxy.worker_segment)
         state_page = self.session.state_page
         lane_client = LaneClient(
             lane(),
@@ -167,7 +168,7 @@ class PoolDouble:
 
     def refuse_queued(self, model: str) -> None:
         """From now on no row of the model can be answered in time, as the batcher finds."""
-        lane = self.batcher.lanes[self.session.models[model].index]
+        lane = self.batcher.lanes.by_number[self.session.models[model].index]
         admit = lane.admit
 
         def refuse() -> I64:

@@ -256,8 +256,8 @@ async def test_deadline_passes_while_queued(headers: dict[str, str], more: dict[
         task = it.client_loop._loop.create_task(first)
         await until(lambda: it.pool.lane_client("two").map.claimed == 4, "four wait")
         # What comes after them is only queued, although its deadline is the earliest.
-        crew = it.pool.batcher.crew.values()
-        await until(lambda: sum(m.in_flight for m in crew) == 1, "one is with the worker")
+        workers = it.pool.batcher.workers.by_number.values()
+        await until(lambda: sum(m.in_flight for m in workers) == 1, "one is with the worker")
         answer = await it.http.post(path, headers=headers, json={"inputs": [tag], **more})
         assert refused(answer) == (504, "deadline_exceeded")
         it.pool.release()
@@ -281,7 +281,7 @@ async def test_the_models_own_limit() -> None:
 @on_loop
 async def test_time_that_is_up_before_the_body_is_complete_claims_nothing() -> None:
     async with edge(Affine) as it:
-        admitted_before = it.pool.batcher.models[0].tally.admitted
+        admitted_before = it.pool.batcher.models[0].metrics.admitted
 
         async def slow_body() -> Any:
             yield json.dumps(affine(1)).encode()
@@ -292,7 +292,7 @@ async def test_time_that_is_up_before_the_body_is_complete_claims_nothing() -> N
             INFER, headers={"X-Request-Timeout-Ms": "5"}, content=slow_body()
         )
         assert refused(answer) == (504, "deadline_exceeded")
-        assert it.pool.batcher.models[0].tally.admitted == admitted_before
+        assert it.pool.batcher.models[0].metrics.admitted == admitted_before
         await works(it)
 
 
@@ -328,10 +328,10 @@ async def test_the_worker_is_lost() -> None:
         it.pool.hold = True
         it.pool.batcher.models[0].attempts = 1
         task = it.client_loop._loop.create_task(it.http.post(INFER, json=affine(1)))
-        member = it.pool.batcher.crew[0]
-        await until(lambda: member.in_flight == 1, "the row runs")
-        (batch,) = member.batches.values()
-        member.worker_segment.launched.set(batch.token)  # it died while it ran the row
+        proxy = it.pool.batcher.workers.by_number[0]
+        await until(lambda: proxy.in_flight == 1, "the row runs")
+        (batch,) = proxy.batches.values()
+        proxy.worker_segment.launched.set(batch.token)  # it died while it ran the row
         it.pool.batcher.lose_worker(0)
         answer = await task
         assert refused(answer) == (500, WorkerLost.code)

@@ -100,9 +100,9 @@ async def test_slow_callers_are_cut_when_the_time_is_up(
             deaf.setblocking(False)
             raw = wide_request(8) if stall == "reads" else wide_request(8)[:-5]
             await asyncio.get_running_loop().sock_sendall(deaf, raw)
-            tally = it.pool.batcher.models[0].tally
+            metrics = it.pool.batcher.models[0].metrics
             if stall == "reads":
-                await until(lambda: tally.completed == 8, "the rows are done")
+                await until(lambda: metrics.completed == 8, "the rows are done")
                 await until(lambda: it.pool.lane_client("wide").map.claimed == 0, "it is written")
             site.server.stop()
             await site.ended

@@ -45,9 +45,9 @@ def test_the_time_of_the_model_is_apart_from_that_of_its_rows(raises_in: str) ->
     for rows in (((1, 2), (1, 3), (4, 0)), ((1, 5),)):
         batch = bench.send(*rows)
         bench.run()
-        bench.member.finished()
-        bench.member.free(batch)
-        bench.member.advance()
+        bench.proxy.finished()
+        bench.proxy.free(batch)
+        bench.proxy.advance()
     totals = counts(bench)
     assert totals.histogram("worker_compute_seconds").total == pytest.approx(0.014)
     assert [totals.histogram(f"worker_{phase}_seconds").count for phase in PHASES] == [2, 2, 2]

@@ -114,7 +114,7 @@ def test_a_full_batch_stays_a_view_and_a_padded_one_is_gathered_in_an_allocated_
         assert inputs["x"] is allocated[-1]
         assert inputs["x"].shape == (4, 4)
         assert not views
-        bench.member.free(batch)
+        bench.proxy.free(batch)
     assert len(allocated) == 3
 
 
@@ -325,7 +325,7 @@ def test_a_model_that_raises_for_a_padded_batch() -> None:
     assert bench.outcome(batch) == BatchOutcome.FAILED
     assert bench.lanes[1].status[0] == Status.OK, "rows of nobody else"
     picky.answer = affine
-    bench.member.free(batch)
+    bench.proxy.free(batch)
     bench.fill((4, 0))
     bench.send((4, 0))
     bench.run()
@@ -353,7 +353,7 @@ def test_padding_is_read_only_unless_the_model_may_write() -> None:
             bench.run()
             assert bench.outcome(batch) == BatchOutcome.OK
             assert bench.y(*ROWS) == [[25] * 4, [27] * 4, [81] * 4]
-            bench.member.free(batch)
+            bench.proxy.free(batch)
         assert picky.seen == [(8, 3)] * 3
 
 
@@ -395,7 +395,7 @@ def test_a_torch_model_gets_copies_of_its_own_types() -> None:
             assert outputs["x"].values[slot].tolist() == [10 * lane + slot] * 4
             assert outputs["half"].values[slot].tolist() == [i, i]
             assert outputs["k"].values[slot] == i
-        bench.member.free(batch)
+        bench.proxy.free(batch)
     assert picky.seen == [(8, 3)] * 2
     one = {"x": [[0] * 4] * 5, "half": [[1.5] * 2] * 5, "on": [True] * 5, "k": [0] * 5}
     assert padding_seen == [one] * 2

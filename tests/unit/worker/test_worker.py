@@ -35,8 +35,8 @@ def test_a_batch_of_two_lanes(raises_in: str) -> None:
     assert bench.outcome(batch) == BatchOutcome.OK
     assert bench.worker_segment.extents[batch.record] == 2
     assert bench.rings == ["worker", "batcher"]
-    assert bench.member.outputs_stand(batch)
-    assert bench.member.finished() == [batch]
+    assert bench.proxy.has_finished(batch)
+    assert bench.proxy.finished() == [batch]
     # Nothing else was touched.
     assert bench.y((1, 1), (1, 4), (4, 1)) == [[-1] * 4] * 3
     assert bench.lanes[1].status.tolist() == [6, 6, 0, 0, 6, 6, 6, 6]
@@ -59,9 +59,9 @@ def test_the_backend_is_told_when_inputs_are_views_of_a_lane() -> None:
             for lane in (bench.worker.lanes[1], bench.worker.lanes[4])
         )
         assert shared == views
-        assert bench.member.finished() == [batch]
-        bench.member.free(batch)
-        bench.member.advance()
+        assert bench.proxy.finished() == [batch]
+        bench.proxy.free(batch)
+        bench.proxy.advance()
 
 
 def test_inputs_parameters_and_sizes_come_by_name() -> None:
@@ -102,7 +102,7 @@ def test_batches_are_finished_in_order_and_counted() -> None:
     bench = Bench(depth=2)
     batches = [bench.send((1, slot)) for slot in range(4)]
     bench.run()
-    assert bench.member.finished() == batches
+    assert bench.proxy.finished() == batches
     assert bench.worker_segment.batches.get() == 4
     assert bench.worker_segment.rows.get() == 4
     assert [n for n, _, _ in bench.backend.launched] == [1, 1, 1, 1]
@@ -116,10 +116,10 @@ def test_the_records_can_be_used_again_and_again() -> None:
         batch = bench.send((1, 0))
         tokens.add(batch.token)
         bench.run()
-        assert bench.member.finished() == [batch]
+        assert bench.proxy.finished() == [batch]
         assert bench.y((1, 0)) == [[2 * again + 1] * 4]
-        bench.member.free(batch)
-        bench.member.advance()
+        bench.proxy.free(batch)
+        bench.proxy.advance()
     assert len(tokens) == 20
 
 
@@ -151,7 +151,7 @@ def test_progress_of_two_batches_in_flight() -> None:
     assert progress(bench) == (first.token, 2000), "a second launch is no progress of the first"
     bench.now_ns = 4000
     assert bench.worker.step()
-    assert bench.member.outputs_stand(first)
+    assert bench.proxy.has_finished(first)
     assert progress(bench) == (second.token, 4000), "the second is the oldest from now on"
     bench.now_ns = 5000
     assert bench.worker.step()
@@ -225,10 +225,10 @@ def test_what_a_model_raises_fails_its_batch_and_the_worker_goes_on(
     assert bench.statuses(*ROWS) == [(Status.MODEL_ERROR, want)] * 3
     small = isinstance(cause, MemoryError)
     assert bench.outcome(batch) == (BatchOutcome.NO_MEMORY if small else BatchOutcome.FAILED)
-    assert bench.member.finished() == [batch]
+    assert bench.proxy.finished() == [batch]
     assert bench.lanes[1].status[0] == Status.OK, "rows of nobody else"
-    bench.member.free(batch)
-    bench.member.advance()
+    bench.proxy.free(batch)
+    bench.proxy.advance()
     bench.backend.infer = affine
     bench.send(*ROWS)
     bench.run()
@@ -284,7 +284,7 @@ def test_a_batch_that_fails_in_flight_leaves_the_other_alone() -> None:
     bench.worker.step()
     assert (bench.outcome(first), bench.outcome(second)) == (BatchOutcome.FAILED, BatchOutcome.OK)
     assert bench.statuses((1, 0), (1, 1)) == [(1, "ValueError: no"), (0, "")]
-    assert bench.member.finished() == [first, second]
+    assert bench.proxy.finished() == [first, second]
 
 
 def test_the_end_of_the_process_is_not_caught() -> None:
@@ -294,7 +294,7 @@ def test_the_end_of_the_process_is_not_caught() -> None:
         bench.send(*ROWS)
         with pytest.raises(type(cause)):
             bench.run()
-        assert bench.member.finished() == []
+        assert bench.proxy.finished() == []
 
 
 def test_a_described_error_is_one_bounded_line() -> None:

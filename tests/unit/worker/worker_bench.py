@@ -80,7 +80,7 @@ class Bench:
         for number, serial in ((1, 11), (4, 44)):
             self.lanes[number] = new_lane(spec, 8)
             self.worker.add_lane(number, serial, other_side(self.lanes[number]))
-        self.member = WorkerProxy(0, 0, self.worker_segment, lambda: self.rings.append("worker"))
+        self.proxy = WorkerProxy(0, 0, self.worker_segment, lambda: self.rings.append("worker"))
 
     def send(self, *rows: tuple[int, int]) -> DispatchedBatch:
         """Rows as (lane, slot), in the order of the batcher: by lane, then slot."""
@@ -88,8 +88,8 @@ class Bench:
         block[QueueColumn.LANE] = [lane for lane, _ in rows]
         block[QueueColumn.SLOT] = [slot for _, slot in rows]
         block[QueueColumn.SEQUENCE] = 1
-        batch = self.member.prepare(block, DispatchReason.FULL, self.now_ns)
-        self.member.publish(batch)
+        batch = self.proxy.prepare(block, DispatchReason.FULL, self.now_ns)
+        self.proxy.publish(batch)
         return batch
 
     def run(self) -> int:

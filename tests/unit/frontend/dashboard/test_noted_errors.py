@@ -37,12 +37,12 @@ async def test_what_a_model_raised_is_noted_once_for_the_guilty_row() -> None:
 @on_loop
 async def test_rows_of_a_worker_that_is_lost_for_good_are_noted() -> None:
     async with edge(Picky) as it:
-        batcher, member = it.pool.batcher, it.pool.batcher.crew[0]
+        batcher, proxy = it.pool.batcher, it.pool.batcher.workers.by_number[0]
         batcher.models[0].attempts = 1
         it.pool.hold = True
         asked = asyncio.create_task(it.http.post("/v2/models/picky/infer", json=picky(1)))
-        await until(lambda: bool(member.batches), "it is sent")
-        member.worker_segment.launched.set(1)  # and begun
+        await until(lambda: bool(proxy.batches), "it is sent")
+        proxy.worker_segment.launched.set(1)  # and begun
         batcher.lose_worker(0, "was killed by SIGKILL")
         it.pool.session.ring()
         answer = await asked

@@ -15,7 +15,7 @@ from batchpool.core.metrics.totals import Totals
 from batchpool.frontend.dashboard.rates import Span
 from batchpool.frontend.dashboard.snapshot import SnapshotInputs, compose, lane_views, sizes
 from batchpool.model import spec_of
-from batchpool.shm.stats.flight_recorder import LOST, BatchEntry
+from batchpool.shm.stats.flight_recorder import LOST, RecordedBatch
 from batchpool.shm.stats.recent_errors import RecentError
 from tests.unit.frontend.dashboard.counted import STATUS, block, totals
 from tests.unit.frontend.models import Affine
@@ -69,8 +69,8 @@ def counted(n: int) -> Totals:
     )  # fmt: skip
 
 
-def batch(serial: int, **facts: Any) -> BatchEntry:
-    values = dict.fromkeys(BatchEntry.__annotations__, 0)
+def batch(serial: int, **facts: Any) -> RecordedBatch:
+    values = dict.fromkeys(RecordedBatch.__annotations__, 0)
     values |= {
         "serial": serial,
         "rows": 8,
@@ -78,7 +78,7 @@ def batch(serial: int, **facts: Any) -> BatchEntry:
         "outcome": int(BatchOutcome.OK),
     }
     values |= {"dispatched_ns": 7_000_000_000, "completed_ns": 7_004_000_000}
-    return BatchEntry(**{**values, **facts})
+    return RecordedBatch(**{**values, **facts})
 
 
 def sight(**facts: Any) -> SnapshotInputs:

@@ -43,7 +43,7 @@ async def test_a_caller_that_goes_takes_its_row_back(behind: bytes) -> None:
     async with edge(Affine, max_batch=1) as it, serving(it) as site:
         it.pool.hold = True
         lane_client = it.pool.lane_client("affine")
-        tally = it.pool.batcher.models[0].tally
+        metrics = it.pool.batcher.models[0].metrics
         async with calling(site) as first:
             await first.send(request(INFER, bytes(16 * 20), headers=RAW))
             await until(lambda: lane_client.map.claimed == 20, "the worker has enough, and is held")
@@ -51,7 +51,7 @@ async def test_a_caller_that_goes_takes_its_row_back(behind: bytes) -> None:
                 await caller.send(SHORT + behind)
                 await until(lambda: lane_client.map.claimed == 21, "another is under way")
             await until(lambda: lane_client.map.claimed == 20, "it is taken back")
-            assert tally.cancelled == 1
+            assert metrics.cancelled == 1
             it.pool.release()
             assert (await first.answer()).status == 200
         await until(lambda: lane_client.map.claimed == 0, "all slots are free")
@@ -82,7 +82,7 @@ async def test_a_caller_that_goes_when_its_rows_run() -> None:
         lane_client = it.pool.lane_client("affine")
         async with calling(site) as caller:
             await caller.send(SHORT)
-            await until(lambda: it.pool.batcher.models[0].tally.rows == 1, "it is dispatched")
+            await until(lambda: it.pool.batcher.models[0].metrics.rows == 1, "it is dispatched")
         await until(lambda: site.connections == 0, "the caller has gone")
         assert lane_client.map.claimed == 1
         it.pool.release()
@@ -196,15 +196,15 @@ async def test_a_caller_that_is_behind_with_reading_is_asgis(tasks: list[object]
             loop = asyncio.get_running_loop()
             deaf.setblocking(False)
             await loop.sock_sendall(deaf, wide)
-            tally = it.pool.batcher.models[0].tally
-            await until(lambda: tally.completed == 8, "its rows are done")
+            metrics = it.pool.batcher.models[0].metrics
+            await until(lambda: metrics.completed == 8, "its rows are done")
             await until(lambda: lane_client.map.claimed == 0, "it is answered")
             assert tasks == []
             (connection,) = site.server.server_state.connections
             assert connection.flow.write_paused
             waiting = connection.transport.get_write_buffer_size()
             await loop.sock_sendall(deaf, request("/v2/models/wide/infer", bytes(MIB), headers=RAW))
-            await until(lambda: tally.completed == 9, "the next one is done")
+            await until(lambda: metrics.completed == 9, "the next one is done")
             await until(lambda: lane_client.map.claimed == 0, "its slot is free")
             assert len(tasks) == 1
             assert connection.transport.get_write_buffer_size() <= waiting

@@ -202,7 +202,7 @@ async def test_a_caller_that_does_not_read_is_cut_and_holds_no_slot() -> None:
             loop = asyncio.get_running_loop()
             deaf.setblocking(False)
             await loop.sock_sendall(deaf, wide_request(8))
-            rows = it.pool.batcher.models[0].tally
+            rows = it.pool.batcher.models[0].metrics
             await until(lambda: rows.completed == 8, "the rows are done")
             await until(lambda: it.pool.lane_client("wide").map.claimed == 0, "the slots are free")
             await no_connections(site)
@@ -215,7 +215,7 @@ async def test_a_slow_reader_makes_progress_and_gets_everything() -> None:
             loop = asyncio.get_running_loop()
             slow.setblocking(False)
             await loop.sock_sendall(slow, wide_request(8))
-            await until(lambda: it.pool.batcher.models[0].tally.completed == 8, "it is done")
+            await until(lambda: it.pool.batcher.models[0].metrics.completed == 8, "it is done")
             (connection,) = site.server.server_state.connections
             assert isinstance(connection, Connection)
             here = connection.transport.get_write_buffer_size
@@ -250,10 +250,10 @@ async def test_after_a_hundred_disconnects_all_is_as_before() -> None:
         for _, writer in connections:
             writer.close()
             await writer.wait_closed()
-        tally = it.pool.batcher.models[0].tally
-        in_batches = tally.rows
+        metrics = it.pool.batcher.models[0].metrics
+        in_batches = metrics.rows
         await until(lambda: lane_client.map.claimed == in_batches, "what was queued is taken back")
-        assert tally.cancelled == 100 - in_batches
+        assert metrics.cancelled == 100 - in_batches
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
         it.pool.release()
         await until(lambda: lane_client.map.claimed == 0, "all slots are free")

@@ -83,11 +83,11 @@ def body_of(counters: Counters, gpus: Gpus | None = None, accept: bytes = b"") -
 def busy() -> Counters:
     """Counters in which everybody has counted something."""
     counters = new_counters(2, "one", "two")
-    tally = BatcherMetrics(counters.cells, counters.place("batcher", 1))
-    tally.admit(70)
-    tally.dispatch(np.full(64, NOW - 3_000_000), DispatchReason.FULL, NOW)
-    tally.finish(BatchOutcome.OK, 2, 5_000_000)
-    tally.end(End.OK, 64)
+    metrics = BatcherMetrics(counters.cells, counters.place("batcher", 1))
+    metrics.admit(70)
+    metrics.dispatch(np.full(64, NOW - 3_000_000), DispatchReason.FULL, NOW)
+    metrics.finish(BatchOutcome.OK, 2, 5_000_000)
+    metrics.end(End.OK, 64)
     for i in range(2):
         meter = EndpointMetrics(counters.cells, counters.place("frontend", i, 1))
         meter.count_error(FAST, "overloaded")
@@ -169,11 +169,11 @@ def test_what_was_observed_is_what_is_rendered(
     answers: list[tuple[int, tuple[str, str]]],
 ) -> None:
     counters = new_counters(3, "other", "m")
-    tally = BatcherMetrics(counters.cells, counters.place("batcher", 1))
+    metrics = BatcherMetrics(counters.cells, counters.place("batcher", 1))
     for end, n in ends:
-        tally.end(end, n)
+        metrics.end(end, n)
     for waits in batches:
-        tally.dispatch(NOW - np.array(waits), DispatchReason.WAIT, NOW)
+        metrics.dispatch(NOW - np.array(waits), DispatchReason.WAIT, NOW)
     endpoints = [
         EndpointMetrics(counters.cells, counters.place("frontend", i, 1)) for i in range(3)
     ]

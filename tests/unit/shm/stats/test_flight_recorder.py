@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, fields
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.metrics.segments import BATCH_WORDS, BATCHES_KEPT, flight_recorder_layout
 from batchpool.shm.segment import create, map_checked
-from batchpool.shm.stats.flight_recorder import FlightRecorder
+from batchpool.shm.stats.flight_recorder import FlightRecorder, RecordedBatch
 
 AT = flight_recorder_layout().columns["batches"].offset
 
@@ -24,9 +24,16 @@ def fd() -> Iterator[int]:
     os.close(fd)
 
 
+NAMES = [field.name for field in fields(RecordedBatch)][1:]  # without the serial number
+
+
+def write_values(flight_recorder: FlightRecorder, *values: int) -> None:
+    flight_recorder.write(**dict(zip(NAMES, values, strict=True)))
+
+
 def write(flight_recorder: FlightRecorder, token: int) -> None:
     """A batch whose every value tells its token."""
-    flight_recorder.write(1, 2, 3, token, *(100 * token + i for i in range(11)))
+    write_values(flight_recorder, 1, 2, 3, token, *(100 * token + i for i in range(11)))
 
 
 def tokens(flight_recorder: FlightRecorder, n: int = BATCHES_KEPT) -> list[int]:
@@ -36,7 +43,7 @@ def tokens(flight_recorder: FlightRecorder, n: int = BATCHES_KEPT) -> list[int]:
 def test_a_row_is_read_back_as_it_was_written(fd: int) -> None:
     flight_recorder = FlightRecorder(fd)
     values = range(20, 35)
-    flight_recorder.write(*values)
+    write_values(flight_recorder, *values)
     (entry,) = FlightRecorder(fd, writable=False).last(5)
     assert astuple(entry) == (1, *values)
 
@@ -101,8 +108,8 @@ def test_a_row_that_its_writer_left_is_a_hole_and_the_next_goes_on(
 
 def test_batches_are_known_by_worker_and_token() -> None:
     flight_recorder = FlightRecorder()
-    flight_recorder.write(0, 0, 5, 70, *range(11))
-    flight_recorder.write(0, 0, 6, 71, *range(11))
+    write_values(flight_recorder, 0, 0, 5, 70, *range(11))
+    write_values(flight_recorder, 0, 0, 6, 71, *range(11))
     assert flight_recorder.has(5, 70)
     assert flight_recorder.has(6, 71)
     assert not flight_recorder.has(5, 71)

@@ -1,0 +1,54 @@
+"""One model as the batcher sees it: its limits, its admitted rows, its suspects, its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from batchpool.batcher.metrics import BatcherMetrics
+from batchpool.core.scheduler.bisection import Bisection
+from batchpool.core.scheduler.decide import Limits, WorkerView
+from batchpool.core.scheduler.estimators import ArrivalEstimator
+from batchpool.core.scheduler.latency_target import why_out_of_reach
+from batchpool.core.scheduler.queue import Queue
+
+
+@dataclass
+class ModelQueue:
+    """The rows of one model that wait for a worker, and the rules for running them.
+
+    attempts: failed batches after which a row that fails alone gets the error. idempotent: rows
+    may run again after a failure. suspects: rows of failed batches, which run apart from others.
+    """
+
+    name: str
+    limits: Limits
+    attempts: int = 3
+    idempotent: bool = True
+    queue: Queue = field(default_factory=Queue)
+    suspects: Bisection = field(default_factory=Bisection)
+    traffic: ArrivalEstimator = field(default_factory=ArrivalEstimator)
+    metrics: BatcherMetrics = field(default_factory=BatcherMetrics)
+    _warned_target_ns: int = 0
+
+    def refusal_text(self) -> str:
+        """The error message of rows that are refused although the lane has free slots."""
+        return (
+            f"model {self.name!r} is overloaded: this request would not be answered in time"
+            f" (target_p99_ms = {self._target_ms:g})"
+        )
+
+    def target_warning(self, workers: Sequence[WorkerView]) -> str:
+        """A warning for the log that the latency target is out of reach, once for each target;
+        "" if it is not, or if the warning was given before."""
+        if self._warned_target_ns == self.limits.target_ns:
+            return ""
+        why = why_out_of_reach(workers, self.limits)
+        if not why:
+            return ""
+        self._warned_target_ns = self.limits.target_ns
+        return f"model {self.name!r} cannot keep target_p99_ms = {self._target_ms:g}: {why}"
+
+    @property
+    def _target_ms(self) -> float:
+        return self.limits.target_ns / 1e6

@@ -1,0 +1,57 @@
+"""The batcher's workers: adding and removing them, and choosing which ones get new batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batchpool.batcher.worker import WorkerProxy
+
+
+class WorkerTable:
+    """The workers of all models, by number.
+
+    A worker is active while it gets new batches. An inactive one finishes the batches that it has,
+    and is then reported by `take_idle`.
+    """
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, WorkerProxy] = {}
+        self._deactivated: dict[int, int] = {}  # inactive worker, not reported yet -> change
+
+    def add(self, worker: WorkerProxy, change: int = 0) -> None:
+        """Add a worker. change: of `set_active`, by which an inactive worker became so."""
+        assert worker.number not in self.by_number, f"worker {worker.number} is here already"
+        self.by_number[worker.number] = worker
+        if not worker.active:
+            self._deactivated[worker.number] = change
+
+    def remove(self, number: int) -> WorkerProxy | None:
+        """Remove a worker; None if it is not here."""
+        self._deactivated.pop(number, None)
+        return self.by_number.pop(number, None)
+
+    def set_active(self, on: Iterable[int], off: Iterable[int], change: int) -> None:
+        """Give new batches to the workers `on` and to none of `off`, from the next step on.
+
+        Numbers of workers that are not here are ignored. change: the number of this change, which
+        `take_idle` returns with each of the workers `off`.
+        """
+        for number in on:
+            self._deactivated.pop(number, None)
+            if number in self.by_number:
+                self.by_number[number].active = True
+        for number in off:
+            if number in self.by_number:
+                self.by_number[number].active = False
+                self._deactivated[number] = change
+
+    def take_idle(self) -> list[tuple[int, int]]:
+        """The inactive workers without batches in flight, each once: (number, change)."""
+        idle = [
+            (number, change)
+            for number, change in self._deactivated.items()
+            if not self.by_number[number].in_flight
+        ]
+        for number, _ in idle:
+            del self._deactivated[number]
+        return idle

@@ -1,4 +1,4 @@
-"""What a user writes: a class with tensors, `load` and `infer`."""
+"""The interface of user models: a class with tensors, `load` and `infer`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 class Batch(Mapping[str, Any]):
     """The rows of one call: `batch["x"]` is an array [n, *row shape].
 
-    n is what the model sees and must answer. `rows` of them are real, the first ones; the
-    others, which only a model with `batch_sizes` sees, are padding made of `warm_up_row`.
-    Their answers are dropped.
+    The model must return n rows. The first `rows` of them are requested; the others, which only
+    a model with `batch_sizes` gets, are padding made of `warm_up_row`, and their outputs are
+    dropped.
 
     With framework "torch" numeric tensors are torch.Tensors on the worker's device, with
     "numpy" they are numpy arrays. A bytes tensor is a numpy object array of `bytes`. A
@@ -48,18 +48,20 @@ class Batch(Mapping[str, Any]):
 
 
 class Model:
-    """Subclass it, name the tensors, and write `infer`. One instance lives in each worker.
+    """The parent class of models: a subclass declares its tensors and defines `infer`.
 
-    name        how callers address it; default: the class name in lower case
+    Each worker has one instance.
+
+    name        the name by which callers address it; default: the class name in lower case
     framework   "torch" (default) or "numpy"; a numpy model's worker never imports torch
     inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension
-    writable    numpy only: True gives `infer` a copy it may edit; False (default) a
+    writable    numpy only: True gives `infer` a copy that it may change; False (default) a
                 read-only view of shared memory wherever that is possible
-    cuda_graphs torch only: True has each batch size captured as a CUDA graph during the warm-up
-                and replayed from then on, which saves the time of starting every kernel. Only
-                for an `infer` that does nothing but run kernels on its tensors, the same
-                ones each time: no look at values, no counting, no other branch by the hour.
-                Rows beyond the real ones are then those of earlier batches. No effect on a CPU
+    cuda_graphs torch only: True captures each batch size as a CUDA graph during the warm-up and
+                replays it from then on, which saves the time of launching every kernel. Only for
+                an `infer` that runs the same kernels on its tensors in every call: it must not
+                read values, count calls or branch. The rows beyond the requested ones hold rows
+                of earlier batches then. Without effect on a CPU
     """
 
     name: ClassVar[str] = ""
@@ -71,27 +73,27 @@ class Model:
     cuda_graphs: ClassVar[bool] = False
 
     def load(self, device: str) -> None:
-        """Called once per worker before any `infer`. device: "cuda:0" or "cpu"."""
+        """Load the model; called once in each worker before `infer`. device: "cuda:0" or "cpu"."""
 
     def infer(self, batch: Batch) -> Mapping[str, Any]:
-        """Run n rows; return {output name: array [n, *row shape]} in row order.
+        """Run n rows and return {output name: array [n, *row shape]} in row order.
 
         An output with dynamic dimensions may be a list of n arrays, each of its own size.
-        An exception fails the rows of the batch, never the worker.
+        An exception fails the rows of the batch, but not the worker.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define infer")
 
     def warm_up_row(self) -> Mapping[str, Any]:
-        """One row ({input name: value of the row's shape}) for the calls before ready.
+        """One row, {input name: value of the row's shape}, for the warm-up calls.
 
-        With `batch_sizes` it also fills batches up, its dynamic dimensions cut to the batch's
+        With `batch_sizes` it also pads batches, its dynamic dimensions cut to the batch's
         largest. Default: the pad value at full size for numbers, b"warm up" for bytes.
         """
         return {}
 
 
 def spec_of(model: type[Model]) -> ModelSpec:
-    """The tensors a model class declares, checked; ConfigError says what is wrong."""
+    """The checked declaration of a model class; ConfigError says what is wrong with it."""
     if not (isinstance(model, type) and issubclass(model, Model)):
         raise ConfigError(f"{model!r} is not a subclass of batchpool.Model")
     name = model.__dict__.get("name") or model.name or model.__name__.lower()

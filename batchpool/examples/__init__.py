@@ -1,1 +1,1 @@
-"""Models to start from; each can be served as it stands."""
+"""Example models, each of which can be served unchanged."""

@@ -90,7 +90,7 @@ class MiniLM(bp.Model):
         hidden = self._encoder(
             input_ids=ids.to(self._device), attention_mask=mask.long()
         ).last_hidden_state
-        # The mean's divisor is left out: scaling to length one takes it away again.
+        # The divisor of the mean is left out, since scaling to length one cancels it.
         total = (hidden * mask.unsqueeze(-1)).sum(dim=1)
         return torch.nn.functional.normalize(total, dim=1)
 
@@ -108,9 +108,9 @@ def _texts(rows: Sequence[bytes]) -> list[str]:
 
 
 def _by_length(lengths: Sequence[int]) -> Iterator[npt.NDArray[np.intp]]:
-    """Row numbers in groups whose lengths have the same next power of two.
+    """Row numbers in groups whose lengths have one next power of two.
 
-    So padding never doubles the work, and one long text does not slow its whole batch.
+    So padding never doubles the work, and one long text does not slow down its whole batch.
     """
     size = np.ceil(np.log2(np.maximum(lengths, _SHORTEST_GROUP)))
     for group in np.unique(size):

@@ -7,9 +7,9 @@
       "data": [0.5] * 512}]})' | tr "'" '"' |
       curl -s localhost:8000/v2/models/mlp/infer -d @-
 
-On a GPU it computes in half precision, on a CPU in single precision. Rows are float32 on
-both roads, 2 KiB in and 2 KiB out; they are converted on the device. All workers have the
-same weights, so any of them gives a row the same answer.
+On a GPU it computes in half precision, on a CPU in single precision. Inputs and outputs are
+float32, 2 KiB a row each; they are converted on the device. All workers have the same weights, so
+a row has one result on all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MLP(bp.Model):
     outputs = [bp.Tensor("y", "float32", (_WIDTH,))]
 
     def load(self, device: str) -> None:
-        # Made on the CPU, under a generator state of their own: the same on every device.
+        # Weights are made on the CPU with a seed of their own, so that they are equal everywhere.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             layers = torch.nn.Sequential(

@@ -1,7 +1,7 @@
-"""Samples: for each model a curl command that works as it stands, with a row of pad values.
+"""curl commands: for each model one that works unchanged, with a row of pad values.
 
-Rows of few values travel as JSON. What JSON cannot hold (FP16, BF16) or would make long
-travels binary: the JSON part first, then as many zero bytes as the tensors have.
+Rows of few values are sent as JSON. Values that JSON cannot carry (FP16, BF16) and long tensors
+are sent binary: the JSON part first, then as many zero bytes as the tensors have.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
-BINARY_ONLY = frozenset({"FP16", "BF16"})
-_MOST_VALUES = 64  # of a tensor that is written out
-_DYNAMIC_SIZE = 3  # of a dynamic dimension, at most
+_MOST_VALUES = 64  # values of a tensor that is written as JSON
+_DYNAMIC_SIZE = 3  # largest size of a dynamic dimension in a sample
 
 
 def sample_shape(tensor: Tensor) -> list[int]:
@@ -36,7 +35,7 @@ def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:
             "datatype": tensor.wire_dtype,
         }
         long = values > _MOST_VALUES and not tensor.is_bytes
-        if tensor.wire_dtype in BINARY_ONLY or long:
+        if tensor.element.binary_only or long:
             size = values * tensor.np_dtype.itemsize
             form["parameters"] = {"binary_data_size": size}
             zeros += size
@@ -55,8 +54,8 @@ def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:
 
 
 def answers_binary(spec: ModelSpec) -> bool:
-    """Whether an answer with all outputs cannot be JSON."""
-    return any(tensor.wire_dtype in BINARY_ONLY for tensor in spec.outputs)
+    """True if a response with all outputs cannot be JSON."""
+    return any(tensor.element.binary_only for tensor in spec.outputs)
 
 
 def _value(tensor: Tensor) -> Any:
@@ -68,7 +67,7 @@ def _value(tensor: Tensor) -> Any:
 
 
 def curl(spec: ModelSpec, server_url: str) -> str:
-    """A command for a shell. server_url: as "http://localhost:8000"."""
+    """A shell command that sends the sample. server_url: as "http://localhost:8000"."""
     request, zeros = sample_request(spec)
     head = json.dumps(request)
     target = shlex.quote(f"{server_url}/v2/models/{spec.name}/infer")

@@ -1,6 +1,6 @@
-"""BYTES tensors: row-major elements, each a little-endian uint32 length and its bytes.
+"""Elements of BYTES tensors: each is a little-endian uint32 length and its bytes, row-major.
 
-In JSON an element is a string and stands for its UTF-8 bytes. Here a tensor of them is a
+In JSON an element is a string, which stands for its UTF-8 bytes. In memory a BYTES tensor is a
 numpy object array of `bytes`.
 """
 
@@ -23,7 +23,7 @@ _Element = TypeVar("_Element", bytes, memoryview)
 
 
 def as_array(elements: list[bytes], shape: Sequence[int]) -> Array:
-    """An object array of `shape` holding these very objects."""
+    """An object array of `shape` that holds these objects, uncopied."""
     flat = np.empty(len(elements), dtype=object)
     flat[:] = elements
     return flat.reshape(tuple(shape))
@@ -37,7 +37,7 @@ def unpack(tensor: Tensor, view: memoryview, shape: Sequence[int]) -> Array:
     """
     count = math.prod(shape)
     size = len(view)
-    # Each element takes at least its prefix, so a lying shape ends here, not in a loop.
+    # Each element takes at least its prefix, so a false shape is refused without a loop.
     if count * 4 > size:
         raise _wrong(tensor, f"{size} bytes cannot hold {count} elements of 4 bytes and more")
     elements: list[bytes] = []
@@ -59,7 +59,7 @@ def unpack(tensor: Tensor, view: memoryview, shape: Sequence[int]) -> Array:
 
 
 def pack(array: Array) -> bytes:
-    """The elements of an object array of `bytes`, each behind its length."""
+    """The bytes of an object array of `bytes`: each element behind its length."""
     parts: list[bytes] = []
     for element in array.reshape(-1).tolist():
         parts.append(_LENGTH.pack(len(element)))
@@ -85,7 +85,7 @@ def from_values(tensor: Tensor, values: list[Any], shape: Sequence[int]) -> Arra
 
 
 def check_length(tensor: Tensor, index: int, element: _Element) -> _Element:
-    """The element itself; TooLarge when it is longer than the tensor's `max_bytes`."""
+    """The element unchanged; raises TooLarge where it is longer than `max_bytes`."""
     most = tensor.max_bytes or 0
     if len(element) > most:
         raise TooLarge(
@@ -95,7 +95,7 @@ def check_length(tensor: Tensor, index: int, element: _Element) -> _Element:
 
 
 def flatten(tensor: Tensor, values: list[Any]) -> list[Any]:
-    """Nested lists of one shape as one flat list, row-major; InvalidRequest if ragged."""
+    """Nested lists as one flat list, row-major; InvalidRequest where they are ragged."""
     while values and type(values[0]) is list:
         length = len(values[0])
         if not all(type(value) is list and len(value) == length for value in values):

@@ -1,7 +1,7 @@
-"""Content codings: gzip and deflate (in zlib's container, as RFC 9110 says), both ways.
+"""Content codings of request and response bodies: gzip and deflate (zlib format, RFC 9110).
 
-One coding a request, and one gzip member a body: a chain of millions of tiny members
-would cost far more time than its bytes are worth.
+A body has one coding, and a gzip body one member: a chain of millions of tiny members would take
+far more time than its bytes suggest.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from batchpool.wire.request import Body, HeaderList, Headers, brief
 
 _GZIP, _ZLIB = 31, 15
 _CODINGS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
-# Tensors hardly shrink further at higher levels, and the time is the event loop's.
+# Tensors hardly shrink further at higher levels, and compression occupies the event loop.
 _LEVEL = 1
 
 
 def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
-    """The body as it was before Content-Encoding; the same object when there was none.
+    """The decoded body; the same object where it has no Content-Encoding.
 
-    Never holds more than limit_bytes + 1 decoded bytes. Raises TooLarge beyond the limit,
-    UnsupportedMediaType for another coding, InvalidRequest for corrupt or cut bytes.
+    Holds at most limit_bytes + 1 decoded bytes. Raises TooLarge beyond the limit,
+    UnsupportedMediaType for another coding, InvalidRequest for corrupt or truncated bytes.
     """
     coding = headers.get(b"content-encoding")
     if coding:
@@ -58,7 +58,7 @@ def _too_large(limit_bytes: int) -> TooLarge:
 
 
 def encode_body(accept_encoding: bytes | None, body: bytes) -> tuple[bytes, bytes]:
-    """(coding, body): compressed if Accept-Encoding asks for it, else (b"", the same body)."""
+    """(coding, body): compressed where Accept-Encoding asks for it, else (b"", the same body)."""
     coding = _wanted(accept_encoding) if accept_encoding else b""
     if not coding:
         return b"", body
@@ -69,9 +69,10 @@ def encode_body(accept_encoding: bytes | None, body: bytes) -> tuple[bytes, byte
 def encode_answer(
     accept_encoding: bytes | None, headers: HeaderList, body: bytes
 ) -> tuple[HeaderList, bytes]:
-    """A whole answer so compressed: body and Content-Length changed, Content-Encoding added.
+    """A response with its body compressed where Accept-Encoding asks for it.
 
-    Inference-Header-Content-Length stays: it counts bytes before compression.
+    Content-Length is changed and Content-Encoding added; Inference-Header-Content-Length stays,
+    since it counts bytes before compression.
     """
     coding, encoded = encode_body(accept_encoding, body)
     if not coding:
@@ -86,7 +87,7 @@ def encode_answer(
 
 
 def _wanted(accept_encoding: bytes) -> bytes:
-    """The coding with the highest q, gzip first among equals; b"" when plain is preferred."""
+    """The coding with the highest quality, gzip before deflate; b"" where none is preferred."""
     qualities: dict[bytes, float] = {}
     for item in accept_encoding.lower().split(b","):
         name, _, rest = item.partition(b";")

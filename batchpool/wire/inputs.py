@@ -1,8 +1,8 @@
-"""InputReader: one declared input, read from bytes or from JSON, checked against its Tensor.
+"""InputReader: reads one declared input from bytes or from JSON and checks it.
 
-Numbers in JSON must fit the declared dtype exactly as `core.numbers.from_numbers` says:
-integers are never wrapped, 1.0 and 1e3 are not integers, 1e39 is not an FP32. FP16 and
-BF16 travel as bytes only.
+Numbers in JSON must fit the declared dtype exactly as `core.tensors.numbers.from_numbers` says:
+integers are never wrapped, 1.0 and 1e3 are not integers, 1e39 is not an FP32. FP16 and BF16 are
+sent as bytes only.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import elements
 from batchpool.wire.request import Body, brief
 
-# Everything that msgspec raises on bytes from outside. RecursionError: nesting too deep.
+# Every exception that msgspec raises for bytes from outside. RecursionError: nesting too deep.
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
-# Shapes are checked as Python ints of any size; beyond this one no array can be.
+# The largest size of a dimension that numpy takes; shapes are checked as Python ints of any size.
 _MOST = 2**63 - 1
-# A row of zero bytes costs nothing to send, so nothing else bounds how many come.
+# A row of zero bytes costs nothing to send, so the body size does not bound the number of rows.
 _MOST_EMPTY_ROWS = 2**20
 
 
 class InputReader:
-    """Tables of one input, computed once; no method keeps anything of a request."""
+    """Reads one input. Its tables are computed once; no method keeps anything of a request."""
 
     __slots__ = ("_fixed_row", "binary_only", "dtype", "is_bytes", "name", "tensor", "wire_dtype")
 
@@ -41,12 +41,12 @@ class InputReader:
         self.wire_dtype = tensor.wire_dtype
         self.dtype = tensor.np_dtype
         self.is_bytes = tensor.is_bytes
-        self.binary_only = tensor.dtype in ("float16", "bfloat16")
+        self.binary_only = tensor.element.binary_only
         plain = not tensor.dynamic and 0 not in tensor.max_shape
         self._fixed_row = list(tensor.max_shape) if plain else None
 
     def rows_in(self, wire_dtype: str, shape: list[int]) -> int:
-        """The row count of a tensor so declared, after checking dtype and shape."""
+        """The row count of a tensor of this dtype and shape, both of which are checked."""
         if wire_dtype != self.wire_dtype:
             raise InvalidRequest(
                 f"input {self.name!r} has datatype {brief(wire_dtype)};"
@@ -54,9 +54,9 @@ class InputReader:
             )
         if shape[1:] == self._fixed_row and shape and 0 < shape[0] <= _MOST:
             return shape[0]
-        return self._judge(shape)
+        return self._checked_rows(shape)
 
-    def _judge(self, shape: list[int]) -> int:
+    def _checked_rows(self, shape: list[int]) -> int:
         if len(shape) > 32 or not all(0 <= size <= _MOST for size in shape):
             raise InvalidRequest(
                 f"input {self.name!r} has shape {brief(shape)};"
@@ -75,7 +75,7 @@ class InputReader:
     def from_bytes(self, body: Body, at: int, size: int, shape: Sequence[int]) -> Array:
         """`size` bytes of the body from `at` on, as an array of the checked `shape`.
 
-        A view of the body, maybe unaligned; BYTES elements are copied.
+        The array is a view of the body, which may be unaligned; BYTES elements are copied.
         """
         if self.is_bytes:
             return elements.unpack(self.tensor, memoryview(body)[at : at + size], shape)
@@ -88,7 +88,7 @@ class InputReader:
         return self.view(body, at, shape)
 
     def view(self, body: Body, at: int, shape: Sequence[int]) -> Array:
-        """The numbers at `at` in the body; the caller has checked that they fit in it."""
+        """The numbers from `at` on in the body; the caller has checked that they are inside."""
         array: Array = np.ndarray(shape, self.dtype, body, at)
         if self.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
             raise InvalidRequest(f"input {self.name!r} is BOOL; each byte must be 0 or 1")

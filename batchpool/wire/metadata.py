@@ -16,15 +16,17 @@ from typing import Any
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
-# Only what works: schedule_policy is the parameters `priority` and `timeout`.
+# The extensions that work; the parameters `priority` and `timeout` belong to schedule_policy.
 EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")
 
 
 def server_metadata(version: str) -> dict[str, Any]:
+    """Name, version and extensions of the server."""
     return {"name": "batchpool", "version": version, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(spec: ModelSpec, versions: Sequence[str] = ("1",)) -> dict[str, Any]:
+    """The tensors of a model."""
     return {
         "name": spec.name,
         "versions": list(versions),
@@ -41,10 +43,10 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
 def model_config(
     spec: ModelSpec, max_batch: int, max_wait_us: int = 0, batch_sizes: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """max_batch: rows a batch may have; larger requests are split.  max_wait_us: the wait for it.
+    """The model configuration. Declared parameters are listed with dtype and default.
 
-    batch_sizes: the only ones that the model is called with, if it is not called with any.
-    Declared request parameters are listed under `parameters` with dtype and default.
+    max_batch: most rows of a batch; larger requests are split.  max_wait_us: longest wait of a
+    row for others.  batch_sizes: the allowed sizes of a batch; () for any.
     """
     config: dict[str, Any] = {
         "name": spec.name,
@@ -78,12 +80,15 @@ def _describe(parameter: Tensor) -> str:
 
 
 def live() -> dict[str, Any]:
+    """The object of a server that runs."""
     return {"live": True}
 
 
 def ready(is_ready: bool) -> dict[str, Any]:
+    """The object of a server that is ready, or not."""
     return {"live": is_ready, "ready": is_ready}
 
 
 def model_ready(name: str, is_ready: bool) -> dict[str, Any]:
+    """The object of a model that is ready, or not."""
     return {"name": name, "ready": is_ready}

@@ -1,4 +1,4 @@
-"""ModelTables: what a model's spec means for the wire, computed once per model."""
+"""ModelTables: readers, writers and response parts of one model, computed once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
 from batchpool.wire.request import Fields, InferRequest, OutputChoice, brief
 
-# Request parameters that mean something to the protocol; a model cannot declare them.
+# Request parameters with a meaning in the protocol; a model cannot declare them.
 PROTOCOL_PARAMETERS = frozenset({"priority", "timeout", "binary_data_output"})
 RESERVED_PREFIX = "triton_"
 _KNOWN_FRAMES = 512
 
 
 class Frame(NamedTuple):
-    """An answer without its tensors: header fields, the JSON before them, bytes in all."""
+    """A response without its tensors: header fields, JSON head, and size of the whole body."""
 
     fields: Fields
     head: bytes
@@ -59,7 +59,7 @@ class ModelTables:
             else None
         )
         name = msgspec.json.encode(spec.name)
-        self.answer_head = b'"model_name":%s,"model_version":%s,' % (
+        self.response_head = b'"model_name":%s,"model_version":%s,' % (
             name,
             msgspec.json.encode(version),
         )
@@ -70,8 +70,10 @@ class ModelTables:
         self._frames: dict[int, Frame] = {}
 
     def frame(self, request: InferRequest, n: int) -> Frame | None:
-        """What is alike in all answers of n rows without an id, every output as bytes; None if
-        more goes into this one, or if sizes are not known before."""
+        """The part that all responses of n rows have in common.
+
+        None where the response has an id or JSON outputs, or its sizes depend on the values.
+        """
         if request.outputs is not self.all_binary or request.id:
             return None
         frame = self._frames.get(n)
@@ -89,12 +91,12 @@ class ModelTables:
                 self.writers.values(), self.spec.outputs, sizes, strict=True
             )
         ]
-        head = b'{%s"outputs":[%s]}' % (self.answer_head, b",".join(pieces))
+        head = b'{%s"outputs":[%s]}' % (self.response_head, b",".join(pieces))
         size = len(head) + sum(sizes)
         return Frame(binary_fields(len(head), size), head, size)
 
     def reader(self, name: str, seen: Collection[str]) -> InputReader:
-        """The reader of an input that is declared and was not given before."""
+        """The reader of an input; InvalidRequest unless it is declared and not yet in `seen`."""
         reader = self.readers.get(name)
         if reader is None:
             expected = ", ".join(map(repr, self.readers))
@@ -106,7 +108,10 @@ class ModelTables:
         return reader
 
     def rows(self, n: int, tensors: dict[str, Array], parameters: dict[str, Any] | None) -> Rows:
-        """The rows of a request, once no input is missing; parameters None or empty: defaults."""
+        """The rows of a request; InvalidRequest where an input or a parameter is missing.
+
+        parameters: None or empty for the defaults.
+        """
         if len(tensors) != len(self.readers):
             missing = next(name for name in self.readers if name not in tensors)
             raise InvalidRequest(f"input {missing!r} of model {self.spec.name!r} is missing")
@@ -117,14 +122,14 @@ class ModelTables:
         return Rows(n, tensors, check_parameters(self.spec, parameters or {}))
 
     def check_same_rows(self, name: str, rows: int, first: Iterable[str], n: int) -> None:
-        """Refuse an input whose row count is not that of the first one."""
+        """Raise InvalidRequest for an input with another row count than the first one."""
         if rows != n:
             raise InvalidRequest(
                 f"input {name!r} has {rows} rows, but input {next(iter(first))!r} has {n}"
             )
 
     def all_outputs(self, binary: bool) -> tuple[OutputChoice, ...]:
-        """Every output in the model's order."""
+        """The choices of all outputs in the model's order."""
         if binary:
             return self.all_binary
         for writer in self._binary_only:
@@ -132,7 +137,7 @@ class ModelTables:
         return self._all_json
 
     def output(self, name: str, binary: bool, seen: Collection[str]) -> OutputChoice:
-        """The choice of one output that is declared and was not asked for before."""
+        """The choice of one output; InvalidRequest unless it is declared and not in `seen`."""
         writer = self.writers.get(name)
         if writer is None:
             expected = ", ".join(map(repr, self.writers))
@@ -149,7 +154,7 @@ class ModelTables:
 
 
 def binary_fields(head: int, size: int) -> Fields:
-    """The header fields of an answer of `size` bytes, `head` of which are JSON."""
+    """The header fields of a response of `size` bytes, `head` of which are JSON."""
     return Fields(
         [
             (b"content-type", b"application/octet-stream"),

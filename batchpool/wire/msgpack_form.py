@@ -1,4 +1,4 @@
-"""The msgpack form (Content-Type: application/msgpack): one map, tensors as binary.
+"""The msgpack form (Content-Type: application/msgpack): one map with binary tensors.
 
     request   {"id"?: text, "inputs": {name: TENSOR}, "outputs"?: [name], "parameters"?: {}}
     response  {"id"?: text, "model_name": text, "model_version": text, "parameters"?: {},
@@ -7,7 +7,7 @@
               BYTES: "data" is a flat list of bin or str; in a response, of bin
 
 `data` is little-endian, row-major. Map keys must be text, extension types are refused,
-and nothing is allocated for a length before its bytes are there.
+and no memory is allocated for a length before its bytes were found.
 """
 
 from __future__ import annotations
@@ -103,18 +103,18 @@ class MsgpackForm:
         outputs: Mapping[str, Array],
         model_parameters: Mapping[str, Any] | None,
     ) -> tuple[HeaderList, bytes]:
-        """The answer's headers and body."""
+        """The headers and body of the response."""
         tables = self._tables
-        answer: dict[str, Any] = {"id": request.id} if request.id else {}
-        answer["model_name"] = tables.spec.name
-        answer["model_version"] = tables.version
+        response: dict[str, Any] = {"id": request.id} if request.id else {}
+        response["model_name"] = tables.spec.name
+        response["model_version"] = tables.version
         if model_parameters:
-            answer["parameters"] = dict(model_parameters)
-        answer["outputs"] = {
+            response["parameters"] = dict(model_parameters)
+        response["outputs"] = {
             choice.name: _tensor(tables, choice.name, outputs[choice.name])
             for choice in request.outputs
         }
-        body = msgspec.msgpack.encode(answer)
+        body = msgspec.msgpack.encode(response)
         return [
             (b"content-type", b"application/msgpack"),
             (b"content-length", b"%d" % len(body)),
@@ -130,7 +130,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], packed: Body | msgspec.Raw, w
 
 
 def _map_size(packed: memoryview) -> int:
-    """How many pairs a well-formed msgpack map has by its own first bytes."""
+    """The number of pairs of a well-formed msgpack map, from its first bytes."""
     if packed[0] == 0xDE:
         return int.from_bytes(packed[1:3], "big")
     if packed[0] == 0xDF:

@@ -1,13 +1,13 @@
-"""Open Inference Protocol v2: a JSON header, and binary tensors behind it.
+"""Open Inference Protocol v2: JSON, and binary tensors behind it.
 
     body = <JSON><bytes of binary tensor 0><bytes of binary tensor 1>...
 
-in the order of the JSON's list, little-endian, row-major, without padding; the header
-Inference-Header-Content-Length says where the JSON ends and is absent when nothing
-follows it. Fields that are not the protocol's are refused, not dropped: a misspelt
-`parameters` would otherwise change the answer in silence. The `model_name` and
-`model_version` that some clients repeat in the request are let through. Extensions not
-offered are refused by name: shared memory, classification, sequences.
+The tensors follow in the order of the JSON's list, little-endian, row-major, without padding. The
+header Inference-Header-Content-Length gives the length of the JSON; it is absent where nothing
+follows. Members that are not the protocol's are refused, not ignored: a misspelt `parameters`
+would otherwise change the result unnoticed. `model_name` and `model_version`, which some clients
+repeat in the request, are ignored. Extensions that are not offered are refused by name: shared
+memory, classification, sequences.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Name(msgspec.Struct):
 
 
 class _Names(msgspec.Struct):
-    """As much of a header that could not be read as it takes to name the faulty tensor."""
+    """The names of tensors in a JSON head that could not be decoded, for the message."""
 
     inputs: list[_Name] = []
     outputs: list[_Name] = []
@@ -189,8 +189,13 @@ class OipForm:
             if model_parameters
             else b""
         )
-        identity = b'"id":%s,' % msgspec.json.encode(request.id) if request.id else b""
-        head = b'{%s%s%s"outputs":[%s]}' % (identity, tables.answer_head, extra, b",".join(pieces))
+        id_member = b'"id":%s,' % msgspec.json.encode(request.id) if request.id else b""
+        head = b'{%s%s%s"outputs":[%s]}' % (
+            id_member,
+            tables.response_head,
+            extra,
+            b",".join(pieces),
+        )
         if not tail_size:
             return [
                 (b"content-type", b"application/json"),
@@ -224,7 +229,7 @@ def _explain(head: Body, exc: Exception) -> str:
 
 
 def _binary_size(given: _Input) -> int | None:
-    """The input's `binary_data_size`, None when it brings JSON data."""
+    """The input's `binary_data_size`; None for an input with JSON data."""
     extra = given.parameters
     if extra is None:
         if given.data is _ABSENT:

@@ -1,7 +1,7 @@
 """OpenAPI: the HTTP interface of a running pool as an OpenAPI 3.1 document.
 
-It is made from what the pool serves: a path for each model with the very tensors it declares,
-and the errors from core/errors.py. https://spec.openapis.org/oas/v3.1.0
+The document has a path for each served model with the tensors that it declares, and the errors of
+core/errors.py. https://spec.openapis.org/oas/v3.1.0
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _INFER_ERRORS = (400, 404, 405, 408, 413, 415, 500, 503, 504)
 def document(
     specs: Sequence[ModelSpec], version: str, server_url: str, most_rows: Mapping[str, int]
 ) -> Json:
-    """The document. version: of the package.  server_url: where the server is reached.
+    """The OpenAPI document of these models.
 
-    most_rows: of one batch, by model; larger requests are split.
+    version: of the package.  server_url: the address of the server.  most_rows: of one batch, by
+    model; larger requests are split.
     """
     paths: Json = {}
     for spec in specs:
@@ -39,7 +40,7 @@ def document(
             "version": version,
             "summary": "Batched model inference over the Open Inference Protocol v2.",
             "description": (
-                "Requests of many callers ride together in batches. A full pool answers at once"
+                "Requests of many callers run together in batches. A full pool answers at once"
                 " with 503 and Retry-After. Every answer but 200 is `{error, code}`."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -162,7 +163,7 @@ def _response_ref(status: int) -> Json:
 # -- errors -----------------------------------------------------------------------------
 
 
-def _told() -> list[type[PoolError]]:
+def _http_errors() -> list[type[PoolError]]:
     return [kind for kind in all_errors() if kind not in _NEVER_OVER_HTTP]
 
 
@@ -173,7 +174,10 @@ def _error_schema() -> Json:
         "required": ["error", "code"],
         "properties": {
             "error": {"type": "string", "description": "What is wrong, for people."},
-            "code": {"enum": [kind.code for kind in _told()], "description": "For programs."},
+            "code": {
+                "enum": [kind.code for kind in _http_errors()],
+                "description": "For programs.",
+            },
             "retry_after_ms": {
                 "type": "integer",
                 "minimum": 1,
@@ -185,8 +189,8 @@ def _error_schema() -> Json:
 
 def _responses() -> Json:
     responses: Json = {}
-    for status in sorted({kind.status for kind in _told()}):
-        kinds = [kind for kind in _told() if kind.status == status]
+    for status in sorted({kind.status for kind in _http_errors()}):
+        kinds = [kind for kind in _http_errors() if kind.status == status]
         lines = [f"`{kind.code}`: {' '.join((kind.__doc__ or '').split())}" for kind in kinds]
         response: Json = {
             "description": "\n\n".join(lines),

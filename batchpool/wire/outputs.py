@@ -1,7 +1,7 @@
-"""OutputWriter: one declared output as its piece of the JSON answer, and as bytes.
+"""OutputWriter: writes one declared output as an object of the JSON response, or as bytes.
 
-JSON numbers are flat and row-major. JSON has no NaN and no Infinity: each becomes `null`.
-FP16 and BF16 are never written as JSON; such a request was refused before it ran.
+JSON numbers are flat and row-major. JSON has no NaN and no infinity: each becomes `null`. FP16 and
+BF16 are never written as JSON; a request for that is refused before it runs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _KNOWN_SHAPES = 512
 
 
 class OutputWriter:
-    """Tables of one output. Pieces of JSON are kept for the shapes met last, a bounded number."""
+    """Writes one output. Keeps the JSON objects of a bounded number of recent shapes."""
 
     __slots__ = ("_dtype", "_head", "_is_bytes", "_known", "binary_only", "name", "wire_dtype")
 
     def __init__(self, tensor: Tensor) -> None:
         self.name = tensor.name
         self.wire_dtype = tensor.wire_dtype
-        self.binary_only = tensor.dtype in ("float16", "bfloat16")
+        self.binary_only = tensor.element.binary_only
         self._dtype = tensor.np_dtype
         self._is_bytes = tensor.is_bytes
         name = msgspec.json.encode(tensor.name).decode()
@@ -35,7 +35,7 @@ class OutputWriter:
         self._known: dict[tuple[int, ...], bytes] = {}
 
     def to_bytes(self, array: Array) -> Any:
-        """The tensor's bytes: `bytes`, or the array itself if it can be joined as it lies."""
+        """The tensor's bytes: `bytes`, or the array itself where it is contiguous."""
         if self._is_bytes:
             return elements.pack(array)
         if array.dtype != self._dtype:
@@ -45,7 +45,7 @@ class OutputWriter:
         return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
     def binary_piece(self, shape: tuple[int, ...], size: int) -> bytes:
-        """The output's JSON object when its `size` bytes follow behind the JSON."""
+        """The output's JSON object for `size` bytes that follow behind the JSON."""
         if self._is_bytes:
             return self._piece(shape, size)
         piece = self._known.get(shape)

@@ -1,12 +1,12 @@
-"""Request parameters: the protocol's own words, the model's, and nothing else.
+"""Request parameters: those of the protocol and those that the model declares.
 
-timeout             whole microseconds, 0 = none; the smaller of it and the header's wins
-priority            1 (first) to 255, 0 = default; X-Request-Priority, if not 0, wins,
-                    as that one was asked before the body came
+timeout             whole microseconds, 0 = none; the smaller of it and the header's is used
+priority            1 (first) to 255, 0 = default; X-Request-Priority takes precedence unless it
+                    is 0, since the request was admitted by it before the body came
 binary_data_output  default encoding of the outputs
 sequence_*          not offered: 400, unless the model declares it
 triton_*            reserved: 400
-declared            goes to the model, checked against its dtype
+declared            passed to the model, checked against its dtype
 anything else       400
 """
 
@@ -26,7 +26,7 @@ _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
 @dataclass(slots=True)
 class Asked:
-    """What a request's parameters ask for; `values` are the model's own, not yet checked."""
+    """The parameters of one request; `values` are the model's own, not yet checked."""
 
     timeout_ns: int | None = None
     priority: int = 0
@@ -35,7 +35,7 @@ class Asked:
 
 
 def read(tables: ModelTables, given: Mapping[str, Any]) -> Asked:
-    """Sort the parameters of one request; InvalidRequest names the one that is wrong."""
+    """Read the parameters of one request; InvalidRequest names the one that is wrong."""
     asked = Asked()
     for name, value in given.items():
         if name == "binary_data_output":

@@ -1,13 +1,12 @@
-"""The raw form: with Inference-Header-Content-Length: 0 the body is the one input's tensor.
+"""The raw form: the body is the one input's tensor (Inference-Header-Content-Length: 0).
 
-    input's row          the body is
+    input's row             body
     all dimensions fixed    k rows: any multiple of the row's bytes
     one dynamic dimension   one row; its size follows from the body's
     BYTES, one element      one row: the element itself, such as plain text, without a length
 
-A model with several inputs or several dynamic dimensions needs the full form. Every
-declared parameter takes its default. All outputs come back as in the full form, binary
-behind a JSON header, in the model's order.
+A model with several inputs or several dynamic dimensions needs the JSON form. Every declared
+parameter has its default. All outputs are returned, binary behind JSON, in the model's order.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from batchpool.wire.request import (
 
 
 class RawAgain:
-    """Raw bodies of one size, one after another."""
+    """A reader for raw bodies of one size, for a connection that sends several."""
 
     __slots__ = ("_name", "_reader", "_shape", "_tables")
 
@@ -42,7 +41,7 @@ class RawAgain:
         self._tables = tables
 
     def rows(self, data: bytes, at: int) -> Rows:
-        """The rows of the body that begins at `at` and is all that is left of the data."""
+        """The rows of the body that reaches from `at` to the end of the data."""
         array = self._reader.view(data, at, self._shape)
         return self._tables.rows(self._shape[0], {self._name: array}, None)
 
@@ -64,16 +63,16 @@ class RawForm:
         fixed = [d for d in tensor.shape if not isinstance(d, Dim)]
         dynamic = len(tensor.dynamic)
         itemsize = 1 if tensor.is_bytes else tensor.np_dtype.itemsize
-        # Bytes of a row, or of one step of its dynamic dimension.
+        # The bytes of a row, or of one element along its dynamic dimension.
         self._step = math.prod(fixed) * itemsize
         self._row = tensor.max_shape
         self._whole_rows = not dynamic and not tensor.is_bytes
         self._refusal = _refusal(tables, dynamic, self._step)
 
     def parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
-        """One request; InvalidRequest or TooLarge says what is wrong with it.
+        """The request of a whole body; `priority` is the header's.
 
-        priority: the header's.
+        Raises InvalidRequest or TooLarge, which say what is wrong with it.
         """
         if self._refusal:
             raise InvalidRequest(self._refusal)
@@ -94,7 +93,10 @@ class RawForm:
         )
 
     def again(self, size: int) -> RawAgain | None:
-        """Bodies of `size` bytes, once one was parsed; None if they are not whole fixed rows."""
+        """A reader for bodies of `size` bytes, one of which was parsed before.
+
+        None where the model's rows have no fixed size.
+        """
         if self._refusal or not self._whole_rows:
             return None
         n = size // self._step
@@ -120,7 +122,7 @@ class RawForm:
 
 
 def _refusal(tables: ModelTables, dynamic: int, step: int) -> str:
-    """Why this model cannot be asked in raw form; empty when it can."""
+    """The message for a model that has no raw form; empty for one that has."""
     advice = "; send the JSON form with binary_data_size instead"
     spec = tables.spec
     tensor = spec.inputs[0]

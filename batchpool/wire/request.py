@@ -1,12 +1,12 @@
-"""One inference request, and the headers that its three forms share.
+"""One inference request, and the headers that all wire forms share.
 
     header                           meaning
-    Content-Type                     OIP or msgpack form; anything else is 415
+    Content-Type                     selects the wire form (wire/forms.py)
     Inference-Header-Content-Length  bytes of JSON before the binary tensors; 0 = raw form
     X-Request-Timeout-Ms             whole milliseconds, 0 = none
     X-Request-Priority               1 (first) to 255, 0 = the model's default
 
-Header mappings are lower-case bytes -> bytes, as an ASGI scope has them.
+Header mappings have lower-case bytes as keys and bytes as values, like those of an ASGI scope.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Body = bytes | bytearray | memoryview
 
 
 class Fields(HeaderList):
-    """Header fields that many answers share. lines: as HTTP/1.1 has them, each with its end."""
+    """Header fields that many responses share. lines: the fields in HTTP/1.1's form."""
 
     __slots__ = ("lines",)
 
@@ -41,7 +41,7 @@ LONGEST_NS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class OutputChoice:
-    """An output to answer with, and whether as bytes (True) or as JSON numbers (False)."""
+    """An output that the response contains. binary: as bytes, else as JSON."""
 
     name: str
     binary: bool
@@ -51,10 +51,10 @@ class OutputChoice:
 class InferRequest:
     """A checked request.
 
-    id: echoed in the answer; None when absent or empty.  rows: views of the body.
-    outputs: in the order to answer.  timeout_ns: from arrival; None = the model's own
+    id: echoed in the response; None when absent or empty.  rows: views of the body.
+    outputs: in the order of the response.  timeout_ns: from arrival; None = the model's own
     limit.  priority: 1 (first) to 255; 0 = the model's default.  form: the name of the wire form
-    that it came in, which is also that of its answer.
+    of the request, in which the response is written too.
     """
 
     id: str | None
@@ -74,20 +74,20 @@ def header_timeout_ns(headers: Headers) -> int | None:
 
 
 def header_priority(headers: Headers) -> int:
-    """X-Request-Priority, 0 when absent. All that is asked before the body is read."""
+    """X-Request-Priority, 0 when absent; a parameter in the body may set it too."""
     text = headers.get(PRIORITY)
     return 0 if text is None else _number(PRIORITY, text, LOWEST)
 
 
 def header_length(headers: Headers, body_size: int) -> int:
-    """How many bytes of the body are JSON; all of them when the header is absent."""
+    """The bytes of the body that are JSON; all of them when the header is absent."""
     text = headers.get(HEADER_LENGTH)
     return body_size if text is None else _number(HEADER_LENGTH, text, body_size)
 
 
 def _number(name: bytes, text: bytes, most: int | None = None) -> int:
-    # Only ASCII digits: int() would also take signs, spaces and underscores, and it
-    # refuses very long digit strings with an error of its own.
+    # ASCII digits only: int() would also take signs, spaces and underscores, and it raises an
+    # error of its own for very long digit strings.
     if not text.isdigit():
         raise InvalidRequest(
             f"header {_title(name)} is {brief(text.decode('latin-1'))}; a whole number was expected"
@@ -103,14 +103,14 @@ def _title(name: bytes) -> str:
 
 
 def sooner(first: int | None, second: int | None) -> int | None:
-    """The smaller of two timeouts, None meaning none."""
+    """The smaller of two timeouts; None is no timeout."""
     if first is None or second is None:
         return second if first is None else first
     return min(first, second)
 
 
 def brief(value: object) -> str:
-    """A caller's value for a message: quoted and never long."""
+    """A caller's value for a message: quoted, at most 80 characters."""
     if isinstance(value, str):
         value = value[:80]
     text = repr(value)

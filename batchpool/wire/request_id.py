@@ -1,10 +1,10 @@
-"""The name of a request: what its caller, its answer and the log all call it by.
+"""The request id: the name of a request for its caller, its response and the log.
 
-    X-Request-Id   1 to 128 visible ASCII characters; anything else is replaced by a made one
+    X-Request-Id   1 to 128 visible ASCII characters; anything else is replaced by a generated id
     traceparent    W3C trace context: its trace id, where there is no X-Request-Id
 
-It comes back in the answer's X-Request-Id. It has nothing to do with the protocol's own `id`,
-which stands in the bodies of a request and of its good answer only, and which nobody checks.
+The response has it in X-Request-Id. It is not the protocol's `id`, which is in the bodies of a
+request and of its 200 response only, and which is not checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRACEPARENT = b"traceparent"
 
 _VISIBLE = re.compile(rb"[!-~]{1,128}")
 # https://www.w3.org/TR/trace-context/#traceparent-header: version ff, and ids of zeros only, are
-# invalid; a version after 00 may have more behind the flags.
+# invalid; a version above 00 may have more fields behind the flags.
 _TRACE = re.compile(
     rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}"
     rb"-[0-9a-f]{2}(?P<more>-.*)?"
@@ -27,7 +27,7 @@ _TRACE = re.compile(
 
 
 def request_id(headers: Headers) -> bytes:
-    """The name of a request by its headers; b"" where it brings none."""
+    """The request id in these headers; b"" where they have none."""
     given = headers.get(REQUEST_ID)
     if given is not None and _VISIBLE.fullmatch(given):
         return given
@@ -39,5 +39,5 @@ def request_id(headers: Headers) -> bytes:
 
 
 def made_id() -> bytes:
-    """A name for a request without one: 16 hexadecimal digits."""
+    """A generated request id: 16 hexadecimal digits."""
     return b"%016x" % random.getrandbits(64)

@@ -1,4 +1,4 @@
-"""Schemas: a model's request and answer as JSON Schema (2020-12), with the tensors it declares."""
+"""JSON Schemas (2020-12) of a model's request and response, with the tensors it declares."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import numpy as np
 
 from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.wire.curl_samples import BINARY_ONLY
 
 Json = dict[str, Any]
 
 
 def model_schemas(spec: ModelSpec) -> Json:
-    """The schemas of a model's request and answer in the protocol's JSON form, by name."""
+    """The schemas of a model's request and response in the protocol's JSON form, by name."""
     parameters: Json = {p.name: _number_schema(p) for p in spec.parameters}
     required = [p.name for p in spec.parameters if p.default is None]
     asked: Json = {
@@ -79,12 +78,12 @@ def model_schemas(spec: ModelSpec) -> Json:
 
 
 def _list_of(kinds: list[Json]) -> Json:
-    """A list of these, in any order."""
+    """The schema of a list whose items have these schemas, in any order."""
     return {"type": "array", "items": kinds[0] if len(kinds) == 1 else {"oneOf": kinds}}
 
 
 def _tensor_schema(tensor: Tensor, *, sent: bool) -> Json:
-    """sent: in a request, where `data` may be nested; answers are flat."""
+    """The schema of one tensor. sent: of a request, where `data` may be nested."""
     dims = [{"type": "integer", "minimum": 1, "description": "rows"}]
     dims += [
         {"type": "integer", "minimum": 0, "maximum": dim.max}
@@ -113,7 +112,7 @@ def _tensor_schema(tensor: Tensor, *, sent: bool) -> Json:
     }
     sized: Json = {"properties": {"parameters": {"required": ["binary_data_size"]}}}
     binary: Json = {"required": ["parameters"], **sized}
-    if tensor.wire_dtype in BINARY_ONLY:
+    if tensor.element.binary_only:
         schema["allOf"] = [binary]
         return schema
     value = _value_schema(tensor, sent=sent)
@@ -135,7 +134,7 @@ def _value_schema(tensor: Tensor, *, sent: bool) -> Json:
 
 
 def _number_schema(tensor: Tensor) -> Json:
-    """The JSON schema of one number of the tensor's dtype."""
+    """The schema of one number of the tensor's dtype."""
     schema: Json
     if tensor.dtype == "bool":
         schema = {"type": ["boolean", "integer"]}

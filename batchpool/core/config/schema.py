@@ -217,19 +217,19 @@ class ModelConfig:
     policy: str = _key(
         "adaptive",
         "how batches are formed; fixed: one leaves when it is full or has waited max_wait_ms;"
-        " adaptive: at once while waiting for company cannot pay",
+        " adaptive: at once where waiting for more rows does not pay",
         choices=("adaptive", "fixed"),
     )
     max_wait_ms: float = _key(
         10.0,
-        "longest wait of a row for company while a worker is free",
+        "longest wait of a row for others while a worker is idle",
         unit="milliseconds",
         most=60000,
     )
     max_wait_peak_ms: float = _key(
         100.0,
-        "the same in a flood, when more than half of what the workers can do is asked for;"
-        " policy adaptive",
+        "longest wait of a row for others under heavy load, when rows come in at more than half of"
+        " the workers' rate; policy adaptive",
         unit="milliseconds",
         most=60000,
     )

@@ -144,8 +144,8 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "http_requests",
         "frontend",
-        "infer requests answered over HTTP, by road through the front end, status and code; 499"
-        " is a caller that went away first; what was no HTTP has the road none and no model",
+        "infer requests answered over HTTP, by path through the front end (road), status and code;"
+        " 499: the caller went away first; a request that was no HTTP has road none and no model",
         ("road", "code", "reason"),
         tuple((road, *answer) for road, answer in product(ROADS, ANSWERS)),
     ),

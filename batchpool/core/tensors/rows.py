@@ -17,11 +17,11 @@ from batchpool.core.tensors.strings import checked_elements, object_array
 
 @dataclass(slots=True)
 class Rows:
-    """n checked rows, ready to be written into slots.
+    """n checked rows that can be written into slots.
 
-    tensors: every input as an array [n, *row shape], native byte order, storage dtype
-    (object array of `bytes` for a bytes tensor).  parameters: one value per declared
-    parameter, the same for all n rows.
+    tensors: every input as an array [n, *row shape], native byte order, storage dtype (an object
+    array of `bytes` for a bytes tensor).  parameters: a value for each declared parameter, which
+    applies to all n rows.
     """
 
     n: int
@@ -32,12 +32,11 @@ class Rows:
 def check_rows(
     spec: ModelSpec, tensors: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
 ) -> Rows:
-    """Check what a caller brings against the model: names, dtypes, shapes, row counts.
+    """Check a caller's tensors and parameters: names, dtypes, shapes, row counts.
 
-    Arrays of another layout (strided, big-endian, read-only) are fine; another dtype is
-    not, except Python numbers and lists, which take the declared dtype if they fit it.
-    Raises InvalidRequest naming the tensor, what came and what was expected; TooLarge for
-    a row that no slot can hold.
+    Arrays may have any layout (strided, big-endian, read-only) but must have the declared dtype.
+    Python numbers and lists are converted to it where they fit. Raises InvalidRequest that names
+    the tensor, what it is and what was expected; TooLarge for a row that no slot can hold.
     """
     declared = {t.name: t for t in spec.inputs}
     for name in tensors:
@@ -67,7 +66,7 @@ def check_rows(
 
 
 def check_named(spec: ModelSpec, arrays: Mapping[str, Array]) -> None:
-    """Dynamic dimensions of one name must have one size."""
+    """Raise InvalidRequest where dynamic dimensions of one name differ in size."""
     if not spec.has_dynamic_inputs:
         return
     first: dict[str, tuple[str, int]] = {}
@@ -85,7 +84,10 @@ def check_named(spec: ModelSpec, arrays: Mapping[str, Array]) -> None:
 
 
 def check_parameters(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every declared parameter's value, given or default; InvalidRequest names what is wrong."""
+    """The value of every declared parameter, given or default.
+
+    Raises InvalidRequest for a missing, unknown or illegal parameter.
+    """
     values: dict[str, Any] = {}
     for parameter in spec.parameters:
         value = given.get(parameter.name)
@@ -127,7 +129,7 @@ def as_rows(tensor: Tensor, value: Any) -> Array:
 
 
 def check_shape(tensor: Tensor, shape: Sequence[int]) -> None:
-    """Refuse a shape [n, ...] that does not fit the declared row shape."""
+    """Raise InvalidRequest or TooLarge for a shape [n, ...] that does not fit the declared one."""
     row = shape[1:]
     if len(shape) != len(tensor.shape) + 1 or any(
         not isinstance(want, Dim) and have != want

@@ -27,10 +27,10 @@ from batchpool.core.tensors.numbers import as_row_value, stored_number
 
 @dataclass(frozen=True)
 class Dim:
-    """A dynamic dimension of a row: 0 to `max` elements, each row its own size.
+    """A dynamic dimension of a row: 0 to `max` elements; rows of one request may differ.
 
-    Two dimensions of one model with the same `name` have the same size in a row: an
-    output's dimension so named is cut back to the input's size.
+    Dimensions of one model with one `name` have one size in a row: an output's dimension is cut
+    to the size of the input's dimension of that name.
     """
 
     max: int
@@ -45,10 +45,10 @@ class Dim:
 class Tensor:
     """One tensor of a model, without the leading row dimension.
 
-    name: as callers spell it.  dtype: numpy's name, or "bfloat16", or "bytes".
-    shape: the row's shape, ints and `Dim`s.  pad: fills up shorter rows in a batch.
-    max_bytes: longest element of a "bytes" tensor.  default: a parameter's value when
-    the request does not give it.
+    name: as callers spell it.  dtype: numpy's name, or "bfloat16", or "bytes".  shape: the row's
+    shape, ints and `Dim`s.  pad: the value that fills shorter rows of a batch.  max_bytes: the
+    longest element of a "bytes" tensor.  default: the value of a parameter that a request does
+    not set.  Raises ConfigError for a declaration that cannot work.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Tensor:
         return tuple(i for i, d in enumerate(self.shape) if isinstance(d, Dim))
 
     def is_plain(self, array: Any) -> bool:
-        """Whether this is exactly an array [n, *row shape] of a fixed tensor, needing nothing."""
+        """True for an array [n, *row shape] of a fixed tensor, which needs no conversion."""
         return (
             type(array) is np.ndarray
             and array.dtype is self.np_dtype
@@ -128,12 +128,12 @@ class Tensor:
 
     @property
     def wire_shape(self) -> list[int]:
-        """The shape as metadata shows it: -1 for the rows, then -1 for each dynamic one."""
+        """The shape as metadata shows it: -1 for the rows and for each dynamic dimension."""
         return [-1, *(-1 if isinstance(d, Dim) else d for d in self.shape)]
 
     @property
     def row_bytes(self) -> int:
-        """The most bytes one row can take."""
+        """The most bytes that one row can have."""
         each = self.max_bytes if self.max_bytes is not None else self.np_dtype.itemsize
         return math.prod(self.max_shape) * each
 
@@ -145,7 +145,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What the outside needs to know of a model: its name and its tensors."""
+    """The declaration of a model: its name, framework and tensors.
+
+    Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
+    and a parameter that is no number.
+    """
 
     name: str
     framework: str
@@ -180,10 +184,11 @@ class ModelSpec:
 
     @cached_property
     def has_dynamic_inputs(self) -> bool:
+        """True if an input has a dynamic dimension."""
         return any(tensor.dynamic for tensor in self.inputs)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and text, for control messages."""
+        """The spec as lists, dicts, numbers and text, for control messages."""
         return {
             "name": self.name,
             "framework": self.framework,
@@ -195,6 +200,7 @@ class ModelSpec:
 
     @classmethod
     def from_wire(cls, form: Mapping[str, Any]) -> ModelSpec:
+        """The spec that `to_wire` has described."""
         return cls(
             form["name"],
             form["framework"],

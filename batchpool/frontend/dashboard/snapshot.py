@@ -44,9 +44,9 @@ class SnapshotInputs:
     """The inputs of a snapshot.
 
     state: of the pool. status: as the supervisor gave it, None if it never did. why: the reason
-    that the status is missing or old, else "". now_s: Unix time at now_ns, CLOCK_MONOTONIC. batches,
-    recent_errors: the last ones, the newest last. worker_names, model_names: by the numbers in
-    those. gpus: {index: metrics}.
+    that the status is missing or old, else "". now_s: Unix time at now_ns, CLOCK_MONOTONIC.
+    batches, recent_errors: the last ones, the newest last. worker_names, model_names: by the
+    numbers in those. gpus: {index: metrics}.
     """
 
     span: Span

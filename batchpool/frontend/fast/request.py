@@ -227,7 +227,7 @@ class FastRequest:
         return self.disconnected or self.connection.transport.is_closing()
 
     def _id_of_response(self, status: int) -> tuple[bytes, bool]:
-        """The id that the response carries, or b"", and whether the access log gets a line."""
+        """The id that the response carries, or b""; and True if the access log gets a line."""
         name = request_id(self.head.headers)
         is_logged = self.shared.access.wants(status, name)
         return name or (made_id() if is_logged else b""), is_logged

@@ -68,7 +68,7 @@ GONE = RequestOutcome(Cancelled.status, Cancelled.code)
 
 
 class AccessLog:
-    """The access log of one front end. is_on: whether any request may get a line."""
+    """The access log of one front end. is_on: False if no request gets a line."""
 
     def __init__(self, server: Mapping[str, Any]) -> None:
         self.learn(server)
@@ -80,7 +80,7 @@ class AccessLog:
         self._sample = TraceSample(server["access_log_sample"] if which == "all" else 0)
 
     def wants(self, status: int, request_id: bytes) -> bool:
-        """Whether a request gets a line; to be called once for each request.
+        """True if a request gets a line; to be called once for each request.
 
         request_id: b"" if the request has none.
         """

@@ -11,7 +11,7 @@ _Result = TypeVar("_Result")
 
 
 def _no_beat() -> None:
-    """Stamp nothing."""
+    """For a thread of a process without a heartbeat."""
 
 
 class BackgroundThread:

@@ -1,8 +1,8 @@
 """The memory that request bodies may take in one front end while they arrive.
 
-Bytes count when they have come, not when they are announced, so that callers that announce much
-and send nothing keep nobody out. A body that comes whole in one read never counts: it is freed
-with that read.
+Bytes count when they have come, not when they are announced: a caller that announces much and sends
+nothing does not exclude others. A body that comes whole in one read never counts: it is freed with
+that read.
 """
 
 from __future__ import annotations

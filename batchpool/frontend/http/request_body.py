@@ -45,7 +45,7 @@ class RequestBody:
         return piece
 
     def is_over(self) -> bool:
-        """Whether nothing more of the body will come."""
+        """True if nothing more of the body will come."""
         return self.ended or self.lost
 
     async def read(self, max_bytes: int, reservation: BodyReservation) -> Body | None:

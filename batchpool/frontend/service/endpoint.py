@@ -5,9 +5,9 @@ that the caller wants. It knows no protocol: headers, encodings, bodies and stat
 the layer above (`HttpEndpoint` for HTTP). The steps of one request:
 
     admit    raises why a claim of one row would be refused now; for use before the rows are there
-    submit   claims slots and queues the rows; the listener is told of their end
+    submit   claims slots and queues the rows; the listener is called when they end
     fetch    gives copies of the outputs and frees the slots; raises the error of a row
-    abandon  takes back rows that nobody waits for any more
+    abandon  takes back rows whose caller has gone
 
 No step waits, so each runs on the event loop. Times are CLOCK_MONOTONIC in nanoseconds.
 """
@@ -105,7 +105,7 @@ class Endpoint:
         self.lane_client.release(pending)
 
     def abandon(self, pending: PendingRequest) -> None:
-        """Take back the rows that were not dispatched; the listener is not told."""
+        """Take back the rows that were not dispatched; the listener is not called."""
         self._client_loop.abandon(self.lane_client, pending)
 
     def cancel(self, pending: PendingRequest, future: asyncio.Future[PendingRequest]) -> None:
@@ -115,7 +115,7 @@ class Endpoint:
             self.abandon(pending)
 
     def discard(self, pending: PendingRequest, future: asyncio.Future[PendingRequest]) -> None:
-        """Free a request whose outputs nobody will fetch. future: its listener."""
+        """Free a request whose outputs will not be fetched. future: its listener."""
         if not future.done() or future.cancelled():
             future.cancel()
             self.abandon(pending)

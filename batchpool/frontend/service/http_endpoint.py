@@ -5,7 +5,7 @@ The steps of one request, as both paths through the front end take them:
     check_head  headers complete: raises why they are refused, whatever the lane says
     admit       the body is still to come: raises why the lane would refuse the request
     parse       body complete: one checked request
-    submit      claims the slots and queues the rows; the listener is told of their end
+    submit      claims the slots and queues the rows; the listener is called when they end
     fetch       the outputs, or the error of a row
     encode      the response
 
@@ -119,7 +119,7 @@ class HttpEndpoint:
             self.successor().check_open()
 
     def parses_long(self, head: RequestHead, size: int) -> bool:
-        """Whether `parse` of a body of `size` bytes would keep other requests waiting too long."""
+        """True if `parse` of a body of `size` bytes would keep other requests waiting too long."""
         if size > _LONG_COMPRESSED_BYTES and head.headers.get(b"content-encoding"):
             return True
         if size <= _LONG_JSON_BYTES:
@@ -177,7 +177,7 @@ class HttpEndpoint:
         return pending
 
     def encodes_long(self, head: RequestHead, request: InferRequest, n: int) -> bool:
-        """Whether `encode` of n rows would keep other requests waiting too long."""
+        """True if `encode` of n rows would keep other requests waiting too long."""
         values = 0
         for choice in request.outputs:
             if not choice.binary:

@@ -17,8 +17,8 @@ from batchpool.frontend.service.readiness import Readiness
 from batchpool.shm.stats.counters import Counters
 
 
-def _no_notice() -> None:
-    """Tell nobody."""
+def _ignore_stop() -> None:
+    """For a front end without parts that keep callers connected."""
 
 
 class PoolView:
@@ -37,7 +37,7 @@ class PoolView:
         background: BackgroundThread,
         *,
         number: int = 0,
-        on_stop: Callable[[], None] = _no_notice,
+        on_stop: Callable[[], None] = _ignore_stop,
     ) -> None:
         session = client_loop.session
         self.session = session
@@ -54,7 +54,7 @@ class PoolView:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """True once `stop` was called."""
         return self.readiness.stopping
 
     def stop(self) -> None:

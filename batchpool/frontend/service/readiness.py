@@ -16,7 +16,7 @@ from batchpool.frontend.service.http_endpoint import HttpEndpoint
 
 
 class Readiness:
-    """Whether the server, or one model, can take requests now.
+    """Checks that the server, or one model, can take requests now.
 
     stopping: set when this front end stops; from then on nothing is ready.
     """

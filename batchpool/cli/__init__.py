@@ -1,4 +1,4 @@
-"""The command line: a command a file; `parser` knows them all, `outcome` what they end in."""
+"""The command line: one file for each command, its parser in `parser`, exit codes in `exit_status`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. argv: without the program's name."""
     words = sys.argv[1:] if argv is None else list(argv)
     with hangups_kept() if words[:1] == ["serve"] else nullcontext():
-        # Only now: it takes longer than all that is needed before.
+        # Imported only now, since it takes long: a SIGHUP before it is kept already.
         from batchpool.cli.exit_status import run
 
         return run(words)

@@ -1,4 +1,4 @@
-"""Which configuration, and which running pool, a command line names."""
+"""The configuration, and the running pool, that a command line names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from batchpool.core.errors import ConfigError
 
 
 def read(path: str) -> Config:
-    """The configuration in a file. ConfigError for what is none: a pipe would be waited for."""
+    """The configuration in a file.
+
+    Raises ConfigError also for a path that is not a regular file: reading a pipe would wait.
+    """
     file = Path(path)
     try:
         if file.exists() and not file.is_file() and not file.is_dir():
@@ -42,13 +45,13 @@ def config_of(args: argparse.Namespace) -> Config:
         models = (ModelConfig(import_name=EXAMPLE_IMPORT, devices="cpu"),)
     config = with_flags(Config(config.server, models), args)
     if example and config.server.log_format != "json":
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # stderr is closed
             print(f"no model given: the example {EXAMPLE_IMPORT} on the CPU", file=sys.stderr)
     return config
 
 
 def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
-    """What names a running pool: its configuration, its socket or its port."""
+    """Add the arguments that name a running pool: its configuration, its socket or its port."""
     add_config_argument(parser)
     parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
     parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")

@@ -1,4 +1,4 @@
-"""What a command ends in: its exit status, and one line about what went wrong."""
+"""Runs a command and turns its end into an exit status and one line about an error."""
 
 from __future__ import annotations
 
@@ -24,49 +24,49 @@ def run(words: Sequence[str]) -> int:
     """Run the command line `words`; returns its exit status."""
     try:
         code = _run(words)
-        if sys.stdout is not None:  # it was started without one
+        if sys.stdout is not None:  # None if the process was started without a stdout
             sys.stdout.flush()
         return code
     except (ConfigError, WrongUsage) as exc:
-        _complain(exc)
+        _print_error(exc)
         return EXIT_USAGE
     except StartError as exc:
-        _complain(exc)
+        _print_error(exc)
         return _EXIT_START
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # whoever read it has had enough
+        _drop_output()  # the reader, as `head`, has closed the pipe
         return 0
     except OSError as exc:
         if is_shortage(exc):
-            _complain(text_of(exc))
+            _print_error(text_of(exc))
             return _EXIT_START
         if exc.errno not in _CANNOT_WRITE:
             raise
         _drop_output()
-        _complain(f"cannot write the output: {exc.strerror}")
+        _print_error(f"cannot write the output: {exc.strerror}")
         return _EXIT_START
 
 
 def _run(words: Sequence[str]) -> int:
     try:
         args = parse(words)
-    except SystemExit:  # --help and --version have said it
+    except SystemExit:  # after --help or --version
         return 0
     command: Callable[..., int] = args.command
     return command(args)
 
 
-def _complain(message: object) -> None:
+def _print_error(message: object) -> None:
     text = " ".join(str(message).split())
-    if setup.are_for_programs():
+    if setup.is_machine_readable():
         logging.getLogger("batchpool.supervisor").error("%s", text)
     else:
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # stderr is closed
             print("batchpool: error:", text, file=sys.stderr)
 
 
 def _drop_output() -> None:
-    """Python must not try to flush it again."""
+    """Send further output to /dev/null, so that Python's own flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

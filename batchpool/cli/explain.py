@@ -1,4 +1,4 @@
-"""`batchpool layout` and `batchpool config`: what explains itself without a pool."""
+"""`batchpool layout` and `batchpool config`, which need no running pool."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batchpool.core.config.flags import model_of
 def layout(args: argparse.Namespace) -> int:
     from batchpool.core.layout.segments import lane_layout
     from batchpool.supervisor.plan.plan import auto_slots
-    from batchpool.supervisor.plan.probe_model import describe
+    from batchpool.supervisor.plan.probe_model import probe_model
 
     model = replace(
         model_of(args.model, "model"), **({} if args.slots is None else {"slots": args.slots})
     )
-    spec = describe(model.import_name).spec
+    spec = probe_model(model.import_name).spec
     print(lane_layout(spec, model.slots or auto_slots(spec, model.max_batch)).drawing())
     return 0
 

@@ -1,4 +1,4 @@
-"""`batchpool reload` and `batchpool drain`: what operators tell a running pool."""
+"""`batchpool reload` and `batchpool drain`, the operations on a running pool."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TypeVar
 from batchpool.cli.config_source import pool_socket
 from batchpool.core.errors import PoolError, StartError
 
-_Answer = TypeVar("_Answer")
+_Reply = TypeVar("_Reply")
 _LONGEST_S = 86400.0
-_LOOK_S = 0.1  # between two questions how far a drain is
+_POLL_S = 0.1  # between two queries of a drain's progress
 
 RELOAD_HELP = "read the configuration and the models again without losing a request"
 RELOAD_EPILOG = """\
@@ -61,9 +61,9 @@ def reload(args: argparse.Namespace) -> int:
     from batchpool.client.control import ask_cancel, ask_reload
 
     if args.cancel:
-        print(f"reload {_asked(ask_cancel, pool_socket(args))}")
+        print(f"reload {_request(ask_cancel, pool_socket(args))}")
         return 0
-    done, text = _asked(ask_reload, pool_socket(args), wait=not args.no_wait)
+    done, text = _request(ask_reload, pool_socket(args), wait=not args.no_wait)
     if done:
         print(f"reload {text}")
         return 0
@@ -75,7 +75,7 @@ def drain(args: argparse.Namespace) -> int:
 
     path = pool_socket(args)
     give_up_s = time.monotonic() + args.timeout_s
-    draining, answered, rows = _asked(ask_drain, path, on=not args.undo)
+    draining, answered, rows = _request(ask_drain, path, on=not args.undo)
     if args.undo:
         print("the pool takes requests again")
         return 0
@@ -87,16 +87,16 @@ def drain(args: argparse.Namespace) -> int:
             shown = rows
         if time.monotonic() >= give_up_s:
             raise StartError(f"{under_way} still under way after {args.timeout_s:g} s")
-        time.sleep(_LOOK_S)
-        draining, answered, rows = _asked(ask_drain, path, on=None)
+        time.sleep(_POLL_S)
+        draining, answered, rows = _request(ask_drain, path, on=None)
     if not draining:
         raise StartError("the pool takes requests again: somebody else has undone the drain")
     print("drained: every accepted request is answered")
     return 0
 
 
-def _asked(ask: Callable[..., _Answer], path: str, **how: bool | None) -> _Answer:
-    """What the pool answers; StartError if it refuses or nobody answers."""
+def _request(ask: Callable[..., _Reply], path: str, **how: bool | None) -> _Reply:
+    """The reply of the pool; StartError if it refuses the request or no pool replies."""
     try:
         return ask(path, **how)
     except PoolError as exc:
@@ -106,7 +106,7 @@ def _asked(ask: Callable[..., _Answer], path: str, **how: bool | None) -> _Answe
 
 
 def seconds(text: str) -> float:
-    """A length of time on the command line."""
+    """Parse a length of time on the command line."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The command line's parser: every command with its flags, its manual and its exit statuses.
+"""The command line's parser: every command with its flags, help and exit statuses.
 
 Importing this imports neither torch nor an HTTP library; each command imports what it needs.
 """
@@ -81,11 +81,11 @@ Command = Callable[[argparse.Namespace], int]
 
 
 class WrongUsage(Exception):
-    """A command line that says nothing sensible; the text is one line."""
+    """A command line that cannot be parsed; the text is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and does not overlook that its help cannot be written."""
+    """A parser that reports an error in one line, and does not ignore that help cannot be written."""
 
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(f"{message} (see {self.prog} --help)")
@@ -94,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
     def unknown(self, what: str, name: str, known: Iterable[str]) -> NoReturn:
-        """Refuse a name, with the closest one that there is."""
+        """Raise WrongUsage for a name, with the closest known one."""
         known = list(known)
         close = difflib.get_close_matches(name.partition("=")[0], known, n=1)
         if close:
@@ -104,13 +104,15 @@ class _Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> list[str]:
-        """Every long option."""
+        """All long options."""
         return [name for name in self._option_string_actions if name.startswith("--")]
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line; `words` is the line itself. Raises WrongUsage, and
-    SystemExit after it has printed a help."""
+    """Parse a command line, which is also kept as the attribute `words`.
+
+    Raises WrongUsage, and SystemExit after it has printed a help.
+    """
     parser, commands = _parser()
     first = words[0] if words else ""
     if first.startswith("-"):
@@ -186,7 +188,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def _add_operations(commands: argparse._SubParsersAction[_Parser]) -> None:
-    """What tells a running pool what to do."""
+    """Add the commands that operate a running pool."""
     reloads = _add(commands, "reload", reload, RELOAD_HELP, RELOAD_EXITS, epilog=RELOAD_EPILOG)
     add_pool_arguments(reloads)
     reloads.add_argument(
@@ -219,7 +221,7 @@ def _add(
     epilog: str = "",
     **more: Any,
 ) -> _Parser:
-    """exits: what the statuses 0 and 1 mean."""
+    """Add one command. exits: the meanings of the exit statuses 0 and 1."""
     parser = commands.add_parser(
         name,
         help=text,

@@ -1,4 +1,4 @@
-"""Whether the port that a plan asks for is to be had."""
+"""The availability of the port that a plan asks for, as `batchpool check` prints it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from contextlib import suppress
 
 from batchpool.supervisor.host.listen import PortTaken, try_port
 
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 
 
 def port_state(host: str, port: int) -> str:
-    """What `batchpool check` says of a port. StartError when it cannot be had: a batchpool that
-    runs already is no reason, nor is a socket that systemd holds for it."""
+    """The state of a port in words; StartError if another program listens on it.
+
+    A running batchpool, and a socket that systemd holds, are no error: `check` may run beside them.
+    """
     try:
         try_port(host, port)
     except PortTaken as taken:
@@ -29,9 +31,9 @@ def port_state(host: str, port: int) -> str:
 
 
 def _answers_as_batchpool(host: str, port: int) -> bool:
-    """For one of another user, whose processes /proc does not show."""
+    """True when a batchpool replies on the port; for one of another user, which /proc does not show."""
     to = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    connection = http.client.HTTPConnection(to, port, timeout=_PATIENCE_S)
+    connection = http.client.HTTPConnection(to, port, timeout=_TIMEOUT_S)
     with suppress(OSError, http.client.HTTPException, ValueError):
         connection.request("GET", "/v2")
         found = json.loads(connection.getresponse().read(65536))

@@ -1,10 +1,10 @@
-"""`python -m batchpool.cli.reread ... -- serve ...`: the configuration read again, for a reload.
+"""`python -m batchpool.cli.reread ... -- serve ...`: discovers the next plan, for a reload.
 
-The supervisor starts it with a control channel and the words that it was started with itself, so
-that reading files and asking models what they are holds up nobody. It says one thing and ends:
+The supervisor starts it with a control channel and its own command line, so that reading files and
+probing models does not hold up the supervisor. It sends one message and ends:
 
-    surveyed {...}      as supervisor/plan/discover.py writes it
-    refused {error}     what is wrong with the configuration, or with a model
+    surveyed {...}      a discovery, as `batchpool/supervisor/plan/discover.py` writes it
+    refused {error}     an error of the configuration or of a model
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from batchpool.cli.config_source import config_of
 from batchpool.cli.parser import WrongUsage, parse
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.process import bootstrap
-from batchpool.supervisor.plan.discover import observe, to_message
+from batchpool.supervisor.plan.discover import discover, to_message
 
 
 def main(argv: Sequence[str]) -> int:
-    """Survey and say so. argv: the flags of every child, "--", the words of `batchpool`."""
+    """Discover and send the result. argv: the flags of every child, "--", the command line."""
     cut = list(argv).index("--")
     args = bootstrap.arguments("discovery", argv[:cut])
     bootstrap.start(args.parent)
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.log_to_stderr("discovery", args)
     channel = bootstrap.control_channel(args.control_fd)
     try:
-        message = to_message(observe(config_of(parse(argv[cut + 1 :])), os.environ))
+        message = to_message(discover(config_of(parse(argv[cut + 1 :])), os.environ))
     except (ConfigError, StartError, WrongUsage) as exc:
         message = {"op": "refused", "error": str(exc)}
     channel.send(message)

@@ -1,4 +1,4 @@
-"""`batchpool serve` and `batchpool check`: one configuration, started or only measured."""
+"""`batchpool serve` starts the pool of a configuration; `batchpool check` only prints its plan."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def serve(args: argparse.Namespace) -> int:
     from batchpool.shm.memory_limits import check_room, read_limits
     from batchpool.shm.resource_errors import descriptors_lack, named
     from batchpool.supervisor.host.sd_notify import take_notifier
-    from batchpool.supervisor.host.service_status import tell_of_survey
+    from batchpool.supervisor.host.service_status import notify_discovery
     from batchpool.supervisor.host.socket_activation import take_sockets
-    from batchpool.supervisor.plan.discover import survey
+    from batchpool.supervisor.plan.discover import discover_plan
 
-    # What systemd passes is for this process: taken before another is started.
+    # What systemd passes is for this process only: it is taken before any child is started.
     notifier = take_notifier(os.environ, os.getpid())
     try:
         with named("cannot serve"):
@@ -30,8 +30,8 @@ def serve(args: argparse.Namespace) -> int:
             setup.set_up("supervisor", "supervisor", server.log_level, server.log_format)
             path = socket_path(config.server, os.environ, os.getuid())
             config = activated.configured(config, path)
-            tell_of_survey(notifier, config)
-            plan = survey(config, os.environ)
+            notify_discovery(notifier, config)
+            plan = discover_plan(config, os.environ)
             check_room(plan.reserved_bytes, read_limits())
             if lack := descriptors_lack(plan.descriptors):
                 logging.getLogger("batchpool.supervisor").warning("%s", lack)
@@ -39,7 +39,7 @@ def serve(args: argparse.Namespace) -> int:
 
             return supervisor.run(plan, notifier, activated, args.words)
     except (ConfigError, StartError) as exc:
-        notifier.tell(STATUS=f"could not start: {exc}")
+        notifier.notify(STATUS=f"could not start: {exc}")
         raise
     finally:
         notifier.close()
@@ -49,9 +49,9 @@ def check(args: argparse.Namespace) -> int:
     from batchpool.cli.port_check import port_state
     from batchpool.shm.memory_limits import check_room, read_limits
     from batchpool.shm.resource_errors import descriptors_lack
-    from batchpool.supervisor.plan.discover import survey
+    from batchpool.supervisor.plan.discover import discover_plan
 
-    plan = survey(config_of(args), os.environ)
+    plan = discover_plan(config_of(args), os.environ)
     print(plan.text(), flush=True)
     print(f"  port           {port_state(plan.server.host, plan.server.port)}", flush=True)
     check_room(plan.reserved_bytes, read_limits())

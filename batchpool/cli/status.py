@@ -1,4 +1,4 @@
-"""`batchpool status`: a running pool's account of itself, or of its last batches."""
+"""`batchpool status`: the state of a running pool, or its last batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchpool.cli.tables import status_text
 from batchpool.core.errors import PoolError, StartError
 
 SOME_BATCHES = 20
-# Of a model; what is in none of them is told with its state.
+# Keys of a model's status; any other key is printed in the table of states.
 _COUNTS = (
     *("admitted", "completed", "retried", "cancelled", "expired", "refused", "lost"),
     *("batches", "rows", "failed", "no_memory", "claims_refused", "http"),
@@ -23,7 +23,7 @@ _TIMES = tuple(
 
 
 def batches_of(text: str) -> int:
-    """How many batches are asked for on the command line."""
+    """Parse the number of batches on the command line."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}; expected a number from 1")
     return int(text)
@@ -43,14 +43,14 @@ def status(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found, indent=2))
     elif args.batches is None:
-        print(status_text(for_people(found)))
+        print(status_text(in_tables(found)))
     else:
         print(status_text({"batches": found}))
     return 0
 
 
-def for_people(found: dict[str, Any]) -> dict[str, Any]:
-    """A status whose models are told in three tables that fit a screen."""
+def in_tables(found: dict[str, Any]) -> dict[str, Any]:
+    """The status with its models in three tables, each of which fits a screen."""
     shown: dict[str, Any] = {}
     apart = {*_COUNTS, *_TIMES}
     for key, value in found.items():
@@ -73,7 +73,7 @@ def _columns(
 
 
 def _flat(value: Any) -> Any:
-    """Counts by name on one line."""
+    """A dict of counts as a list of texts; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return [f"{name} {count}" for name, count in value.items()]

@@ -1,4 +1,4 @@
-"""Plain values as text for people: single values first, then tables."""
+"""Plain values as text: first single values, then tables."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""How a message is written: for people, for the journal, or as JSON.
+"""The line formats of a log message: human, journal and JSON.
 
     human    2026-11-28 07:00:00.123 worker 0 of mlp[4711] WARNING a batch failed batch=17
-    journal  <4>worker 0 of mlp WARNING a batch failed batch=17     (time and pid it knows itself)
+    journal  <4>worker 0 of mlp WARNING a batch failed batch=17     (it adds time and pid itself)
     json     {"time": "2026-11-28T07:00:00.123456Z", "level": "warning", "logger":
              "batchpool.worker", "role": "worker", "post": "worker 0 of mlp", "pid": 4711,
              "message": "a batch failed", "batch": 17}          pure ASCII, one line a message
 
-A message of ours brings its fields as the mapping that its text is formatted with:
+A message of batchpool's own has its fields in the mapping that its text is formatted with:
 
     _LOG.warning("a batch of %(rows)d rows failed", {"rows": 8, "batch": 17})
 
-JSON has all of them, the others add those that the text does not mention; None is left out.
-Texts of strangers cannot forge anything: control characters are escaped, and the further lines
-of a traceback or of another library's message are indented, which no message's first line is.
+JSON has all fields; the other formats add those that the text does not mention. None is left out.
+Untrusted texts cannot forge a message: control characters are escaped, and further lines of a
+traceback or of another library's message are indented, which no message's first line is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 
 from batchpool.core.text.escape import cut, printable
 
-OURS = "batchpool"
+OWN = "batchpool"
 _INDENT = "    "
 _MOST_CHARACTERS = 2000  # of one line
 _MOST_LINES = 200  # of one message
@@ -41,18 +41,18 @@ _PLAIN = re.compile(r"[!#-<>-~]+")  # a value that needs no quotes
 
 @dataclass(frozen=True)
 class LogOrigin:
-    """The process that says something. post: the place it fills, "worker 0 of mlp"."""
+    """The process that logs. slot: the place it fills, as "worker 0 of mlp"; JSON calls it "post"."""
 
     role: str
-    post: str
+    slot: str
     pid: int
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One message, and nothing that keeps other objects alive.
+    """One message, without references that keep other objects alive.
 
-    unsaid: the fields that the text does not mention. at_s: seconds since 1970.
+    fields: all of them. extra: those that the text does not mention. at_s: seconds since 1970.
     """
 
     at_s: float
@@ -60,16 +60,16 @@ class LogEntry:
     logger: str
     text: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    unsaid: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     exception: str = ""
 
     @property
-    def is_ours(self) -> bool:
-        return self.logger.partition(".")[0] == OURS
+    def is_own(self) -> bool:
+        return self.logger.partition(".")[0] == OWN
 
 
 Form = Callable[[LogOrigin, LogEntry, int], list[bytes]]
-"""What to write for an entry: whole lines, each of at most so many bytes with its newline."""
+"""Formats an entry as lines. The number is the most bytes of a line, its newline included."""
 
 
 def entry_of(
@@ -78,21 +78,21 @@ def entry_of(
     with_exception: bool = True,
     around: Mapping[str, Any] = MappingProxyType({}),
 ) -> LogEntry:
-    """What a record says. An exception or argument that cannot be shown is no problem.
+    """The entry of a record; exceptions and arguments that cannot be formatted are replaced.
 
-    around: fields that it gets where it does not bring them.
+    around: fields for the entry unless the record has them itself.
     """
     try:
         text = record.getMessage()
     except Exception as exc:
         text = f"{record.msg!s:.200} (its arguments cannot be shown: {type(exc).__name__})"
     fields = dict(around)
-    if isinstance(record.args, Mapping) and record.name.partition(".")[0] == OURS:
+    if isinstance(record.args, Mapping) and record.name.partition(".")[0] == OWN:
         fields |= {str(k): v for k, v in record.args.items() if v is not None}
     pattern = str(record.msg)
-    unsaid = {k: v for k, v in fields.items() if f"%({k})" not in pattern}
+    extra = {k: v for k, v in fields.items() if f"%({k})" not in pattern}
     exception = _traceback_of(record) if with_exception else ""
-    return LogEntry(record.created, record.levelno, record.name, text, fields, unsaid, exception)
+    return LogEntry(record.created, record.levelno, record.name, text, fields, extra, exception)
 
 
 def _traceback_of(record: logging.LogRecord) -> str:
@@ -111,14 +111,14 @@ def _traceback_of(record: logging.LogRecord) -> str:
 
 
 def json_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes]:
-    """One object. Of a message that is too long its texts lose their middles."""
+    """One JSON object. If it is too long, the middles of its texts are cut out."""
     seconds, micro = divmod(round(entry.at_s * 1e6), 1_000_000)
     found: dict[str, Any] = {
         "time": f"{_utc(seconds)}.{micro:06}Z",
         "level": logging.getLevelName(entry.level).lower(),
         "logger": entry.logger,
         "role": origin.role,
-        "post": origin.post,
+        "post": origin.slot,
         "pid": origin.pid,
         "message": entry.text,
     }
@@ -140,7 +140,7 @@ def _dumped(found: Mapping[str, Any]) -> bytes:
 
 
 def _json_value(value: object) -> object:
-    """What every reader of JSON takes: no NaN or infinity, no half of a surrogate pair."""
+    """The value as every JSON parser accepts it: no NaN, infinity or lone surrogate."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) and not value.isascii():
@@ -168,28 +168,28 @@ def _local(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-# -- lines for people ------------------------------------------------------------------------
+# -- text lines ------------------------------------------------------------------------------
 
 
 def human_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes]:
-    """A line, and indented ones behind it; time is local."""
+    """One line and indented further ones; the time is local."""
     head = (
-        f"{_local(int(entry.at_s))}.{int(entry.at_s * 1000) % 1000:03} {origin.post}[{origin.pid}] "
+        f"{_local(int(entry.at_s))}.{int(entry.at_s * 1000) % 1000:03} {origin.slot}[{origin.pid}] "
     )
     return _lines(head, "", entry, most_bytes)
 
 
 def journal_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes]:
-    """The same with a priority in front of each line, as sd-daemon(3) says."""
+    """One line and indented further ones, each with a priority in front as in sd-daemon(3)."""
     priority = next((n for level, n in _PRIORITIES if entry.level >= level), 7)
-    return _lines(f"{origin.post} ", f"<{priority}>", entry, most_bytes)
+    return _lines(f"{origin.slot} ", f"<{priority}>", entry, most_bytes)
 
 
 def _lines(head: str, prefix: str, entry: LogEntry, most_bytes: int) -> list[bytes]:
     level = logging.getLevelName(entry.level)
-    name = "" if entry.is_ours else f"{printable(entry.logger)}: "
-    first, *more = [entry.text] if entry.is_ours else entry.text.split("\n")
-    fields = "".join(f" {k}={_word(v)}" for k, v in entry.unsaid.items())
+    name = "" if entry.is_own else f"{printable(entry.logger)}: "
+    first, *more = [entry.text] if entry.is_own else entry.text.split("\n")
+    fields = "".join(f" {k}={_word(v)}" for k, v in entry.extra.items())
     lines = [f"{prefix}{head}{level} {name}{cut(printable(first), _MOST_CHARACTERS)}{fields}"]
     more += entry.exception.split("\n") if entry.exception else []
     if len(more) > _MOST_LINES:
@@ -201,7 +201,7 @@ def _lines(head: str, prefix: str, entry: LogEntry, most_bytes: int) -> list[byt
 
 
 def _word(value: object) -> str:
-    """A value that cannot be taken for two."""
+    """A field's value as one word, in quotes if it is not plain."""
     text = f"{value:.6g}" if isinstance(value, float) else _text_of(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(cut(text, _MOST_CHARACTERS))
 

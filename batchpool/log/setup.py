@@ -1,12 +1,13 @@
-"""The log of a process of the pool: one set-up for all of them, whatever library speaks.
+"""Set-up of the log, the same for every process of the pool.
 
-Everything goes to stderr through one `LogStream`: our loggers, those of uvicorn and of a model's
-libraries, Python's warnings, and exceptions that nobody caught. What a model prints is its own.
+Everything goes to stderr through one `LogStream`: batchpool's loggers, those of uvicorn and of a
+model's libraries, Python's warnings, and uncaught exceptions. Text that a model prints is not part
+of it.
 
-Warnings and errors that repeat are said a few times and then counted (core/text/log_limits.py); one
-kind is what comes from the same line of code, with the same exception, model and error code.
-The supervisor's own are all said: each tells of a process that started or ended, which takes
-time.
+Repeated warnings and errors are logged a few times and then counted
+(`batchpool/core/text/log_limits.py`). Those from the same line of code with the same exception, model
+and error code are repeats. The supervisor's own are all logged: each is about a process that
+started or ended, which takes time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from batchpool.log.formats import (
 from batchpool.log.sink import LogSink, is_journal
 
 ACCESS = "batchpool.access"
-_SAYS_ALL = "batchpool.supervisor"
+_UNLIMITED = "batchpool.supervisor"
 _STDERR = 2
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -46,10 +47,10 @@ def _later(delay_s: float, call: Callable[[], None]) -> None:
 
 
 class LogStream(logging.Handler):
-    """Writes records to a sink. It raises nothing and waits for nothing.
+    """Writes records to a sink without raising or waiting.
 
-    clock_s: seconds of a clock that does not go back. later: calls something after so long.
-    surroundings: the fields that every message gets from where it is said.
+    clock_s: a monotonic clock in seconds. later: calls a function after a time in seconds.
+    context: returns the fields that every message gets.
     """
 
     def __init__(
@@ -67,27 +68,27 @@ class LogStream(logging.Handler):
         self._clock_s = clock_s
         self._later = later
         self._repeats: LogLimiter[LogEntry] = LogLimiter()
-        self.surroundings: Callable[[], Mapping[str, Any]] = dict
-        self._waits = False  # for the end of a period
+        self.context: Callable[[], Mapping[str, Any]] = dict
+        self._waits = False  # a call at the end of a period is due
         self._lost = 0  # messages that the sink did not take
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or count it."""
+        """Write a record, or count it as a repeat or as lost."""
         try:
             self._take(record)
-        except Exception:  # what is wrong with a message must not end what it tells of
+        except Exception:  # an error of the log must not end the work
             self._lost += 1
 
     def _take(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING or record.name == _SAYS_ALL:
-            self._write(entry_of(record, around=self.surroundings()))
+        if record.levelno < logging.WARNING or record.name == _UNLIMITED:
+            self._write(entry_of(record, around=self.context()))
             return
         now_s = self._clock_s()
         for count, last in self._repeats.due(now_s):
             self._write(self._count(count, last))
         kind = _kind_of(record)
         place = self._repeats.place(kind, now_s)
-        entry = entry_of(record, with_exception=place == 1, around=self.surroundings())
+        entry = entry_of(record, with_exception=place == 1, around=self.context())
         if place:
             self._write(entry)
             return
@@ -95,7 +96,7 @@ class LogStream(logging.Handler):
         self._wait()
 
     def _count(self, count: int, last: LogEntry) -> LogEntry:
-        """How often something was said in vain."""
+        """An entry about repeats that were not written. last: the last one of them."""
         text = f"{count} more like this in {self._repeats.period_s:g} s; the last: {last.text}"
         more = {"repeats": count}
         return replace(last, text=text, fields={**last.fields, **more})
@@ -117,7 +118,7 @@ class LogStream(logging.Handler):
             self.release()
 
     def close(self) -> None:
-        """Say the counts that are left."""
+        """Write the counts of repeats that are held."""
         for count, last in self._repeats.rest(self._clock_s()):
             self._write(self._count(count, last))
         super().close()
@@ -136,7 +137,7 @@ class LogStream(logging.Handler):
 
 
 def _kind_of(record: logging.LogRecord) -> Hashable:
-    if record.name == "py.warnings":  # all from one line of code, and hardly ever the same twice
+    if record.name == "py.warnings":  # all come from one line of code, with different texts
         return record.name, str(record.args)
     fields = record.args if isinstance(record.args, dict) else {}
     exception = record.exc_info[0] if record.exc_info else None
@@ -145,25 +146,28 @@ def _kind_of(record: logging.LogRecord) -> Hashable:
     return *place, name, fields.get("model"), fields.get("code")
 
 
-def set_up(role: str, post: str, level: str, log_format: str) -> None:
-    """Make this process's stderr its log, in `log_format` (core/config/schema.py). Once, at its start."""
-    if sys.stderr is None:  # it was started without one, and 2 may be anything by now
+def set_up(role: str, slot: str, level: str, log_format: str) -> None:
+    """Log to this process's stderr from now on; called once, at its start.
+
+    slot: the place that the process fills. log_format: as in the configuration.
+    """
+    if sys.stderr is None:  # started without stderr; descriptor 2 may be anything by now
         return
-    stream = LogStream(LogSink(_STDERR), _form_of(log_format), LogOrigin(role, post, os.getpid()))
+    stream = LogStream(LogSink(_STDERR), _form_of(log_format), LogOrigin(role, slot, os.getpid()))
     root = logging.getLogger()
     root.handlers[:] = [stream]
     root.setLevel(level.upper())
-    logging.getLogger(ACCESS).setLevel(logging.INFO)  # it has a key of its own
+    logging.getLogger(ACCESS).setLevel(logging.INFO)  # the key access_log decides
     logging.raiseExceptions = False
     logging.captureWarnings(True)
-    _tell_of_the_uncaught(logging.getLogger(f"batchpool.{role}"))
+    _log_uncaught(logging.getLogger(f"batchpool.{role}"))
 
 
-def add_fields(surroundings: Callable[[], Mapping[str, Any]]) -> None:
-    """Every message of this process gets these fields too."""
+def add_fields(context: Callable[[], Mapping[str, Any]]) -> None:
+    """Add fields to every message of this process. context: returns them."""
     for stream in logging.getLogger().handlers:
         if isinstance(stream, LogStream):
-            stream.surroundings = surroundings
+            stream.context = context
 
 
 def _form_of(log_format: str) -> Form:
@@ -174,14 +178,14 @@ def _form_of(log_format: str) -> Form:
     return human_form
 
 
-def are_for_programs() -> bool:
-    """Whether a program reads this process's log, so that stderr should get nothing else."""
+def is_machine_readable() -> bool:
+    """True when a program reads this log, so that nothing else should be written to stderr."""
     forms = [getattr(stream, "form", human_form) for stream in logging.getLogger().handlers]
     return any(form is not human_form for form in forms)
 
 
-def _tell_of_the_uncaught(logger: logging.Logger) -> None:
-    """Exceptions that nobody caught are messages too."""
+def _log_uncaught(logger: logging.Logger) -> None:
+    """Log uncaught exceptions of the main thread, of other threads, and of finalizers."""
 
     def uncaught(kind: type[BaseException], exc: BaseException, trace: Any) -> None:
         if issubclass(kind, KeyboardInterrupt):
@@ -189,16 +193,16 @@ def _tell_of_the_uncaught(logger: logging.Logger) -> None:
         else:
             logger.critical("this process ends: nobody caught an exception", exc_info=exc)
 
-    def uncaught_in_thread(said: threading.ExceptHookArgs) -> None:
-        if said.exc_value is not None and not isinstance(said.exc_value, SystemExit):
-            name = said.thread.name if said.thread else "?"
+    def uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            name = args.thread.name if args.thread else "?"
             logger.error(
-                "thread %s ended: nobody caught an exception", name, exc_info=said.exc_value
+                "thread %s ended: nobody caught an exception", name, exc_info=args.exc_value
             )
 
-    def unraisable(said: Any) -> None:
+    def unraisable(args: Any) -> None:
         logger.error(
-            "exception ignored: %s", said.err_msg or repr(said.object), exc_info=said.exc_value
+            "exception ignored: %s", args.err_msg or repr(args.object), exc_info=args.exc_value
         )
 
     sys.excepthook = uncaught

@@ -1,9 +1,8 @@
-"""Where log lines go: a descriptor that is never waited for and never complained about.
+"""The destination of log lines: a descriptor that is never waited for.
 
-A log is less than what it tells of: a pipe whose reader is gone or stands still, a stopped
-terminal, a journal that is behind or a full disk cost lines, never the work. So no write waits:
-pipes and terminals are opened once more without blocking, for this process alone; a socket has
-a flag for it.
+A log must not hold up the work: a pipe whose reader is gone or stopped, a stopped terminal, a
+journal that is behind, or a full disk cost lines, nothing else. Pipes and terminals are opened once
+more in non-blocking mode, for this process alone; a socket has a flag for it.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import partial
 
-# Of one write. A pipe takes so much whole or not at all, so that the lines of several processes
-# do not mix; the journal cuts lines at 48 KiB.
+# The most bytes of one write. A pipe takes PIPE_BUF at once or not at all, so that lines of several
+# processes do not mix; the journal cuts lines at 48 KiB.
 _PIPE_BYTES = select.PIPE_BUF
 _MOST_BYTES = 32 * 1024
 
 
 class LogSink:
-    """Writes whole lines to a descriptor of this process. most_bytes: of one line."""
+    """Writes whole lines to a descriptor of this process. most_bytes: the limit of one line."""
 
     def __init__(self, fd: int) -> None:
         mode = os.fstat(fd).st_mode
         self.most_bytes = _PIPE_BYTES if stat.S_ISFIFO(mode) else _MOST_BYTES
-        self._torn = False  # the last line has no end
-        self._own: socket.socket | int | None = None  # another way to the same place
+        self._torn = False  # the last line was written without its end
+        self._own: socket.socket | int | None = None  # a second descriptor of the same file
         if stat.S_ISSOCK(mode):
             sock = self._own = socket.socket(fileno=os.dup(fd))
             flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -39,7 +38,10 @@ class LogSink:
             self._put = partial(os.write, fd)
 
     def _to_stream(self, fd: int) -> Callable[[bytes], int]:
-        """A pipe or terminal. Without the right to open it again, what has no room is not tried."""
+        """The write function of a pipe or terminal.
+
+        Without the right to open it again, a write is only tried when poll reports room.
+        """
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
             own = self._own = os.open(f"/proc/self/fd/{fd}", flags)
@@ -55,7 +57,7 @@ class LogSink:
         return partial(os.write, own)
 
     def close(self) -> None:
-        """Let go of what it opened; the descriptor itself is the caller's."""
+        """Close what was opened here; the descriptor itself belongs to the caller."""
         if isinstance(self._own, socket.socket):
             self._own.close()
         elif self._own is not None:
@@ -63,7 +65,7 @@ class LogSink:
         self._own = None
 
     def write(self, lines: list[bytes]) -> bool:
-        """Write lines of one message; False if they are lost, or some of them."""
+        """Write the lines of one message; False if any of them is lost."""
         for group in self._groups(lines):
             if self._torn:
                 group = b"\n" + group
@@ -77,7 +79,7 @@ class LogSink:
         return True
 
     def _groups(self, lines: list[bytes]) -> list[bytes]:
-        """As many lines a write as it takes; one byte is for the end of a torn line."""
+        """Join lines into writes of at most most_bytes, less one byte for the end of a torn line."""
         groups = [b""]
         for line in lines:
             if groups[-1] and len(groups[-1]) + len(line) >= self.most_bytes:
@@ -87,7 +89,7 @@ class LogSink:
 
 
 def is_journal(fd: int, env: Mapping[str, str]) -> bool:
-    """Whether a descriptor leads to systemd's journal ($JOURNAL_STREAM names its socket)."""
+    """True when a descriptor is the socket of systemd's journal that $JOURNAL_STREAM names."""
     try:
         found = os.fstat(fd)
     except OSError:

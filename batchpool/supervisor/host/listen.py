@@ -1,11 +1,11 @@
 """The pool's sockets: one SO_REUSEPORT listener per front end, and the unix control socket.
 
-The port is bound once without SO_REUSEPORT first, because with it the kernel would let a
-second pool of the same user join the port in silence. That socket never listens: a connection
-which it took would be reset when it is closed. Then each front end gets a socket of
-its own, over which the kernel spreads connections evenly; the supervisor keeps a duplicate, so
-that a restarted front end resets no connection that was still queued. Either may come from
-systemd instead (supervisor/host/socket_activation.py).
+The port is bound once without SO_REUSEPORT first, because with it the kernel would silently let a
+second pool of the same user share the port. That socket never listens: connections that it took
+would be reset when it is closed. Then each front end gets a socket of its own, over which the
+kernel spreads connections evenly. The supervisor keeps a duplicate of each, so that a restarted
+front end resets no connection that was still queued. Sockets may come from systemd instead
+(`batchpool/supervisor/host/socket_activation.py`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import stat
 from collections.abc import Sequence
 
 from batchpool.core.errors import StartError
-from batchpool.supervisor.host.port_owners import PortOwner, occupants
+from batchpool.supervisor.host.port_owners import PortOwner, port_owners
 
 _BACKLOG = 4096
 
 
 class PortTaken(StartError):
-    """Somebody listens there. by: who, as far as that can be known."""
+    """Another process listens on the port. by: the processes, as far as /proc shows them."""
 
     def __init__(self, host: str, port: int, by: Sequence[PortOwner]) -> None:
         who = ", ".join(one.name for one in by) or "another process"
@@ -36,7 +36,7 @@ class PortTaken(StartError):
 
 
 def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` listening sockets on one TCP address; StartError when it is taken or not ours."""
+    """Open `count` listening sockets on one TCP address; StartError if that is not possible."""
     try_port(host, port)
     family, address = _resolve(host, port)
     listeners: list[socket.socket] = []
@@ -56,7 +56,7 @@ def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 def try_port(host: str, port: int) -> None:
-    """Raise StartError when nobody may listen there now; nobody is disturbed by it."""
+    """Raise StartError if this process could not listen there; opens no listening socket."""
     family, address = _resolve(host, port)
     probe = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -79,7 +79,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[object, 
 
 def _cannot_listen(host: str, port: int, exc: OSError) -> StartError:
     if exc.errno == errno.EADDRINUSE:
-        return PortTaken(host, port, occupants(port))
+        return PortTaken(host, port, port_owners(port))
     if exc.errno == errno.EACCES:
         text = f"no permission to listen on port {port} of {host}; ports below 1024 need root"
         return StartError(text)
@@ -87,7 +87,10 @@ def _cannot_listen(host: str, port: int, exc: OSError) -> StartError:
 
 
 class ControlSocket:
-    """The unix socket of local clients and the command line; a lock file keeps it one pool's."""
+    """The unix socket for local clients and the command line.
+
+    A lock file beside it ensures that one pool serves it. Raises StartError if another pool does.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -117,7 +120,7 @@ class ControlSocket:
             if os.path.lexists(self.path):
                 if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
                     raise StartError(f"{self.path} exists and is not a socket; it is left alone")
-                os.unlink(self.path)  # a dead pool's: we hold the lock
+                os.unlink(self.path)  # of a dead pool, since the lock is held here
             mask = os.umask(0o177)
             try:
                 sock.bind(self.path)
@@ -138,7 +141,7 @@ class ControlSocket:
 
 
 class PassedSocket:
-    """The control socket where systemd holds it: not ours to bind, lock or unlink."""
+    """A control socket of systemd's: it is neither bound, locked nor unlinked here."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

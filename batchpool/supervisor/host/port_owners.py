@@ -1,4 +1,7 @@
-"""Who listens on a TCP port, as far as /proc tells: of other users' processes only root is told."""
+"""The processes that listen on a TCP port, as far as /proc shows them.
+
+Other users' processes are shown to root only.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class PortOwner:
 
     @property
     def name(self) -> str:
-        """For people: "nginx (pid 812)"."""
+        """Its name in messages: "nginx (pid 812)"."""
         return f"{os.path.basename(self.command[0].split(':')[0])} (pid {self.pid})"
 
     @property
@@ -30,12 +33,12 @@ class PortOwner:
 
     @property
     def is_init(self) -> bool:
-        """systemd, which holds sockets for those it starts."""
+        """True for systemd, which holds sockets for the services it starts."""
         return self.pid == 1
 
 
-def occupants(port: int, proc: Path = Path("/proc")) -> list[PortOwner]:
-    """Every process that holds a socket which listens on this port, by pid."""
+def port_owners(port: int, proc: Path = Path("/proc")) -> list[PortOwner]:
+    """The processes that hold a listening socket on this port, in order of their pids."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
     return list(_holders(sockets, pids, proc)) if sockets else []
@@ -52,7 +55,7 @@ def _inodes(port: int, proc: Path) -> Iterator[str]:
 
 def _holders(sockets: set[str], pids: list[int], proc: Path) -> Iterator[PortOwner]:
     for pid in pids:
-        with suppress(OSError):  # it has gone, or is not ours to look at
+        with suppress(OSError):  # it has ended, or belongs to another user
             fds = (proc / str(pid) / "fd").iterdir()
             if any(_target(fd) in sockets for fd in fds):
                 command = (proc / str(pid) / "cmdline").read_bytes().rstrip(b"\0")

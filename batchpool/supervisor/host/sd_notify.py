@@ -1,8 +1,8 @@
-"""The service manager's ear: systemd's notification protocol, sd_notify(3), by hand.
+"""systemd's notification protocol, sd_notify(3), without its library.
 
-One message is one datagram of lines NAME=value to the unix socket in $NOTIFY_SOCKET, a path, or
-with @ in front an abstract name. Without the variable nothing is ever said. Whoever reads the
-variables takes them out of the environment: children have nothing to tell.
+One message is one datagram of lines NAME=value to the unix socket in $NOTIFY_SOCKET, a path, or an
+abstract name if it begins with @. Without the variable nothing is sent. The variables are taken out
+of the environment, so that children do not notify.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
-    """Messages to the service manager. address: as in $NOTIFY_SOCKET, "" for nobody.
+    """Sends messages to the service manager. address: as in $NOTIFY_SOCKET, "" for none.
 
-    watchdog_ns: within which time it expects WATCHDOG=1 again and again; 0 is never. Nothing
-    here waits and nothing raises: a failure is logged once, and the pool does without.
+    watchdog_ns: the longest time between two WATCHDOG=1 that it expects; 0 if it expects none. No
+    method waits or raises: a failure is logged once, and nothing is sent from then on.
     """
 
     def __init__(self, address: str = "", watchdog_ns: int = 0) -> None:
@@ -37,22 +37,22 @@ class Notifier:
             self._sock.setblocking(False)
 
     def __bool__(self) -> bool:
-        """Whether anybody listens."""
+        """True while messages are sent."""
         return self._sock is not None
 
-    def tell(self, **words: str | int) -> None:
-        """Send one message. A service manager that is busy gets it with the next `flush`."""
+    def notify(self, **words: str | int) -> None:
+        """Send one message; if the socket is full, the next `flush` sends it."""
         if self._sock is not None:
             lines = {name: " ".join(str(value).split()) for name, value in words.items()}
             self._unsent |= lines
             self.flush()
 
     def flush(self) -> None:
-        """Send what could not be sent before."""
+        """Send the values that could not be sent before, the latest of each name."""
         if self._sock is None or not self._unsent:
             return
         message = "\n".join(f"{name}={value}" for name, value in self._unsent.items())
-        # What the kernel calls an abstract name begins with a zero byte.
+        # For the kernel an abstract name begins with a zero byte.
         to = "\0" + self.address[1:] if self.address[0] == "@" else self.address
         try:
             self._sock.sendto(message.encode("utf-8", "surrogateescape"), to)
@@ -73,7 +73,7 @@ class Notifier:
 
 
 def take_notifier(env: MutableMapping[str, str], pid: int) -> Notifier:
-    """The notifier that the environment asks of process `pid`; its variables are taken out."""
+    """The notifier that the environment asks of process `pid`; removes its variables."""
     address, usec, whose = (env.pop(name, "") for name in _VARIABLES)
     watched = usec.isdecimal() and whose in ("", str(pid))
     return Notifier(address, int(usec) * 1000 if watched else 0)

@@ -1,11 +1,11 @@
-"""The supervisor's signals: they only enqueue, its loop acts on them.
+"""The supervisor's signals. Handlers only enqueue; the supervisor's loop acts.
 
-SIGTERM, SIGINT   stop
-SIGHUP            reload; when it comes because the terminal was closed, stop. Left alone
-                  where it is ignored already, as under nohup
+    SIGTERM, SIGINT   stop
+    SIGHUP            reload; stop if it was sent because the terminal was closed. Not caught if it
+                      is ignored already, as under nohup
 
-Until `Signals` takes over, while configuration and models are read, SIGTERM and SIGINT end the
-process as they end any; SIGHUP, an order to a pool that is not there yet, is kept for it.
+Before `Signals` exists, while configuration and models are read, SIGTERM and SIGINT end the process
+as by default; a SIGHUP that asks for a reload is kept for the pool.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from types import FrameType
 
 from batchpool.shm.resource_errors import is_shortage
 
-_LOOKS, _BETWEEN_LOOKS_S = 10, 0.01
+_CHECKS, _BETWEEN_CHECKS_S = 10, 0.01
 
 
 class _EarlyHangups:
-    """SIGHUP before there are `Signals`: kept; the end of the terminal ends the process."""
+    """Handler of SIGHUP before `Signals` exists: keeps it; if the terminal closed, ends the process."""
 
     def __init__(self) -> None:
         self.came: list[int] = []
         self.had_terminal = _has_terminal()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if _is_a_wish(self.had_terminal):
+        if _asks_for_reload(self.had_terminal):
             self.came.append(number)
         else:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -40,7 +40,7 @@ class _EarlyHangups:
 
 @contextmanager
 def hangups_kept() -> Iterator[None]:
-    """Keep SIGHUP for the `Signals` that are made meanwhile, unless it is ignored."""
+    """Keep each SIGHUP for the `Signals` that is made in this context, unless SIGHUP is ignored."""
     before = signal.getsignal(signal.SIGHUP)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _EarlyHangups())
@@ -52,7 +52,7 @@ def hangups_kept() -> Iterator[None]:
 
 
 class Signals:
-    """Takes the signals of this process; `fileno` is readable when one came."""
+    """Receives the signals of this process; `fileno` is readable when one came."""
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -61,11 +61,12 @@ class Signals:
         self._wake_w.setblocking(False)
         self._had_terminal = _has_terminal()
         self._old_wakeup = signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
-        mine = [signal.SIGTERM, signal.SIGINT]
+        caught = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            mine.append(signal.SIGHUP)
+            caught.append(signal.SIGHUP)
         self._old = {
-            sig: signal.signal(sig, lambda number, frame: self._came.append(number)) for sig in mine
+            sig: signal.signal(sig, lambda number, frame: self._came.append(number))
+            for sig in caught
         }
         early = self._old.get(signal.SIGHUP)
         if isinstance(early, _EarlyHangups):
@@ -79,19 +80,19 @@ class Signals:
         return self._wake_r.fileno()
 
     def clear(self) -> None:
-        """Make `fileno` wait for the next one."""
+        """Make `fileno` unreadable until the next signal."""
         self._wake_r.recv(4096)
 
     def take(self) -> list[tuple[str, bool]]:
-        """Those that came, in order: (name, whether it asks for a reload and not for the end)."""
+        """The signals since the last call in order: (name, True for a reload, False for the end)."""
         came, self._came[:] = self._came[:], []
         return [
-            (signal.Signals(n).name, n == signal.SIGHUP and _is_a_wish(self._had_terminal))
+            (signal.Signals(n).name, n == signal.SIGHUP and _asks_for_reload(self._had_terminal))
             for n in came
         ]
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the signal actions from before."""
         for sig, action in self._old.items():
             signal.signal(sig, action)
         signal.set_wakeup_fd(self._old_wakeup)
@@ -99,24 +100,24 @@ class Signals:
         self._wake_w.close()
 
 
-def _is_a_wish(had_terminal: bool) -> bool:
-    """Whether SIGHUP was sent by somebody, and not by the end of the terminal there was.
+def _asks_for_reload(had_terminal: bool) -> bool:
+    """True when SIGHUP was sent by a process, False when by the end of the terminal.
 
-    The kernel sends it a moment before that terminal is gone: one that is there is looked at again.
+    The kernel sends it a moment before the terminal is gone, so one that is there is checked again.
     """
     if had_terminal:
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             if not _has_terminal():
                 return False
-            time.sleep(_BETWEEN_LOOKS_S)
+            time.sleep(_BETWEEN_CHECKS_S)
     return True
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a terminal that is not hung up, as far as can be seen."""
+    """True when this process has a terminal that is not hung up."""
     try:
         fd = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as exc:
-        return is_shortage(exc)  # a signal is not taken for the end only since no file is to be had
+        return is_shortage(exc)  # without a free descriptor it is unknown; assume a terminal
     os.close(fd)
     return True

@@ -1,12 +1,12 @@
-"""Socket activation: sockets that systemd holds for the pool, sd_listen_fds(3) by hand.
+"""systemd's socket activation, sd_listen_fds(3), without its library.
 
-They come as descriptors from 3 on, $LISTEN_FDS of them, for the process $LISTEN_PID. Which is
-which is told by what they are, not by their order:
+Sockets come as descriptors from 3 on, $LISTEN_FDS of them, for the process $LISTEN_PID. Their kind
+tells their use, in any order:
 
     TCP, listening                       HTTP: one for each front end, or one that all of them share
     unix SOCK_SEQPACKET, listening       local clients and the command line
 
-They are not ours to bind, unlink or shut down: connections wait in them while the pool restarts.
+They are never bound, unlinked or shut down here: connections wait in them while the pool restarts.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _CLIENTS = "clients"
 
 @dataclass(frozen=True)
 class ActivatedSockets:
-    """The sockets that came. clients: that of local clients, or None if it did not come."""
+    """The sockets that systemd passed. clients: the one for local clients, None if there is none."""
 
     http: tuple[socket.socket, ...] = ()
     clients: socket.socket | None = None
 
     @property
     def urls(self) -> list[str]:
-        """Where HTTP is served, each address once."""
+        """The addresses of the HTTP sockets, each once."""
         return list(dict.fromkeys(_url(*sock.getsockname()[:2]) for sock in self.http))
 
     def configured(self, config: Config, socket_path: str) -> Config:
-        """The configuration as these sockets have it: they decide on host, port, the path of the
-        control socket, and unless it is set the number of front ends.
+        """The configuration with host, port and control socket path of these sockets.
 
-        socket_path: where the control socket is if it did not come. Raises StartError when the
-        numbers of sockets and front ends do not fit.
+        They also decide the number of front ends unless it is configured. socket_path: of the
+        control socket if systemd passed none. Raises StartError when the numbers of sockets and
+        front ends do not match.
         """
         server = replace(config.server, socket=socket_path)
         if self.clients is not None:
@@ -60,7 +60,7 @@ class ActivatedSockets:
         return Config(server, config.models)
 
     def close(self) -> None:
-        """Let go of them; systemd keeps its own."""
+        """Close this process's descriptors; systemd keeps its own."""
         for sock in self.http:
             sock.close()
         if self.clients is not None:
@@ -70,9 +70,9 @@ class ActivatedSockets:
 def take_sockets(
     env: MutableMapping[str, str], pid: int, first_fd: int = _FIRST_FD
 ) -> ActivatedSockets:
-    """The sockets passed to process `pid`; their variables are taken out of the environment.
+    """The sockets passed to process `pid`; removes their variables from the environment.
 
-    Raises StartError for a descriptor that is not one of the above, and for a second socket of
+    Raises StartError for a descriptor that is neither kind of socket, and for a second socket of
     local clients.
     """
     count, whose, names = (env.pop(name, "") for name in _VARIABLES)
@@ -121,7 +121,7 @@ def _adopt(fd: int, name: str) -> socket.socket:
     if problem:
         sock.close()
         raise StartError(f"{who} {problem}")
-    # The loops ask for what is there and never wait in accept.
+    # The event loops never wait in accept.
     sock.setblocking(False)
     return sock
 

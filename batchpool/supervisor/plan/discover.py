@@ -1,7 +1,7 @@
-"""From a configuration to a plan for this machine: ask the models, the GPUs and the cores.
+"""Discovery: the configuration, its probed models, and the devices of this machine.
 
-At the start the supervisor's process does it itself. For a reload, while it serves, another
-process does (cli/reread.py), and the answers travel as a message.
+At the start the supervisor's process discovers these itself. For a reload, while it serves, a child
+process does (`batchpool/cli/reread.py`) and sends the result as a message.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from batchpool.core.layout.segments import VERSION
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.supervisor.plan.devices import available_cores, gpu_count, visible_devices
 from batchpool.supervisor.plan.plan import Plan, make_plan
-from batchpool.supervisor.plan.probe_model import ProbedModel, describe
+from batchpool.supervisor.plan.probe_model import ProbedModel, probe_model
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """What a plan is made of. described: of each model; visible: GPUs, as
-    CUDA_VISIBLE_DEVICES names them."""
+    """The input of a plan.
+
+    described: each model of the configuration, probed. visible: GPUs as in CUDA_VISIBLE_DEVICES.
+    cores: CPU cores that the pool may use.
+    """
 
     config: Config
     described: tuple[ProbedModel, ...]
@@ -33,32 +36,35 @@ class Discovery:
     cores: int
 
     def plan(self, config: Config, socket: str) -> Plan:
-        """The plan. config: this one, or as sockets that were passed have it."""
+        """Make the plan. config: the configuration, changed by sockets that systemd passed."""
         return make_plan(config, self.described, self.visible, self.cores, socket)
 
 
-def observe(config: Config, env: Mapping[str, str]) -> Discovery:
-    """Look around; starts one child process for each class. Raises StartError as its parts do."""
+def discover(config: Config, env: Mapping[str, str]) -> Discovery:
+    """Probe the models and find the devices; starts one child process for each model class.
+
+    Raises StartError if a model cannot be probed or CUDA_VISIBLE_DEVICES is wrong.
+    """
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))
     names = [model.import_name for model in config.models]
     found = {
-        name: describe(name, env, config.server.load_timeout_s) for name in dict.fromkeys(names)
+        name: probe_model(name, env, config.server.load_timeout_s) for name in dict.fromkeys(names)
     }
     described = tuple(found[name] for name in names)
     return Discovery(config, described, tuple(visible), available_cores())
 
 
-def survey(config: Config, env: Mapping[str, str]) -> Plan:
-    """The plan for this machine and environment.
+def discover_plan(config: Config, env: Mapping[str, str]) -> Plan:
+    """The plan of a configuration for this machine and environment.
 
-    Raises ConfigError and StartError as its parts do.
+    Raises ConfigError and StartError as `discover` and `make_plan` do.
     """
     socket = socket_path(config.server, env, os.getuid())
-    return observe(config, env).plan(config, socket)
+    return discover(config, env).plan(config, socket)
 
 
 def to_message(found: Discovery) -> dict[str, Any]:
-    """A survey as a control message."""
+    """A discovery as a control message."""
     return {
         "op": "surveyed",
         "made_by": made_by(),
@@ -74,7 +80,7 @@ def to_message(found: Discovery) -> dict[str, Any]:
 
 
 def from_message(message: Mapping[str, Any], ours: str) -> Discovery:
-    """What `to_message` told; StartError when another batchpool than `ours` wrote it."""
+    """The discovery in a message; StartError if another batchpool than `ours` made it."""
     if message["made_by"] != ours:
         raise StartError(
             f"{message['made_by']} is installed now and the pool runs {ours}: restart the service"
@@ -89,7 +95,7 @@ def from_message(message: Mapping[str, Any], ours: str) -> Discovery:
 
 
 def made_by() -> str:
-    """Which batchpool this is: the processes of one pool must be of the same."""
+    """Version and layout of this batchpool, which are the same in all processes of a pool."""
     try:
         version = metadata.version("batchpool")
     except metadata.PackageNotFoundError:

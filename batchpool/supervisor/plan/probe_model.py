@@ -1,4 +1,4 @@
-"""What a model is, learnt from a child process: nobody but a worker imports a user's code."""
+"""Probes a model class in a child process: only workers and these children import user code."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _COMMAND = (sys.executable, "-m", "batchpool.worker.describe")
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """A model's tensors, and whether its framework could use a GPU (torch with CUDA built in)."""
+    """A model class: its tensors. cuda: its framework can use GPUs, as a torch built with CUDA."""
 
     import_name: str
     spec: ModelSpec
     cuda: bool
 
 
-def describe(
+def probe_model(
     import_name: str,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     command: Sequence[str] = _COMMAND,
 ) -> ProbedModel:
-    """Ask a child process (worker/describe.py) what MODULE:CLASS is.
+    """Import MODULE:CLASS in a child process (`batchpool/worker/describe.py`) and return its spec.
 
-    env: the child's environment, default ours. Raises StartError naming the model and the
-    cause: it cannot be imported, is no model, ended the process, or took over `timeout_s`.
-    The child dies with the calling thread, which should be the main one.
+    env: the child's environment, default that of this process. Raises StartError naming the model
+    and the cause: it cannot be imported, is no model, ended the process, or took over `timeout_s`.
+    The child ends with the calling thread, which should be the main one.
     """
-    # Files, not pipes: a grandchild that outlives the child would keep a pipe open.
+    # Files and not pipes: a grandchild that outlives the child would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             code = subprocess.run(
@@ -58,12 +58,12 @@ def describe(
             ) from None
         except OSError as exc:
             raise StartError(f"model {import_name} cannot be imported: {text_of(exc)}") from exc
-        form = _answer_in(_text_of(out))
-        if form is None:
-            raise StartError(f"model {import_name}: {_ending(code, _text_of(err))}")
-    if not form["ok"]:
-        raise StartError(f"model {import_name}: {form['error']}")
-    return ProbedModel(import_name, ModelSpec.from_wire(form["spec"]), bool(form["cuda"]))
+        result = _last_json(_text_of(out))
+        if result is None:
+            raise StartError(f"model {import_name}: {_exit_text(code, _text_of(err))}")
+    if not result["ok"]:
+        raise StartError(f"model {import_name}: {result['error']}")
+    return ProbedModel(import_name, ModelSpec.from_wire(result["spec"]), bool(result["cuda"]))
 
 
 def _text_of(stream: IO[bytes]) -> str:
@@ -71,18 +71,18 @@ def _text_of(stream: IO[bytes]) -> str:
     return stream.read().decode("utf-8", "replace")
 
 
-def _answer_in(text: str) -> dict[str, Any] | None:
+def _last_json(text: str) -> dict[str, Any] | None:
     """The JSON object on the last line; None when the child ended without one."""
     lines = text.splitlines()
     try:
-        form = json.loads(lines[-1]) if lines else None
+        result = json.loads(lines[-1]) if lines else None
     except ValueError:
         return None
-    return form if isinstance(form, dict) and "ok" in form else None
+    return result if isinstance(result, dict) and "ok" in result else None
 
 
-def _ending(code: int, err: str) -> str:
-    """How a child ended that gave no answer, with the last line it wrote."""
+def _exit_text(code: int, err: str) -> str:
+    """The end of a child without a result in words, with the last line it wrote."""
     if code < 0:
         try:
             how = f"importing it killed the process with {signal.Signals(-code).name}"

@@ -212,7 +212,7 @@ class ReloadController:
             lambda: self._commit(old, new, lane_migration),
         )  # fmt: skip
         self._step(lane_migration)
-        self._service_status.look()
+        self._service_status.refresh()
 
     def _commit(self, old: Plan, new: Plan, lane_migration: LaneMigrationExecutor) -> None:
         self._process_fleet.plan_counts(old, new)

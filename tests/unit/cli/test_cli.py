@@ -28,7 +28,8 @@ from batchpool.supervisor.host.port_owners import PortOwner
 from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.signals import Signals
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
-from batchpool.supervisor.plan import discover, plan, probe_model
+from batchpool.supervisor.plan import discover, plan
+from batchpool.supervisor.plan import probe_model as probe_module
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.plan.probe_model import ProbedModel
 
@@ -42,13 +43,13 @@ SPEC = ModelSpec(
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are described without a child process; a name with "bad" in it cannot be loaded."""
 
-    def describe(import_name: str, *args: object) -> ProbedModel:
+    def probe_model(import_name: str, *args: object) -> ProbedModel:
         if "bad" in import_name:
             raise StartError(f"model {import_name}: ValueError: no weights")
         return ProbedModel(import_name, SPEC, cuda=False)
 
-    monkeypatch.setattr(discover, "describe", describe)
-    monkeypatch.setattr(probe_model, "describe", describe)
+    monkeypatch.setattr(discover, "probe_model", probe_model)
+    monkeypatch.setattr(probe_module, "probe_model", probe_model)
     monkeypatch.setattr(discover, "available_cores", lambda: 2)
     monkeypatch.setattr(port_check, "try_port", lambda host, port: None)
     monkeypatch.setattr(setup, "set_up", lambda *_: None)  # the log of the tests stays theirs
@@ -314,7 +315,7 @@ def test_an_interrupt_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*args: object) -> ProbedModel:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(discover, "describe", interrupted)
+    monkeypatch.setattr(discover, "probe_model", interrupted)
     assert cli.main(["check"]) == 130
 
 
@@ -324,7 +325,7 @@ def test_a_hangup_in_the_first_moment_is_kept(
     """While models are described there is no supervisor yet that could reload."""
     found = []
 
-    def describe(import_name: str, *args: object) -> ProbedModel:
+    def probe_model(import_name: str, *args: object) -> ProbedModel:
         os.kill(os.getpid(), signal.SIGHUP)
         return ProbedModel(import_name, SPEC, cuda=False)
 
@@ -335,7 +336,7 @@ def test_a_hangup_in_the_first_moment_is_kept(
         return 0
 
     before = signal.getsignal(signal.SIGHUP)
-    monkeypatch.setattr(discover, "describe", describe)
+    monkeypatch.setattr(discover, "probe_model", probe_model)
     monkeypatch.setattr(sys.modules["batchpool.supervisor.supervisor"], "run", run)
     assert cli.main(["serve"]) == 0
     assert found == [[("SIGHUP", True)]]

@@ -137,7 +137,7 @@ def test_the_time_is_exact_at_the_turn_of_a_second() -> None:
 
 
 def test_a_line_for_people() -> None:
-    said = entry(unsaid={"batch": 17, "error": "no room", "took_s": 0.1234567, "empty": ""})
+    said = entry(extra={"batch": 17, "error": "no room", "took_s": 0.1234567, "empty": ""})
     stamp = datetime.fromtimestamp(AT_S).strftime("%Y-%m-%d %H:%M:%S")
     assert written(human_form, said) == (
         f"{stamp}.123 worker 0 of mlp[4711] WARNING a batch failed"
@@ -180,7 +180,7 @@ def test_the_lines_of_another_library_are_indented() -> None:
 def test_no_text_forges_a_line_or_acts_on_a_terminal(
     form: Form, text: str, value: str, name: str, exception: str
 ) -> None:
-    texts = {"unsaid": {"request_id": value}, "exception": exception}
+    texts = {"extra": {"request_id": value}, "exception": exception}
     for logger in ("batchpool.worker", name):
         said = LogEntry(AT_S, logging.ERROR, logger, text, **texts)
         first, *more = written(form, said).removesuffix("\n").split("\n")
@@ -192,7 +192,7 @@ def test_no_text_forges_a_line_or_acts_on_a_terminal(
 
 @given(any_text)
 def test_a_value_cannot_be_taken_for_two(value: str) -> None:
-    line = written(human_form, entry(unsaid={"path": value, "status": 200}))
+    line = written(human_form, entry(extra={"path": value, "status": 200}))
     assert line.endswith(" status=200\n")
     shown = line.partition(" path=")[2].removesuffix(" status=200\n")
     whole = shown.startswith('"') and json.loads(shown) == value
@@ -216,7 +216,7 @@ def test_long_texts_lose_their_middles(form: Form) -> None:
 
 def test_a_message_brings_its_fields() -> None:
     said = entry_of(record("%(rows)d rows failed", {"rows": 8, "batch": 17, "code": None}))
-    assert (said.text, said.fields, said.unsaid) == (
+    assert (said.text, said.fields, said.extra) == (
         "8 rows failed",
         {"rows": 8, "batch": 17},
         {"batch": 17},

@@ -127,16 +127,16 @@ def test_pythons_warnings_are_told_apart_by_their_texts() -> None:
     assert len(log.sink.lines) == 20 + FIRST - 1
 
 
-def test_every_message_has_the_fields_of_its_surroundings() -> None:
+def test_every_message_has_the_fields_of_its_context() -> None:
     log = Log("uvicorn.error")
-    log.stream.surroundings = lambda: {"request_id": "mine", "model": "mlp"}
+    log.stream.context = lambda: {"request_id": "mine", "model": "mlp"}
     log.logger.error("Exception in %s", "the application")
-    log.stream.surroundings = dict
+    log.stream.context = dict
     log.logger.error("elsewhere")
     assert [line.get("request_id") for line in log.sink.lines] == ["mine", None]
 
     own = Log()
-    own.stream.surroundings = lambda: {"request_id": "mine", "model": "mlp"}
+    own.stream.context = lambda: {"request_id": "mine", "model": "mlp"}
     own.fail(ValueError("bad"), model="other")  # what a message brings goes before
     assert (own.sink.lines[0]["request_id"], own.sink.lines[0]["model"]) == ("mine", "other")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchpool.supervisor.host.listen import PortTaken, try_port
-from batchpool.supervisor.host.port_owners import PortOwner, occupants
+from batchpool.supervisor.host.port_owners import PortOwner, port_owners
 
 LINE = "   0: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00 0 0 0 {inode} 1"
 
@@ -18,17 +18,17 @@ def test_this_process_is_found_while_it_listens() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-        assert occupants(port) == [], "it does not listen yet"
+        assert port_owners(port) == [], "it does not listen yet"
         with pytest.raises(PortTaken, match=rf"port {port} on 127\.0\.0\.1 is taken by another"):
             try_port("127.0.0.1", port)
         sock.listen()
-        assert [one.pid for one in occupants(port)] == [os.getpid()]
+        assert [one.pid for one in port_owners(port)] == [os.getpid()]
         with pytest.raises(
             PortTaken, match=rf"is taken by .* \(pid {os.getpid()}\); stop"
         ) as caught:
             try_port("127.0.0.1", port)
         assert [one.pid for one in caught.value.by] == [os.getpid()]
-    assert occupants(port) == []
+    assert port_owners(port) == []
     try_port("127.0.0.1", port)
 
 
@@ -54,11 +54,11 @@ def test_only_those_who_listen_on_the_port(tmp_path: Path) -> None:
     add_process(tmp_path, 4, "/usr/bin/python3 -m batchpool.frontend --post 1", 11, 13)
     add_process(tmp_path, 5, "curl http://127.0.0.1:8000", 12)
     (tmp_path / "6").mkdir()
-    found = occupants(8000, tmp_path)
+    found = port_owners(8000, tmp_path)
     assert [one.name for one in found] == ["python3 (pid 4)", "nginx (pid 30)"]
     assert [one.is_batchpool for one in found] == [True, False]
-    assert [one.pid for one in occupants(8001, tmp_path)] == [4]
-    assert occupants(8002, tmp_path) == []
+    assert [one.pid for one in port_owners(8001, tmp_path)] == [4]
+    assert port_owners(8002, tmp_path) == []
 
 
 @pytest.mark.parametrize(

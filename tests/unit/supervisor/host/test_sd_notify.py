@@ -40,15 +40,15 @@ def test_one_message_is_one_datagram_of_lines(tmp_path: Path, abstract: bool) ->
         ear.bind("\0" + address[1:] if abstract else address)
         notifier = Notifier(address)
         assert notifier
-        notifier.tell(READY=1, STATUS="serving")
-        notifier.tell(WATCHDOG=1)
+        notifier.notify(READY=1, STATUS="serving")
+        notifier.notify(WATCHDOG=1)
         notifier.close()
         assert heard(ear) == ["READY=1\nSTATUS=serving", "WATCHDOG=1"]
 
 
 def test_a_text_of_many_lines_is_still_one_value(ear: socket.socket) -> None:
     notifier = Notifier(ear.getsockname())
-    notifier.tell(STATUS="could not start:\n  READY=1\n")
+    notifier.notify(STATUS="could not start:\n  READY=1\n")
     notifier.close()
     assert heard(ear) == ["STATUS=could not start: READY=1"]
 
@@ -57,7 +57,7 @@ def test_without_an_address_nothing_happens(caplog: pytest.LogCaptureFixture) ->
     notifier = take_notifier({"WATCHDOG_USEC": "1000000"}, 7)
     assert not notifier
     assert notifier.watchdog_ns == 0
-    notifier.tell(READY=1)
+    notifier.notify(READY=1)
     notifier.flush()
     notifier.close()
     assert caplog.records == []
@@ -76,7 +76,7 @@ def test_a_failure_is_logged_once_and_the_pool_does_without(
 ) -> None:
     notifier = Notifier(address)
     for _ in range(3):
-        notifier.tell(STATUS="anything")
+        notifier.notify(STATUS="anything")
     assert not notifier
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -86,9 +86,9 @@ def test_a_failure_is_logged_once_and_the_pool_does_without(
 def test_a_service_manager_that_is_busy_hears_it_later(ear: socket.socket) -> None:
     notifier = Notifier(ear.getsockname())
     while not notifier._unsent:  # its queue is not endless
-        notifier.tell(STATUS="loading")
-    notifier.tell(READY=1, STATUS="serving")
-    notifier.tell(WATCHDOG=1)
+        notifier.notify(STATUS="loading")
+    notifier.notify(READY=1, STATUS="serving")
+    notifier.notify(WATCHDOG=1)
     assert notifier
     assert set(heard(ear)) == {"STATUS=loading"}
     notifier.flush()
@@ -130,7 +130,7 @@ def test_what_the_machine_has_no_room_for_now_is_sent_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(notifier, "_sock", SimpleNamespace(sendto=full))
-        notifier.tell(READY=1)
-    notifier.tell(STATUS="serving")
+        notifier.notify(READY=1)
+    notifier.notify(STATUS="serving")
     assert heard(ear) == ["READY=1\nSTATUS=serving"]
     notifier.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.supervisor.host.sd_notify import Notifier
-from batchpool.supervisor.host.service_status import NEVER_NS, ServiceStatus, tell_of_survey
+from batchpool.supervisor.host.service_status import NEVER_NS, ServiceStatus, notify_discovery
 
 S = 1_000_000_000
 START = 1000 * S
@@ -22,7 +22,7 @@ class NotifierDouble:
         self.watchdog_ns = round(watchdog_s * S)
         self.told: list[dict[str, str | int]] = []
 
-    def tell(self, **words: str | int) -> None:
+    def notify(self, **words: str | int) -> None:
         self.told.append(words)
 
     def flush(self) -> None:
@@ -35,12 +35,12 @@ class Scene:
     def __init__(self, watchdog_s: float = 0, **server: float) -> None:
         self.now_ns = START
         self.status = "loading"
-        self.standing: list[str] = []
+        self.silent: list[str] = []
         self.notifier = NotifierDouble(watchdog_s)
         config = ServerConfig(**server)  # type: ignore[arg-type]
         notifier = cast(Notifier, self.notifier)
         self.service_status = ServiceStatus(
-            notifier, config, lambda: self.status, lambda since_ns: self.standing, self.now_ns
+            notifier, config, lambda: self.status, lambda since_ns: self.silent, self.now_ns
         )
 
     def run(self, seconds: float) -> list[dict[str, str | int]]:
@@ -122,12 +122,12 @@ def test_who_stands_still_holds_the_pings_back_until_he_moves(
     scene = Scene(watchdog_s=30)
     scene.ready()
     scene.run(20)
-    scene.standing = ["batcher (pid 7)"]
+    scene.silent = ["batcher (pid 7)"]
     with caplog.at_level(logging.ERROR, "batchpool.supervisor"):
         assert scene.run(100) == []
     (record,) = caplog.records
     assert record.getMessage() == ("the watchdog is not told to wait: batcher (pid 7) stands still")
-    scene.standing = []
+    scene.silent = []
     assert scene.run(0.3) == [{"WATCHDOG": 1}], "at once, as it may be late"
 
 
@@ -135,9 +135,9 @@ def test_a_look_too_early_is_not_logged(caplog: pytest.LogCaptureFixture) -> Non
     scene = Scene(watchdog_s=8)
     scene.ready()
     scene.run(3.9)
-    scene.standing = ["frontend 0 (pid 8)"]
+    scene.silent = ["frontend 0 (pid 8)"]
     scene.run(1.5)
-    scene.standing = []
+    scene.silent = []
     assert scene.run(0.3) == [{"WATCHDOG": 1}]
     assert caplog.records == []
 
@@ -151,7 +151,7 @@ def test_a_ping_means_that_everybody_has_moved_since_the_one_before(
     scene = Scene(watchdog_s)
     scene.ready()
     for moving, seconds in times:
-        scene.standing = [] if moving else ["batcher"]
+        scene.silent = [] if moving else ["batcher"]
         pings = scene.run(seconds)
         if moving:
             assert len(pings) >= int((seconds - 0.25) / (watchdog_s / 2) - 1e-6)
@@ -181,10 +181,10 @@ def test_where_nobody_listens_nothing_is_looked_at() -> None:
     assert service_status.tick(START) == NEVER_NS
 
 
-def test_the_survey_may_take_load_timeout_s_for_each_model() -> None:
+def test_the_discovery_may_take_load_timeout_s_for_each_model() -> None:
     notifier = NotifierDouble()
     models = (ModelConfig(import_name="a:B"), ModelConfig(import_name="a:C"))
-    tell_of_survey(cast(Notifier, notifier), Config(ServerConfig(load_timeout_s=100), models))
+    notify_discovery(cast(Notifier, notifier), Config(ServerConfig(load_timeout_s=100), models))
     assert notifier.told == [{"STATUS": "importing a:B, a:C", "EXTEND_TIMEOUT_USEC": 230_000_000}]
 
 

@@ -1,4 +1,4 @@
-"""A survey that another process made: it comes over a channel as it was, or not at all."""
+"""A discovery of another process: it arrives over a channel unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from batchpool.control.channel import pair
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.supervisor.plan import discover
-from batchpool.supervisor.plan.discover import Discovery, from_message, made_by, observe, to_message
+from batchpool.supervisor.plan import discover as module
+from batchpool.supervisor.plan.discover import (
+    Discovery,
+    discover,
+    from_message,
+    made_by,
+    to_message,
+)
 from batchpool.supervisor.plan.probe_model import ProbedModel
 
 CONFIG = Config(
@@ -63,14 +69,14 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
 ) -> None:
     asked = []
 
-    def describe(name: str, env: dict[str, str], timeout_s: float) -> ProbedModel:
+    def probe_model(name: str, env: dict[str, str], timeout_s: float) -> ProbedModel:
         asked.append((name, env, timeout_s))
         return ProbedModel(name, SPEC, False)
 
-    monkeypatch.setattr(discover, "describe", describe)
-    monkeypatch.setattr(discover, "gpu_count", lambda path: 4)
-    monkeypatch.setattr(discover, "available_cores", lambda: 3)
+    monkeypatch.setattr(module, "probe_model", probe_model)
+    monkeypatch.setattr(module, "gpu_count", lambda path: 4)
+    monkeypatch.setattr(module, "available_cores", lambda: 3)
     env = {"CUDA_VISIBLE_DEVICES": "2,GPU-7"}
-    found = observe(CONFIG, env)
+    found = discover(CONFIG, env)
     assert asked == [("m:A", env, 600.0), ("m:B", env, 600.0)]
     assert (found.visible, found.cores, found.config) == (("2", "GPU-7"), 3, CONFIG)

@@ -14,7 +14,7 @@ import pytest
 
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.supervisor.plan.probe_model import ProbedModel, describe
+from batchpool.supervisor.plan.probe_model import ProbedModel, probe_model
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (
@@ -53,7 +53,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(import_name: str, timeout_s: float = 60) -> ProbedModel:
-    return describe(import_name, ENV, timeout_s, COMMAND)
+    return probe_model(import_name, ENV, timeout_s, COMMAND)
 
 
 def refusal(import_name: str, timeout_s: float = 60) -> str:
@@ -182,7 +182,7 @@ def test_the_child_dies_with_whoever_asked(models: Path) -> None:
         "os.rename('part', 'pid')\n"
         "threading.Event().wait()\n"
     )
-    code = f"from batchpool.supervisor.plan.probe_model import describe; describe('hangs:X', command={COMMAND})"
+    code = f"from batchpool.supervisor.plan.probe_model import probe_model; probe_model('hangs:X', command={COMMAND})"
     with subprocess.Popen([sys.executable, "-c", code], env=ENV) as parent:
         wait_until((models / "pid").exists)
         parent.kill()

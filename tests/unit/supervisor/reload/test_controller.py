@@ -30,7 +30,7 @@ class ControllerScene:
             plan=plan("a"), ledger=SimpleNamespace(reloaded=lambda done, now_ns: None)
         )
         service_status = SimpleNamespace(
-            reloading=lambda now_ns: None, reloaded=lambda: None, look=lambda: None
+            reloading=lambda now_ns: None, reloaded=lambda: None, refresh=lambda: None
         )
         self.controller = ReloadController(
             cast(Any, resources), cast(Any, process_fleet), cast(Any, service_status), ["serve"],

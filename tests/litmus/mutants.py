@@ -1,4 +1,4 @@
-"""The ordering rules, each broken once: a patch of the real source for one process to run with.
+"""The ordering rules, each broken by a patch of the package's source in one process.
 
 A mutant replaces text of a module of batchpool as it is imported. The text must stand there
 exactly once, so that a mutant follows the code or is noticed. Where a rule is about what the
@@ -18,15 +18,19 @@ from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 PAUSE = "__import__('time').sleep(1e-4)"
-DEATH = "__import__('tests.litmus.promises', fromlist=['die_at']).die_at(20)"
+DEATH = "__import__('tests.litmus.side_control', fromlist=['die_at']).die_at(20)"
 RING = "batchpool.shm.ring"
-PORT = "batchpool.client.lane_client"
+LANE_CLIENT = "batchpool.client.lane_client"
 ADMISSION = "batchpool.batcher.lane"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`rule`: what is broken. `side`: the process that runs it. `seen`: how it is noticed."""
+    """A patch that breaks one rule.
+
+    rule: the broken rule. side: the role of the process that runs it. seen: the pattern of the
+    error that reveals it.
+    """
 
     rule: str
     side: str
@@ -35,7 +39,7 @@ class Mutant:
     changes: tuple[tuple[str, str], ...]
 
     def source(self) -> str:
-        """The module's source with the changes in it."""
+        """The source of the patched module."""
         text = ROOT.joinpath(*self.module.split(".")).with_suffix(".py").read_text("utf-8")
         for old, new in self.changes:
             found = text.count(old)
@@ -44,7 +48,7 @@ class Mutant:
         return text
 
     def module_object(self) -> ModuleType:
-        """The broken module under another name, beside the real one."""
+        """The patched module under another name, beside the original."""
         name = f"broken_{self.module.rpartition('.')[2]}"
         broken = ModuleType(name)
         sys.modules[name] = broken  # dataclasses look their module up
@@ -56,7 +60,7 @@ class Mutant:
 
 
 class _Breaker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and loads the one module, broken."""
+    """Finds and loads one module from its patched source."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
@@ -72,7 +76,7 @@ class _Breaker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(rule: str) -> None:
-    """Break a rule in this process, before anything of batchpool is imported."""
+    """Break a rule in this process; call it before batchpool is imported."""
     assert "batchpool" not in sys.modules
     sys.meta_path.insert(0, _Breaker(ALL[rule]))
 
@@ -259,7 +263,7 @@ LANE_MUTANTS = [
         "the entry before its payload",
         "client",
         "does not match its checksum|client ended with 1: (answers .* to rows|an answer)",
-        PORT,
+        LANE_CLIENT,
         (
             (_STORE, ""),
             (
@@ -276,7 +280,7 @@ LANE_MUTANTS = [
         "the entry before its header",
         "client",
         "server ended with 1: slot .* has the deadline of another request",
-        PORT,
+        LANE_CLIENT,
         (
             (_HEADER, ""),
             (
@@ -293,7 +297,7 @@ LANE_MUTANTS = [
         "any completion is taken for the slot's present use",
         "client",
         "client ended with 1: answers .* to rows|an answer's|AssertionError",
-        PORT,
+        LANE_CLIENT,
         (
             (
                 "if pending is None or uses[slot] != use or self._state[slot] != _DONE:",
@@ -305,7 +309,7 @@ LANE_MUTANTS = [
         "after a takeover the client does not look at its slots",
         "client",
         "nobody rang",
-        PORT,
+        LANE_CLIENT,
         (("            self._look_again(finished)\n", "            pass\n"),),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Starts the sides of a litmus test by exec and waits for them, bounded, without sleeping."""
+"""The processes of a litmus test: started by exec, awaited without sleeping and with a limit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def scaled(n: int) -> int:
 
 
 class SideFailed(Exception):
-    """A side ended badly; says which one and its last line."""
+    """Raised when a side ended with an error; names the side and its last line."""
 
 
 class Side:
-    """One process of a test."""
+    """One side of a litmus test: a process that runs tests/litmus/side.py."""
 
     def __init__(self, role: str, env: dict[str, str] | None = None, **task: Any) -> None:
         self.role = role
@@ -53,16 +53,16 @@ class Side:
         self.process.send_signal(number)
 
     def stop(self) -> None:
-        """SIGSTOP, and until it has stopped."""
+        """Send SIGSTOP and wait until the process has stopped."""
         self.signal(signal.SIGSTOP)
         await_(lambda: self._state() in "TZX", f"{self.role} to stop")
 
-    def enough(self) -> dict[str, Any]:
-        """Tell it to come to its end; what it counted."""
+    def end(self) -> dict[str, Any]:
+        """Order the side to stop, and return its counts."""
         self.signal(signal.SIGTERM)
         return self.counted()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def _state(self) -> str:
@@ -73,7 +73,7 @@ class Side:
         return self.process.poll() is not None
 
     def counted(self) -> dict[str, Any]:
-        """The counts it printed. Raises SideFailed if it ended with another status than 0."""
+        """The counts that it printed. Raises SideFailed if its exit status is not 0."""
         code = self.process.wait(LONGEST_S)
         self._err.seek(0)
         self._out.seek(0)
@@ -93,7 +93,7 @@ class Side:
 
 
 class Sides:
-    """Several sides; all of them are gone when the block ends."""
+    """Several sides, all of which are ended when the block ends."""
 
     def __init__(self, *sides: Side) -> None:
         self.sides = list(sides)
@@ -115,7 +115,7 @@ class Sides:
         return _first_of(self.sides, time.monotonic() + LONGEST_S)
 
     def finish(self) -> list[dict[str, Any]]:
-        """The counts of each. The first that fails ends them all."""
+        """Wait for all sides and return their counts; the first failure ends them all."""
         left, until = list(self.sides), time.monotonic() + LONGEST_S
         while left:
             side = _first_of(left, until)
@@ -125,7 +125,7 @@ class Sides:
 
 
 def _first_of(sides: list[Side], until: float) -> Side:
-    """The one of them that ends first."""
+    """The side that ends first."""
     poll = select.poll()
     for side in sides:
         poll.register(side.pidfd, select.POLLIN)
@@ -136,7 +136,7 @@ def _first_of(sides: list[Side], until: float) -> Side:
 
 
 def await_(ready: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Look again and again, giving the processor away; fails after timeout_s."""
+    """Poll a condition, yielding the processor; fails after timeout_s."""
     until = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > until:

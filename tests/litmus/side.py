@@ -1,8 +1,8 @@
 """One side of a litmus test, a process of its own: python -m tests.litmus.side ROLE JSON.
 
-The JSON says which segment (a descriptor), how much to do, and which rule to break, if any.
-At the end the side prints what it counted, as JSON. A broken promise ends it with status 1 and
-a line on stderr; so does a side that makes no progress for `stall_s`.
+The JSON names the segment (a descriptor), the amount of work, and the rule to break, if any. At
+the end the side prints its counts as JSON. A violation ends it with status 1 and a line on stderr;
+so does a stall of `stall_s`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from tests.litmus.promises import Broken, Progress, Told, end_with_parent
+from tests.litmus.side_control import Progress, StopOrder, Violation, end_with_parent
 
 STEP = 1 << 16
 
@@ -20,39 +20,39 @@ STEP = 1 << 16
 
 
 def words_writer(task: dict[str, Any]) -> dict[str, Any]:
-    """Two patterns in turn into words of every kind; `halves` stores one of them in two parts."""
-    from tests.litmus import places
+    """Store two patterns alternately into words of every kind; halves: one of them in two parts."""
+    from tests.litmus import segments
 
-    segment, names = places.words(task["fd"])
-    stores = places.stores(segment, halves=task["halves"])
-    places.meet(segment, "writer", "reader")
+    segment, names = segments.words(task["fd"])
+    stores = segments.stores(segment, halves=task["halves"])
+    segments.rendezvous(segment, "writer", "reader")
     for i in range(4 * task["rounds"]):
         for store in stores:
             store(i & 1)
-        if i > task["rounds"] and places.said(segment, "reader has seen enough"):
+        if i > task["rounds"] and segments.is_flagged(segment, "reader is done"):
             break
-    places.say(segment, "writer is done")
+    segments.flag(segment, "writer is done")
     return {"kinds": names}
 
 
 def words_reader(task: dict[str, Any]) -> dict[str, Any]:
-    """Only the two patterns are ever seen, and both are."""
-    from tests.litmus import places
+    """Check that every load gives one of the two patterns; count the changes."""
+    from tests.litmus import segments
 
-    segment, _ = places.words(task["fd"])
-    loads = places.loads(segment)
+    segment, _ = segments.words(task["fd"])
+    loads = segments.loads(segment)
     changes = dict.fromkeys(loads, 0)
     last = {name: load() for name, load in loads.items()}
-    places.meet(segment, "reader", "writer")
-    while not places.said(segment, "writer is done"):
+    segments.rendezvous(segment, "reader", "writer")
+    while not segments.is_flagged(segment, "writer is done"):
         for name, load in loads.items():
             value = load()
-            if value not in (0, places.ONES[name]):
-                raise Broken(f"torn word: {name} reads as {value:#x}")
+            if value not in (0, segments.ONES[name]):
+                raise Violation(f"torn word: {name} reads as {value:#x}")
             changes[name] += value != last[name]
             last[name] = value
         if min(changes.values()) > 1000:
-            places.say(segment, "reader has seen enough")
+            segments.flag(segment, "reader is done")
     return {"changes": changes}
 
 
@@ -60,7 +60,7 @@ def words_reader(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected(first: int, n: int) -> Any:
-    """The entries of the counts first..first+n: every bit of them depends on the count."""
+    """The entries number first to first+n, all of whose bits depend on the number."""
     import numpy as np
 
     z = np.arange(first, first + n, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -70,7 +70,7 @@ def expected(first: int, n: int) -> Any:
 
 
 class Expected:
-    """Expected values, computed a step ahead."""
+    """Expected entries, computed in blocks of STEP."""
 
     def __init__(self) -> None:
         self._from = -1
@@ -85,18 +85,18 @@ class Expected:
 
 
 def ring_producer(task: dict[str, Any]) -> dict[str, Any]:
-    """`total` numbered entries, or until it is told, in groups of random sizes."""
+    """Push `total` numbered entries, or entries until the order to stop, in random groups."""
     import random
 
     from batchpool.shm.ring import Producer
-    from tests.litmus import places
+    from tests.litmus import segments
 
-    producer = Producer(*places.ring(task["fd"], task["capacity"], "writer", "reader"))
+    producer = Producer(*segments.ring(task["fd"], task["capacity"], "writer", "reader"))
     rng = random.Random(task["seed"])
     entries, progress = Expected(), Progress(task["stall_s"])
-    first, told = task["start"], Told(task["total"])
+    first, stop = task["start"], StopOrder(task["total"])
     sent = groups = 0
-    while left := told.more(sent):
+    while left := stop.remaining(sent):
         room = producer.room()
         if not room:
             progress.none()
@@ -114,50 +114,50 @@ def ring_producer(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def ring_consumer(task: dict[str, Any]) -> dict[str, Any]:
-    """Every entry once, whole and in order; the head moves after some or all of a look."""
+    """Check that every entry comes once, whole and in order; advance by some or all of a peek."""
     import random
 
     from batchpool.shm.ring import Consumer
-    from tests.litmus import places
+    from tests.litmus import segments
 
-    consumer = Consumer(*places.ring(task["fd"], task["capacity"], "reader", "writer"))
+    consumer = Consumer(*segments.ring(task["fd"], task["capacity"], "reader", "writer"))
     rng = random.Random(task["seed"])
     entries, progress = Expected(), Progress(task["stall_s"])
-    first, told = task["start"], Told(task["total"])
-    received = looks = 0
-    while told.more(received) or (told.enough and consumer.pending()):
+    first, stop = task["start"], StopOrder(task["total"])
+    received = peeks = 0
+    while stop.remaining(received) or (stop.ordered and consumer.pending()):
         found = consumer.peek()
         n = len(found)
         if not n:
             progress.none()
             continue
         progress.made()
-        looks += 1
+        peeks += 1
         want = entries(first + received, n)
         if not (found == want).all():
             at = int((found != want).argmax())
-            raise Broken(f"entry {received + at} is {found[at]:#x}; {want[at]:#x} was published")
+            raise Violation(f"entry {received + at} is {found[at]:#x}; {want[at]:#x} was published")
         n = n if rng.random() < 0.8 else rng.randint(1, n)
         consumer.advance(n)
         received += n
     if consumer.pending():
-        raise Broken(f"{consumer.pending()} entries more than were sent")
-    return {"received": received, "looks": looks}
+        raise Violation(f"{consumer.pending()} entries more than were sent")
+    return {"received": received, "peeks": peeks}
 
 
 # -- lanes ----------------------------------------------------------------------------------
 
 
 def lane_client(task: dict[str, Any]) -> dict[str, Any]:
-    from tests.litmus.road import Client
+    from tests.litmus.echo_sides import EchoClient
 
-    return Client(task).run()
+    return EchoClient(task).run()
 
 
 def lane_server(task: dict[str, Any]) -> dict[str, Any]:
-    from tests.litmus.road import Server
+    from tests.litmus.echo_sides import EchoServer
 
-    return Server(task).run()
+    return EchoServer(task).run()
 
 
 ROLES = {
@@ -179,7 +179,7 @@ def main() -> int:
         mutants.install(task["rule"])
     try:
         counted = ROLES[role](task)
-    except Broken as broken:
+    except Violation as broken:
         print(broken, file=sys.stderr)
         return 1
     print(json.dumps(counted))

@@ -1,4 +1,4 @@
-"""With any one of the ordering rules broken, a litmus test fails: each rule is needed and seen.
+"""With any ordering rule broken a litmus test fails: each rule is needed and tested.
 
 The broken side runs a patched copy of the real source (mutants.py); the other side is sound.
 """
@@ -9,11 +9,11 @@ import os
 
 import pytest
 
-from tests.litmus import places
+from tests.litmus import segments
+from tests.litmus.echo_lane import EchoLane, die_and_restart
 from tests.litmus.mutants import ALL, LANE_MUTANTS, RING_MUTANTS, SOUND_DEATHS, Mutant
 from tests.litmus.processes import Side, SideFailed, Sides
-from tests.litmus.promises import PATIENT_S
-from tests.litmus.roads import Road, die_and_restart
+from tests.litmus.side_control import PATIENT_S
 
 CAPACITY, START, ENTRIES = 8, 2**32 - 1500, 10_000
 ROWS = 600
@@ -36,7 +36,7 @@ def rules(mutants: list[Mutant]) -> list[str]:
 
 
 def run_ring(rule: str = "") -> None:
-    fd = places.new_ring(CAPACITY, START)
+    fd = segments.new_ring(CAPACITY, START)
     task = {"fd": fd, "capacity": CAPACITY, "start": START, "total": ENTRIES}
     task["stall_s"] = HASTY_S if rule else PATIENT_S
     broken = ALL[rule].side if rule else ""
@@ -54,26 +54,26 @@ def run_ring(rule: str = "") -> None:
 
 def run_lane(rule: str = "", *, crashes: float = 0.0, strays: bool = False) -> None:
     stall_s = HASTY_S if rule else PATIENT_S
-    road = Road(4096, 12, ROWS, crashes=crashes, strays=strays, stall_s=stall_s)
-    road.open()
+    echo_lane = EchoLane(4096, 12, ROWS, crashes=crashes, strays=strays, stall_s=stall_s)
+    echo_lane.open()
     broken = ALL[rule].side if rule else ""
     try:
         with Sides(
-            road.client(rule=rule if broken == "client" else ""),
-            road.server(rule=rule if broken == "server" else ""),
+            echo_lane.client(rule=rule if broken == "client" else ""),
+            echo_lane.server(rule=rule if broken == "server" else ""),
         ) as sides:
             sides.finish()
     finally:
-        road.close()
+        echo_lane.close()
 
 
 def run_death(rule: str) -> None:
-    road = Road(64, 12, None, stall_s=2 * HASTY_S if ALL[rule].seen else PATIENT_S)
-    road.open()
+    echo_lane = EchoLane(64, 12, None, stall_s=2 * HASTY_S if ALL[rule].seen else PATIENT_S)
+    echo_lane.open()
     try:
-        counted = die_and_restart(road, rule)
+        counted = die_and_restart(echo_lane, rule)
     finally:
-        road.close()
+        echo_lane.close()
     assert counted["sent"] == counted["answered"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from batchpool.core.layout.segments import lane_layout
 from batchpool.shm.segment import map_checked, word
-from tests.litmus import places
+from tests.litmus import segments
 from tests.litmus.processes import Side, Sides, await_, scaled
 
 # Counters that pass through 32 bits show a tail stored or loaded in halves.
@@ -37,7 +37,7 @@ def both(fd: int, capacity: int, start: int, total: int | None, seed: int = 1) -
 )
 def test_counts_in_are_counts_out(capacity: int, start: int, total: int) -> None:
     total = scaled(total)
-    fd = places.new_ring(capacity, start)
+    fd = segments.new_ring(capacity, start)
     with both(fd, capacity, start, total, seed=capacity) as sides:
         sent, received = sides.finish()
     os.close(fd)
@@ -46,10 +46,10 @@ def test_counts_in_are_counts_out(capacity: int, start: int, total: int) -> None
 
 
 class Counters:
-    """The ring's counters as the parent sees them."""
+    """The ring's counters, read by the parent."""
 
     def __init__(self, fd: int, capacity: int) -> None:
-        layout = places.ring_layout(capacity)
+        layout = segments.ring_layout(capacity)
         self._cells = map_checked(fd, layout).cells()
         self._tail, self._head = word(layout, "sq_tail"), word(layout, "sq_head")
 
@@ -63,7 +63,7 @@ class Counters:
 def test_either_side_may_stop_anywhere_and_go_on() -> None:
     """A stopped consumer lets the ring fill up, a stopped producer lets it run empty."""
     capacity, start = 16, NEAR_32_BITS
-    fd = places.new_ring(capacity, start)
+    fd = segments.new_ring(capacity, start)
     counters = Counters(fd, capacity)
     with both(fd, capacity, start, None) as sides:
         producer, consumer = sides.sides
@@ -72,18 +72,18 @@ def test_either_side_may_stop_anywhere_and_go_on() -> None:
             await_(lambda: counters.head() > passed, "entries to pass")  # noqa: B023
             consumer.stop()
             await_(lambda: counters.tail() - counters.head() == capacity, "a full ring")
-            consumer.go_on()
+            consumer.resume()
             producer.stop()
             await_(lambda: counters.tail() == counters.head(), "an empty ring")
-            producer.go_on()
-        sent, received = producer.enough(), consumer.enough()
+            producer.resume()
+        sent, received = producer.end(), consumer.end()
     os.close(fd)
     assert sent["sent"] == received["received"] > 2000 * scaled(10)
     assert counters.tail() == counters.head() == start + sent["sent"]
 
 
 def test_a_lanes_rings_do_not_touch_each_other() -> None:
-    layout = lane_layout(places.road_spec(10), 12)
+    layout = lane_layout(segments.echo_spec(10), 12)
     sq, cq = layout.columns["sq"], layout.columns["cq"]
     assert sq.offset + sq.nbytes <= cq.offset
     assert layout.capacity == 16

@@ -1,4 +1,4 @@
-"""Ends of a side of a litmus test: a broken promise, or no more work to do."""
+"""The reasons for which a side of a litmus test ends: a violation, an order, a stall, a death."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import time
 PATIENT_S = 60.0  # for the start of another process
 
 
-class Broken(Exception):
-    """A promise of the other side did not hold."""
+class Violation(Exception):
+    """Raised by a side that saw the other side break a rule."""
 
 
-class Told:
-    """The parent's order to stop (SIGTERM). Before that, `total` counts."""
+class StopOrder:
+    """The parent's order to stop, by SIGTERM. total: the work to do without it; None for any."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
-        self.enough = False
+        self.ordered = False
         signal.signal(signal.SIGTERM, self._hear)
 
     def _hear(self, number: int, frame: object) -> None:
-        self.enough = True
+        self.ordered = True
 
-    def more(self, done: int) -> int:
-        """The number still to do; 0 after the order to stop."""
-        if self.enough:
+    def remaining(self, done: int) -> int:
+        """The work that remains when `done` is done; 0 after the order to stop."""
+        if self.ordered:
             return 0
         return 2**62 if self._total is None else self._total - done
 
@@ -38,13 +38,13 @@ _calls = itertools.count(1)
 
 
 def die_at(call: int) -> None:
-    """Die at once, as by kill -9, when it comes here for the given time."""
+    """Kill this process at the given call, counted from 1."""
     if next(_calls) == call:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_with_parent() -> None:
-    """Be killed when the test's process ends, however that ends."""
+    """Have this process killed when the test's process ends, for whatever reason."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
@@ -52,7 +52,7 @@ def end_with_parent() -> None:
 
 
 class Progress:
-    """Gives the processor away while nothing moves, and ends a side that stands still."""
+    """Yields the processor while there is nothing to do; raises Violation after stall_s of it."""
 
     def __init__(self, stall_s: float) -> None:
         self._stall_ns = int(stall_s * 1e9)
@@ -63,5 +63,5 @@ class Progress:
 
     def none(self) -> None:
         if time.monotonic_ns() - self._since_ns > self._stall_ns:
-            raise Broken(f"no progress for {self._stall_ns / 1e9:g} s")
+            raise Violation(f"no progress for {self._stall_ns / 1e9:g} s")
         os.sched_yield()

@@ -1,4 +1,4 @@
-"""Where the sides of a litmus test meet: real segments, and what stands in them."""
+"""The shared segments of litmus tests: single words, rings and lanes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from batchpool.core.layout.segments import Layout, lane_layout
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.segment import Segment, create, map_checked, ring_parts, word
-from tests.litmus.promises import PATIENT_S, Progress
+from tests.litmus.side_control import PATIENT_S, Progress
 
-# Single words: a lane serves as the place, its words and header columns as the kinds.
+# Single words: the words and header columns of a lane are the kinds of words that are tested.
 _WORDS = lane_layout(
     ModelSpec("words", "numpy", (Tensor("x", "uint64", (4,)),), (Tensor("y", "uint8"),)), 16
 )
@@ -30,7 +30,7 @@ ONES = {
 
 
 def new(layout: Layout) -> int:
-    """A new segment's descriptor, inheritable."""
+    """The inheritable descriptor of a new segment."""
     fd = create(layout, sealed=True)
     os.set_inheritable(fd, True)
     return fd
@@ -45,7 +45,7 @@ def words(fd: int) -> tuple[Segment, list[str]]:
 
 
 def stores(segment: Segment, *, halves: bool) -> list[Callable[[int], None]]:
-    """One store of each kind, as the real code makes them: 0 or all ones."""
+    """One store of each kind, as in the package's code, of 0 or, for the argument 1, all ones."""
     cells = segment.cells()
     gate, pairs = word(_WORDS, "gate"), memoryview(segment.map).cast("I")
     columns = {name: segment.array(_WORDS.columns[name]) for name in ("state", "cancel", "flow")}
@@ -88,7 +88,7 @@ def stores(segment: Segment, *, halves: bool) -> list[Callable[[int], None]]:
 
 
 def loads(segment: Segment) -> dict[str, Callable[[], int]]:
-    """A load of each kind, as the real code makes them."""
+    """One load of each kind, as in the package's code."""
     cells, gate = segment.cells(), word(_WORDS, "gate")
     columns = {name: segment.array(_WORDS.columns[name]) for name in ("state", "cancel", "flow")}
     sq, cq = segment.array(_WORDS.columns["sq"]), segment.array(_WORDS.columns["cq"])
@@ -106,28 +106,28 @@ def loads(segment: Segment) -> dict[str, Callable[[], int]]:
     }
 
 
-# Words that no ring test uses otherwise; they stand at one place in every lane.
-_SAYINGS = {
+# Words that no ring test uses otherwise, at the same offset in every lane.
+_FLAGS = {
     "writer is here": word(_WORDS, "stale"),
     "reader is here": word(_WORDS, "generation"),
     "writer is done": word(_WORDS, "refused"),
-    "reader has seen enough": word(_WORDS, "cancels"),
+    "reader is done": word(_WORDS, "cancels"),
 }
 
 
-def say(segment: Segment, what: str) -> None:
-    segment.cells()[_SAYINGS[what]] = 1
+def flag(segment: Segment, what: str) -> None:
+    segment.cells()[_FLAGS[what]] = 1
 
 
-def said(segment: Segment, what: str) -> bool:
-    return bool(segment.cells()[_SAYINGS[what]])
+def is_flagged(segment: Segment, what: str) -> bool:
+    return bool(segment.cells()[_FLAGS[what]])
 
 
-def meet(segment: Segment, me: str, other: str) -> None:
-    """Go on when the other side has started too."""
-    say(segment, f"{me} is here")
+def rendezvous(segment: Segment, me: str, other: str) -> None:
+    """Wait until the other side has started too."""
+    flag(segment, f"{me} is here")
     progress = Progress(PATIENT_S)
-    while not said(segment, f"{other} is here"):
+    while not is_flagged(segment, f"{other} is here"):
         progress.none()
 
 
@@ -140,7 +140,7 @@ def ring_layout(capacity: int) -> Layout:
 
 
 def new_ring(capacity: int, start: int) -> int:
-    """A ring both of whose counters stand at `start` already."""
+    """A ring both of whose counters begin at `start`."""
     layout = ring_layout(capacity)
     fd = new(layout)
     cells = map_checked(fd, layout).cells()
@@ -150,10 +150,10 @@ def new_ring(capacity: int, start: int) -> int:
 
 
 def ring(fd: int, capacity: int, me: str, other: str) -> tuple[Any, ...]:
-    """The parts of the ring, when both sides are there."""
+    """The parts of the ring, after both sides have started."""
     layout = ring_layout(capacity)
     segment = map_checked(fd, layout)
-    meet(segment, me, other)
+    rendezvous(segment, me, other)
     return ring_parts(segment, layout, "sq")
 
 
@@ -162,8 +162,8 @@ def ring(fd: int, capacity: int, me: str, other: str) -> tuple[Any, ...]:
 TEXT_BYTES = 40
 
 
-def road_spec(size: int) -> ModelSpec:
-    """Echo: rows of up to `size` bytes and a text, each with its checksum."""
+def echo_spec(size: int) -> ModelSpec:
+    """The model that echoes rows of up to `size` bytes and a text, with a checksum."""
     text = Tensor("text", "bytes", (), max_bytes=TEXT_BYTES)
     x = Tensor("x", "uint8", (Dim(size),))
     crc = Tensor("crc", "uint32")
@@ -171,4 +171,4 @@ def road_spec(size: int) -> ModelSpec:
 
 
 def new_lane(size: int, slots: int) -> int:
-    return new(lane_layout(road_spec(size), slots))
+    return new(lane_layout(echo_spec(size), slots))

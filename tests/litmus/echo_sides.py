@@ -1,8 +1,8 @@
-"""A client and a server on one lane: rows with checksums out and back, through the real code.
+"""The client and the server of an echo lane: rows with checksums there and back, by the real code.
 
-The server stands for batcher and worker at once. With the probability
-`crashes` it does at a step what a batcher's death would leave behind: a head that was not moved,
-a DONE without its entry. With `strays` it also publishes completions of uses that are over.
+The server is batcher and worker in one. With the probability `crashes` a step of it leaves what
+a batcher's death leaves: a head that was not moved, a DONE without its entry. With `strays` it
+also publishes completions of uses that are over.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import Consumer
 from batchpool.shm.segment import map_checked
-from tests.litmus.places import TEXT_BYTES, road_spec
-from tests.litmus.promises import PATIENT_S, Broken, Progress, Told
+from tests.litmus.segments import TEXT_BYTES, echo_spec
+from tests.litmus.side_control import PATIENT_S, Progress, StopOrder, Violation
 
 FAR_NS = 2**62
 
@@ -38,13 +38,13 @@ def crc_of(x: Array, text: bytes) -> int:
 
 
 def _lane(task: dict[str, Any]) -> Lane:
-    spec = road_spec(task["size"])
+    spec = echo_spec(task["size"])
     layout = lane_layout(spec, task["slots"])
     return Lane(spec, map_checked(task["fd"], layout), layout)
 
 
-class Client:
-    """Sends `total` rows, or until it is told, in requests of random numbers and sizes."""
+class EchoClient:
+    """Sends `total` rows, or rows until the order to stop, in requests of random sizes."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
@@ -57,25 +57,25 @@ class Client:
             np.random.default_rng(task["seed"]).bytes(2 * self.size + 4096), np.uint8
         )
         self.sent = self.answered = self.requests = 0
-        self.told = Told(task["total"])
+        self.stop = StopOrder(task["total"])
 
     def run(self) -> dict[str, Any]:
         self.too_large()
         progress = Progress(PATIENT_S)
-        while not self.lane_client.lane.generation.get():  # the server is not there yet
+        while not self.lane_client.lane.generation.get():  # the server has not started yet
             progress.none()
-        while self.told.more(self.sent) or self.answered < self.sent:
+        while self.stop.remaining(self.sent) or self.answered < self.sent:
             moved = self.send()
             self.bell.clear()
             for pending in self.lane_client.reap(time.monotonic_ns()):
                 self.take(pending)
                 moved = True
             if self.lane_client.stale and not (self.task["strays"] or self.taken_over()):
-                raise Broken("a completion was not for any row under way")
+                raise Violation("a completion was not for any row under way")
             if not moved:
                 self.wait()
         if self.lane_client.map.claimed or self.lane_client.lane.claimed.get():
-            raise Broken(f"{self.lane_client.map.claimed} slots are still claimed")
+            raise Violation(f"{self.lane_client.map.claimed} slots are still claimed")
         return {
             "sent": self.sent,
             "answered": self.answered,
@@ -84,23 +84,23 @@ class Client:
         }
 
     def taken_over(self) -> bool:
-        """After that an entry may still come of a row that was found DONE without it."""
+        """True after a takeover: a completion may follow of a row that was found DONE before."""
         return self.lane_client.lane.generation.get() > 1
 
     def wait(self) -> None:
-        """Until the server rings; a server that forgets to ring is a broken promise."""
+        """Wait for the server's bell; raises Violation if it does not ring in time."""
         stall_ms = self.task["stall_s"] * 1000
         if not self.waiter.wait_ms(stall_ms):
             left = self.sent - self.answered
-            raise Broken(f"nobody rang for {stall_ms:g} ms; {left} rows are under way")
+            raise Violation(f"nobody rang for {stall_ms:g} ms; {left} rows are under way")
 
     def too_large(self) -> None:
-        """One byte more than a slot holds is refused and claims nothing."""
+        """A row with one byte more than a slot holds is refused and claims nothing."""
         try:
             check_rows(self.lane_client.spec, self.rows([self.size + 1])[0])
         except TooLarge:
             return
-        raise Broken("a row larger than its slot was taken")
+        raise Violation("a row larger than its slot was taken")
 
     def row_size(self) -> int:
         edge = self.rng.choice((0, 1, self.size - 1, self.size, -1, -1, -1))
@@ -115,7 +115,7 @@ class Client:
 
     def send(self) -> bool:
         before = self.sent
-        while left := self.told.more(self.sent):
+        while left := self.stop.remaining(self.sent):
             n = min(self.rng.choice((1, 1, 1, 2, 4)), left, self.lane_client.map.bound)
             if not self.lane_client.may_claim(n):
                 break
@@ -135,16 +135,16 @@ class Client:
         rows, crcs = pending.tag
         found = self.lane_client.result(pending)
         if found["crc"].tolist() != crcs:
-            raise Broken(f"answers {found['crc'].tolist()} to rows {crcs}")
+            raise Violation(f"answers {found['crc'].tolist()} to rows {crcs}")
         if not np.array_equal(found["x"], rows.tensors["x"]):
-            raise Broken("an answer's payload is not its request's")
+            raise Violation("an answer's payload is not its request's")
         if found["text"].tolist() != rows.tensors["text"].tolist():
-            raise Broken("an answer's text is not its request's")
+            raise Violation("an answer's text is not its request's")
         self.answered += pending.n
 
 
-class Server:
-    """Echoes rows until `total` are done, or until it is told."""
+class EchoServer:
+    """Echoes rows until `total` are done, or until the order to stop."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
@@ -153,11 +153,11 @@ class Server:
         self.waiter = Waiter(self.bell.fd)
         self.last: dict[int, int] = {}
         self.echoed = self.crashes = 0
-        self.told = Told(task["total"])
+        self.stop = StopOrder(task["total"])
         self.open(_lane(task))
 
     def open(self, lane: Lane) -> None:
-        """Begin as a batcher does that takes over: what is QUEUED is there already."""
+        """Take over the lane as a new batcher does, with its QUEUED rows."""
         self.lane = lane
         self.side = AdmittedLane(0, 1, 0, lane, self.client.ring)
         self.waiting: list[tuple[int, int]] = []
@@ -167,44 +167,44 @@ class Server:
         self.client.ring()
 
     def run(self) -> dict[str, Any]:
-        while self.told.more(self.echoed):
+        while self.stop.remaining(self.echoed):
             self.bell.clear()
             if self.rng.random() < self.task["crashes"]:
                 self.crash()
             self.admitted(self.side.admit())
             if self.side.broken:
-                raise Broken("the lane was closed as broken")
+                raise Violation("the lane was closed as broken")
             if self.waiting:
                 self.complete()
-            elif self.told.more(self.echoed):
+            elif self.stop.remaining(self.echoed):
                 self.wait()
         stale = self.lane.stale.get()
         return {"echoed": self.echoed, "crashes": self.crashes, "stale": stale}
 
     def wait(self) -> None:
-        """Until the client rings, but with looks in between: it may be stopped just before."""
+        """Wait for the client's bell, polling its ring: it may be stopped before it rings."""
         stall_s = self.task["stall_s"] if self.last else PATIENT_S
         until = time.monotonic() + stall_s
         while not self.waiter.wait_ms(50) and not self.lane.sq_consumer().pending():
-            if self.told.enough:
+            if self.stop.ordered:
                 return
             if time.monotonic() > until:
-                raise Broken(f"nobody rang for {stall_s:g} s; {self.echoed} rows are echoed")
+                raise Violation(f"nobody rang for {stall_s:g} s; {self.echoed} rows are echoed")
 
     def admitted(self, rows: I64, *, again: bool = False) -> None:
-        """Check each row against its checksum and against what was seen before."""
+        """Check each row against its checksum and against the earlier uses of its slot."""
         for i in range(rows.shape[1]):
             slot, use = int(rows[QueueColumn.SLOT, i]), int(rows[QueueColumn.SEQUENCE, i])
             if not again and use <= self.last.get(slot, 0):
-                raise Broken(f"use {use} of slot {slot} was admitted after {self.last[slot]}")
+                raise Violation(f"use {use} of slot {slot} was admitted after {self.last[slot]}")
             self.last[slot] = use
             where = slice(slot, slot + 1)
             first = int(self.lane.parameters["first"].load(where)[0])
             if rows[QueueColumn.DEADLINE_NS, i] != FAR_NS + first:
-                raise Broken(f"slot {slot} has the deadline of another request")
+                raise Violation(f"slot {slot} has the deadline of another request")
             crc = int(self.lane.inputs["crc"].load(where)[0])
             if crc != crc_of(self.x(where), self.lane.inputs["text"].load(where)[0]):
-                raise Broken(f"the payload of slot {slot} does not match its checksum")
+                raise Violation(f"the payload of slot {slot} does not match its checksum")
             self.waiting.append((slot, use))
 
     def x(self, where: slice) -> Array:
@@ -212,7 +212,7 @@ class Server:
         return values
 
     def complete(self) -> None:
-        """Some of the waiting rows, in any order, as one group."""
+        """Complete some of the waiting rows, in any order, as one group."""
         self.rng.shuffle(self.waiting)
         n = self.rng.randint(1, len(self.waiting))
         group, self.waiting = self.waiting[:n], self.waiting[n:]
@@ -234,7 +234,7 @@ class Server:
         return slots
 
     def crash(self) -> None:
-        """Leave what a death leaves, then take over."""
+        """Leave the lane as a death leaves it, then take over."""
         self.crashes += 1
         self.side._sq = Unmoved(self.side._sq)  # type: ignore[assignment]
         self.admitted(self.side.admit())
@@ -254,10 +254,10 @@ class Server:
 
 
 class Unmoved:
-    """A consumer whose head was not moved: its process died just before that."""
+    """A consumer that never moves its head, as if its process had died before that."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.peek = consumer.peek
 
     def advance(self, n: int) -> None:
-        """It did not come to that."""
+        """Does nothing."""

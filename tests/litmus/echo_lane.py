@@ -1,4 +1,4 @@
-"""A lane and the two processes on it, as the tests start, watch and kill them."""
+"""An echo lane with its client and server processes, which the tests start, watch and kill."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Any
 from batchpool.core.layout.segments import lane_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.segment import map_checked, word
-from tests.litmus import places
+from tests.litmus import segments
 from tests.litmus.processes import Side, SideFailed, Sides, await_
 
 
-class Road:
-    """A lane, its two bells, and what every side needs to know of them."""
+class EchoLane:
+    """A lane, its two bells, and the task that every side is given.
+
+    echo_lane["cq_tail"] is the value of a word of the lane.
+    """
 
     def __init__(self, size: int, slots: int, total: int | None, **more: Any) -> None:
         self.size, self.slots = size, slots
         self.bells = Doorbell(), Doorbell()
         for bell in self.bells:
             os.set_inheritable(bell.fd, True)
-        self.fd = places.new_lane(size, slots)
+        self.fd = segments.new_lane(size, slots)
         self.task: dict[str, Any] = {
             "fd": self.fd,
             "size": size,
@@ -33,7 +36,7 @@ class Road:
             "strays": False,
             **more,
         }
-        layout = lane_layout(places.road_spec(size), slots)
+        layout = lane_layout(segments.echo_spec(size), slots)
         self._cells = map_checked(self.fd, layout).cells()
         self._at = {name: word(layout, name) for name in layout.words}
 
@@ -41,7 +44,7 @@ class Road:
         return self._cells[self._at[name]]
 
     def open(self) -> None:
-        """Opens the server's side, before all else: the client may start at once."""
+        """Open the gate before the server starts, so that the client may start first."""
         self._cells[self._at["gate"]] = 1
 
     def client(self, **more: Any) -> Side:
@@ -59,27 +62,30 @@ class Road:
             bell.close()
 
 
-def kill_and_restart(road: Road, kills: int, rows_between: int) -> dict[str, Any]:
-    """Kill the server again and again; each next one takes the lane over as it stands."""
-    server = road.server()
-    with Sides(road.client(), server) as sides:
+def kill_and_restart(echo_lane: EchoLane, kills: int, rows_between: int) -> dict[str, Any]:
+    """Kill the server `kills` times; each next one takes over the lane.
+
+    Returns the client's counts. rows_between: rows that are answered before each kill.
+    """
+    server = echo_lane.server()
+    with Sides(echo_lane.client(), server) as sides:
         client = sides.sides[0]
         for kill in range(kills):
-            passed = road["cq_tail"] + rows_between
-            await_(lambda: road["cq_tail"] > passed or client.has_ended(), "answers")  # noqa: B023
+            passed = echo_lane["cq_tail"] + rows_between
+            await_(lambda: echo_lane["cq_tail"] > passed or client.has_ended(), "answers")  # noqa: B023
             server.signal(signal.SIGKILL)
             server.process.wait()
-            server = road.server(seed=kill + 2)
+            server = echo_lane.server(seed=kill + 2)
             sides.sides.append(server)
-        return client.enough()
+        return client.end()
 
 
-def die_and_restart(road: Road, rule: str) -> dict[str, Any]:
-    """A server that kills itself at a place the rule says; a sound one takes over."""
-    server = road.server(rule=rule)
-    with Sides(road.client(), server) as sides:
+def die_and_restart(echo_lane: EchoLane, rule: str) -> dict[str, Any]:
+    """Let a server kill itself where the rule says, and a correct one take over."""
+    server = echo_lane.server(rule=rule)
+    with Sides(echo_lane.client(), server) as sides:
         ended = sides.first_end()
         if ended is not server or server.process.wait() != -signal.SIGKILL:
             raise SideFailed(f"{ended.role} ended before the death: {ended.counted()}")
-        sides.sides.append(road.server())
-        return sides.sides[0].enough()
+        sides.sides.append(echo_lane.server())
+        return sides.sides[0].end()

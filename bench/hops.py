@@ -1,4 +1,4 @@
-"""Where a lone row's time goes: the wake-ups alone, the real road, the work of each step.
+"""Where a lone row's time goes: the wake-ups alone, a real call, the work of each step.
 
     python -m bench.hops [--rows 3000] [--save FILE.json]
 

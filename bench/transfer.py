@@ -55,7 +55,7 @@ def lane_of(spec: ModelSpec) -> Lane:
         os.close(fd)
 
 
-class Road:
+class TransferPaths:
     """All ways for one row size. Each returns the batch on the device."""
 
     def __init__(self, kib: int) -> None:
@@ -145,22 +145,22 @@ def main() -> None:
     rules.COPY_NS = 0  # every batch goes the direct way, to see what it costs
     rows: dict[str, Any] = {}
     for kib in SIZES_KIB:
-        road = Road(kib)
+        paths = TransferPaths(kib)
         for name, slots in SLOTS.items():
             for way, ways, right in (
-                ("in", road.ways(slots), road.lane.inputs["x"].values[slots]),
-                ("out", road.back(slots), None),
+                ("in", paths.ways(slots), paths.lane.inputs["x"].values[slots]),
+                ("out", paths.back(slots), None),
             ):
                 for kind, (median, least, most, busy) in measure(ways, right, args.rounds).items():
-                    gb = [round(road.nbytes / t / 1e9, 1) for t in (median, most, least)]
+                    gb = [round(paths.nbytes / t / 1e9, 1) for t in (median, most, least)]
                     rows[f"{kib} KiB rows {way}, {name}, {kind}"] = {
                         "GB/s median, min, max": gb,
                         "busy us": round(busy * 1e6, 1),
                     }
-            if not (road.lane.outputs["y"].values[slots] == 1).all():
+            if not (paths.lane.outputs["y"].values[slots] == 1).all():
                 raise SystemExit("wrong bytes in the slots")
-            road.lane.outputs["y"].values[...] = 0
-        road.direct.release(road.lane)
+            paths.lane.outputs["y"].values[...] = 0
+        paths.direct.release(paths.lane)
     report("64 rows between a lane and the GPU", rows, args.save)
 
 

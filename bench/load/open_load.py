@@ -124,12 +124,12 @@ def lateness(behind_ms: npt.NDArray[Any]) -> Lateness:
 class _Process:
     """A sender. It is gone when its context ends."""
 
-    def __init__(self, road: str, where: str, plan: Plan) -> None:
+    def __init__(self, transport: str, where: str, plan: Plan) -> None:
         command = [
             sys.executable,
             "-m",
             "bench.load.open_sender",
-            road,
+            transport,
             where,
             json.dumps(asdict(plan)),
         ]
@@ -165,7 +165,7 @@ class _Process:
 
 
 def offer(
-    road: str,
+    transport: str,
     where: str,
     phases: Sequence[Phase],
     processes: int,
@@ -182,7 +182,7 @@ def offer(
             Plan(phases, i, processes, seed, f"{folder}/{i}.npz", connections // processes)
             for i in range(processes)
         ]
-        senders = [stack.enter_context(_Process(road, where, plan)) for plan in plans]
+        senders = [stack.enter_context(_Process(transport, where, plan)) for plan in plans]
         for sender in senders:
             sender.await_ready()
         start_ns = time.monotonic_ns() + _LEAD_NS

@@ -271,13 +271,13 @@ class _Sender:
 
 
 def main() -> None:
-    road, where, told = sys.argv[1:]
+    transport, where, told = sys.argv[1:]
     plan = Plan(**json.loads(told))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.setswitchinterval(_SWITCH_S)
     account = Account(plan)
-    if road == "local":
+    if transport == "local":
         run_local(account, where)
     else:
         uvloop.run(_Sender(account, plan, int(where)).run())

@@ -10,7 +10,7 @@ the first round only. References without a model: uvicorn and starlette, which e
 What is not installed or does not start is a line of the table with its reason.
 
 Models: y = 2x + 1 on 512 float32, and an MLP 512-2048-2048-512 on one thread; raw bodies of
-2 KB, except where a peer has no such road (bench/peers/forms.py).
+2 KB, except where a peer takes no raw bodies (bench/peers/forms.py).
 
 Load: wrk at 64 and 256 connections for the rate and 1 for the latency. Every answer's status,
 length and first values are judged in wrk; before that 96 distinct rows are compared whole.

@@ -14,7 +14,7 @@ Parts, in the order in which `all` runs them:
                       and off: the adaptive policy beside fixed waits of 0, 5, 20 and 50 ms
     target            the same model with a target of 98 ms at 5 to 200 %, and the best that
                       fixed waits and batches can do
-    fairness          one caller with 10,000 rows queued, and what others notice, on both roads
+    fairness          one caller with 10,000 rows queued and its effect on others, over both ways
     one-by-one        1,000 HTTP requests a second, batched and one by one
     gain-mlp          rows per second at a largest batch of 1, 8, 32 and 64, on the GPU
     gain-minilm       the same of a text encoder on the CPU

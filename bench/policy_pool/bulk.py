@@ -31,8 +31,8 @@ _AGAIN_S = 0.05  # after a refusal
 class Bulk:
     """done: rows answered. refused: requests."""
 
-    def __init__(self, road: str, where: str) -> None:
-        self._road = road
+    def __init__(self, transport: str, where: str) -> None:
+        self._transport = transport
         self._where = where
         self._x = np.random.default_rng(5).standard_normal((ROWS, WIDTH), dtype=np.float32)
         self._y = self._x * 2 + 1
@@ -40,7 +40,7 @@ class Bulk:
         self.done = self.refused = 0
 
     def run(self, until_s: float) -> None:
-        if self._road == "local":
+        if self._transport == "local":
             self._run_local(until_s)
             return
         threads = [
@@ -84,10 +84,10 @@ class Bulk:
 
 
 def main() -> None:
-    road, where = sys.argv[1:]
+    transport, where = sys.argv[1:]
 
     def answer(message: dict[str, Any]) -> dict[str, Any]:
-        bulk = Bulk(road, where)
+        bulk = Bulk(transport, where)
         start_s = time.monotonic()
         bulk.run(start_s + message["seconds"])
         took_s = time.monotonic() - start_s

@@ -25,9 +25,9 @@ from bench.support.models import WIDTH
 _LEAST_S, _MOST_S = 0.025, 0.045  # from one row to the next
 
 
-def asking(road: str, where: str) -> Callable[[Any], bytes]:
+def asking(transport: str, where: str) -> Callable[[Any], bytes]:
     """A function that sends a row and returns its answer."""
-    if road == "local":
+    if transport == "local":
         pool = bp.Client(where)
         return lambda x: bytes(pool.infer(MODEL, x=x)["y"].tobytes())
     connection = HTTPConnection("127.0.0.1", int(where))

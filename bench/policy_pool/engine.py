@@ -52,7 +52,7 @@ def run_two_cores(findings: Findings, settings: Settings) -> None:
 def _run(
     findings: Findings,
     settings: Settings,
-    road: str,
+    transport: str,
     policies: tuple[str, ...],
     senders: int,
     *flags: str,
@@ -61,7 +61,9 @@ def _run(
     after_s = settings.seconds(_AFTER_S)
     phases: list[Phase] = [(_STEADY, steady_s), (_SPIKE, spike_s), (_STEADY, after_s)]
     end_s = steady_s + spike_s
-    findings.add("set", {"road": road, "senders": senders, "cores": _cores(), "flags": flags})
+    findings.add(
+        "set", {"transport": transport, "senders": senders, "cores": _cores(), "flags": flags}
+    )
     profile = PROFILES["engine-64"]
     room = ("--slots", str(_SLOTS), "--client-slots", str(_SLOTS // 4))
     verdicts = [late] = [Verdict(f"requests left at most {LATE_MS:g} ms late (p99), else INVALID")]
@@ -70,8 +72,8 @@ def _run(
         with Pool(SLEEPER, own, sleeping(profile.base_ms, profile.row_ms)) as pool:
             pool.await_ready()
             served = pool.served
-            where = served.socket if road == "local" else str(served.port)
-            load = offer(road, where, phases, senders, 1, _CONNECTIONS)
+            where = served.socket if transport == "local" else str(served.port)
+            load = offer(transport, where, phases, senders, 1, _CONNECTIONS)
         before = load.figures(min(_WARM_S, steady_s / 2), steady_s)
         spike = load.figures(steady_s, end_s)
         after = load.figures(end_s) | after_spike(load, end_s, after_s, before["p99_ms"])

@@ -25,7 +25,7 @@ from bench.support.serving import Served
 _PROFILE = "per-call"
 _SECONDS = 12.0
 _FILL_S, _FILL_MOST_S = 1.0, 15.0  # the queue stands usually, at the latest
-_ROADS = ("local", "http")
+_TRANSPORTS = ("local", "http")
 # Over HTTP a flow may have half of a lane while others are active.
 _ROOM = ("--frontends", "1", "--slots", "32768", "--client-slots", "16384")
 
@@ -44,39 +44,43 @@ def run(findings: Findings, settings: Settings) -> None:
         served = pool.served
         where = {"local": served.socket, "http": str(served.port)}
         callers = {
-            road: stack.enter_context(Child("bench.policy_pool.caller", road, where[road]))
-            for road in _ROADS
+            transport: stack.enter_context(
+                Child("bench.policy_pool.caller", transport, where[transport])
+            )
+            for transport in _TRANSPORTS
         }
 
         def call(seed: int) -> dict[str, dict[str, float]]:
             for i, caller in enumerate(callers.values()):
                 caller.tell("call", seconds=seconds, seed=2 * seed + i)
-            return {road: caller.hear() for road, caller in callers.items()}
+            return {transport: caller.hear() for transport, caller in callers.items()}
 
         alone = call(0)
-        for road, figures in alone.items():
-            findings.add(f"{road}, alone", figures)
-        for seed, bulk_road in enumerate(_ROADS, 1):
-            bulk = stack.enter_context(Child("bench.policy_pool.bulk", bulk_road, where[bulk_road]))
+        for transport, figures in alone.items():
+            findings.add(f"{transport}, alone", figures)
+        for seed, bulk_transport in enumerate(_TRANSPORTS, 1):
+            bulk = stack.enter_context(
+                Child("bench.policy_pool.bulk", bulk_transport, where[bulk_transport])
+            )
             bulk.tell("run", seconds=seconds + 2 * _FILL_S)
             queued = _await_queue(served)
             beside = call(seed)
             still = queued_rows(served)
             bulk_figures = bulk.hear()
             findings.add(
-                f"bulk, {bulk_road}", {**bulk_figures, "queued": queued, "queued_after": still}
+                f"bulk, {bulk_transport}", {**bulk_figures, "queued": queued, "queued_after": still}
             )
             full_ms = profile.max_batch / bulk_figures["rows_per_s"] * 1e3
             allowed_ms = (depth + 1) * full_ms
-            for road, figures in beside.items():
-                grown_ms = figures["p99_ms"] - alone[road]["p99_ms"]
+            for transport, figures in beside.items():
+                grown_ms = figures["p99_ms"] - alone[transport]["p99_ms"]
                 findings.add(
-                    f"{road}, beside bulk over {bulk_road}",
+                    f"{transport}, beside bulk over {bulk_transport}",
                     {**figures, "grown_ms": grown_ms, "allowed_ms": allowed_ms},
                 )
                 verdict.add(
                     grown_ms / allowed_ms,
-                    f"{road}, bulk over {bulk_road}: {alone[road]['p99_ms']:.2f} ->"
+                    f"{transport}, bulk over {bulk_transport}: {alone[transport]['p99_ms']:.2f} ->"
                     f" {figures['p99_ms']:.2f} ms (allowed +{allowed_ms:.2f})",
                 )
             findings.judge([verdict])

@@ -2,8 +2,8 @@
 
     python -m bench.scaling.bare WORKLOAD cuda:0|cpu ROWS.npy
 
-Pinned batches that stand ready, two streams: a turn copies in, runs the model, copies out. With
-`graphs` each turn is a CUDA graph of the same, captured once, as a pool does it for a model with
+Pinned batches that stand ready, two streams: each copies in, runs the model, copies out. With
+`graphs` each batch is a CUDA graph of the same, captured once, as a pool does it for a model with
 `cuda_graphs = True`.
 """
 
@@ -27,7 +27,7 @@ _LONE = 4  # rows that are also run alone, to see what the size of a batch chang
 
 
 @dataclass
-class Turn:
+class BareBatch:
     """One of the two batches in flight: rows at..at + n of the workload."""
 
     at: int
@@ -48,7 +48,7 @@ class Bare:
         self._rows = torch.from_numpy(rows)
         self._model = load_class(workload.import_name)()
         self._model.load(device)
-        self._turns: dict[int, list[Turn]] = {}
+        self._batches: dict[int, list[BareBatch]] = {}
         self.right: Array = np.empty(0)
 
     def call(self, x: torch.Tensor) -> torch.Tensor:
@@ -75,15 +75,15 @@ class Bare:
                 noise = max(noise, float(np.abs(y - right[at : at + size]).max()))
         return right, noise
 
-    def _turns_of(self, n: int) -> list[Turn]:
-        if n not in self._turns:
+    def _batches_of(self, n: int) -> list[BareBatch]:
+        if n not in self._batches:
             if 2 * n > len(self._rows):
                 raise RuntimeError(f"two batches of {n} need more than {len(self._rows)} rows")
             y = self.answers(0, n)
             stream: Any = torch.cuda.Stream
             event: Any = torch.cuda.Event
-            self._turns[n] = [
-                Turn(
+            self._batches[n] = [
+                BareBatch(
                     at,
                     stream(device=self._device),
                     self._rows[at : at + n].pin_memory(),
@@ -92,20 +92,20 @@ class Bare:
                 )
                 for at in (0, n)
             ]
-        return self._turns[n]
+        return self._batches[n]
 
-    def _run(self, turn: Turn) -> None:
-        y = self.call(turn.pinned_in.to(self._device, non_blocking=True))
-        turn.pinned_out.copy_(y, non_blocking=True)
+    def _run(self, batch: BareBatch) -> None:
+        y = self.call(batch.pinned_in.to(self._device, non_blocking=True))
+        batch.pinned_out.copy_(y, non_blocking=True)
 
-    def _capture(self, turn: Turn) -> None:
-        with torch.inference_mode(), torch.cuda.stream(turn.stream):
-            self._run(turn)
+    def _capture(self, batch: BareBatch) -> None:
+        with torch.inference_mode(), torch.cuda.stream(batch.stream):
+            self._run(batch)
             torch.cuda.synchronize()
-            turn.graph = torch.cuda.CUDAGraph()
-            turn.graph.capture_begin()
-            self._run(turn)
-            turn.graph.capture_end()
+            batch.graph = torch.cuda.CUDAGraph()
+            batch.graph.capture_begin()
+            self._run(batch)
+            batch.graph.capture_end()
 
     def loop(
         self, n: int, start_ns: int, seconds: float, *, graphs: bool = False
@@ -113,31 +113,35 @@ class Bare:
         """Batches of n for so long: rows, seconds, and the largest error of the last two."""
         if not self._on_gpu:
             return self._loop_on_cpu(n, start_ns, seconds)
-        turns = self._turns_of(n)
-        for turn in turns if graphs else ():
-            if turn.graph is None:
-                self._capture(turn)
+        batches = self._batches_of(n)
+        for batch in batches if graphs else ():
+            if batch.graph is None:
+                self._capture(batch)
         done = i = 0
         wait_until(start_ns)
         start = time.perf_counter()
         end = start + seconds
         with torch.inference_mode():
             while True:
-                turn = turns[i % 2]
-                turn.event.synchronize()  # its batch before is done with the buffers
+                batch = batches[i % 2]
+                batch.event.synchronize()  # its batch before is done with the buffers
                 if time.perf_counter() >= end:
                     break
-                with torch.cuda.stream(turn.stream):
+                with torch.cuda.stream(batch.stream):
                     if graphs:
-                        turn.graph.replay()
+                        batch.graph.replay()
                     else:
-                        self._run(turn)
-                    turn.event.record(turn.stream)
+                        self._run(batch)
+                    batch.event.record(batch.stream)
                 done += n
                 i += 1
             torch.cuda.synchronize()
         took = time.perf_counter() - start
-        return done, took, max(self._error(t.at, t.pinned_out.numpy()) for t in turns[: max(1, i)])
+        return (
+            done,
+            took,
+            max(self._error(t.at, t.pinned_out.numpy()) for t in batches[: max(1, i)]),
+        )
 
     def _loop_on_cpu(self, n: int, start_ns: int, seconds: float) -> tuple[int, float, float]:
         done, error = 0, 0.0

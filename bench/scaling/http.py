@@ -108,9 +108,9 @@ def _take(
             shares.update(pool.shares(start_ns, seconds))
 
     n = settings.most
-    before = pool.tally()
+    before = pool.counts()
     seen = load(meanwhile=watch)
-    after = pool.tally()
+    after = pool.counts()
     figures.add(_MODEL, n, f"{name}: requests/s", seen.rate_per_s)
     for what in ("p50_ms", "p99_ms"):
         figures.add(_MODEL, n, f"{name}: {what}", getattr(seen, what))

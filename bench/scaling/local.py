@@ -195,11 +195,11 @@ class Scene:
             return self._ask_clients(n, measure, seconds)
         pool = self._pools[n, measure.size]
         shares: dict[str, float] = {}
-        before = pool.tally()
+        before = pool.counts()
         answers = self._ask_clients(
             n, measure, seconds, lambda start_ns: shares.update(pool.shares(start_ns, seconds))
         )
-        after = pool.tally()
+        after = pool.counts()
         shares.pop("frontend", None)  # nobody asks it anything
         shares["client"] = sum(told["cpu"] for told in answers) / len(answers)
         for who, share in shares.items():

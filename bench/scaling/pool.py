@@ -64,7 +64,7 @@ class Pool:
 
     # -- what it did ------------------------------------------------------------------------
 
-    def tally(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, Any]:
         """The model's counts so far; {} if the batcher is too busy to say."""
         try:
             (counts,) = ask_status(self.served.socket)["models"].values()

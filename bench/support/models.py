@@ -11,7 +11,7 @@ WIDTH = 512
 
 
 class Affine(bp.Model):
-    """y = 2x + 1 on 512 floats: no work, so that only the road is measured."""
+    """y = 2x + 1 on 512 floats: no work, so that only the transport is measured."""
 
     framework = "numpy"
     inputs = (bp.Tensor("x", "float32", (WIDTH,)),)

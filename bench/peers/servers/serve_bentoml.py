@@ -1,6 +1,6 @@
 """BentoML: a service whose batched method takes JSON.
 
-It has no road for raw bodies to a batched method: its HTTP side takes JSON, and a mounted ASGI
+It takes no raw bodies for a batched method: its HTTP side takes JSON, and a mounted ASGI
 application would need a second service in front. It waits as it sees fit: there is no wait to set,
 `max_latency_ms` only says when it refuses.
 """

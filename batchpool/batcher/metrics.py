@@ -14,7 +14,14 @@ import numpy as np
 
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
-from batchpool.core.metrics.table import BLOCKS, ENDS, OUTCOMES, REASONS, RETRIES, metric_of
+from batchpool.core.metrics.table import (
+    BATCH_OUTCOMES,
+    BLOCKS,
+    REASONS,
+    RETRIES,
+    ROW_OUTCOMES,
+    metric_of,
+)
 from batchpool.core.scheduler.queue import I64
 from batchpool.shm.segment import Cells
 
@@ -25,7 +32,7 @@ _TIMES_ARRAY: I64 = np.array(_TIMES, dtype=np.int64)
 _BUCKETS = len(_TIMES) + 1
 _FEW = 4  # rows: up to this, plain operations are cheaper than numpy's
 _LONGEST_NS = 86_400 * 10**9  # a wait longer than this is an error of the client's clock
-_LOST = OUTCOMES.index("lost")
+_LOST = BATCH_OUTCOMES.index("lost")
 
 _ADMITTED = _BLOCK.word("rows_admitted_total")
 _REASONS = _BLOCK.word("batches_total", REASONS[0]) - 1  # the first DispatchReason is 1
@@ -33,31 +40,31 @@ _ROWS = _BLOCK.word("batch_rows")
 _ROWS_SUM = _ROWS + len(_ROW_BOUNDS) + 1
 _QUEUE = _BLOCK.word("queue_seconds")
 _QUEUE_SUM = _QUEUE + _BUCKETS
-_FINISHED = _BLOCK.word("batches_finished_total", OUTCOMES[0])
+_FINISHED = _BLOCK.word("batches_finished_total", BATCH_OUTCOMES[0])
 _EXTENTS = _BLOCK.word("batch_extents_total")
 _BATCH = _BLOCK.word("batch_seconds")
 _BATCH_SUM = _BATCH + _BUCKETS
-_ENDED = _BLOCK.word("rows_ended_total", ENDS[0])
+_ENDED = _BLOCK.word("rows_ended_total", ROW_OUTCOMES[0])
 _RETRIED = _BLOCK.word("rows_retried_total", RETRIES[0])
 _QUEUED = _BLOCK.word("queue_rows")
 _LIMIT = _BLOCK.word("batch_rows_limit")
 
 assert [reason.name.lower() for reason in DispatchReason] == list(REASONS)
 assert list(map(int, DispatchReason)) == list(range(1, len(REASONS) + 1))
-assert [BatchOutcome(i + 1).name.lower() for i in range(_LOST)] == list(OUTCOMES[:_LOST])
+assert [BatchOutcome(i + 1).name.lower() for i in range(_LOST)] == list(BATCH_OUTCOMES[:_LOST])
 
 
 class End(IntEnum):
-    """The ways in which rows end, as indices of ENDS."""
+    """The ways in which rows end, as indices of ROW_OUTCOMES."""
 
-    OK = ENDS.index("ok")
-    MODEL_ERROR = ENDS.index("model_error")
-    WORKER_LOST = ENDS.index("worker_lost")
-    DEADLINE = ENDS.index("deadline_exceeded")
-    CANCELLED = ENDS.index("cancelled")
-    OVERLOADED = ENDS.index("overloaded")
-    CLIENT_GONE = ENDS.index("client_gone")
-    NOT_READY = ENDS.index("not_ready")
+    OK = ROW_OUTCOMES.index("ok")
+    MODEL_ERROR = ROW_OUTCOMES.index("model_error")
+    WORKER_LOST = ROW_OUTCOMES.index("worker_lost")
+    DEADLINE = ROW_OUTCOMES.index("deadline_exceeded")
+    CANCELLED = ROW_OUTCOMES.index("cancelled")
+    OVERLOADED = ROW_OUTCOMES.index("overloaded")
+    CLIENT_GONE = ROW_OUTCOMES.index("client_gone")
+    NOT_READY = ROW_OUTCOMES.index("not_ready")
 
 
 class Retry(IntEnum):

@@ -43,17 +43,17 @@ _NS_PER_S = 10**9
 
 # Values of the label `road`, counted in frontend/fast/request.py, frontend/asgi/app.py, and, for
 # bytes that are no HTTP request, frontend/http/connection.py.
-ROADS = ("fast", "asgi", "none")
+FRONTEND_PATHS = ("fast", "asgi", "none")
 CLIENTS = ("http", "local")
 # (code, reason) of every response to an infer request.
-ANSWERS = (("200", "ok"), *((str(kind.status), kind.code) for kind in all_errors()))
-ENDS = (
+HTTP_OUTCOMES = (("200", "ok"), *((str(kind.status), kind.code) for kind in all_errors()))
+ROW_OUTCOMES = (
     *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
     *("client_gone", "not_ready"),
 )
 RETRIES = ("model_error", "worker_lost", "no_memory", "not_started")
 REASONS = tuple(reason.name.lower() for reason in DispatchReason)
-OUTCOMES = ("ok", "failed", "no_memory", "lost")
+BATCH_OUTCOMES = ("ok", "failed", "no_memory", "lost")
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ METRICS: tuple[Metric, ...] = (
         "infer requests answered over HTTP, by path through the front end (road), status and code;"
         " 499: the caller went away first; a request that was no HTTP has road none and no model",
         ("road", "code", "reason"),
-        tuple((road, *answer) for road, answer in product(ROADS, ANSWERS)),
+        tuple((road, *answer) for road, answer in product(FRONTEND_PATHS, HTTP_OUTCOMES)),
     ),
     _times(
         "http_request",
@@ -161,7 +161,7 @@ METRICS: tuple[Metric, ...] = (
         "rows that are done; ok: their batch ran, though the model may have marked single rows of"
         " it as failed; client_gone: their client died first",
         ("reason",),
-        _cases(ENDS),
+        _cases(ROW_OUTCOMES),
     ),
     _counter(
         "rows_retried",
@@ -176,7 +176,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "batches_finished", "batcher", "batches that came back, and how", ("outcome",),
-        _cases(OUTCOMES),
+        _cases(BATCH_OUTCOMES),
     ),
     _sizes("batch_rows", "rows of a batch, without padding", _ROWS),
     _counter(
@@ -191,7 +191,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "worker_batches", "worker", "batches that a worker ran, and how they ended", ("outcome",),
-        _cases(OUTCOMES[:3]),
+        _cases(BATCH_OUTCOMES[:3]),
     ),
     _counter(
         "worker_rows", "worker", "rows that a worker ran, without padding", ("outcome",),

@@ -10,19 +10,22 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 
-from batchpool.core.metrics.table import ANSWERS, BLOCKS, ROADS, metric_of
+from batchpool.core.metrics.table import BLOCKS, FRONTEND_PATHS, HTTP_OUTCOMES, metric_of
 
 _BLOCK = BLOCKS["frontend"]
 _BOUNDS_NS = metric_of("http_request_seconds").bounds
 _SECONDS = _BLOCK.word("http_request_seconds")
 _SECONDS_SUM = _SECONDS + len(_BOUNDS_NS) + 1
-_OK = [_BLOCK.word("http_requests_total", road, *ANSWERS[0]) for road in ROADS]
+_OK = [_BLOCK.word("http_requests_total", road, *HTTP_OUTCOMES[0]) for road in FRONTEND_PATHS]
 _ERRORS = [
-    {reason: _BLOCK.word("http_requests_total", road, code, reason) for code, reason in ANSWERS}
-    for road in ROADS
+    {
+        reason: _BLOCK.word("http_requests_total", road, code, reason)
+        for code, reason in HTTP_OUTCOMES
+    }
+    for road in FRONTEND_PATHS
 ]
 # Values of the label `road`: the path that a request took through the front end.
-FAST, ASGI, NOT_HTTP = range(len(ROADS))
+FAST, ASGI, NOT_HTTP = range(len(FRONTEND_PATHS))
 
 
 class EndpointMetrics:

@@ -9,14 +9,14 @@ import pytest
 from batchpool.core.errors import all_errors
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, PoolState
 from batchpool.core.metrics.table import (
-    ANSWERS,
+    BATCH_OUTCOMES,
     BLOCKS,
     BY_NAME,
     COUNTER,
     GAUGE,
     HISTOGRAM,
+    HTTP_OUTCOMES,
     METRICS,
-    OUTCOMES,
     OWN_LABELS,
     REASONS,
     Metric,
@@ -78,11 +78,11 @@ def test_every_writer_has_its_block_but_who_writes_no_words() -> None:
 
 
 def test_cases_are_what_can_happen() -> None:
-    assert {code for _, code in ANSWERS} == {"ok", *(kind.code for kind in all_errors())}
+    assert {code for _, code in HTTP_OUTCOMES} == {"ok", *(kind.code for kind in all_errors())}
     assert tuple(reason.name.lower() for reason in DispatchReason) == REASONS
-    assert set(OUTCOMES) == {o.name.lower() for o in BatchOutcome if o is not BatchOutcome.NONE} | {
-        "lost"
-    }
+    assert set(BATCH_OUTCOMES) == {
+        o.name.lower() for o in BatchOutcome if o is not BatchOutcome.NONE
+    } | {"lost"}
     states = {case[0] for case in metric_of("pool_state").cases}
     assert states == {state.name.lower() for state in PoolState}
 

@@ -161,7 +161,7 @@ WAITS_NS = st.integers(0, 100 * 10**9)
 @given(
     st.lists(st.tuples(st.sampled_from(list(End)), st.integers(1, 500)), max_size=20),
     st.lists(st.lists(WAITS_NS, min_size=1, max_size=12), max_size=10),
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(table.ANSWERS)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(table.HTTP_OUTCOMES)), max_size=30),
 )
 def test_what_was_observed_is_what_is_rendered(
     ends: list[tuple[End, int]],
@@ -186,8 +186,8 @@ def test_what_was_observed_is_what_is_rendered(
     found = parsed(body_of(counters))
     rows: Counter[str] = Counter()
     for end, n in ends:
-        rows[table.ENDS[end]] += n
-    for reason in table.ENDS:
+        rows[table.ROW_OUTCOMES[end]] += n
+    for reason in table.ROW_OUTCOMES:
         sample = "batchpool_rows_ended_total"
         assert value(found, sample, model="m", reason=reason) == rows[reason]
         assert value(found, sample, model="other", reason=reason) == 0

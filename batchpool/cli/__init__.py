@@ -1,4 +1,4 @@
-"""The command line: one file for each command, its parser in `parser`, exit codes in `exit_status`."""
+"""The command line: a file for each command, `parser` for its flags, `exit_status` for its end."""
 
 from __future__ import annotations
 

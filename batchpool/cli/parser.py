@@ -85,7 +85,7 @@ class WrongUsage(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, and does not ignore that help cannot be written."""
+    """Reports an error in one line, and does not ignore that help cannot be written."""
 
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(f"{message} (see {self.prog} --help)")

@@ -31,7 +31,7 @@ def port_state(host: str, port: int) -> str:
 
 
 def _answers_as_batchpool(host: str, port: int) -> bool:
-    """True when a batchpool replies on the port; for one of another user, which /proc does not show."""
+    """True when a batchpool replies on the port, as one that /proc does not show."""
     to = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     connection = http.client.HTTPConnection(to, port, timeout=_TIMEOUT_S)
     with suppress(OSError, http.client.HTTPException, ValueError):

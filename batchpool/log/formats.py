@@ -41,7 +41,7 @@ _PLAIN = re.compile(r"[!#-<>-~]+")  # a value that needs no quotes
 
 @dataclass(frozen=True)
 class LogOrigin:
-    """The process that logs. slot: the place it fills, as "worker 0 of mlp"; JSON calls it "post"."""
+    """The process that logs. slot: the place it fills, "worker 0 of mlp" ("post" in JSON)."""
 
     role: str
     slot: str

@@ -5,8 +5,8 @@ model's libraries, Python's warnings, and uncaught exceptions. Text that a model
 of it.
 
 Repeated warnings and errors are logged a few times and then counted
-(`batchpool/core/text/log_limits.py`). Those from the same line of code with the same exception, model
-and error code are repeats. The supervisor's own are all logged: each is about a process that
+(`batchpool/core/text/log_limits.py`). Those from the same line of code with the same exception,
+model and error code are repeats. The supervisor's own are all logged: each is about a process that
 started or ended, which takes time.
 """
 

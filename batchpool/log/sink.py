@@ -79,7 +79,7 @@ class LogSink:
         return True
 
     def _groups(self, lines: list[bytes]) -> list[bytes]:
-        """Join lines into writes of at most most_bytes, less one byte for the end of a torn line."""
+        """Join lines into writes below most_bytes; one byte is for the end of a torn line."""
         groups = [b""]
         for line in lines:
             if groups[-1] and len(groups[-1]) + len(line) >= self.most_bytes:

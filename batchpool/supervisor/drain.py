@@ -9,7 +9,7 @@ _QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be p
 
 
 class Drain:
-    """Decides when a drain is over, from the lanes and the batcher's reports. No clock is read here.
+    """Decides when a drain is over, from the lanes and the batcher's reports. Reads no clock.
 
     batcher_done: the batcher has reported that it holds no row.
     """

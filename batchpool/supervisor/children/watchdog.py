@@ -62,7 +62,7 @@ def waited_ns(pid: int) -> int:
 
 
 class LoopGaps:
-    """Detects gaps in the supervisor's own loop, so that time it slept is not held against children.
+    """Detects gaps in the supervisor's loop, so that time it slept is not held against children.
 
     look_ns: the intended time between two calls of `look`. limits_ns: the limits that children are
     checked against. A gap is a time without a call that is longer than half the limit and than

@@ -80,7 +80,7 @@ class WorkerSlot:
         return apart or segment.good.get() > 0
 
     def batch_age_ns(self, now_ns: int) -> int:
-        """How long the worker has had its oldest batch; 0 when it has none.
+        """The time for which the worker has had its oldest batch; 0 when it has none.
 
         The worker records when a batch became the oldest in flight. One that was stopped while idle
         records nothing: a batch that it does not begin counts from when that was first seen here.

@@ -24,7 +24,7 @@ _CHECKS, _BETWEEN_CHECKS_S = 10, 0.01
 
 
 class _EarlyHangups:
-    """Handler of SIGHUP before `Signals` exists: keeps it; if the terminal closed, ends the process."""
+    """Handles SIGHUP before `Signals` exists: keeps it, or ends the process with its terminal."""
 
     def __init__(self) -> None:
         self.came: list[int] = []
@@ -84,7 +84,7 @@ class Signals:
         self._wake_r.recv(4096)
 
     def take(self) -> list[tuple[str, bool]]:
-        """The signals since the last call in order: (name, True for a reload, False for the end)."""
+        """The signals since the last call, in order: (name, True for a reload or False)."""
         came, self._came[:] = self._came[:], []
         return [
             (signal.Signals(n).name, n == signal.SIGHUP and _asks_for_reload(self._had_terminal))

@@ -26,7 +26,7 @@ _CLIENTS = "clients"
 
 @dataclass(frozen=True)
 class ActivatedSockets:
-    """The sockets that systemd passed. clients: the one for local clients, None if there is none."""
+    """The sockets that systemd passed. clients: the one for local clients, or None."""
 
     http: tuple[socket.socket, ...] = ()
     clients: socket.socket | None = None

@@ -25,8 +25,8 @@ _SMI_TIMEOUT_S = 30.0
 def gpu_count(dev: Path = Path("/dev"), path: str | None = None) -> int:
     """Count the NVIDIA GPUs that this process may open. path: the search path for nvidia-smi.
 
-    A GPU is a device node /dev/nvidia<number>. Where there is none, `nvidia-smi -L` is run: it makes
-    the driver create nodes that were not needed since boot, and it works on hosts without nodes.
+    A GPU is a device node /dev/nvidia<number>. Where there is none, `nvidia-smi -L` is run: it
+    makes the driver create nodes that were not needed since boot, and works on hosts without nodes.
     /proc/driver/nvidia is not used: in every container it lists the host's GPUs, also in one that
     may use none of them.
     """
@@ -90,7 +90,7 @@ def _is_device(device: str, gpu_count: int) -> bool:
 
 
 def available_cores(proc: Path = PROC) -> int:
-    """The number of CPU cores this process may use: its affinity, limited by its cgroups' quotas."""
+    """The CPU cores this process may use: its affinity, limited by its cgroups' quotas."""
     cores = len(os.sched_getaffinity(0))
     quotas = [quota for level in cgroup_levels("cpu", proc) if (quota := _quota_of(level))]
     return max(1, min([cores, *(math.ceil(quota) for quota in quotas)]))

@@ -1,7 +1,7 @@
-"""What a pool will consist of, decided before anything of it exists.
+"""The deployment plan of a pool: its models, workers, slots, lanes and bytes. Pure.
 
-Pure: the configuration, the described models, the visible GPUs and the number of cores go
-in, a `Plan` comes out. The supervisor builds it, `batchpool check` prints it.
+The configuration, the probed models, the visible GPUs and the number of cores go in, a `Plan` comes
+out, before any part of the pool exists. The supervisor builds it, `batchpool check` prints it.
 
     slots    a model's rows in flight over all front ends: as configured, else the largest
              power of two up to 4096 whose lane takes at most 1 GiB; each front end has an
@@ -38,12 +38,12 @@ AUTO_SLOTS_MOST = 4096
 AUTO_LANE_BYTES_MOST = 1 << 30
 CLIENT_LANE_BYTES_MOST = 256 << 20
 FRONTENDS_MOST = 4
-_MODELS_LEAST = 4  # the tables of lanes have room for so many, whatever a reload may add
+_MODELS_LEAST = 4  # the lane tables have room for at least so many, which a reload may add
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One worker process. device: what `load` is told; cuda_visible: None on the CPU."""
+    """One worker process. device: given to `load`. cuda_visible: its GPU, None on the CPU."""
 
     index: int
     device: str
@@ -51,7 +51,7 @@ class WorkerPlan:
     threads: int
 
     def settings(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What the worker's environment has more than `env`."""
+        """Environment variables of the worker besides `env`."""
         settings = thread_settings(self.threads, env)
         if self.cuda_visible is not None:
             settings["CUDA_VISIBLE_DEVICES"] = self.cuda_visible
@@ -60,8 +60,11 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """One model. lane: of each front end; client_lane: of each local client. entry: its place in
-    all tables, for as long as its tensors and slots stay what they are."""
+    """One model.
+
+    lane: the layout of each front end's lane; client_lane: of each local client's. entry: its
+    number in all tables, the same as long as its tensors and slots do not change.
+    """
 
     config: ModelConfig
     spec: ModelSpec
@@ -80,7 +83,7 @@ class ModelPlan:
 
     @property
     def reserved_bytes(self) -> int:
-        """Shared memory that is reserved for the model at start."""
+        """Bytes of shared memory reserved for the model at start."""
         lanes = self.lane.total_bytes * self.frontends
         return lanes + self.worker_segment.total_bytes * len(self.workers)
 
@@ -101,12 +104,12 @@ class Plan:
 
     @property
     def entries(self) -> dict[int, ModelPlan]:
-        """Its models by their entries."""
+        """The models by their entries."""
         return {model.entry: model for model in self.models}
 
     @property
     def max_lanes(self) -> int:
-        """Lanes the tables have room for: everybody's, and as many that are being closed."""
+        """The most lanes that the tables hold: those of all clients, and as many that close."""
         return max_lanes(len(self.models), self.frontends, self.server)
 
     @property
@@ -116,7 +119,7 @@ class Plan:
 
     @property
     def reserved_bytes(self) -> int:
-        """Shared memory that is reserved at start."""
+        """Bytes of shared memory reserved at start."""
         small = (
             *(state_page_layout(), heartbeats_layout(self.posts)),
             *(counters_layout(self.frontends), flight_recorder_layout()),
@@ -127,18 +130,18 @@ class Plan:
 
     @property
     def client_bytes(self) -> int:
-        """Shared memory of one local client that uses every model."""
+        """Bytes of shared memory of one local client that uses every model."""
         return sum(model.client_lane.total_bytes for model in self.models)
 
     @property
     def descriptors(self) -> int:
-        """The most that the supervisor holds, about: of every process, client and lane."""
+        """About the most descriptors that the supervisor holds for processes, clients and lanes."""
         clients, workers = self.server.max_clients, sum(len(m.workers) for m in self.models)
         lanes = len(self.models) * (self.frontends + clients)
         return 32 + 4 * self.frontends + 8 * workers + 3 * clients + 2 * lanes
 
     def text(self) -> str:
-        """The plan for people, a few lines for each model."""
+        """The plan as `batchpool check` prints it: a few lines for each model, then the pool."""
         lines: list[str] = []
         for model in self.models:
             lines += [*_model_lines(model), ""]
@@ -202,8 +205,10 @@ def make_plan(
     cores: int,
     socket: str,
 ) -> Plan:
-    """Decide. described: one for each model of the config, in its order; visible: the GPUs as
-    CUDA_VISIBLE_DEVICES names them; cores: how many this pool may use.
+    """Make the plan of a configuration.
+
+    described: the probed models in the order of the configuration. visible: the GPUs as in
+    CUDA_VISIBLE_DEVICES. cores: the number that this pool may use. socket: of the control socket.
 
     Raises ConfigError for two models of one name and for more than MODELS_MOST, StartError for
     devices that are not there and for rows that do not fit.
@@ -230,18 +235,20 @@ def make_plan(
 
 
 def lanes_needed(entries: int, plan: Plan) -> int:
-    """Lanes of every front end and client to so many entries."""
+    """The number of lanes from every front end and local client to so many entries."""
     return entries * (plan.frontends + plan.server.max_clients)
 
 
 def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
-    """Lanes of every front end and client to every model, twice: old ones close while new
-    ones open."""
+    """The most lanes that the tables hold for so many models.
+
+    It is twice the number in use: old lanes close while new ones open.
+    """
     return 2 * max(models, _MODELS_LEAST) * (frontends + server.max_clients)
 
 
 def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> list[ModelSpec]:
-    """Each model's tensors under the name it is served by; every name once."""
+    """Each model's spec under the name it is served by; ConfigError for a repeated name."""
     specs: list[ModelSpec] = []
     imports: dict[str, str] = {}
     for model, found in zip(models, described, strict=True):
@@ -262,7 +269,7 @@ def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> l
 
 
 def _devices_of(model: ModelConfig, found: ProbedModel, visible: Sequence[str]) -> list[str | None]:
-    """The model's devices: entries for CUDA_VISIBLE_DEVICES, or [None], which is the CPU."""
+    """The model's devices: values for CUDA_VISIBLE_DEVICES, or [None] for the CPU."""
     if model.devices == "cpu":
         return [None]
     if model.devices == "auto":
@@ -289,7 +296,7 @@ def _devices_of(model: ModelConfig, found: ProbedModel, visible: Sequence[str]) 
 
 
 def _workers_of(entries: Sequence[str | None], threads: int) -> tuple[WorkerPlan, ...]:
-    # A worker sees one GPU only, which is therefore the first of its own.
+    # Each worker sees one GPU, which is therefore cuda:0 to it.
     return tuple(
         WorkerPlan(i, "cpu" if entry is None else "cuda:0", entry, threads)
         for i, entry in enumerate(entries)

@@ -13,8 +13,8 @@ one that adds or removes a model adds or removes an entry.
 
     lane     OPEN      takes claims
              MOVED     takes no more claims; its client reaps what is in flight and claims elsewhere
-             LEFT      its client said so: gate MOVED seen, nothing claimed. Or the client is dead, or
-                       was never given the lane
+             LEFT      its client said so: gate MOVED seen, nothing claimed. Or the client is dead,
+                       or was never given the lane
              EVICTED   its client has had drain_s: rows that no worker has are answered "not ready"
                        (503, send again), rows that a worker has are waited for
              GONE      gate GONE, if the client is alive; unmapped by every process

@@ -291,7 +291,7 @@ class WorkerSwapExecutor:
 
 
 def _empty_copy(slot: WorkerSlot) -> WorkerSlot:
-    """The same place without a process, for another worker of the same configuration."""
+    """A copy of the slot without a process, for another worker of the same configuration."""
     place = slot.entry, slot.plan, slot.process_slot, slot.model, slot.server
     return WorkerSlot(*place, swap_role="standby", on_duty=False)
 

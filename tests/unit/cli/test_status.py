@@ -1,4 +1,4 @@
-"""`batchpool status`: the pool's account, and its last batches, as tables and as JSON."""
+"""`batchpool status`: the state of the pool, and its last batches, as tables and as JSON."""
 
 from __future__ import annotations
 

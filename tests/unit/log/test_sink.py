@@ -1,4 +1,4 @@
-"""Where log lines go: whole lines, no write that waits, and no error that reaches the caller."""
+"""The sink of log lines: whole lines, no write that waits, no error that reaches the caller."""
 
 from __future__ import annotations
 

@@ -182,7 +182,10 @@ def test_the_child_dies_with_whoever_asked(models: Path) -> None:
         "os.rename('part', 'pid')\n"
         "threading.Event().wait()\n"
     )
-    code = f"from batchpool.supervisor.plan.probe_model import probe_model; probe_model('hangs:X', command={COMMAND})"
+    code = (
+        "from batchpool.supervisor.plan.probe_model import probe_model;"
+        f" probe_model('hangs:X', command={COMMAND})"
+    )
     with subprocess.Popen([sys.executable, "-c", code], env=ENV) as parent:
         wait_until((models / "pid").exists)
         parent.kill()

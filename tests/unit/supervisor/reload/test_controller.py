@@ -18,7 +18,7 @@ from tests.unit.supervisor.plan.test_diff import plan
 
 
 class ControllerScene:
-    """Reloads of a pool that serves, and discoveries that are no processes."""
+    """Reloads of a pool that serves, and discoveries without processes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.later_ns = 0
@@ -95,7 +95,7 @@ def test_what_is_cancelled_when_the_survey_has_spoken_is_not_carried_out(
 
 
 class Done:
-    """A succession that is over, and left somebody behind."""
+    """A swap that is over and gave up a worker."""
 
     over = True
     given_up = ("standby of worker 0 of a (pid 7) does not end although it was killed",)
@@ -106,7 +106,7 @@ class Done:
 
 
 class Remains:
-    """A lane_migration that waits for a worker which does not end."""
+    """A lane migration that waits for a worker which does not end."""
 
     over, failure, waits_for_stuck = False, "", True
     steps = 0

@@ -1,4 +1,4 @@
-"""The order of a move: which lanes are wanted, and what becomes of those that are left."""
+"""Decisions about lanes: which are missing before a commit, and the end of each old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes and entries of a reload, with a real lane_table of lanes and a staff that only takes notes."""
+"""Lanes and entries of a reload, with a real lane table and a double of the process fleet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = 10**9
 
 
 class ProcessFleetDouble:
-    """What a lane_migration asks of the staff. notes: in order."""
+    """A process fleet as far as a lane migration uses it. notes: its calls in order."""
 
     def __init__(self, lane_table: LaneTable) -> None:
         self.lane_table = lane_table

@@ -1,4 +1,4 @@
-"""The order of a reload: who is started, relieved and ended when, whatever happens to whom."""
+"""Decisions about workers: the start, duty and end of each, whatever happens to any of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reload carried out on workers that are none: who sits where, and what the batcher is told."""
+"""A swap of workers without processes: their slots, and the messages to the batcher."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProcessDouble:
 
 
 class WorkersDouble:
-    """What a succession asks of a workforce. duties: (on, off), by the names of their versions."""
+    """Workers as far as a swap uses them. duties: (on, off) by pid, in order."""
 
     def __init__(self, old: Plan) -> None:
         self.worker_slots = [

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, PoolError
-from batchpool.core.tensors.rows import Rows
 from batchpool.shm.doorbell import Waiter
 
 _LOG = logging.getLogger("batchpool.client")
@@ -63,30 +62,15 @@ class ClientLoop:
         self._loop.add_reader(session.channel.fileno(), self._on_control)
         self._plan_look()
 
-    def submit(
-        self,
-        lane_client: LaneClient,
-        rows: Rows,
-        start_ns: int,
-        deadline_ns: int,
-        listener: CompletionListener,
-        *,
-        priority: int,
-        flow: int,
-    ) -> PendingRequest:
-        """Submit rows; the listener hears when they are finished (DeadlineExceeded if late).
+    def publish(self, lane_client: LaneClient) -> None:
+        """Publish what was submitted to a lane client, whose requests' tags are listeners.
 
-        All submissions of one loop turn are published as one group with one ring of the bell.
+        All submissions of one iteration of the event loop are published as one group with one ring
+        of the bell.
         """
-        if self.over:
-            raise self.session.stopped()
-        pending = lane_client.submit(
-            rows, start_ns, deadline_ns, priority=priority, flow=flow, tag=listener
-        )
         self._publish_soon(lane_client)
         if self._resting:
             self._plan_look()
-        return pending
 
     def abandon(self, lane_client: LaneClient, pending: PendingRequest) -> None:
         """The caller is gone: cancel what has not been dispatched."""

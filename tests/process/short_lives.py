@@ -69,7 +69,7 @@ def terminated(client: bp.Client) -> None:
 def dies_before_publishing(client: bp.Client) -> None:
     """Slots are claimed and written; the ring says nothing of them."""
     client.infer("special", x=np.ones((1, 3), np.float32))
-    session = client._reaper.session
+    session = client._driver.reaper.session
     assert session is not None
     port = session.lane_set["special"]
     port.flush = killed  # type: ignore[method-assign]  # the process dies there
@@ -105,7 +105,7 @@ def dies_after_a_fork(client: bp.Client) -> None:
 def leave_answers(client: bp.Client) -> None:
     """Most of a lane done, and nothing of it taken."""
     client.infer("affine", x=x_of(1))
-    session = client._reaper.session
+    session = client._driver.reaper.session
     assert session is not None
     port = session.lane_set["affine"]
     rows = check_rows(session.facts("affine").spec, {"x": x_of(ROWS)}, None)

@@ -29,13 +29,13 @@ def pool() -> Any:
 
 
 def lane_client_of(client: bp.Client, model: str) -> LaneClient:
-    session = client._reaper.session
+    session = client._driver.reaper.session
     assert session is not None
     return session.lane_set[model]
 
 
 def ring(client: bp.Client) -> None:
-    session = client._reaper.session
+    session = client._driver.reaper.session
     assert session is not None
     session.ring()
 

@@ -82,9 +82,13 @@ class Endpoint:
             if deadline_ns <= now_ns:
                 raise DeadlineExceeded("the request's time was up before it was complete")
             latest_ns = deadline_ns
-        return self._client_loop.submit(
-            self.lane_client, rows, now_ns, latest_ns, listener, priority=priority, flow=flow
+        if self._client_loop.over:
+            raise self._client_loop.session.stopped()
+        pending = self.lane_client.submit(
+            rows, now_ns, latest_ns, priority=priority, flow=flow, tag=listener
         )
+        self._client_loop.publish(self.lane_client)
+        return pending
 
     def fetch(
         self, pending: PendingRequest, outputs: Iterable[str] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,9 @@ X = np.ones((2, 4), np.float32)
 
 
 def call(**changed: Any) -> Call:
-    given: dict[str, Any] = {"timeout_s": None, "outputs": None, "priority": 0, **changed}
-    lane_client = new_lane_client()
-    return Call.of(
-        lane_client, FACTS, {"x": X}, given.get("parameters"), given["outputs"], given["timeout_s"],
-        given["priority"],
-    )  # fmt: skip
+    made = Call({"x": X}, **changed)
+    made.check(new_lane_client(), FACTS)
+    return made
 
 
 def test_without_a_timeout_the_models_own_counts() -> None:
@@ -78,3 +76,11 @@ def test_the_outputs_asked_for() -> None:
 def test_a_priority_may_be_any_whole_number(kind: type) -> None:
     priority = call(priority=kind(1)).priority
     assert (type(priority), priority) == (int, 1)
+
+
+def test_a_call_that_is_checked_again_keeps_its_time_and_its_outputs() -> None:
+    made = call(outputs=iter(["y"]), timeout_s=2)
+    before = made.start_ns, made.deadline_ns, made.idempotent
+    made.check(new_lane_client(), replace(FACTS, request_timeout_s=1.0, idempotent=False))
+    assert (made.start_ns, made.deadline_ns, made.idempotent) == before
+    assert (made.outputs, made.timeout_s) == (("y",), 2.0)

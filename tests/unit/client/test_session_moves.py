@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.aio import AsyncClient
+from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call
+from batchpool.client.infer import run_blocking
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.loop import ClientLoop
 from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
-from batchpool.client.sync import Client
+from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import InternalError, NotFound, NotReady
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.states import LaneGate
@@ -164,21 +165,21 @@ def test_a_pool_that_has_gone_need_not_be_told(talk: Talk) -> None:
     assert talk.session.lane_set.driven == []
 
 
-class Idle(Client):
+class Idle(ThreadDriver):
     """A client of this session that has had nothing to do since its lane was mapped."""
 
     def __init__(self, talk: Talk) -> None:
         self._timeout_s, self._pid = 10.0, this_process()
-        self._reaper = Reaper()
-        self._turn = self._reaper.turn
-        self._reaper.begin(talk.session)
+        self.reaper = Reaper()
+        self._lock = self.reaper.turn
+        self.reaper.begin(talk.session)
 
 
 async def _async_lane_client(talk: Talk) -> LaneClient:
-    client = AsyncClient("")
-    client._client_loop = ClientLoop(talk.session)
-    _, lane_client = await client._lane_client("a")
-    await client.close()
+    driver = LoopDriver("", 10.0, pinned=False)
+    driver.client_loop = ClientLoop(talk.session)
+    lane_client = await driver.lane_client("a")
+    await driver.close()
     return lane_client
 
 
@@ -195,7 +196,9 @@ def test_an_idle_client_finds_the_new_lane_before_it_checks_a_call(talk: Talk, k
     talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
     os.close(fd)
     lane_client = (
-        Idle(talk)._lane_client_of("a") if kind == "sync" else asyncio.run(_async_lane_client(talk))
+        Idle(talk).open_lane_client("a")
+        if kind == "sync"
+        else asyncio.run(_async_lane_client(talk))
     )
     assert (lane_client.spec, lane_client.serial) == (OTHER, 8)
 
@@ -207,11 +210,12 @@ def test_who_waits_for_room_waits_no_longer_when_there_is_another_lane(talk: Tal
     lane_client, client = talk.session.lane_set["a"], Idle(talk)
     rows = check_rows(lane_client.spec, {"x": np.zeros((1, 4), np.float32)}, None)
     now_ns = time.monotonic_ns()
-    call = Call(rows, now_ns, now_ns + 5 * 10**9, 5.0, None, 0)
+    call = Call({"x": np.zeros((1, 4), np.float32)}, timeout_s=5.0)
+    call.check(lane_client, talk.session.facts("a"))
     while lane_client.may_claim(1):
         lane_client.submit(rows, now_ns, call.deadline_ns)
     view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
-    client._wait_for_room(lane_client, 1, call)
+    run_blocking(client.wait_for_room(lane_client, 1, call))
     assert lane_client.has_moved
     assert not lane_client.may_claim(1)

@@ -1,0 +1,222 @@
+"""ThreadDriver: the steps of bp.Client's calls, for any number of threads under one lock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from time import monotonic_ns
+
+from batchpool.client.call import Call
+from batchpool.client.futures import RowsFuture, failures
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.process_id import this_process
+from batchpool.client.reaper import Reaper
+from batchpool.client.session import ModelFacts, Session
+from batchpool.core.errors import DeadlineExceeded, PoolStopped
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
+
+
+class ThreadDriver:
+    """Connects, opens lanes, submits and takes results; its async steps block and never suspend.
+
+    socket: the pool's unix socket. timeout_s, pinned: as of bp.Client. reaper: the lock, the live
+    session, and the waits. A session that has ended is replaced at the next call.
+    """
+
+    def __init__(self, socket: str, timeout_s: float, *, pinned: bool) -> None:
+        self.socket = socket
+        self.reaper = Reaper()
+        self._lock = self.reaper.turn
+        self._timeout_s, self._pinned = timeout_s, pinned
+        self._pid = this_process()
+        with self._lock:
+            self._connect()
+
+    # -- session ------------------------------------------------------------------------
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened the client; after a fork the session is the parent's."""
+        return this_process() == self._pid
+
+    def check_process(self) -> None:
+        """Raise in a forked child. It must not ask for the lock, which may be held for ever."""
+        if this_process() != self._pid:
+            raise PoolStopped(
+                f"this client belongs to process {self._pid}; after a fork the child"
+                " must open its own bp.Client"
+            )
+
+    def _usable(self) -> Session:
+        """The live session, connected anew where the pool went away. Needs the lock."""
+        if self.reaper.closed:
+            raise PoolStopped("this client is closed")
+        if self.reaper.session is None:
+            self._connect()
+        assert self.reaper.session is not None
+        return self.reaper.session
+
+    def _connect(self) -> None:
+        session = Session.connect(self.socket, self._timeout_s, pinned=self._pinned)
+        self.reaper.begin(session)
+
+    def models(self) -> list[str]:
+        """The names of the pool's models."""
+        self.check_process()
+        with self._lock:
+            session = self._usable()
+            session.refresh(self._timeout_s)
+            return list(session.models)
+
+    def facts(self, model: str) -> ModelFacts:
+        session = self.reaper.session
+        if session is None:
+            raise PoolStopped(f"the pool at {self.socket} has stopped")
+        return session.facts(model)
+
+    async def lane_client(self, model: str) -> LaneClient:
+        return self.open_lane_client(model)
+
+    def open_lane_client(self, model: str) -> LaneClient:
+        """The lane client of a model; without the lock when it is open already.
+
+        With rows under way a reaper notices that the pool went away; without, look here.
+        """
+        self.check_process()
+        session = self.reaper.session
+        if session is not None and not self.reaper.closed:
+            lane_client = session.lane_set.get(model)
+            if (
+                lane_client is not None
+                and not lane_client.sees_move()
+                and (lane_client.map.claimed or not session.is_over())
+            ):
+                return lane_client
+        with self._lock:
+            return self._open(model)
+
+    def _open(self, model: str) -> LaneClient:
+        session = self._usable()
+        if session.is_over():
+            lost = self.reaper.lose(session)
+            if not self.reaper.busy:  # else the thread that waits on its bell closes it
+                session.close()
+            self.reaper.deliver(failures(lost, session.stopped()))
+            session = self._usable()
+        lane_client = session.lane_set.get(model)
+        if lane_client is not None and lane_client.sees_move():
+            session.let_go()
+        return session.open_lane_client(model, self._timeout_s)
+
+    def leave_moved(self) -> None:
+        with self._lock:
+            if self.reaper.session is not None:
+                self.reaper.session.let_go()
+
+    def close(self) -> None:
+        """End the session; futures under way fail with PoolStopped."""
+        reaper = self.reaper
+        with self._lock:
+            reaper.closed = True
+            session = reaper.session
+            if session is None:
+                return
+            lost = reaper.lose(session)
+            thread = reaper.thread()
+            session.bell.ring()  # wakes the thread that waits on it, which finds the session closed
+            closed = PoolStopped("this client was closed with requests under way")
+            reaper.deliver(failures(lost, closed))
+        if thread is not None:
+            thread.join()
+        with self._lock:
+            self._lock.wait_for(lambda: not reaper.busy)
+            session.close()
+
+    # -- requests -----------------------------------------------------------------------
+
+    async def submit(
+        self, lane_client: LaneClient, window: Rows, call: Call
+    ) -> PendingRequest | None:
+        with self._lock:
+            session = self._usable()
+            if lane_client not in session.lane_set.driven:
+                raise self.reaper.why_not(lane_client, session)
+            if not lane_client.may_claim(window.n, call.priority):
+                lane_client.check_gate(monotonic_ns())
+                return None
+            pending = lane_client.submit(
+                window, call.start_ns, call.deadline_ns, priority=call.priority
+            )
+            lane_client.flush()
+            session.ring()
+            return pending
+
+    def submit_future(self, lane_client: LaneClient, call: Call) -> RowsFuture:
+        """Submit all rows; Overloaded when the lane is full. A thread resolves the future."""
+        future = RowsFuture(self._take_back, lane_client)
+        with self._lock:
+            session = self._usable()
+            if lane_client not in session.lane_set.driven:
+                raise self.reaper.why_not(lane_client, session)
+            future.pending = lane_client.submit(
+                call.rows, call.start_ns, call.deadline_ns, priority=call.priority,
+                tag=(future, call),
+            )  # fmt: skip
+            lane_client.flush()
+            session.ring()
+            self.reaper.expect(session, call)
+        return future
+
+    async def result(
+        self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
+    ) -> dict[str, Array]:
+        pending = under_way[0]
+        with self._lock:
+            self.reaper.wait(lane_client, lambda: pending.remaining == 0 or pending.abandoned,
+                             call.deadline_ns)  # fmt: skip
+            if pending.remaining == 0 and not pending.abandoned:
+                under_way.popleft()
+                try:
+                    return lane_client.result(pending, call.outputs)
+                finally:
+                    self.reaper.made_room()
+            expired = monotonic_ns() >= call.deadline_ns
+        if expired:
+            raise DeadlineExceeded(call.late_text(lane_client.spec.name))
+        raise PoolStopped(
+            f"the pool at {self.socket} has stopped; the request may or may not have run"
+        )
+
+    async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
+        with self._lock:
+            self.reaper.wait_for_room(lane_client, n, call)
+        if monotonic_ns() >= call.deadline_ns:
+            raise DeadlineExceeded(f"no room for {n} rows of {lane_client.spec.name!r} in time")
+
+    def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
+        with self._lock:
+            session = self.reaper.session
+            if session is None or not self.reaper.drives(lane_client):
+                return
+            for pending in requests:
+                if pending.remaining == 0 and not pending.abandoned:
+                    lane_client.release(pending)
+                else:
+                    lane_client.abandon(pending)
+            session.ring()
+            self.reaper.made_room()
+
+    def _take_back(self, future: RowsFuture) -> bool:
+        """Cancel the rows of a cancelled future; True the first time."""
+        if this_process() != self._pid:
+            return False
+        with self._lock:
+            first, future.taken_back = not future.taken_back, True
+            session, pending = self.reaper.session, future.pending
+            lane_client = future.lane_client
+            driven = session is not None and self.reaper.drives(lane_client)
+            if first and session and driven and pending and pending.remaining:
+                lane_client.abandon(pending)
+                session.ring()
+        return first

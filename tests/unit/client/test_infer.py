@@ -1,0 +1,160 @@
+"""The window loop: calls in windows, full lanes, and models that move after some rows have run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from batchpool.client.call import Call
+from batchpool.client.infer import infer, run_blocking
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.session import ModelFacts
+from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, WorkerLost
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
+from batchpool.core.tensors.spec import ModelSpec, Tensor
+from tests.unit.lanes import new_lane
+from tests.unit.specs import AFFINE
+
+OTHER = replace(AFFINE, outputs=(Tensor("z", "float32", (4,)),))
+X = np.arange(24, dtype=np.float32).reshape(6, 4)
+
+
+class Lanes:
+    """A driver whose lanes follow one another; each takes so many windows and then has moved.
+
+    full: how often a window finds no room, on every lane. sent: rows of each window by its lane.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[ModelSpec],
+        takes: Iterable[int],
+        *,
+        slots: int = 4,
+        idempotent: bool = True,
+        full: int = 0,
+        late: bool = False,
+    ) -> None:
+        self._lanes = [LaneClient(new_lane(spec, slots), watermark=1.0) for spec in specs]
+        self._takes = dict(zip(self._lanes, takes, strict=True))
+        self._facts = ModelFacts(0, AFFINE, 1.0, 30.0, 2, idempotent=idempotent)
+        self._full = full
+        self._late = late
+        self.sent: list[tuple[int, list[float]]] = []
+        self.left = 0
+        self.waits: list[str] = []
+        self.dropped: list[PendingRequest] = []
+
+    async def lane_client(self, model: str) -> LaneClient:
+        return self._lanes[min(self.left, len(self._lanes) - 1)]
+
+    def facts(self, model: str) -> ModelFacts:
+        return self._facts
+
+    async def submit(
+        self, lane_client: LaneClient, window: Rows, call: Call
+    ) -> PendingRequest | None:
+        if not self._takes[lane_client]:
+            raise Moved("send it again")
+        if len(self.waits) < self._full:
+            return None
+        self._takes[lane_client] -= 1
+        self.sent.append((self.left, window.tensors["x"][:, 0].tolist()))
+        return PendingRequest([], slice(0), 0, 0, window)
+
+    async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
+        self.waits.append("room")
+
+    async def result(
+        self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
+    ) -> dict[str, Array]:
+        if self._late:
+            raise DeadlineExceeded("late")
+        self.waits.append("result")
+        return {"y": under_way.popleft().tag.tensors["x"] * 2}
+
+    def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
+        self.dropped += requests
+
+    def leave_moved(self) -> None:
+        self.left += 1
+
+    def infer(self) -> Array:
+        """The output of a call of all rows, each row of which must be there once and in order."""
+        return run_blocking(infer(self, "m", Call({"x": X})))["y"]
+
+
+def test_a_call_that_fits_is_one_window() -> None:
+    lanes = Lanes([AFFINE], [1], slots=6)
+    assert lanes.infer().tolist() == (X * 2).tolist()
+    assert lanes.sent == [(0, [0, 4, 8, 12, 16, 20])]
+
+
+def test_a_call_that_does_not_fit_goes_in_whole_batches() -> None:
+    lanes = Lanes([AFFINE], [3])
+    assert lanes.infer().tolist() == (X * 2).tolist()
+    assert lanes.sent == [(0, [0, 4]), (0, [8, 12]), (0, [16, 20])]
+
+
+def test_a_full_lane_is_waited_for_only_when_nothing_is_under_way() -> None:
+    lanes = Lanes([AFFINE], [3], full=2)
+    assert lanes.infer().tolist() == (X * 2).tolist()
+    assert lanes.waits == ["room", "room", "result", "result", "result"]
+
+
+def test_a_call_that_fails_drops_what_is_under_way() -> None:
+    lanes = Lanes([AFFINE], [3], late=True)
+    with pytest.raises(DeadlineExceeded):
+        lanes.infer()
+    assert [request.tag.n for request in lanes.dropped] == [2, 2, 2]
+
+
+def test_a_call_of_which_nothing_was_sent_begins_anew_with_other_tensors() -> None:
+    lanes = Lanes([OTHER, AFFINE], [0, 3], idempotent=False)
+    assert lanes.infer().tolist() == (X * 2).tolist()
+    assert [lane for lane, _ in lanes.sent] == [1, 1, 1]
+
+
+def test_the_rest_goes_from_lane_to_lane_and_no_row_runs_twice() -> None:
+    lanes = Lanes([AFFINE, AFFINE, AFFINE], [1, 0, 2], idempotent=False)
+    assert lanes.infer().tolist() == (X * 2).tolist()
+    assert lanes.sent == [(0, [0, 4]), (2, [8, 12, 16, 20])]
+
+
+def test_outputs_that_cannot_be_joined_make_the_call_begin_anew() -> None:
+    lanes = Lanes([AFFINE, OTHER], [2, 3])
+    assert lanes.infer().tolist() == (X * 2).tolist()
+    assert [lane for lane, _ in lanes.sent] == [0, 0, 2, 2, 2], "all rows went to the new lane"
+
+
+def test_outputs_that_cannot_be_joined_fail_where_rows_may_not_run_twice() -> None:
+    lanes = Lanes([AFFINE, OTHER], [2, 3], idempotent=False)
+    text = "before the last 2 rows of this call were sent; the others have run"
+    with pytest.raises(WorkerLost, match=text):
+        lanes.infer()
+    assert [lane for lane, _ in lanes.sent] == [0, 0], "nothing is sent where it does not fit"
+
+
+def test_a_step_that_suspends_is_an_error_of_the_driver() -> None:
+    class Suspended:
+        def __await__(self) -> Iterable[None]:  # type: ignore[override]
+            yield
+
+    async def steps() -> None:
+        await Suspended()  # type: ignore[misc]
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_blocking(steps())
+
+
+def test_an_error_of_a_step_is_the_callers() -> None:
+    async def steps() -> None:
+        raise PoolError("it is")
+
+    with pytest.raises(PoolError, match="it is"):
+        run_blocking(steps())

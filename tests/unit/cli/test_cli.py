@@ -16,7 +16,7 @@ import pytest
 
 from batchpool import cli
 from batchpool.cli import port_check
-from batchpool.core.config.describe import example_toml
+from batchpool.cli.reference import example_toml
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import lane_layout

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchpool import cli
-from batchpool.core.config.describe import example_toml
+from batchpool.cli.reference import example_toml
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,4 +1,4 @@
-"""The example file and the README's reference say what the dataclasses say."""
+"""The example file and the documents' generated tables say what the code says."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config.describe import (
+from batchpool.cli.reference import (
+    DOCUMENTS,
     EXAMPLE_IMPORT,
-    default_text,
+    SECTIONS,
     errors_markdown,
     example_toml,
+    main,
     reference_markdown,
     refreshed,
-    values_text,
+    slot_states_markdown,
 )
+from batchpool.core.config.describe import default_text, values_text
 from batchpool.core.config.schema import TABLES, Config, ModelConfig, keys_of
 from batchpool.core.config.toml_file import load_toml
 from batchpool.core.errors import all_errors
+from batchpool.core.layout.states import MOVES
 
-README = Path(__file__).parents[4] / "README.md"
+ROOT = Path(__file__).parents[3]
 DEFAULTS = Config(models=(ModelConfig(import_name=EXAMPLE_IMPORT),))
 
 
@@ -62,14 +66,40 @@ def test_the_reference_has_one_line_for_each_key() -> None:
             assert line == f"| `{key.name}` | {default} | {key.help} | {values_text(key)} |"
 
 
-def test_the_generated_sections_of_the_readme_are_fresh() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert refreshed(text) == text, "run `make readme`"
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_generated_sections_of_a_document_are_fresh(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert refreshed(text, DOCUMENTS[name]) == text, "run `make readme`"
 
 
-def test_a_readme_without_the_markers_is_refused() -> None:
+def test_every_generated_section_stands_in_one_document() -> None:
+    assert sorted(section for names in DOCUMENTS.values() for section in names) == sorted(SECTIONS)
+
+
+def test_a_document_without_the_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="<!-- config -->"):
-        refreshed("no markers here")
+        refreshed("no markers here", ("config",))
+
+
+def test_the_command_renews_every_document(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name, sections in DOCUMENTS.items():
+        stale = "".join(f"<!-- {section} -->\nSTALE\n<!-- /{section} -->\n" for section in sections)
+        (tmp_path / name).write_text(f"before\n{stale}after\n")
+    assert main([str(tmp_path)]) == 0
+    for name, sections in DOCUMENTS.items():
+        text = (tmp_path / name).read_text()
+        assert text.startswith("before\n")
+        assert text.endswith("after\n")
+        assert "STALE" not in text
+        assert all(SECTIONS[section]() in text for section in sections)
+
+
+def test_the_diagram_of_the_slot_states_has_every_legal_move() -> None:
+    text = slot_states_markdown()
+    assert text.count(" --> ") == 1 + sum(map(len, MOVES.values()))
+    assert "    FILLING --> SUBMITTED: submit\n" in text
+    assert "| `DONE` | client | `FREE` (reap) |" in text
 
 
 def test_every_error_stands_in_the_table_with_its_own_status_and_code() -> None:

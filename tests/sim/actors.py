@@ -20,7 +20,7 @@ from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import MustRestart
 from batchpool.worker.worker import Worker
 from tests.sim.memory import Fault, Killed, Process, SimMemory
-from tests.sim.model import SimRunner
+from tests.sim.model import SimBackend
 from tests.sim.rules import LaneRules, RecordRules
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Actor:
     def ring(self) -> None:
         self.rung = True
 
-    def turn(self) -> None:
+    def take_step(self) -> None:
         """One step: a message, or the process's own work; messages may be late."""
         self.process.since = self.world.events
         self.process.now_ns = self.world.now_ns
@@ -65,7 +65,7 @@ class Actor:
 
 @dataclass
 class SimLane:
-    """A lane in the supervisor's tables. One that its client was never handed is handed later."""
+    """A lane in the supervisor's tables. handed: its client has got it."""
 
     number: int
     serial: int
@@ -90,11 +90,11 @@ class SimRecords:
     worker: WorkerActor
     reaped: bool = False
     active: bool = True
-    turn: int = 0
+    change: int = 0
 
 
 class WorkerActor(Actor):
-    """A worker: maps lanes as it is told, is ready once, then runs records."""
+    """A worker: maps lanes on command, becomes ready, then runs records."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, "worker", number)
@@ -107,9 +107,9 @@ class WorkerActor(Actor):
         self.records = records
         mapped = WorkerSegment(records.memory.map(self.process), layout, fence=self.process.fence)
         depth = world.random.choice((1, 2))
-        runner = SimRunner(self.process, depth, world.max_batch, world.trouble)
+        backend = SimBackend(self.process, depth, world.max_batch, world.trouble)
         self.worker = Worker(
-            records.entry.spec, mapped, runner, world.ring_batcher, lambda: world.now_ns
+            records.entry.spec, mapped, backend, world.ring_batcher, lambda: world.now_ns
         )
         self._ready_word = mapped.ready
 
@@ -134,7 +134,7 @@ class WorkerActor(Actor):
 
 
 class BatcherActor(Actor):
-    """The batcher. It is born with the supervisor's tables of that moment and takes over."""
+    """The batcher. It starts with a copy of the supervisor's tables and takes over."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, "batcher", number)
@@ -145,7 +145,7 @@ class BatcherActor(Actor):
         self._gone = [lane.number for lane, _ in self._lanes if lane.gone]
         self._evicted = [lane.number for lane, _ in self._lanes if lane.evicted]
         self._reaped = [records for records in self._workers if records.reaped]
-        self._duties = {r.number: (r.active, r.turn) for r in self._workers}
+        self._duties = {r.number: (r.active, r.change) for r in self._workers}
         self.started = False
         self.inbox.append(self._start)
 
@@ -203,28 +203,28 @@ class BatcherActor(Actor):
         admitted = AdmittedLane(number, serial, entry.number, mapped, ring, own_flow=own_flow)
         self.batcher.add_lane(admitted, moved=moved)
 
-    def add_worker(self, records: SimRecords, active: bool, turn: int) -> None:
+    def add_worker(self, records: SimRecords, active: bool, change: int) -> None:
         mapped = WorkerSegment(
             records.memory.map(self.process), self.world.records_layout, fence=self.process.fence
         )
         records.rules.inactive = not active
         model = records.entry.number
         proxy = WorkerProxy(records.number, model, mapped, records.worker.ring, active=active)
-        self.batcher.add_worker(proxy, turn)
+        self.batcher.add_worker(proxy, change)
 
-    def set_active(self, on: SimRecords, off: SimRecords, turn: int) -> None:
+    def set_active(self, on: SimRecords, off: SimRecords, change: int) -> None:
         on.rules.inactive, off.rules.inactive = False, True
-        self.batcher.workers.set_active([on.number], [off.number], turn)
+        self.batcher.workers.set_active([on.number], [off.number], change)
 
-    def release(self, off: SimRecords, turn: int) -> None:
+    def release(self, off: SimRecords, change: int) -> None:
         off.rules.inactive = True
-        self.batcher.workers.set_active([], [off.number], turn)
+        self.batcher.workers.set_active([], [off.number], change)
 
     def drain(self) -> None:
         self.batcher.set_draining(True)
 
     def lose_worker(self, records: SimRecords) -> None:
-        """A reaped worker: its rows' deaths are counted here, for the clients to compare."""
+        """Tell the batcher of a reaped worker, and note for its clients which rows were lost."""
         world = self.world
         for number, slot, use in records.rules.held():
             lane = world.lanes.get(number)

@@ -1,7 +1,8 @@
 """A reload that gives a model other lanes, in the simulated pool: the supervisor's part.
 
 The decisions of supervisor/reload/lane_migration.py are carried out on simulated lanes. The next
-entry may have other tensors, other slots, or the same; its workers may die before the commit, which undoes it.
+entry may have other tensors, other slots, or the same; its workers may die before the commit, which
+undoes it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Moving:
     def busy(self) -> bool:
         return bool(self.coming or self.leaving or self.ending)
 
-    def turn(self, *, begins: bool) -> None:
+    def step_or_begin(self, *, begins: bool) -> None:
         """Go on with a move, or begin one where there are to be any."""
         if begins and self._world.profile.moves:
             self.begin()

@@ -64,7 +64,7 @@ class Trouble:
         self.raised: Counter[int] = Counter()  # in how many batches that raised a row was
 
 
-class SimRunner(CpuBackend):
+class SimBackend(CpuBackend):
     """y = 2x + k + 1, after it has checked that every row is whole."""
 
     def __init__(self, process: Process, depth: int, max_batch: int, trouble: Trouble) -> None:

@@ -326,7 +326,7 @@ def takeover_rings_no_worker(patch: Patch) -> None:
 
 def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
     """Its rows run again while its last stores have not landed."""
-    supervise, any_turn = World.supervise, World._any_turn
+    supervise, any_step = World.supervise, World._any_step
     late: list[Process] = []
 
     def hasty(self: World) -> None:
@@ -339,10 +339,10 @@ def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
     def landing(self: World) -> None:
         if late and self.random.random() < 0.03:
             late.pop(0).land()
-        any_turn(self)
+        any_step(self)
 
     patch.setattr(World, "supervise", hasty)
-    patch.setattr(World, "_any_turn", landing)
+    patch.setattr(World, "_any_step", landing)
 
 
 def death_counted_before_queued(patch: Patch) -> None:

@@ -14,13 +14,13 @@ class Profile:
 
     adaptive: how many runs have that policy; half as many have a target too.
 
-    turns: steps before the quiet end, nested ones too. preempt: the mean number of loads and
+    steps: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
-    relieves, moves: how often, per step, a worker gives up its seat, or a move begins.
+    replaces, moves: the probability per step that a worker is replaced, or that a move begins.
     enforce: whether tests/sim/rules.py judges every store, or only what comes of them counts.
     """
 
-    turns: int = 400
+    steps: int = 400
     clients: int = 2
     workers: int = 2
     slots: tuple[int, ...] = (3, 8, 8)
@@ -34,7 +34,7 @@ class Profile:
     poison: float = 0.0
     raises: float = 0.01
     adaptive: float = 0.5
-    relieves: float = 0.0
+    replaces: float = 0.0
     moves: float = 0.0
     enforce: bool = True
 
@@ -67,12 +67,12 @@ PROFILES = {
     "companions": Profile(
         workers=1, rows_max=2, preempt=(60,), kills={"batcher": 0.2}, raises=0.3, late=0, cancels=0
     ),
-    "reload": Profile(kills={"batcher": 0.05, "worker": 0.02}, relieves=0.1, raises=0.1),
+    "reload": Profile(kills={"batcher": 0.05, "worker": 0.02}, replaces=0.1, raises=0.1),
     "moves": Profile(
         max_lanes=10,
         kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},
         moves=0.05,
-        relieves=0.02,
+        replaces=0.02,
     ),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

@@ -11,7 +11,7 @@ A lane's words have the writers that the layout names. On top of it:
     - after the batcher reported a lane closed, only its client touches it.
 
 Of a worker's records: the batcher writes a record only while it is free, token last; the
-worker only while it is not, `finished` last.
+worker only while it is in use, `finished` last.
 """
 
 from __future__ import annotations
@@ -221,4 +221,4 @@ class RecordRules:
         elif name != "lanes":
             record = at // (len(memory.column(name)) // RECORDS)
             if (writer == "batcher") != (self._token[record] == self._freed[record]):
-                raise Fault(f"{who} stores {name} of record {record} out of turn")
+                raise Fault(f"{who} stores {name} of record {record} while it may not")

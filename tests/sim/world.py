@@ -1,10 +1,10 @@
 """The simulated pool: clients, one batcher and workers in one process, a fake clock, one seed.
 
-`World.run` lets a seeded scheduler choose who takes the next step. Inside a step, before any
-load or store, other processes may take steps of their own (nested, so no threads), and after
-any store a process may be killed. The world is the supervisor: it reaps the dead, tells the
-batcher, and starts a successor. At the end the pool is left in peace until it is idle, and
-then everything must be in order.
+In `World.run` a seeded scheduler chooses the process that takes the next step. In a step, before
+any load or store, other processes may take steps (nested, so no threads are needed), and after any
+store a process may be killed. The world plays the supervisor: it reaps dead processes, tells the
+batcher, and starts successors. At the end no process is killed until the pool is idle, and then
+the final checks must pass.
 
 The same seed and profile give the same run.
 """
@@ -83,11 +83,11 @@ class World:
         self.moving = Moving(self)
         self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
         self.idle: deque[tuple[int, int]] = deque()
-        self._turn_number = 0
+        self._change_number = 0
         self._born: defaultdict[str, int] = defaultdict(int)
         self._numbers = 0
         self._depth = 0
-        self._turns = 0
+        self._steps = 0
         self._preempt = random.choice(profile.preempt)
         self._countdown = NEVER_NS
         self.batcher = self._start_batcher()
@@ -122,7 +122,7 @@ class World:
         self.actors.append(client)
 
     def new_lane(self, client: ClientActor, entry: SimEntry) -> SimLane:
-        """A lane that its client is handed now or later."""
+        """A new lane, which its client gets now or later."""
         number = min(set(range(self.profile.max_lanes)) - set(self.lanes))
         memory = SimMemory(entry.layout, self.profile.enforce)
         rules = LaneRules(memory, number, client.process, self.holder, lambda: self.events)
@@ -158,8 +158,8 @@ class World:
         batcher.inbox.append(lambda: batcher.add_worker(records, active, 0))
         return records
 
-    def _relieve(self) -> None:
-        """A worker gives its seat to another, which may stand by or be new; both live on."""
+    def _replace_worker(self) -> None:
+        """Replace an active worker by another one, inactive or new; both processes live on."""
         workers = [r for r in self.workers.values() if r.entry is self.serving]
         living = [r for r in workers if not r.worker.process.dead]
         off = self.random.choice([r for r in living if r.active] or [None])
@@ -167,29 +167,29 @@ class World:
             return
         others = [r for r in living if not r.active]
         on = self.random.choice(others) if others else self.start_worker(self.serving, active=False)
-        self._turn_number += 1
+        self._change_number += 1
         on.active, off.active = True, False
-        on.turn = off.turn = turn = self._turn_number
+        on.change = off.change = change = self._change_number
         batcher = self.batcher
-        batcher.inbox.append(lambda: batcher.set_active(on, off, turn))
+        batcher.inbox.append(lambda: batcher.set_active(on, off, change))
 
     def release(self, records: SimRecords) -> None:
-        """Nobody needs this worker any more: it ends once it is idle."""
-        self._turn_number += 1
-        records.active, records.turn = False, self._turn_number
-        batcher, turn = self.batcher, self._turn_number
-        batcher.inbox.append(lambda: batcher.release(records, turn))
+        """Deactivate a worker, which is ended once it is idle."""
+        self._change_number += 1
+        records.active, records.change = False, self._change_number
+        batcher, change = self.batcher, self._change_number
+        batcher.inbox.append(lambda: batcher.release(records, change))
 
     def _dismiss(self) -> bool:
-        """End a worker that the batcher calls idle and off duty; False if that is out of date."""
-        number, turn = self.idle.popleft()
+        """End a worker that the batcher reported as idle; False if the report is out of date."""
+        number, change = self.idle.popleft()
         records = self.workers.get(number)
         if records is None or records.worker not in self.actors:
             return False
-        if (records.active, records.turn) != (False, turn):
+        if (records.active, records.change) != (False, change):
             return False
         if records.worker.busy:
-            self.idle.append((number, turn))
+            self.idle.append((number, change))
             return False
         if records.rules.held():
             raise Fault(f"worker {number} ends with rows in flight")
@@ -204,7 +204,7 @@ class World:
         return None
 
     def lane_closed(self, number: int) -> None:
-        """The batcher says so: nobody needs that lane any more."""
+        """The batcher has unmapped this lane."""
         lane = self.lanes.pop(number)
         if not (lane.gone or lane.evicted):
             raise Fault(f"the batcher closed lane {number}, whose client is alive")
@@ -218,7 +218,7 @@ class World:
             self._start_client()
 
     def worker_lost(self, records: SimRecords) -> None:
-        """The batcher has dealt with a dead worker's rows."""
+        """The batcher has completed or queued again the rows of a dead worker."""
         self.workers.pop(records.number, None)
 
     @property
@@ -264,13 +264,13 @@ class World:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """The supervisor's own steps are whole: nobody runs in the middle of one."""
+        """Run steps of the supervisor, during which no other process runs."""
         countdown, self._countdown = self._countdown, NEVER_NS
         yield
         self._countdown = countdown
 
     def pulse(self) -> None:
-        """Before a load or store: perhaps others run first."""
+        """Called before each load and store: other processes may run first."""
         self.events += 1
         self._countdown -= 1
         if self._countdown > 0:
@@ -279,21 +279,21 @@ class World:
             self._countdown = NEVER_NS
             for _ in range(self.random.randint(1, 6)):
                 self._wind()
-                self._any_turn()
+                self._any_step()
         self._wind()
 
-    def _any_turn(self) -> None:
-        """One step of anybody who is not in the middle of one."""
-        self._turns += 1
+    def _any_step(self) -> None:
+        """One step of a random actor that is not in the middle of one."""
+        self._steps += 1
         free = [actor for actor in self.actors if not actor.busy]
         self.now_ns += self.random.choice((0, 0, 0, MS // 10, MS))
         if not free or (self.dead and self.random.random() < 0.3):
             self.supervise()
             return
-        if self.profile.relieves and self.random.random() < self.profile.relieves:
-            self._relieve()
+        if self.profile.replaces and self.random.random() < self.profile.replaces:
+            self._replace_worker()
         if self.profile.moves:
-            self.moving.turn(begins=self.random.random() < self.profile.moves)
+            self.moving.step_or_begin(begins=self.random.random() < self.profile.moves)
         if self.idle and self.random.random() < 0.5 and self._dismiss():
             return
         actor = self.random.choice(free)
@@ -302,15 +302,15 @@ class World:
                 self._bury(actor)
                 return
             actor.process.kill_at = actor.process.stores + self.random.randint(1, 40)
-        self.turn(actor)
+        self.step_of(actor)
 
-    def turn(self, actor: Actor) -> None:
+    def step_of(self, actor: Actor) -> None:
         """One step of this actor, which may be its last."""
         self._depth += 1
         actor.busy = True
         self.trace.append(f"{self.events} {'  ' * self._depth}{actor.process}")
         try:
-            actor.turn()
+            actor.take_step()
         except Killed:
             self._bury(actor)
         except Exception as error:  # it must not reach the process in whose step this one ran
@@ -320,24 +320,24 @@ class World:
             self._depth -= 1
 
     def run(self) -> None:
-        """The whole run: some turns, then peace, then the account."""
-        while self._turns < self.profile.turns:
-            self._any_turn()
+        """The whole run: the profile's steps, then `settle`."""
+        while self._steps < self.profile.steps:
+            self._any_step()
         self.settle()
 
     def run_in_rounds(self, rounds: int) -> None:
-        """A run without chance in the schedule: all take turns, until somebody dies."""
+        """A run with a fixed schedule: all actors step in order, until a process dies."""
         for number in range(rounds):
-            self.moving.turn(begins=number == 1)
+            self.moving.step_or_begin(begins=number == 1)
             for actor in list(self.actors):
-                self.turn(actor)
+                self.step_of(actor)
                 if self.dead:
                     self.settle()
                     return
         self.settle()
 
     def settle(self) -> None:
-        """Let all that was accepted finish, woken by doorbells and clocks only; then check."""
+        """Let all accepted rows finish, with actors woken by bells and clocks only; then check."""
         self.quiet = True
         if self.random.random() < 0.3:
             self.batcher.inbox.append(self.batcher.drain)
@@ -354,7 +354,7 @@ class World:
             self.moving.step()
             awake = [a for a in self.actors if a.rung or a.inbox or a.wake_at_ns <= self.now_ns]
             for actor in awake:
-                self.turn(actor)
+                self.step_of(actor)
             if not awake:
                 soon = self.batcher.wake_at_ns
                 if soon > self.now_ns + 10 * self.max_wait_ns + 10 * MS:

@@ -291,10 +291,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration.
-
-    The names of models differ. Of models of one class at most one may leave its name out.
-    """
+    """A configuration. Of models of one class at most one may leave its name out."""
 
     server: ServerConfig = field(default_factory=ServerConfig)
     models: tuple[ModelConfig, ...] = ()

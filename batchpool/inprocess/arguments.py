@@ -1,4 +1,4 @@
-"""What a caller may ask for: checked, and in the units of the rules."""
+"""Arguments of a caller, checked and converted to the units of the scheduler."""
 
 from __future__ import annotations
 

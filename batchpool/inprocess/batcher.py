@@ -75,7 +75,7 @@ class InferenceBatcher:
             self._line.add(self._clock_ns(), input_data, request_id)
 
     def should_process(self) -> bool:
-        """Whether a full batch is there, or the oldest request was added max_wait_ms ago."""
+        """True if a full batch is there, or the oldest request was added max_wait_ms ago."""
         with self._lock:
             return bool(self._line.decide(self._clock_ns(), in_flight=0).dispatch)
 

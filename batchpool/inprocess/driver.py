@@ -1,4 +1,4 @@
-"""What drives `await InferenceBatcher.predict(...)` on one event loop."""
+"""Driver of `await InferenceBatcher.predict(...)` on one event loop."""
 
 from __future__ import annotations
 

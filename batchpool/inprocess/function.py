@@ -23,7 +23,7 @@ ModelFn: TypeAlias = Callable[[Any], Any]
 
 
 def is_async(model_fn: ModelFn) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
+    """True for a coroutine function, or an object that is called like one."""
     call = getattr(type(model_fn), "__call__", None)  # noqa: B004 - not whether, but how
     return inspect.iscoroutinefunction(model_fn) or inspect.iscoroutinefunction(call)
 
@@ -40,7 +40,7 @@ def run(model_fn: ModelFn, inputs: list[Any]) -> Any:
 
 
 def outputs_of(answer: Any, n: int) -> list[Any]:
-    """What model_fn returned for n inputs, as a list of n outputs; else ModelError."""
+    """The result of model_fn for n inputs, as a list of n outputs. Raises ModelError for others."""
     if inspect.iscoroutine(answer):
         answer.close()  # so that nobody is told that it was never awaited
         raise ModelError(
@@ -70,7 +70,7 @@ def kind_of(value: Any) -> str:
 
 
 def _count(answer: Any) -> int | None:
-    """How many outputs it holds; None: it is nothing that holds outputs."""
+    """The number of outputs it holds; None if it is no container of outputs."""
     if isinstance(answer, (str, bytes, bytearray, memoryview)) or hasattr(answer, "keys"):
         return None
     if not hasattr(answer, "__getitem__"):

@@ -18,7 +18,7 @@ Owner = TypeVar("Owner")
 
 @dataclass(frozen=True)
 class TakenRequests(Generic[Owner]):
-    """Requests (input, owner) that left the line, and the rows [QUEUE_COLUMNS, n] they had in it."""
+    """Requests (input, owner) that left the queue, and their rows [QUEUE_COLUMNS, n] in it."""
 
     rows: I64
     requests: list[tuple[Any, Owner]]

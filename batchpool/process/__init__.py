@@ -1,1 +1,1 @@
-"""What every child process of the pool does first."""
+"""The start of every child process of the pool."""

@@ -1,4 +1,4 @@
-"""What every child of the supervisor does first, and how it is told what to do.
+"""The first steps of every child of the supervisor: its arguments, signals and control channel.
 
 A child dies with its supervisor (PR_SET_PDEATHSIG), whatever kills that one; it compares its
 parent's pid with the one it was given, because the parent may have died before the call. It

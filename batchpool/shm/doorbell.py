@@ -68,7 +68,7 @@ class Waiter:
         return [fd for fd, _ in self._poll.poll(min(timeout_ms, _POLL_MOST_MS))]
 
     def wait_until(self, wake_at_ns: int) -> list[int]:
-        """The same with a CLOCK_MONOTONIC time in ns; short waits to the microsecond."""
+        """Waits until a CLOCK_MONOTONIC time in ns; short waits are exact to the microsecond."""
         left_ns = wake_at_ns - time.monotonic_ns()
         if 0 < left_ns < _SHORT_NS and max(self._fds) < _SELECT_MOST_FD:
             return select.select(self._fds, (), (), left_ns / 1e9)[0]

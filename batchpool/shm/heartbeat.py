@@ -20,7 +20,7 @@ def frontend_post(i: int) -> int:
 
 
 def beat_interval_ns(stall_timeout_s: float) -> int:
-    """How often to stamp, and how often to look, for a limit; 0 is no limit.
+    """Intervals of stamping and of checking that suit a limit; 0 is no limit.
 
     A quarter of the limit, so that one late stamp is no alarm, but at most 0.25 s.
     """

@@ -45,7 +45,7 @@ class Lane:
     """The words and columns of one lane.
 
     Header columns come twice: as arrays (`state`) for groups and, where single rows are
-    common, as one-dimensional views (`state_at`) whose stores are three times cheaper.
+    common, as one-dimensional views (`Lane.scalars`) whose stores are three times cheaper.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Lane:
     def write_status(
         self, slots: Array, status: Status, text: str = "", origin: Origin | None = None
     ) -> None:
-        """How these rows ended, with a text that is cut so that all takes MESSAGE_BYTES bytes."""
+        """Stores the status of these rows; the text is cut so that all takes MESSAGE_BYTES."""
         tail = b"" if origin is None else b"\x1e%d %d %d" % origin
         raw = text.encode(errors="replace")[: MESSAGE_BYTES - len(tail)] + tail
         if raw:

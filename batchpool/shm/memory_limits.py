@@ -1,4 +1,4 @@
-"""How much shared memory may be reserved, and which limit says so.
+"""Limits on the shared memory that may be reserved, and the name of the tightest.
 
 Pages of shared memory count in four places: the size of /dev/shm (segments there, not
 memfds), the machine's memory, and the memory limit of our cgroup and of each parent of it.
@@ -27,7 +27,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True)
 class Limit:
-    """How many bytes one limit still allows. name: as the operator knows it."""
+    """Bytes that one limit still allows. name: as the operator knows it."""
 
     name: str
     available_bytes: int

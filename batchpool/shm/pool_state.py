@@ -22,7 +22,7 @@ class PoolStatePage:
         self._serving_at = segment.scalars(layout.columns["serving"])
 
     def serves(self, model: int) -> bool:
-        """Whether at least one warm worker serves the model with this index."""
+        """True if at least one warm worker serves the model with this index."""
         return self._serving_at[model] > 0
 
     def is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the kernel has no more of, in words for whoever can raise the limit.
+"""Errors about exhausted resources of the kernel, in words for those who can raise the limit.
 
 A descriptor, a page, a process may be refused at any moment, since a limit of ours or of the
 machine is reached. It is no fault of the code that asks and no reason to end: whoever wanted it is
@@ -24,12 +24,12 @@ _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMAN
 
 
 def is_shortage(exc: OSError) -> bool:
-    """Whether it says that something has run out, for now."""
+    """True if the error says that a resource has run out, for now."""
     return exc.errno in _SHORT
 
 
 def text_of(exc: Exception) -> str:
-    """What was refused and who can help, in one line. EAGAIN: of a process that was not started."""
+    """The refused resource and its remedy, in one line. EAGAIN: a process was not started."""
     number = exc.errno if isinstance(exc, OSError) else None
     number = number or _probe()
     if number == errno.EMFILE:
@@ -68,7 +68,7 @@ def raise_descriptor_limit() -> None:
 
 
 def descriptors_lack(needed: int) -> str:
-    """What is to be said to somebody who may need so many; "" if there are enough."""
+    """A warning for a process that may need so many descriptors; "" if there are enough."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if needed + min(_KEPT_MOST, most // _KEPT_SHARE) <= most:
         return ""
@@ -90,12 +90,12 @@ def check_descriptors(what: str, share: float = 1.0) -> None:
 
 
 def descriptor_limit() -> int:
-    """How many this process may have."""
+    """The number of descriptors that this process may have."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_descriptors() -> int:
-    """How many it has."""
+    """The number of descriptors that this process has."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them
     except OSError as exc:

@@ -93,7 +93,7 @@ class Producer:
         self._fence = fence
 
     def room(self) -> int:
-        """How many entries may be pushed now."""
+        """The number of entries that may be pushed now."""
         return self._mask + 1 - (self._tail - self._cells[self._head_at])
 
     def push(self, entries: U64) -> None:
@@ -108,7 +108,7 @@ class Producer:
         self._commit(n)
 
     def push_few(self, entries: Sequence[int]) -> None:
-        """The same for a few plain ints, cheaper than an array for one to eight of them."""
+        """Pushes a few plain ints, cheaper than an array for one to eight of them."""
         assert len(entries) <= self.room(), "ring overflow: more entries than slots"
         tail, mask = self._tail, self._mask
         for i, entry in enumerate(entries):
@@ -135,7 +135,7 @@ class Consumer:
         self._head = int(cells[head_at])
 
     def pending(self) -> int:
-        """How many entries wait. A peer's nonsense counter shows as more than the capacity."""
+        """The number of waiting entries. A peer's wrong counter shows as more than the capacity."""
         return self._cells[self._tail_at] - self._head
 
     def peek(self) -> U64:

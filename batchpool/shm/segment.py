@@ -44,7 +44,7 @@ class Cells(Protocol):
 
 
 class Memory(Protocol):
-    """What lanes and records are built on: a mapped segment, or a simulator's stand-in."""
+    """Memory under lanes and worker segments: a mapped segment, or a simulator's stand-in."""
 
     def cells(self) -> Cells:
         """The whole segment as u64 words."""

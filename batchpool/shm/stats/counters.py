@@ -1,8 +1,8 @@
 """The counters: the words in which every process of the pool counts, and their sum.
 
-Each word has one writer, which stores into it by index; see core/metrics/table.py for what it counts
-and core/metrics/segments.py for whose row is whose. A reader takes no lock and stops nobody: it adds up
-words that go on moving, each of which never goes back.
+Each word has one writer, which stores into it by index; see core/metrics/table.py for the meaning
+of the words and core/metrics/segments.py for the owners of the rows. A reader takes no lock and
+stops nobody: it adds up words that go on moving, each of which never goes back.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Counters:
     # -- whose they are: the supervisor writes it -----------------------------------------
 
     def name_model(self, entry: int, name: str) -> None:
-        """Whose the entry is from now on, "" for nobody's. What was counted for another name is
+        """Gives the entry to a model from now on, to none with "". Counts of another name are
         kept if that has another entry, so that no counter goes back, and else forgotten.
 
         Nobody may be counting for the other any more.
@@ -99,7 +99,7 @@ class Counters:
             self.cells[at] = 0
 
     def label_worker_slot(self, worker_slot: int, model: str, worker: int, device: str) -> None:
-        """Whose the row of a seat is, until it is forgotten."""
+        """Names the owner of a worker slot's row, until it is forgotten."""
         _write_text(self._labels, worker_slot, f"{model}\0{worker}\0{device}")
 
     def forget_worker_slot(self, worker_slot: int) -> None:
@@ -148,7 +148,7 @@ class Counters:
         return rows
 
     def totals(self) -> Totals:
-        """What everybody has counted so far.
+        """The counts of all processes so far.
 
         `turn` is odd while counts go from one block to another, and rises with each time: what
         was read meanwhile has them twice or not at all, and is read again (a sequence lock, as in

@@ -73,7 +73,7 @@ class FlightRecorder:
         words = np.frombuffer(self._memory, np.uint64, BATCHES_KEPT * BATCH_WORDS, self._at)
         self._rows = words.reshape(BATCHES_KEPT, BATCH_WORDS)
         self.recent_errors = RecentErrors(self._memory, layout.columns["incidents"].offset)
-        # Continues behind a row that its writer left incomplete, which stays unreadable for a round.
+        # Continues behind a row that its writer left incomplete: unreadable for one round.
         self._serial = int(self._rows[:, 0].max())
 
     def write(
@@ -99,8 +99,8 @@ class FlightRecorder:
         self._serial = serial = self._serial + 1
         _ROW.pack_into(
             self._memory, self._at + serial % BATCHES_KEPT * _ROW.size,
-            serial, model, worker_slot, process, token, rows, size, reason, attempt, outcome, extents,
-            queued_ns, dispatched_ns, launched_ns, finished_ns, completed_ns, serial,
+            serial, model, worker_slot, process, token, rows, size, reason, attempt, outcome,
+            extents, queued_ns, dispatched_ns, launched_ns, finished_ns, completed_ns, serial,
         )  # fmt: skip
 
     def last(self, n: int = BATCHES_KEPT) -> list[RecordedBatch]:

@@ -72,12 +72,12 @@ class PinnedBuffer:
 
 
 def direct_pays(extents: int, nbytes: int) -> bool:
-    """Whether one copy per extent costs less than gathering the bytes for a single copy."""
+    """True if one copy per extent costs less than gathering the bytes for a single copy."""
     return extents == 1 or extents * COPY_NS < nbytes / 1024 * HOST_NS_PER_KIB
 
 
 def is_large(tensor: Tensor) -> bool:
-    """Whether a tensor's columns are worth registering: fixed rows of 16 KiB or more."""
+    """True if a tensor's columns are worth registering: fixed rows of 16 KiB or more."""
     return not (tensor.is_bytes or tensor.dynamic) and tensor.row_bytes >= DIRECT_ROW_BYTES
 
 

@@ -48,7 +48,7 @@ def prepare_process(spec: ModelSpec, device: str) -> None:
 
 
 def has_cuda(spec: ModelSpec) -> bool:
-    """Whether the spec's framework is installed with CUDA built in.
+    """True if the spec's framework is installed with CUDA built in.
 
     Raises ImportError with the command to install the framework where it is missing.
     """

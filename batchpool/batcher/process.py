@@ -1,29 +1,7 @@
 """The batcher process: `Batcher.step` in a loop around its bell and its control channel.
 
-Told by the supervisor:
-
-    start        {models: [{model, spec, limits, attempts, idempotent}], draining, max_lanes,
-                 posts, beat_ns}    fds: its bell, the heartbeats, the counters, the flight recorder
-    model        {model, spec, ...}   as in start: another entry; entries are named `model`
-    unmodel      {model}                                      nothing is left of it
-    lane         {lane, serial, model, slots, local, moved}   fds: segment, the client's bell
-    unlane       {lane}
-    move         {lanes}                                      clients have others now
-    evict        {lane}                                       its client has had its time
-    worker       {worker, model, max_batch, row, on_duty, turn}  fds: segment, the worker's bell
-    worker_lost  {worker, cause}
-    duty         {on, off, turn}      lists of workers: who gets new batches and who does not
-    limits       {models, beat_ns, log_level}                 as in start, of all that are there
-    begin        {takeover, evicted}                          evicted: lanes
-    drain        {turn}                                       0: open again
-
-and tells it:  running {} | lane_closed {lane} | worker_handled {worker} | idle {worker, turn} |
-drained {turn, empty}
-
-idle: a worker that is off duty since that turn has nothing in flight. drained: since the drain
-with that turn all rows are answered; a claim made just before it may still bring some.
-
-It stamps the heartbeats in every turn of its loop, at least every beat_ns.
+It takes the messages `ToBatcher` and sends `FromBatcher`; see `batchpool/control/edges.py`. It
+stamps its heartbeat in every iteration of the loop, at least every beat_ns.
 """
 
 from __future__ import annotations
@@ -32,7 +10,8 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import assert_never
 
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
@@ -41,6 +20,28 @@ from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.control.edges import TO_BATCHER, FromBatcher, InvalidMessage, ToBatcher
+from batchpool.control.process_messages import (
+    AddBatcherLane,
+    AddModel,
+    AddWorker,
+    BatcherModel,
+    BatcherRunning,
+    Begin,
+    CloseLane,
+    DrainBatcher,
+    Drained,
+    EvictLane,
+    LaneClosed,
+    MoveLanes,
+    RemoveModel,
+    SetDuty,
+    SetLimits,
+    StartBatcher,
+    WorkerHandled,
+    WorkerIdle,
+    WorkerLost,
+)
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
@@ -62,28 +63,31 @@ class BatcherProcess:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        message, fds = channel.receive()
+        start, fds = channel.receive(TO_BATCHER)
+        if not isinstance(start, StartBatcher):
+            raise InvalidMessage(f"a batcher starts with 'start', not with {type(start).__name__}")
         bell_fd, heartbeats_fd, counters_fd, flight_recorder_fd = fds
         self._bell = Doorbell(bell_fd)
-        self._heartbeats = Heartbeats(heartbeats_fd, message["posts"])
-        counters = Counters(counters_fd, message["posts"] - 1)
+        self._heartbeats = Heartbeats(heartbeats_fd, start.processes)
+        counters = Counters(counters_fd, start.processes - 1)
         flight_recorder = FlightRecorder(flight_recorder_fd)
         close_all((heartbeats_fd, counters_fd, flight_recorder_fd))
-        self._beat_ns = message["beat_ns"]
-        self._max_lanes = message["max_lanes"]
+        self._beat_ns = start.beat_ns
+        self._max_lanes = start.max_lanes
         self._counters = counters
         self._specs: dict[int, ModelSpec] = {}
+        self._lane_bells: dict[int, Doorbell] = {}
+        self._worker_bells: dict[int, Doorbell] = {}
         self.batcher = Batcher(
             [], self._max_lanes, lane_closed=self._lane_closed, flight_recorder=flight_recorder
         )
-        for form in message["models"]:
-            self._on_model(form, [])
-        self._drain_turn = message["draining"]
+        for model in start.models:
+            self._add_model(model)
+        self._drain_turn = start.draining
         if self._drain_turn:  # before there is a lane that it would open
             self.batcher.set_draining(True)
-        self._bells: dict[tuple[str, int], Doorbell] = {}
-        self._drain_told = False
-        self._running_told = False
+        self._reported_empty = False
+        self._reported_running = False
         self._begun = False
 
     def run(self) -> None:
@@ -102,17 +106,24 @@ class BatcherProcess:
             wake_at_ns = self.batcher.step(now_ns)
             while self.batcher.warnings:
                 _LOG.warning("%s", self.batcher.warnings.pop())
-            if not self._running_told:
-                self._running_told = True
-                self._channel.send({"op": "running"})
-            if self.batcher.draining and self.batcher.is_empty() != self._drain_told:
-                empty = self._drain_told = not self._drain_told
-                self._channel.send({"op": "drained", "turn": self._drain_turn, "empty": empty})
-            for number, turn in self.batcher.workers.take_idle():
-                self._channel.send({"op": "idle", "worker": number, "turn": turn})
+            self._report()
             ready = waiter.wait_until(min(wake_at_ns, now_ns + self._beat_ns))
             if control in ready:
                 self._hear_all()
+
+    def _report(self) -> None:
+        """Tell the supervisor what the last step has changed."""
+        if not self._reported_running:
+            self._reported_running = True
+            self._send(BatcherRunning())
+        if self.batcher.draining and self.batcher.is_empty() != self._reported_empty:
+            self._reported_empty = not self._reported_empty
+            self._send(Drained(self._drain_turn, self._reported_empty))
+        for number, turn in self.batcher.workers.take_idle():
+            self._send(WorkerIdle(number, turn))
+
+    def _send(self, message: FromBatcher) -> None:
+        self._channel.send(message)
 
     def _hear_all(self) -> None:
         while True:
@@ -122,125 +133,121 @@ class BatcherProcess:
                 return
 
     def _hear_one(self) -> None:
-        message, fds = self._channel.receive()
-        getattr(self, f"_on_{message['op']}")(message, fds)
+        message, fds = self._channel.receive(TO_BATCHER)
+        self._apply(message, fds)
 
-    def _on_begin(self, message: dict[str, Any], fds: list[int]) -> None:
-        if message["takeover"]:
+    def _apply(self, message: ToBatcher, fds: list[int]) -> None:
+        match message:
+            case AddBatcherLane():
+                self._add_lane(message, *fds)
+            case CloseLane():
+                self.batcher.close_lane(message.lane)
+            case MoveLanes():
+                self.batcher.lanes.move(message.lanes)
+            case EvictLane():
+                self.batcher.evict_lane(message.lane)
+            case AddWorker():
+                self._add_worker(message, *fds)
+            case WorkerLost():
+                self._lose_worker(message)
+            case SetDuty():
+                self.batcher.workers.set_active(message.on, message.off, message.turn)
+            case AddModel():
+                self._add_model(message.model)
+            case RemoveModel():
+                self.batcher.retire_model(message.model)
+                del self._specs[message.model]
+            case SetLimits():
+                self._set_limits(message)
+            case DrainBatcher():
+                self._drain(message)
+            case Begin():
+                self._begin(message)
+            case StartBatcher():
+                raise InvalidMessage("'start' came twice")
+            case _:
+                assert_never(message)
+
+    def _begin(self, message: Begin) -> None:
+        if message.takeover:
             take_over(self.batcher)
-        for number in message["evicted"]:  # before a step that might run their rows
+        for number in message.evicted:  # before a step that might run their rows
             self.batcher.evict_lane(number)
         self._begun = True
 
-    def _on_model(self, message: dict[str, Any], fds: list[int]) -> None:
-        entry = message["model"]
-        spec = self._specs[entry] = ModelSpec.from_wire(message["spec"])
-        limits, attempts = _limits(spec, message["limits"]), message["attempts"]
-        metrics = BatcherMetrics(self._counters.cells, self._counters.place("batcher", entry))
-        model = ModelQueue(spec.name, limits, attempts, message["idempotent"], metrics=metrics)
-        self.batcher.add_model(entry, model)
+    def _add_model(self, form: BatcherModel) -> None:
+        spec = self._specs[form.model] = ModelSpec.from_wire(form.spec)
+        limits = _limits(spec, form)
+        metrics = BatcherMetrics(self._counters.cells, self._counters.place("batcher", form.model))
+        model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
+        self.batcher.add_model(form.model, model)
 
-    def _on_unmodel(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.retire_model(message["model"])
-        del self._specs[message["model"]]
-
-    def _on_lane(self, message: dict[str, Any], fds: list[int]) -> None:
-        spec = self._specs[message["model"]]
-        layout = lane_layout(spec, message["slots"])
-        segment_fd, bell_fd = fds
-        number = message["lane"]
+    def _add_lane(self, message: AddBatcherLane, segment_fd: int, bell_fd: int) -> None:
+        spec = self._specs[message.model]
+        layout = lane_layout(spec, message.slots)
+        number = message.lane
         try:
             lane = Lane(spec, map_checked(segment_fd, layout), layout)
-        except ValueError as exc:  # its client overwrote the head: nobody else may suffer for it
+        except ValueError as exc:  # its client overwrote the head, which must end no other lane
             _LOG.error("lane %d stays unmapped: %s", number, exc)
             os.close(bell_fd)
             return
         finally:
             os.close(segment_fd)
-        bell = self._bells[("lane", number)] = Doorbell(bell_fd)
-        self.batcher.add_lane(
-            AdmittedLane(
-                number,
-                message["serial"],
-                message["model"],
-                lane,
-                bell.ring,
-                own_flow=message["local"],
-            ),
-            moved=message["moved"],
+        bell = self._lane_bells[number] = Doorbell(bell_fd)
+        admitted = AdmittedLane(
+            number, message.serial, message.model, lane, bell.ring, own_flow=message.local
         )
-
-    def _on_move(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.lanes.move(message["lanes"])
-
-    def _on_evict(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.evict_lane(message["lane"])
-
-    def _on_unlane(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.close_lane(message["lane"])
+        self.batcher.add_lane(admitted, moved=message.moved)
 
     def _lane_closed(self, number: int) -> None:
-        bell = self._bells.pop(("lane", number), None)
+        bell = self._lane_bells.pop(number, None)
         if bell is not None:
             bell.close()
-        self._channel.send({"op": "lane_closed", "lane": number})
+        self._send(LaneClosed(number))
 
-    def _on_worker(self, message: dict[str, Any], fds: list[int]) -> None:
-        layout = worker_layout(message["max_batch"], self._max_lanes)
-        segment_fd, bell_fd = fds
+    def _add_worker(self, message: AddWorker, segment_fd: int, bell_fd: int) -> None:
+        layout = worker_layout(message.max_batch, self._max_lanes)
         worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         os.close(segment_fd)
-        number = message["worker"]
-        bell = self._bells[("worker", number)] = Doorbell(bell_fd)
-        active, row = message["on_duty"], max(0, message["row"])
-        identity = message["place"], message["pid"]
+        bell = self._worker_bells[message.worker] = Doorbell(bell_fd)
         worker = WorkerProxy(
-            number,
-            message["model"],
-            worker_segment,
-            bell.ring,
-            active=active,
-            row=row,
-            identity=identity,
-        )
-        self.batcher.add_worker(worker, message["turn"])
+            message.worker, message.model, worker_segment, bell.ring,
+            active=message.on_duty, row=max(0, message.row), identity=(message.place, message.pid),
+        )  # fmt: skip
+        self.batcher.add_worker(worker, message.turn)
 
-    def _on_duty(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.batcher.workers.set_active(message["on"], message["off"], message["turn"])
-
-    def _on_limits(self, message: dict[str, Any], fds: list[int]) -> None:
-        self._beat_ns = message["beat_ns"]
-        logging.getLogger().setLevel(message["log_level"].upper())
-        for form in message["models"]:
-            entry = form["model"]
-            self.batcher.set_limits(entry, _limits(self._specs[entry], form["limits"]))
-            model = self.batcher.models[entry]
-            model.metrics.limit(model.limits.max_batch)
-            model.attempts, model.idempotent = form["attempts"], form["idempotent"]
-
-    def _on_worker_lost(self, message: dict[str, Any], fds: list[int]) -> None:
-        number = message["worker"]
-        self.batcher.lose_worker(number, message["cause"])
-        bell = self._bells.pop(("worker", number), None)
+    def _lose_worker(self, message: WorkerLost) -> None:
+        self.batcher.lose_worker(message.worker, message.cause)
+        bell = self._worker_bells.pop(message.worker, None)
         if bell is not None:
             bell.close()
-        self._channel.send({"op": "worker_handled", "worker": number})
+        self._send(WorkerHandled(message.worker))
 
-    def _on_drain(self, message: dict[str, Any], fds: list[int]) -> None:
-        self._drain_told, self._drain_turn = False, message["turn"]
+    def _set_limits(self, message: SetLimits) -> None:
+        self._beat_ns = message.beat_ns
+        logging.getLogger().setLevel(message.log_level.upper())
+        for form in message.models:
+            self.batcher.set_limits(form.model, _limits(self._specs[form.model], form))
+            model = self.batcher.models[form.model]
+            model.metrics.limit(model.limits.max_batch)
+            model.attempts, model.idempotent = form.attempts, form.idempotent
+
+    def _drain(self, message: DrainBatcher) -> None:
+        self._reported_empty, self._drain_turn = False, message.turn
         if self._drain_turn:
             self.batcher.set_draining(True)
         else:
             self.batcher.set_draining(False)
 
 
-def _limits(spec: ModelSpec, form: dict[str, Any]) -> Limits:
-    """A model's limits as the supervisor sent them; the sizes of its rows are known here."""
-    return Limits(**{**form, "sizes": tuple(form["sizes"]), "bucketed": SizeBuckets(spec).many})
+def _limits(spec: ModelSpec, form: BatcherModel) -> Limits:
+    """A model's limits; whether its rows differ in size is known from the spec."""
+    return replace(form.limits, bucketed=SizeBuckets(spec).many)
 
 
 def main(argv: Sequence[str]) -> int:
-    """The role `batcher`."""
+    """Run as the batcher; returns the exit status."""
     args = bootstrap.arguments("batcher", argv)
     bootstrap.start(args.parent)
     bootstrap.outlast_sigterm()

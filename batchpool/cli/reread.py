@@ -1,10 +1,8 @@
 """`python -m batchpool.cli.reread ... -- serve ...`: discovers the next plan, for a reload.
 
 The supervisor starts it with a control channel and its own command line, so that reading files and
-probing models does not hold up the supervisor. It sends one message and ends:
-
-    surveyed {...}      a discovery, as `batchpool/supervisor/plan/discover.py` writes it
-    refused {error}     an error of the configuration or of a model
+probing models does not hold up the supervisor. It sends one message, `Discovered` or
+`DiscoveryFailed`, and ends.
 """
 
 from __future__ import annotations
@@ -15,6 +13,8 @@ from collections.abc import Sequence
 
 from batchpool.cli.config_source import config_of
 from batchpool.cli.parser import WrongUsage, parse
+from batchpool.control.edges import FromDiscovery
+from batchpool.control.process_messages import DiscoveryFailed
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.process import bootstrap
 from batchpool.supervisor.plan.discover import discover, to_message
@@ -29,9 +29,11 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.log_to_stderr("discovery", args)
     channel = bootstrap.control_channel(args.control_fd)
     try:
-        message = to_message(discover(config_of(parse(argv[cut + 1 :])), os.environ))
+        message: FromDiscovery = to_message(
+            discover(config_of(parse(argv[cut + 1 :])), os.environ)
+        )
     except (ConfigError, StartError, WrongUsage) as exc:
-        message = {"op": "refused", "error": str(exc)}
+        message = DiscoveryFailed(str(exc))
     channel.send(message)
     return 0
 

@@ -7,27 +7,35 @@ from typing import Any
 
 from batchpool.client.session import Session
 from batchpool.control.channel import close_all
+from batchpool.control.messages import (
+    Batches,
+    Drain,
+    DrainState,
+    GetBatches,
+    GetStatus,
+    Reload,
+    ReloadReply,
+    Status,
+)
 from batchpool.shm.stats.flight_recorder import FlightRecorder, batch_fields
 
 _LONGEST_S = 1e6  # eleven days
 
 
 def ask_status(path: str, timeout_s: float = 5.0) -> dict[str, Any]:
-    """The pool's own account: processes, models, lanes. PoolStopped when nobody listens."""
+    """The pool's status: processes, models, lanes. PoolStopped when no pool listens."""
     session = Session.connect(path, timeout_s, attach=False)
     try:
-        answer = session.ask({"op": "status"}, timeout_s)
+        return session.ask(GetStatus(), Status, timeout_s).status
     finally:
         session.close()
-    status: dict[str, Any] = answer["status"]
-    return status
 
 
 def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any]]:
     """The last n batches of the flight recorder as `batch_fields`, the newest last."""
     session = Session.connect(path, timeout_s, attach=False)
     try:
-        answer, fds = session.ask_for_fds({"op": "batches"}, timeout_s)
+        names, fds = session.ask_for_fds(GetBatches(), Batches, timeout_s)
         try:
             entries = FlightRecorder(fds[0], writable=False).last(n)
         finally:
@@ -35,8 +43,7 @@ def ask_batches(path: str, n: int, timeout_s: float = 5.0) -> list[dict[str, Any
     finally:
         session.close()
     now_ns = time.monotonic_ns()
-    models, workers = answer["models"], answer["workers"]
-    return [batch_fields(entry, models, workers, now_ns) for entry in entries]
+    return [batch_fields(entry, names.models, names.workers, now_ns) for entry in entries]
 
 
 def ask_reload(path: str, *, wait: bool) -> tuple[bool, str]:
@@ -44,21 +51,19 @@ def ask_reload(path: str, *, wait: bool) -> tuple[bool, str]:
     take as long as the models load; else only until it is asked for."""
     session = Session.connect(path, attach=False)
     try:
-        answer = session.ask({"op": "reload", "wait": wait}, _LONGEST_S if wait else 10.0)
+        reply = session.ask(Reload(wait=wait), ReloadReply, _LONGEST_S if wait else 10.0)
     finally:
         session.close()
-    return answer["done"], answer["text"]
+    return reply.done, reply.text
 
 
 def ask_cancel(path: str) -> str:
     """Give up the reload under way; says what comes of that."""
     session = Session.connect(path, attach=False)
     try:
-        answer = session.ask({"op": "reload", "cancel": True})
+        return session.ask(Reload(cancel=True), ReloadReply).text
     finally:
         session.close()
-    text: str = answer["text"]
-    return text
 
 
 def ask_drain(path: str, *, on: bool | None) -> tuple[bool, bool, int]:
@@ -66,7 +71,7 @@ def ask_drain(path: str, *, on: bool | None) -> tuple[bool, bool, int]:
     pool drains, whether all is answered, and the rows under way."""
     session = Session.connect(path, attach=False)
     try:
-        answer = session.ask({"op": "drain", "on": on})
+        state = session.ask(Drain(on), DrainState)
     finally:
         session.close()
-    return answer["draining"], answer["answered"], answer["rows"]
+    return state.draining, state.answered, state.rows

@@ -11,10 +11,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.session import Session
+from batchpool.control.edges import ToFrontend
 from batchpool.core.errors import DeadlineExceeded, PoolError
 from batchpool.shm.doorbell import Waiter
 
@@ -45,7 +46,7 @@ class ClientLoop:
         self,
         session: Session,
         lost: Callable[[], None] = lambda: None,
-        heard: Callable[[dict[str, Any], list[int]], None] | None = None,
+        heard: Callable[[ToFrontend, list[int]], None] | None = None,
     ) -> None:
         self.session = session
         self.over = False
@@ -149,7 +150,7 @@ class ClientLoop:
         elif self._heard is not None and self.session.has_word():  # or `listen` was here first
             self._hear(self._heard)
 
-    def _hear(self, heard: Callable[[dict[str, Any], list[int]], None]) -> None:
+    def _hear(self, heard: Callable[[ToFrontend, list[int]], None]) -> None:
         try:
             heard(*self.session.hear())
         except (OSError, ValueError):  # descriptors or memory were short

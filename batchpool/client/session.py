@@ -17,12 +17,26 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.lane_set import LaneSet
 from batchpool.client.process_id import this_process
 from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.control.edges import TO_CLIENT, TO_FRONTEND, FromClient, ToClient, ToFrontend, tag_of
+from batchpool.control.messages import (
+    Attach,
+    Attached,
+    Facts,
+    GetFacts,
+    LaneForm,
+    LaneOpened,
+    LeaveLane,
+    ModelForm,
+    OpenLane,
+    PlanChanged,
+    Refused,
+)
 from batchpool.core.errors import (
     InternalError,
     InvalidRequest,
@@ -41,6 +55,8 @@ from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.resource_errors import is_shortage, text_of
 from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
+
+Reply = TypeVar("Reply")
 
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
@@ -62,17 +78,17 @@ class ModelFacts:
     idempotent: bool = True
 
     @classmethod
-    def of(cls, form: dict[str, Any]) -> ModelFacts:
-        """As the pool tells them; see supervisor/resources/catalog.py."""
+    def of(cls, form: ModelForm) -> ModelFacts:
+        """The facts in a control message."""
         return cls(
-            form["entry"],
-            ModelSpec.from_wire(form["spec"]),
-            form["watermark"],
-            form["request_timeout_s"],
-            form["max_batch"],
-            form["max_wait_ms"],
-            tuple(form["batch_sizes"]),
-            form["idempotent"],
+            form.entry,
+            ModelSpec.from_wire(form.spec),
+            form.watermark,
+            form.request_timeout_s,
+            form.max_batch,
+            form.max_wait_ms,
+            form.batch_sizes,
+            form.idempotent,
         )
 
 
@@ -135,12 +151,9 @@ class Session:
 
         pinned: GPUs are to read and write this client's lanes by themselves.
         """
-        hello = {"op": "attach", "version": VERSION, "pinned": pinned}
-        answer, fds = self._ask(hello, timeout_s, [self.bell.fd])
-        if len(fds) != 2:
-            close_all(fds)
-            raise InternalError(f"the pool at {self.where} sent {len(fds)} descriptors, not 2")
-        self.learn(answer)
+        hello = Attach(VERSION, pinned)
+        reply, fds = self.ask_for_fds(hello, Attached, timeout_s, [self.bell.fd])
+        self.learn(reply)
         state_page_fd, bell_fd = fds
         self._batcher_bell = Doorbell(bell_fd)
         try:
@@ -148,17 +161,17 @@ class Session:
         finally:
             os.close(state_page_fd)
 
-    def learn(self, facts: dict[str, Any]) -> None:
-        """Take what the pool tells of itself, as it is from now on; see supervisor/resources/catalog.py."""
-        models = map(ModelFacts.of, facts["models"])
+    def learn(self, facts: Attached | Facts | PlanChanged) -> None:
+        """Take the models and settings that the pool has from now on."""
+        models = map(ModelFacts.of, facts.models)
         self.models = {model.spec.name: model for model in models}
-        self.edition = facts["edition"]
-        self.server = facts["server"]
+        self.edition = facts.edition
+        self.server = facts.server
 
     def refresh(self, timeout_s: float = 10.0) -> None:
         """Learn again, if a reload has changed something."""
         if self.state_page.edition.get() != self.edition:
-            self.learn(self.ask({"op": "facts"}, timeout_s))
+            self.learn(self.ask(GetFacts(), Facts, timeout_s))
 
     def facts(self, model: str) -> ModelFacts:
         """A model's facts; NotFound names the models there are."""
@@ -180,10 +193,10 @@ class Session:
         self.refresh(timeout_s)
         self.facts(model)
         until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
-        answer, fds = self._ask({"op": "lane", "model": model}, timeout_s)
-        facts = ModelFacts.of(answer["facts"])  # it may have changed between the two questions
+        reply, fds = self.ask_for_fds(OpenLane(model), LaneOpened, timeout_s)
+        facts = ModelFacts.of(reply.facts)  # it may have changed between the two questions
         try:
-            lane_client = self._map_lane(facts, answer, fds)
+            lane_client = self._map_lane(facts, reply, fds)
             self.models = {**self.models, model: facts}
             self._await_gate(lane_client.lane, until_ns)
         except PoolError:
@@ -194,21 +207,23 @@ class Session:
             raise NotReady(f"the lane cannot be mapped here: {text_of(exc)}") from exc
         return lane_client
 
-    def take_lanes(self, forms: Sequence[dict[str, Any]], fds: list[int]) -> None:
+    def take_lanes(self, forms: Sequence[LaneForm], fds: list[int]) -> None:
         """Lane clients for lanes that the pool sends unasked, already open, of known models."""
         models = {facts.index: facts for facts in self.models.values()}
         left = deque(fds)
         try:
             for form in forms:
-                facts = models[form["model"]]
+                facts = models[form.model]
                 self.lane_set[facts.spec.name] = self._map_lane(facts, form, [left.popleft()])
         finally:
             close_all(left)
 
-    def _map_lane(self, facts: ModelFacts, form: dict[str, Any], fds: list[int]) -> LaneClient:
-        layout = lane_layout(facts.spec, form["slots"])
+    def _map_lane(
+        self, facts: ModelFacts, form: LaneForm | LaneOpened, fds: list[int]
+    ) -> LaneClient:
+        layout = lane_layout(facts.spec, form.slots)
         try:
-            if len(fds) != 1 or layout.digest != form["digest"]:
+            if layout.digest != form.digest:
                 raise InternalError(f"the pool at {self.where} sent a lane of another layout")
             lane = Lane(facts.spec, map_checked(fds[0], layout), layout)
         finally:
@@ -218,7 +233,7 @@ class Session:
             lane,
             watermark=facts.watermark,
             serving=lambda: state_page.serves(index),
-            serial=form["serial"],
+            serial=form.serial,
             moved=self.lane_set.note_move,
         )
 
@@ -226,7 +241,7 @@ class Session:
         """Of the lanes that have moved: say of each once that nothing of ours is left there."""
         for lane_client in self.lane_set.part():
             try:
-                self.channel.send({"op": "left", "serial": lane_client.serial})
+                self.channel.send(LeaveLane(lane_client.serial))
             except (Closed, BlockingIOError):
                 return  # the pool has gone, or will do without the word
 
@@ -265,56 +280,70 @@ class Session:
             f"the pool at {self.where} has stopped; requests under way may or may not have run"
         )
 
-    def hear(self) -> tuple[dict[str, Any], list[int]]:
-        """What the pool says unasked, and descriptors, which are the caller's. Call when there is
-        something to be read."""
-        return self.channel.receive()
+    def hear(self) -> tuple[ToFrontend, list[int]]:
+        """The next message that the pool sends without a question, and its descriptors, which are
+        the caller's. Only front ends get such messages. Call when there is something to read."""
+        return self.channel.receive(TO_FRONTEND)
 
-    def ask(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
-        """One question over the control socket, one answer."""
-        answer, fds = self.ask_for_fds(message, timeout_s)
+    def ask(self, question: FromClient, reply: type[Reply], timeout_s: float = 10.0) -> Reply:
+        """Send one question over the control socket and return its reply, which is of this type.
+
+        A refusal is raised as its PoolError; NotReady without a reply in time, PoolStopped when the
+        pool has gone.
+        """
+        found, fds = self.ask_for_fds(question, reply, timeout_s)
         close_all(fds)
-        return answer
+        return found
 
     def ask_for_fds(
-        self, message: dict[str, Any], timeout_s: float = 10.0
-    ) -> tuple[dict[str, Any], list[int]]:
-        """The same where descriptors come with the answer; they are the caller's."""
-        return self._ask(message, timeout_s)
+        self,
+        question: FromClient,
+        reply: type[Reply],
+        timeout_s: float = 10.0,
+        sent_fds: Sequence[int] = (),
+    ) -> tuple[Reply, list[int]]:
+        """`ask` for a reply with descriptors, which are the caller's. sent_fds: with the question."""
+        found, fds = self._exchange(question, sent_fds, timeout_s)
+        if isinstance(found, reply):
+            return found, fds
+        close_all(fds)
+        if isinstance(found, Refused):
+            raise _REFUSALS.get(found.code, InternalError)(found.error)
+        self._leave()
+        raise InternalError(
+            f"the pool at {self.where} replied to {tag_of(type(question))!r} with"
+            f" {tag_of(type(found))!r}"
+        )
 
-    def _ask(
-        self, message: dict[str, Any], timeout_s: float, fds: list[int] | None = None
-    ) -> tuple[dict[str, Any], list[int]]:
+    def _exchange(
+        self, question: FromClient, fds: Sequence[int], timeout_s: float
+    ) -> tuple[ToClient, list[int]]:
         waiter = Waiter(self.channel.fileno())
         try:
-            with suppress(Closed):  # it may have said why before it went
-                self.channel.send(message, fds or [])
+            with suppress(Closed):  # the pool may have said why before it closed the connection
+                self.channel.send(question, fds)
             if not waiter.wait_ms(timeout_s * 1000):
-                # Its answer may still come, and would be taken for the next question's.
+                # Its reply may still come, and would be taken for the next question's.
                 self._leave()
                 raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
-            answer, received = self._take_answer()
+            return self._take_reply()
         except Closed as exc:
             raise self.stopped() from exc
         except BlockingIOError as exc:
             raise NotReady(f"the pool at {self.where} cannot be asked: {exc.strerror}") from exc
         except ValueError as exc:
             raise InternalError(f"the answer of the pool at {self.where}: {exc}") from exc
-        if answer["op"] == "error":
-            close_all(received)
-            raise _REFUSALS.get(answer["code"], InternalError)(answer["error"])
-        return answer, received
 
-    def _take_answer(self) -> tuple[dict[str, Any], list[int]]:
+    def _take_reply(self) -> tuple[ToClient, list[int]]:
         try:
-            return self.channel.receive()
+            return self.channel.receive(TO_CLIENT)
         except (BlockingIOError, ValueError):
             self._leave()
             raise
 
     def _leave(self) -> None:
-        """What the pool has given cannot be taken, and it counts on that it was: the next call
-        connects anew."""
+        """Shut the connection down, because the pool counts on something that could not be taken:
+        the next call connects anew."""
         with suppress(OSError):
             self.channel.sock.shutdown(socket.SHUT_RDWR)
 

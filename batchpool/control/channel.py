@@ -1,11 +1,12 @@
 """The control channel: msgpack messages with descriptors over a unix SOCK_SEQPACKET socket.
 
-One message is one packet, so there is no framing to lose. A message is a map with the key
-"op"; descriptors ride along as SCM_RIGHTS. Nothing is ever unpickled.
+One message is one packet. Descriptors travel with it as SCM_RIGHTS. Messages are decoded into the
+structs of `batchpool/control/messages.py`; nothing is ever unpickled.
 
-A message that is too long for a packet, as the facts of models with thousands of tensors, stands
-in a memfd, and the packet says so: {op: "aside"}, with the memfd in front of its descriptors. Only
-what the pool says is taken so: whoever is not trusted cannot make others read what they like.
+A message that is too long for a packet, as the specs of models with thousands of tensors, is
+written into a memfd, and the packet says so: {op: "aside"}, with the memfd in front of its
+descriptors. Only the pool's own processes may send such packets: a client that is not trusted could
+make the supervisor read any file.
 """
 
 from __future__ import annotations
@@ -16,17 +17,27 @@ import errno
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TypeVar
 
-import msgpack
+import msgspec
 
+from batchpool.control.edges import BadPacket, Edge, InvalidMessage
+from batchpool.control.messages import Message
 from batchpool.shm.resource_errors import is_shortage, text_of
+
+Received = TypeVar("Received")
 
 MAX_PACKET_BYTES = 128 * 1024  # the kernel's default send buffer takes about 208 KiB
 MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_FDS = 64
 _FDS_SPACE = socket.CMSG_SPACE((1 + MAX_FDS) * 4)
-_ASIDE = "aside"
+
+
+class _Aside(Message, frozen=True, tag="aside"):
+    """The message itself is in a memfd."""
+
+
+_ASIDE = msgspec.msgpack.encode(_Aside())
 
 
 class Closed(ConnectionError):
@@ -34,7 +45,7 @@ class Closed(ConnectionError):
 
 
 class Channel:
-    """One end of a control connection. trusted: whether the other end may say long things."""
+    """One end of a control connection. trusted: the other end may send messages in memfds."""
 
     def __init__(self, sock: socket.socket, *, trusted: bool = True) -> None:
         self.sock = sock
@@ -43,17 +54,21 @@ class Channel:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send one message; Closed if the peer is gone, BlockingIOError if it cannot be sent now:
-        the peer does not read, or the kernel is short of something."""
-        raw = msgpack.packb(message)
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send one message; see `send_packet`."""
+        self.send_packet(msgspec.msgpack.encode(message), fds)
+
+    def send_packet(self, raw: bytes, fds: Sequence[int] = ()) -> None:
+        """Send an encoded message. Closed if the peer is gone, BlockingIOError if it cannot be sent
+        now: the peer does not read, or the kernel is short of something. ValueError if the message
+        or the number of its descriptors is over the limits."""
         if len(raw) > MAX_MESSAGE_BYTES:
             raise ValueError(f"control message of {len(raw)} bytes; at most {MAX_MESSAGE_BYTES}")
         if len(fds) > MAX_FDS:
             raise ValueError(f"control message with {len(fds)} descriptors; at most {MAX_FDS}")
         if len(raw) > MAX_PACKET_BYTES or not self._send(raw, fds):
             with _aside(raw) as fd:
-                self._send(msgpack.packb({"op": _ASIDE}), [fd, *fds])
+                self._send(_ASIDE, [fd, *fds])
 
     def _send(self, raw: bytes, fds: Sequence[int]) -> bool:
         """Send one packet; False if the buffers of this machine are too small for it."""
@@ -62,15 +77,28 @@ class Channel:
         except OSError as exc:
             if exc.errno == errno.EMSGSIZE:
                 return False
-            raise _what(exc) from None
+            raise _translated(exc) from None
         return True
 
-    def receive(self) -> tuple[dict[str, Any], list[int]]:
+    def receive(self, edge: Edge[Received]) -> tuple[Received, list[int]]:
         """The next message and its descriptors; the caller owns those.
 
         Closed at the end, BlockingIOError when a non-blocking socket has none or the kernel is
-        short of memory, ValueError for what is no message.
+        short of memory. InvalidMessage for a packet that is no message of this edge, BadPacket for
+        any other; the descriptors are closed then.
         """
+        raw, fds = self.receive_packet()
+        try:
+            return edge.decode(raw, len(fds)), fds
+        except InvalidMessage as exc:
+            close_all(fds)
+            raise InvalidMessage(f"bad control message: {exc}") from None
+        except Exception as exc:
+            close_all(fds)
+            raise BadPacket(f"bad control message: {exc}") from exc
+
+    def receive_packet(self) -> tuple[bytes, list[int]]:
+        """The next packet and its descriptors, not decoded; errors as of `receive`."""
         raw, ancillary, flags = self._receive()
         fds = _descriptors(ancillary)
         if not raw:
@@ -81,16 +109,15 @@ class Channel:
                 raise ValueError(text_of(OSError("its descriptors did not come")))
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ValueError("it was cut off, or its descriptors were")
-            message = _message(raw)
-            if message["op"] == _ASIDE:
+            if raw == _ASIDE:
                 if not self._trusted or not fds:
                     raise ValueError(f"at most {MAX_PACKET_BYTES} bytes are taken here")
-                message = _message(_read(fds[0]))
+                raw = _read(fds[0])
                 os.close(fds.pop(0))
         except Exception as exc:
             close_all(fds)
-            raise ValueError(f"bad control message: {exc}") from exc
-        return message, fds
+            raise BadPacket(f"bad control message: {exc}") from exc
+        return raw, fds
 
     def _receive(self) -> tuple[bytes, Sequence[tuple[int, int, bytes]], int]:
         for last in (False, True):
@@ -100,8 +127,8 @@ class Channel:
                 )
             except OSError as exc:
                 if exc.errno != errno.ECONNRESET or last:
-                    raise _what(exc) from None
-                # Told once, and before what the peer said at last.
+                    raise _translated(exc) from None
+                # The kernel reports this once, before the last packets that the peer sent.
             else:
                 break
         return raw, ancillary, flags
@@ -110,8 +137,8 @@ class Channel:
         self.sock.close()
 
 
-def _what(exc: OSError) -> OSError:
-    """What an error of the socket means: to be tried again, or the end."""
+def _translated(exc: OSError) -> OSError:
+    """The error to raise: BlockingIOError if it may work later, Closed for the end."""
     if isinstance(exc, BlockingIOError):
         return exc
     if is_shortage(exc):
@@ -119,16 +146,9 @@ def _what(exc: OSError) -> OSError:
     return Closed(f"control connection lost: {exc.strerror}")
 
 
-def _message(raw: bytes) -> dict[str, Any]:
-    message = msgpack.unpackb(raw, strict_map_key=True)
-    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
-        raise ValueError("a control message is a map with the text 'op'")
-    return message
-
-
 @contextlib.contextmanager
 def _aside(raw: bytes) -> Iterator[int]:
-    """A memfd that holds this; BlockingIOError if there is no room for it now."""
+    """A memfd that holds these bytes; BlockingIOError if there is no memory for it now."""
     try:
         fd = os.memfd_create("batchpool-message", os.MFD_CLOEXEC)
     except OSError as exc:
@@ -168,7 +188,7 @@ def pair() -> tuple[Channel, Channel]:
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors, whatever becomes of each."""
+    """Close descriptors; errors are ignored."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -6,9 +6,8 @@ The supervisor starts it with a control channel, a listening socket and the hear
         --flight-recorder-fd R --posts COUNT --post OWN --parent PID
         [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
-and tells it:  serving {}   lanes are open and the socket is served
-hears of it:   facts {..., lanes}  server and models as a reload has them from now on, as
-                            supervisor/resources/catalog.py tells them; fds: lanes, open, to models that got others
+Its control messages are in `batchpool/control/edges.py` (`FromFrontend`, `ToFrontend`); it asks for
+its lanes as every client does.
 
 A timer of its event loop stamps its heartbeat, and so does its background thread.
 
@@ -29,13 +28,14 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import uvloop
 
 from batchpool.client.loop import ClientLoop
 from batchpool.client.session import Session
 from batchpool.control.channel import close_all
+from batchpool.control.edges import ToFrontend
+from batchpool.control.messages import FrontendServing
 from batchpool.core.errors import NotFound, PoolError
 from batchpool.frontend.asgi.app import build_app
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
@@ -136,9 +136,9 @@ async def serve(
         broadcaster.end("the pool has stopped")
         _exit_without_supervisor()
 
-    def learn(message: dict[str, Any], fds: list[int]) -> None:
+    def learn(message: ToFrontend, fds: list[int]) -> None:
         session.learn(message)
-        session.take_lanes(message["lanes"], fds)
+        session.take_lanes(message.lanes, fds)
         view.learn()
         server.drain_s = session.server["drain_s"]
         protocol.limits = ConnectionLimits.of(session.server)
@@ -177,7 +177,7 @@ async def serve(
     )
 
     loop.add_signal_handler(signal.SIGTERM, _Stop(view, server, loop.time))
-    session.channel.send({"op": "serving"})
+    session.channel.send(FrontendServing())
     try:
         await server.run_on(listener)
     finally:

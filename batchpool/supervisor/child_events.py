@@ -1,22 +1,28 @@
-"""Messages and ends of the supervisor's children, passed on to the parts that act on them.
-
-batcher      running, lane_closed, idle, worker_handled   the fleet
-             drained                                      the drain
-front end    serving                                      the fleet
-             any other                                    the control server: it is a client too
-worker       any                                          the workers' fleet
-discovery    any                                          the reload controller
-"""
+"""Messages and ends of the supervisor's children, passed on to the parts that act on them."""
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import assert_never
 
 from batchpool.control.channel import Closed
+from batchpool.control.edges import BadPacket, FromBatcher
+from batchpool.control.messages import FrontendServing
+from batchpool.control.process_messages import (
+    BatcherRunning,
+    Discovered,
+    DiscoveryFailed,
+    Drained,
+    LaneClosed,
+    WorkerFailed,
+    WorkerHandled,
+    WorkerIdle,
+    WorkerReady,
+)
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.supervisor.children.child import Child
+from batchpool.supervisor.children.roles import DISCOVERY, FromChild
 from batchpool.supervisor.control_server import ControlServer, attached_frontend
 from batchpool.supervisor.drain import Drain
 from batchpool.supervisor.event_loop import EventLoop
@@ -55,7 +61,7 @@ class ChildEvents:
         if child.pidfd >= 0:
             self._loop.add(child.pidfd, partial(self._check_end, child))
         self._loop.add(child.channel.fileno(), partial(self._receive, child))
-        if child.role == "frontend":
+        if child.role.is_client:
             index = self._process_fleet.frontends.index(child)
             owner = self._process_fleet.owner_of(child)
             self.frontends[child.pid] = attached_frontend(owner, child.channel, index)
@@ -84,56 +90,60 @@ class ChildEvents:
             return
         while True:
             try:
-                message, fds = child.channel.receive()
+                message, fds = child.channel.receive(child.role.edge)
             except BlockingIOError:
                 return
             except Closed:
                 # The end itself is noticed by the pidfd; a closed channel stays readable.
                 self._loop.remove(child.channel.fileno())
                 return
-            except ValueError as exc:
+            except BadPacket as exc:
                 child.terminate(f"could not be understood: {exc}")
                 return
             self._route(child, message, fds)
 
-    def _route(self, child: Child, message: dict[str, Any], fds: list[int]) -> None:
-        if child.role == "worker":
-            self._process_fleet.workers.says(child, message)
-        elif child.role == "discovery":
-            self._reload_controller.discovered(message)
-        elif child.role == "batcher":
-            self._route_batcher(child, message)
-        elif message["op"] == "serving":
-            child.state = "serving"
-            self._process_fleet.tell_facts(child)  # they may have changed since it asked
-            if child.slot.restarts:
-                _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
-        elif not self._control_server.handle(self.frontends[child.pid], message, fds):
-            child.terminate("could not be answered")
+    def _route(self, child: Child, message: FromChild, fds: list[int]) -> None:
+        match message:
+            case WorkerReady() | WorkerFailed():
+                self._process_fleet.workers.says(child, message)
+            case Discovered() | DiscoveryFailed():
+                self._reload_controller.discovered(message)
+            case FrontendServing():
+                child.state = "serving"
+                self._process_fleet.tell_facts(child)  # they may have changed since it asked
+                if child.slot.restarts:
+                    _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
+            case BatcherRunning() | LaneClosed() | WorkerIdle() | WorkerHandled() | Drained():
+                self._route_batcher(child, message)
+            case _:
+                if not self._control_server.handle(self.frontends[child.pid], message, fds):
+                    child.terminate("could not be answered")
 
-    def _route_batcher(self, batcher: Child, message: dict[str, Any]) -> None:
-        match message["op"]:
-            case "running":
+    def _route_batcher(self, batcher: Child, message: FromBatcher) -> None:
+        match message:
+            case BatcherRunning():
                 batcher.state = "running"
                 if batcher.slot.restarts:
                     _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
-            case "lane_closed":
-                self._process_fleet.lane_closed(message["lane"])
-            case "idle":
-                self._process_fleet.workers.idle(message["worker"], message["turn"])
-            case "worker_handled":
-                self._process_fleet.workers.handled(message["worker"])
-            case "drained":
-                self._drain.batcher_reported(message["turn"], message["empty"])
+            case LaneClosed():
+                self._process_fleet.lane_closed(message.lane)
+            case WorkerIdle():
+                self._process_fleet.workers.idle(message.worker, message.turn)
+            case WorkerHandled():
+                self._process_fleet.workers.handled(message.worker)
+            case Drained():
+                self._drain.batcher_reported(message.turn, message.empty)
+            case _:
+                assert_never(message)
 
     def _ended(self, child: Child) -> None:
-        if child.role == "frontend":
+        if child.role.is_client:
             client = self.frontends.pop(child.pid, None)
             if client is not None:
                 self._control_server.drop(client)
             if child.process.returncode == EXIT_GAVE_UP:
                 self.requests_given_up = True
-        if child.role == "discovery":
+        if child.role is DISCOVERY:
             self.unwatch(child)
             self._reload_controller.discovery_ended(child)
             child.close()

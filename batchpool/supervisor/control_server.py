@@ -1,20 +1,9 @@
-"""The supervisor's desk: what clients ask over their control connections.
+"""Serves the clients of the pool: local programs, operators and HTTP front ends.
 
-    attach  {version, pinned} fds: the client's bell  -> attached {models, server}  fds: page, bell
-    facts   {}                                        -> facts {models, server, edition}
-    lane    {model}    -> lane {serial, model, slots, digest, facts: of the model}
-                                                         fds: segment
-    left    {serial}                                  -> nothing: it lets go of a lane that moved
-    status  {}                                        -> status {status}
-    reload  {wait}                                    -> reload {done, text}, with wait at its end
-            {cancel: true}                            -> reload {done, text}, at once
-    drain   {on: true, false, or null to look}        -> drain {draining, answered, rows}
-    batches {}                                        -> batches {workers, models}
-                                                         fds: the flight recorder
-
-A refusal is error {code, error}. Only root and the user whom the pool runs as may reload and
-drain; the rest is open to every client. A front end asks over its own channel, a local program over
-the unix socket; a front end's lanes are the pool's, a local client's are sealed memfds.
+It takes the messages `FromClient` and replies with `ToClient`; see `batchpool/control/edges.py`.
+Only root and the user whom the pool runs as may reload and drain; the rest is open to every client.
+A local program asks over the unix socket, a front end over the channel that it was started with. The
+lanes of a front end are segments of the pool, those of a local client are sealed memfds.
 """
 
 from __future__ import annotations
@@ -22,9 +11,36 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.control.edges import (
+    FROM_CLIENT,
+    BadPacket,
+    FromClient,
+    InvalidMessage,
+    ToClient,
+    tag_of,
+)
+from batchpool.control.messages import (
+    Attach,
+    Attached,
+    Batches,
+    Drain,
+    DrainState,
+    Facts,
+    GetBatches,
+    GetFacts,
+    GetStatus,
+    LaneOpened,
+    LeaveLane,
+    ModelForm,
+    OpenLane,
+    Refused,
+    Reload,
+    ReloadReply,
+    Status,
+)
 from batchpool.control.peer import peer_of, pidfd_of
 from batchpool.core.errors import (
     InternalError,
@@ -37,13 +53,12 @@ from batchpool.core.errors import (
 from batchpool.core.layout.segments import VERSION
 from batchpool.shm.resource_errors import check_descriptors, is_shortage
 from batchpool.supervisor.fleet.processes import ProcessFleet
-from batchpool.supervisor.resources.catalog import facts_of, model_facts
+from batchpool.supervisor.resources.catalog import model_form, model_forms, server_form
 from batchpool.supervisor.resources.client_connection import ClientConnection
-from batchpool.supervisor.resources.lane_table import lane_form
 from batchpool.supervisor.resources.resources import PoolResources
 
-_LOG = logging.getLogger("batchpool.desk")
-_STRANGERS_MOST = 64  # connections that have not attached, an operator's among them
+_LOG = logging.getLogger("batchpool.supervisor")
+_UNATTACHED_MOST = 64  # connections that have not attached, those of operators too
 _MOST_AT_ONCE = 16
 
 
@@ -100,16 +115,16 @@ class ControlServer:
         owner = f"client {self._count} (pid {peer.pid})"
         channel = Channel(sock, trusted=False)
         try:
-            if sum(a.bell_fd < 0 for a in self.local) >= _STRANGERS_MOST:
+            if sum(a.bell_fd < 0 for a in self.local) >= _UNATTACHED_MOST:
                 raise StartError(
-                    f"{_STRANGERS_MOST} connections are open that have not attached; the pool takes"
+                    f"{_UNATTACHED_MOST} connections are open that have not attached; the pool takes"
                     " no more of them"
                 )
             # With a part of what is kept, so that those who look what is wrong are answered.
             check_descriptors("the pool can take no more clients", 0.5)
         except StartError as exc:
             self._note_refusal(owner, exc)
-            _sent(channel, _error(exc), [])
+            _sent(channel, _refusal(exc), [])
             channel.close()
             return None
         attached = ClientConnection(owner, channel, peer, pidfd_of(sock))
@@ -120,31 +135,33 @@ class ControlServer:
         """Handle what a client sent, so far as it holds up nobody; False when it is gone."""
         for _ in range(_MOST_AT_ONCE):
             try:
-                message, fds = who.channel.receive()
+                message, fds = who.channel.receive(FROM_CLIENT)
             except BlockingIOError:
                 return True
             except Closed:
                 return False
-            except ValueError as exc:
+            except BadPacket as exc:
                 _LOG.warning("%s: %s", who.owner, exc)
-                self._send(who, _error(InvalidRequest(str(exc))), [])
-                return False
+                replied = self._send(who, _refusal(InvalidRequest(str(exc))), [])
+                if not replied or not isinstance(exc, InvalidMessage):
+                    return False
+                continue
             if not self.handle(who, message, fds):
                 return False
         return True  # the rest is still there at the next turn of the loop
 
-    def handle(self, who: ClientConnection, message: dict[str, Any], fds: list[int]) -> bool:
+    def handle(self, who: ClientConnection, message: FromClient, fds: list[int]) -> bool:
         """Answer one message; False when the client cannot be answered."""
         try:
             answer, out = self._answer(who, message, fds)
         except StartError as exc:
             self._note_refusal(who.owner, exc)
-            answer, out = _error(exc), []
+            answer, out = _refusal(exc), []
         except PoolError as exc:
-            answer, out = _error(exc), []
+            answer, out = _refusal(exc), []
         except Exception as exc:  # whatever one client says, the others are served on
-            _LOG.exception("%s: %r cannot be answered", who.owner, message["op"][:40])
-            answer, out = _error(exc), []
+            _LOG.exception("%s: %r cannot be answered", who.owner, tag_of(type(message)))
+            answer, out = _refusal(exc), []
         finally:
             close_all(fds)
         return answer is None or self._send(who, answer, out)
@@ -155,61 +172,58 @@ class ControlServer:
             self._short_of = str(why)
             _LOG.error("%s is refused: %s", owner, why)
 
-    def _send(self, who: ClientConnection, answer: dict[str, Any], fds: list[int]) -> bool:
+    def _send(self, who: ClientConnection, answer: ToClient, fds: list[int]) -> bool:
         return _sent(who.channel, answer, fds)
 
     def _answer(
-        self, who: ClientConnection, message: dict[str, Any], fds: list[int]
-    ) -> tuple[dict[str, Any] | None, list[int]]:
-        op = message["op"]
-        if op == "attach":
-            return self._attach(who, message, fds)
-        if op == "lane":
-            return self._lane(who, message)
-        if op == "left":
-            self._left(who, message)
-            return None, []
-        if op == "facts":
-            return {"op": "facts", **self._facts()}, []
-        if op == "status":
-            return {"op": "status", "status": self._status()}, []
-        if op == "batches":
-            return self._batches()
-        if op == "reload":
-            return self._reload(who, message), []
-        if op == "drain":
-            on = message.get("on")
-            if on not in (True, False, None):
-                raise InvalidRequest("drain on or off?")
-            _check_operator(who, "drain", told=on is not None)
-            draining, answered, rows = self._operations.drain(on)
-            return {"op": "drain", "draining": draining, "answered": answered, "rows": rows}, []
-        raise InvalidRequest(f"unknown control message {op!r}")
+        self, who: ClientConnection, message: FromClient, fds: list[int]
+    ) -> tuple[ToClient | None, list[int]]:
+        match message:
+            case Attach():
+                return self._attach(who, message, fds)
+            case OpenLane():
+                return self._open_lane(who, message)
+            case LeaveLane():
+                self._leave_lane(who, message)
+                return None, []
+            case GetFacts():
+                return Facts(*self._facts()), []
+            case GetStatus():
+                return Status(self._status()), []
+            case GetBatches():
+                return self._batches()
+            case Reload():
+                return self._reload(who, message), []
+            case Drain():
+                _check_operator(who, "drain", told=message.on is not None)
+                return DrainState(*self._operations.drain(message.on)), []
+            case _:
+                assert_never(message)
 
-    def _reload(self, who: ClientConnection, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer comes at the end of the reload to whoever waits for it."""
+    def _reload(self, who: ClientConnection, message: Reload) -> ToClient | None:
+        """Reload or cancel; None if the reply comes at the end of the reload."""
         _check_operator(who, "reload")
-        if message.get("cancel") is True:
-            return {"op": "reload", "done": True, "text": self._operations.cancel_reload()}
-        if message.get("wait") is not True:
+        if message.cancel:
+            return ReloadReply(True, self._operations.cancel_reload())
+        if not message.wait:
             self._operations.reload(None)
-            return {"op": "reload", "done": True, "text": "asked for"}
+            return ReloadReply(True, "asked for")
 
         def told(done: bool, text: str) -> None:
-            self._send(who, {"op": "reload", "done": done, "text": text}, [])
+            self._send(who, ReloadReply(done, text), [])
 
         self._operations.reload(told)
         return None
 
     def _attach(
-        self, who: ClientConnection, message: dict[str, Any], fds: list[int]
-    ) -> tuple[dict[str, Any], list[int]]:
-        if message.get("version") != VERSION:
+        self, who: ClientConnection, message: Attach, fds: list[int]
+    ) -> tuple[Attached, list[int]]:
+        if message.version != VERSION:
             raise InvalidRequest(
-                f"this client speaks layout version {message.get('version')}, the pool"
+                f"this client speaks layout version {message.version}, the pool"
                 f" {VERSION}; install the same batchpool on both sides"
             )
-        if len(fds) != 1 or who.bell_fd >= 0:
+        if who.bell_fd >= 0:
             raise InvalidRequest("attach comes once, with one descriptor: the client's bell")
         server = self._resources.plan.server
         attached = sum(a.bell_fd >= 0 for a in self.local)
@@ -220,21 +234,23 @@ class ControlServer:
         if who.frontend is None:
             check_descriptors("the pool can take no more clients")
         who.bell_fd = fds.pop()
-        who.pinned = who.frontend is not None or message.get("pinned") is True
-        answer = {"op": "attached", **self._facts()}
-        return answer, [self._resources.state_page_read_fd, self._resources.batcher_bell.fd]
+        who.pinned = who.frontend is not None or message.pinned
+        return Attached(*self._facts()), [
+            self._resources.state_page_read_fd,
+            self._resources.batcher_bell.fd,
+        ]
 
-    def _facts(self) -> dict[str, Any]:
-        return facts_of(self._resources.plan, self._resources.state_page.edition.get())
+    def _facts(self) -> tuple[tuple[ModelForm, ...], dict[str, Any], int]:
+        """The models, the settings and the edition of the plan in force."""
+        plan = self._resources.plan
+        return model_forms(plan), server_form(plan), self._resources.state_page.edition.get()
 
-    def _lane(
-        self, who: ClientConnection, message: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[int]]:
+    def _open_lane(self, who: ClientConnection, message: OpenLane) -> tuple[LaneOpened, list[int]]:
         models = {model.spec.name: model for model in self._resources.plan.models}
-        model = models.get(str(message.get("model", "")))
+        model = models.get(message.model)
         if model is None:
             known = ", ".join(map(repr, models)) or "none"
-            raise NotFound(f"there is no model {message.get('model')!r}; the pool has {known}")
+            raise NotFound(f"there is no model {message.model!r}; the pool has {known}")
         if who.bell_fd < 0:
             raise InvalidRequest("attach before asking for a lane")
         if who.frontend is None:
@@ -246,25 +262,26 @@ class ControlServer:
         entry = own[0] if own else self._process_fleet.open_lane(who, model, handed=True)
         entry.handed = True
         self._short_of = ""
-        answer = {"op": "lane", **lane_form(entry), "facts": model_facts(model)}
-        return answer, [entry.fd]
+        layout = entry.layout
+        reply = LaneOpened(
+            entry.serial, entry.model, layout.slots, layout.digest, model_form(model)
+        )
+        return reply, [entry.fd]
 
-    def _left(self, who: ClientConnection, message: dict[str, Any]) -> None:
-        """Nobody waits for an answer, so that there is none to a lane that it does not have. By
-        serial: of one it was evicted from, the number may be that of another lane of its own."""
+    def _leave_lane(self, who: ClientConnection, message: LeaveLane) -> None:
+        """Note that the client has left a lane; nothing happens if it has no such lane.
+
+        The lane is found by its serial: the number of one that the client was evicted from may be
+        that of another lane of its own by now."""
         for entry in self._resources.lanes.of_owner(who.owner):
-            if entry.serial == message.get("serial") and entry.moved and entry.handed:
+            if entry.serial == message.serial and entry.moved and entry.handed:
                 entry.left = True
 
-    def _batches(self) -> tuple[dict[str, Any], list[int]]:
-        """The flight recorder itself, and the names of what its rows have numbers of."""
+    def _batches(self) -> tuple[Batches, list[int]]:
+        """The flight recorder, and the names of the workers and models that its rows number."""
         counters = self._resources.counters
-        answer = {
-            "op": "batches",
-            "workers": counters.worker_slot_names(),
-            "models": counters.model_names(),
-        }
-        return answer, [self._resources.flight_recorder_read_fd]
+        names = Batches(tuple(counters.worker_slot_names()), tuple(counters.model_names()))
+        return names, [self._resources.flight_recorder_read_fd]
 
     def drop(self, who: ClientConnection) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""
@@ -280,22 +297,22 @@ def attached_frontend(owner: str, channel: Channel, index: int) -> ClientConnect
     return ClientConnection(owner, channel, None, -1, index)
 
 
-def _error(exc: Exception) -> dict[str, Any]:
-    """A refusal in words; of a fault of ours no more than that there is one."""
+def _refusal(exc: Exception) -> Refused:
+    """The reply to a refused request. The text of an unforeseen exception stays in the log."""
     if isinstance(exc, PoolError):
-        return {"op": "error", "code": exc.code, "error": exc.message}
+        return Refused(exc.code, exc.message)
     text = str(exc) if isinstance(exc, StartError) else "internal error; the pool's log has more"
-    return {"op": "error", "code": InternalError.code, "error": text}
+    return Refused(InternalError.code, text)
 
 
-def _sent(channel: Channel, answer: dict[str, Any], fds: list[int]) -> bool:
+def _sent(channel: Channel, answer: ToClient, fds: list[int]) -> bool:
     """Whether the client could be answered."""
     try:
         channel.send(answer, fds)
     except (Closed, BlockingIOError):
         return False
     except ValueError as exc:  # too long, whatever it is
-        return _sent(channel, _error(StartError(f"the answer is too long: {exc}")), [])
+        return _sent(channel, _refusal(StartError(f"the answer is too long: {exc}")), [])
     return True
 
 

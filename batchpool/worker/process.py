@@ -1,13 +1,6 @@
-"""The worker process: one model on one device, between its two bells.
+"""The worker process: one model on one device, between its bell and the batcher's.
 
-Told by the supervisor over the control channel:
-
-    start     {worker, import, spec, device, max_batch, batch_sizes, max_lanes,
-              frontends, row}  fds: segment, its own bell, the batcher's bell, the counters
-    lane      {lane, serial, slots, pinned}  fds: the lane's segment
-    unlane    {lane}
-
-and tells it:  ready {} | failed {error}
+It takes the messages `ToWorker` and sends `FromWorker`; see `batchpool/control/edges.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +11,17 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import assert_never
 
 from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.control.edges import TO_WORKER, FromWorker, InvalidMessage
+from batchpool.control.process_messages import (
+    AddWorkerLane,
+    DropLane,
+    StartWorker,
+    WorkerFailed,
+    WorkerReady,
+)
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import spec_of
@@ -49,14 +50,16 @@ class WorkerProcess:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        message, fds = channel.receive()
-        self._facts = message
-        self.spec = ModelSpec.from_wire(message["spec"])
-        layout = worker_layout(message["max_batch"], message["max_lanes"])
+        start, fds = channel.receive(TO_WORKER)
+        if not isinstance(start, StartWorker):
+            raise InvalidMessage(f"a worker starts with 'start', not with {type(start).__name__}")
+        self._start = start
+        self.spec = ModelSpec.from_wire(start.spec)
+        layout = worker_layout(start.max_batch, start.max_lanes)
         segment_fd, bell_fd, batcher_fd, counters_fd = fds
         self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
-        counters = Counters(counters_fd, message["frontends"])
-        row = message["row"]
+        counters = Counters(counters_fd, start.frontends)
+        row = start.row
         self._metrics = (
             WorkerMetrics(counters.cells, counters.place("worker", row)) if row >= 0 else None
         )
@@ -67,19 +70,19 @@ class WorkerProcess:
 
     def load(self) -> Worker:
         """Import, load and warm up the model; its exceptions are the caller's."""
-        facts = self._facts
-        prepare_process(self.spec, facts["device"])
-        cls = load_class(facts["import"])
+        start = self._start
+        prepare_process(self.spec, start.device)
+        cls = load_class(start.import_name)
         check_declaration(self.spec, spec_of(cls))
         model = cls()
-        model.load(facts["device"])
-        sizes, most = tuple(facts["batch_sizes"]), facts["max_batch"]
-        backend = make_backend(model, self.spec, facts["device"], most, sizes)
+        model.load(start.device)
+        sizes, most = start.batch_sizes, start.max_batch
+        backend = make_backend(model, self.spec, start.device, most, sizes)
         rows = warm_up_rows(model, self.spec)
         warm_up(self.spec, backend, rows, backend.graph_sizes or sizes or (1, most))
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
-        number = facts["place"]
+        number = start.place
         return Worker(
             self.spec, self._worker_segment, backend, ring, clock_ns, padding, number, self._metrics
         )
@@ -89,7 +92,7 @@ class WorkerProcess:
         bootstrap.settle()
         self._hear(worker)
         self._worker_segment.ready.set(1)
-        self._channel.send({"op": "ready"})
+        self._send(WorkerReady())
         self._batcher_bell.ring()
         control, moves = self._channel.fileno(), 0
         while True:
@@ -108,29 +111,37 @@ class WorkerProcess:
         """Take all control messages there are."""
         while True:
             try:
-                message, fds = self._channel.receive()
+                message, fds = self._channel.receive(TO_WORKER)
             except BlockingIOError:
                 return
-            if message["op"] == "lane":
-                self._map_lane(worker, message, fds)
-            elif message["op"] == "unlane":
-                worker.drop_lane(message["lane"])
+            match message:
+                case AddWorkerLane():
+                    self._map_lane(worker, message, *fds)
+                case DropLane():
+                    worker.drop_lane(message.lane)
+                case StartWorker():
+                    raise InvalidMessage("'start' came twice")
+                case _:
+                    assert_never(message)
 
-    def _map_lane(self, worker: Worker, message: dict[str, Any], fds: list[int]) -> None:
-        layout = lane_layout(self.spec, message["slots"])
+    def _send(self, message: FromWorker) -> None:
+        self._channel.send(message)
+
+    def _map_lane(self, worker: Worker, message: AddWorkerLane, fd: int) -> None:
+        layout = lane_layout(self.spec, message.slots)
         try:
-            lane = Lane(self.spec, map_checked(fds[0], layout), layout)
-        except ValueError as exc:  # its client overwrote the head: nobody else may suffer for it
-            _LOG.error("lane %d stays unmapped: %s", message["lane"], exc)
+            lane = Lane(self.spec, map_checked(fd, layout), layout)
+        except ValueError as exc:  # its client overwrote the head, which must end no other lane
+            _LOG.error("lane %d stays unmapped: %s", message.lane, exc)
             return
         finally:
-            close_all(fds)
-        worker.add_lane(message["lane"], message["serial"], lane, adopt=message["pinned"])
+            os.close(fd)
+        worker.add_lane(message.lane, message.serial, lane, adopt=message.pinned)
         self._batcher_bell.ring()
 
 
 def main(argv: Sequence[str]) -> int:
-    """The role `worker`."""
+    """Run as a worker; returns the exit status."""
     args = bootstrap.arguments("worker", argv)
     bootstrap.start(args.parent)
     bootstrap.outlast_sigterm()
@@ -143,12 +154,12 @@ def main(argv: Sequence[str]) -> int:
             worker = process.load()
         except BaseException as exc:
             _LOG.error("the model cannot be loaded", exc_info=exc)
-            channel.send({"op": "failed", "error": _where(exc)})
+            channel.send(WorkerFailed(_where(exc)))
             return bootstrap.EXIT_LOAD_FAILED
         try:
             process.run(worker)
         except MustRestart as exc:
-            channel.send({"op": "failed", "error": str(exc)})
+            channel.send(WorkerFailed(str(exc)))
             return bootstrap.EXIT_MUST_RESTART
     except Closed:
         return 0

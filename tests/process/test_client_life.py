@@ -20,6 +20,7 @@ import batchpool as bp
 from batchpool.control.channel import Channel, pair
 from batchpool.core.layout.segments import VERSION
 from tests.process.pool_under_test import ROOT, Pool, serving, until
+from tests.unit.control.packets import receive_form, send_form
 
 ONES = np.ones((1, 4), np.float32)
 PREAMBLE = """
@@ -258,8 +259,8 @@ def test_a_client_of_another_version_is_told(everyday: Pool) -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(everyday.socket)
     channel, (one, other) = Channel(sock), pair()
-    channel.send({"op": "attach", "version": VERSION + 1}, [one.fileno()])
-    answer, fds = channel.receive()
+    send_form(channel, {"op": "attach", "version": VERSION + 1}, [one.fileno()])
+    answer, fds = receive_form(channel)
     assert fds == []
     assert (answer["op"], answer["code"]) == ("error", "invalid_request")
     assert f"layout version {VERSION + 1}, the pool {VERSION}" in answer["error"]

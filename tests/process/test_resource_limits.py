@@ -18,6 +18,7 @@ from batchpool.control.channel import MAX_PACKET_BYTES, Channel
 from tests.process.pool_under_test import Pool, serving, started, toml, until
 from tests.process.test_reload import run
 from tests.process.web import ask
+from tests.unit.control.packets import receive_form, send_form
 
 AGAIN = {"import": "Affine", "name": "again"}  # the same class under another name
 ONES = np.ones((1, 4), np.float32)
@@ -72,11 +73,11 @@ def test_a_pool_outlasts_a_want_of_descriptors() -> None:
             until(lambda: "reload failed: nothing was changed: cannot start" in pool.log)
             sock.connect(pool.socket)
             channel = Channel(sock)
-            channel.send({"op": "status"})
+            send_form(channel, {"op": "status"})
             until(lambda: "no client can be taken: too many open files" in pool.log)
             assert clients[0].infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
             resource.prlimit(pool.pid, resource.RLIMIT_NOFILE, before)
-            assert channel.receive()[0]["op"] == "status"
+            assert receive_form(channel)[0]["op"] == "status"
         assert "reload done" not in pool.log
         assert run(pool, "reload").returncode == 0
         first.infer("affine", x=ONES)

@@ -12,6 +12,8 @@ import socket
 from typing import Any
 
 from batchpool.control.channel import Channel, Closed, close_all
+from batchpool.control.edges import TO_CLIENT, FromClient, ToClient
+from batchpool.control.messages import GetStatus, Refused, Status
 from batchpool.core.errors import NotReady, PoolError, PoolStopped
 
 PATIENCE_S = 2.0  # a supervisor that is well answers within milliseconds
@@ -32,7 +34,7 @@ class StatusClient:
             if self._channel is None:
                 self._channel = _connected(self._path)
             async with asyncio.timeout(self._patience_s):
-                answer = await _ask(self._channel, {"op": "status"})
+                reply = await _ask(self._channel, GetStatus())
         except TimeoutError:
             self.close()  # a late reply would be taken for the next one
             raise NotReady("the supervisor does not answer") from None
@@ -42,10 +44,12 @@ class StatusClient:
         except (OSError, Closed, ValueError) as exc:
             self.close()
             raise PoolStopped(f"no pool answers at {self._path}: {exc}") from exc
-        if answer["op"] != "status":
-            raise PoolError(f"the supervisor answered {answer.get('error')!r}")
-        found: dict[str, Any] = answer["status"]
-        return found
+        match reply:
+            case Status():
+                return reply.status
+            case Refused():
+                raise PoolError(f"the supervisor answered {reply.error!r}")
+        raise PoolError("the supervisor answered another question")
 
     def close(self) -> None:
         if self._channel is not None:
@@ -64,18 +68,18 @@ def _connected(path: str) -> Channel:
     return Channel(sock)
 
 
-async def _ask(channel: Channel, message: dict[str, Any]) -> dict[str, Any]:
+async def _ask(channel: Channel, question: FromClient) -> ToClient:
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[None] = loop.create_future()
-    channel.send(message)
+    channel.send(question)
     loop.add_reader(channel.fileno(), _set, arrived)
     try:
         await arrived
     finally:
         loop.remove_reader(channel.fileno())
-    answer, fds = channel.receive()
+    reply, fds = channel.receive(TO_CLIENT)
     close_all(fds)
-    return answer
+    return reply
 
 
 def _set(arrived: asyncio.Future[None]) -> None:

@@ -16,13 +16,14 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from batchpool.control.channel import Channel, Closed, close_all, pair
 from batchpool.core.errors import StartError
 from batchpool.shm.resource_errors import named, text_of
+from batchpool.supervisor.children.roles import Role, ToChild
 
 _LOG = logging.getLogger("batchpool.supervisor")
+
 STUCK_NS = 60_000_000_000  # the driver of a GPU may take long to release its memory
 LAST_WAIT_NS = 10_000_000_000  # for all children when the pool itself stops
 _BACKOFF_S_LEAST = 0.5
@@ -94,7 +95,7 @@ class Child:
     that its socket could not take yet.
     """
 
-    role: str
+    role: Role
     slot: ProcessSlot
     process: subprocess.Popen[bytes]
     channel: Channel
@@ -106,7 +107,7 @@ class Child:
     killed_ns: int = 0
     exemption: Exemption = field(default_factory=Exemption, repr=False)
     closed: bool = field(default=False, repr=False)
-    outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque, repr=False)
+    outbox: deque[tuple[ToChild, list[int]]] = field(default_factory=deque, repr=False)
 
     @property
     def pid(self) -> int:
@@ -132,7 +133,7 @@ class Child:
                 return f"was killed by signal {-code}"
         return f"ended with exit status {code}"
 
-    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def send(self, message: ToChild, fds: Sequence[int] = ()) -> None:
         """Send a control message in order; keep it until the child reads if its socket is full.
 
         A child for which a message cannot be kept would be out of date for ever. It is killed,
@@ -165,7 +166,7 @@ class Child:
                 self.outbox.popleft()
                 close_all(fds)
 
-    def _send(self, message: dict[str, Any], fds: Sequence[int]) -> bool:
+    def _send(self, message: ToChild, fds: Sequence[int]) -> bool:
         """Return False if the socket is full; True if the message was sent or the child is gone."""
         try:
             self.channel.send(message, fds)
@@ -214,8 +215,7 @@ class Child:
 
 
 def start_child(
-    role: str,
-    module: Sequence[str],
+    role: Role,
     slot: ProcessSlot,
     *,
     started_ns: int,
@@ -223,7 +223,7 @@ def start_child(
     fds: Sequence[int] = (),
     settings: Mapping[str, str] | None = None,
 ) -> Child:
-    """Start `python -m MODULE...` with one end of a control channel.
+    """Start `python -m` with the role's module and one end of a control channel.
 
     Only the supervisor's main thread may call this: a child ends with the thread that started it.
     started_ns: CLOCK_MONOTONIC, now. fds: descriptors that it inherits. settings: environment
@@ -235,7 +235,7 @@ def start_child(
     command = [
         sys.executable,
         "-m",
-        *module,
+        role.module,
         "--control-fd",
         str(theirs.fileno()),
         "--parent",
@@ -246,14 +246,16 @@ def start_child(
     ]
     # A signal to the whole process group must not end a child that has not set its signal actions
     # yet: it stays blocked until `batchpool/process/bootstrap.py` has set them.
-    blocked = {signal.SIGINT, signal.SIGHUP} | (set() if role == "frontend" else {signal.SIGTERM})
+    blocked = {signal.SIGINT, signal.SIGHUP} | (
+        set() if role.sigterm_at_start else {signal.SIGTERM}
+    )
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno(), *fds],
-            env={**os.environ, **({} if role == "worker" else _NO_BLAS), **(settings or {})},
+            env={**os.environ, **({} if role.blas_threads else _NO_BLAS), **(settings or {})},
         )
     except OSError as exc:  # no memory, or the limit of processes
         ours.close()

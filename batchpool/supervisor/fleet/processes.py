@@ -11,20 +11,34 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
 
+from batchpool.control.edges import ToBatcher
+from batchpool.control.messages import PlanChanged
+from batchpool.control.process_messages import (
+    AddBatcherLane,
+    AddModel,
+    BatcherModel,
+    Begin,
+    CloseLane,
+    DrainBatcher,
+    EvictLane,
+    MoveLanes,
+    RemoveModel,
+    SetLimits,
+    StartBatcher,
+)
 from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.scheduler.decide import Limits
 from batchpool.shm.heartbeat import beat_interval_ns, frontend_post
 from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, ProcessSlot, start_child
+from batchpool.supervisor.children.roles import BATCHER, FRONTEND, WORKER
 from batchpool.supervisor.children.watchdog import Watchdog
 from batchpool.supervisor.fleet.workers import WorkerFleet
 from batchpool.supervisor.plan.plan import ModelPlan, Plan
-from batchpool.supervisor.resources.catalog import facts_of
+from batchpool.supervisor.resources.catalog import lane_form, model_forms, server_form
 from batchpool.supervisor.resources.client_connection import ClientConnection
-from batchpool.supervisor.resources.lane_table import LaneEntry, lane_form
+from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
@@ -81,7 +95,7 @@ class ProcessFleet:
         """What every child is started with."""
         return ["--log-level", server.log_level, "--log-format", server.log_format]
 
-    def tell_batcher(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def tell_batcher(self, message: ToBatcher, fds: Sequence[int] = ()) -> None:
         """A message to the batcher, if there is one."""
         if self.batcher is not None:
             self.batcher.send(message, fds)
@@ -89,41 +103,39 @@ class ProcessFleet:
     def drain(self, turn: int) -> None:
         """Tell the batcher, and each one after it, to take no new rows; 0: to take them again."""
         self.drain_turn = turn
-        self.tell_batcher({"op": "drain", "turn": turn})
+        self.tell_batcher(DrainBatcher(turn))
 
     def start_batcher(self, *, takeover: bool) -> None:
         resources = self._resources
         child = start_child(
-            "batcher",
-            ["batchpool.batcher"],
+            BATCHER,
             self.batcher_slot,
             started_ns=self._clock_ns(),
             flags=self.flags(self._plan.server),
         )
         self.batcher = child
         self._batcher_at_ns = None
-        start = {
-            "op": "start",
-            "models": self._limits(),
-            "draining": self.drain_turn,
-            "max_lanes": resources.max_lanes,
-            "posts": self._plan.posts,
-            "beat_ns": beat_interval_ns(self._plan.server.stall_timeout_s),
-        }
+        start = StartBatcher(
+            models=self._limits(),
+            draining=self.drain_turn,
+            max_lanes=resources.max_lanes,
+            processes=self._plan.posts,
+            beat_ns=beat_interval_ns(self._plan.server.stall_timeout_s),
+        )
         fds = [resources.batcher_bell.fd, resources.heartbeats_fd]
         child.send(start, [*fds, resources.counters_fd, resources.flight_recorder_fd])
         for entry in resources.lanes:
             self._tell_lane(child, entry)
         self.workers.introduce_all(child.send)
-        evicted = [entry.number for entry in resources.lanes if entry.evicted]
-        child.send({"op": "begin", "takeover": takeover, "evicted": evicted})
+        evicted = tuple(entry.number for entry in resources.lanes if entry.evicted)
+        child.send(Begin(takeover, evicted))
         for entry in resources.lanes:
             if entry.closing and not entry.evicted:
-                child.send({"op": "unlane", "lane": entry.number})
+                child.send(CloseLane(entry.number))
         self.workers.report_lost(child.send)
         self._watch(child)
 
-    def _limits(self) -> list[dict[str, Any]]:
+    def _limits(self) -> tuple[BatcherModel, ...]:
         """How the batches of each entry are formed. Where workers for batches of two sizes may
         serve, by what is right for both: the plan with the smaller ones."""
         other = {} if self._other is None else self._other.entries
@@ -131,22 +143,19 @@ class ProcessFleet:
         for entry, model in self.entries.items():
             rival = other.get(entry, model)
             config = min(model.config, rival.config, key=lambda config: config.max_batch)
-            forms.append(_entry_form(model, config))
-        return forms
+            forms.append(_batcher_model(model, config))
+        return tuple(forms)
 
     def _tell_lane(self, batcher: Child, entry: LaneEntry) -> None:
-        batcher.send(
-            {
-                "op": "lane",
-                "lane": entry.number,
-                "serial": entry.serial,
-                "model": entry.model,
-                "slots": entry.layout.slots,
-                "local": entry.local,
-                "moved": entry.moved,
-            },
-            [entry.fd, entry.bell_fd],
+        message = AddBatcherLane(
+            lane=entry.number,
+            serial=entry.serial,
+            model=entry.model,
+            slots=entry.layout.slots,
+            local=entry.local,
+            moved=entry.moved,
         )
+        batcher.send(message, [entry.fd, entry.bell_fd])
 
     def start_frontend(self, i: int) -> None:
         resources = self._resources
@@ -159,8 +168,7 @@ class ProcessFleet:
             "--post": frontend_post(i),
         }
         child = start_child(
-            "frontend",
-            ["batchpool.frontend"],
+            FRONTEND,
             self.frontend_slots[i],
             started_ns=self._clock_ns(),
             flags=[
@@ -210,8 +218,7 @@ class ProcessFleet:
     def _tell_limits(self) -> None:
         server = self._plan.server
         beat_ns = beat_interval_ns(server.stall_timeout_s)
-        limits = {"op": "limits", "models": self._limits(), "beat_ns": beat_ns}
-        self.tell_batcher({**limits, "log_level": server.log_level})
+        self.tell_batcher(SetLimits(self._limits(), beat_ns, server.log_level))
 
     def tell_facts(self, frontend: Child) -> None:
         """To a front end: what it is to know of server and models, with lanes that it does not
@@ -227,9 +234,13 @@ class ProcessFleet:
         ]
         for lane in lanes:
             lane.handed = True
-        forms = [lane_form(lane) for lane in lanes]
-        facts = {"op": "facts", **facts_of(plan, state_page.edition.get()), "lanes": forms}
-        frontend.send(facts, [lane.fd for lane in lanes])
+        message = PlanChanged(
+            model_forms(plan),
+            server_form(plan),
+            state_page.edition.get(),
+            tuple(map(lane_form, lanes)),
+        )
+        frontend.send(message, [lane.fd for lane in lanes])
 
     def owner_of(self, frontend: Child) -> str:
         """A front end's name in the book of lanes."""
@@ -240,12 +251,12 @@ class ProcessFleet:
     def add_entry(self, model: ModelPlan) -> None:
         """Another entry, whose lanes and workers come after it."""
         self.entries[model.entry] = model
-        self.tell_batcher({"op": "model", **_entry_form(model, model.config)})
+        self.tell_batcher(AddModel(_batcher_model(model, model.config)))
 
     def retire_entry(self, model: ModelPlan) -> None:
         """Nothing is left of it."""
         del self.entries[model.entry]
-        self.tell_batcher({"op": "unmodel", "model": model.entry})
+        self.tell_batcher(RemoveModel(model.entry))
 
     # -- lanes --------------------------------------------------------------------------
 
@@ -267,18 +278,18 @@ class ProcessFleet:
         """Their clients have other lanes, or none: they claim no more there."""
         for entry in entries:
             entry.moved = True
-        self.tell_batcher({"op": "move", "lanes": [entry.number for entry in entries]})
+        self.tell_batcher(MoveLanes(tuple(entry.number for entry in entries)))
 
     def retire_lane(self, entry: LaneEntry) -> None:
         """Its client is gone, or has left it: the batcher lets it go first, since rows may be
         RUNNING."""
         entry.closing = True
-        self.tell_batcher({"op": "unlane", "lane": entry.number})
+        self.tell_batcher(CloseLane(entry.number))
 
     def evict_lane(self, entry: LaneEntry) -> None:
         """The same although its client has not left it."""
         entry.closing = entry.evicted = True
-        self.tell_batcher({"op": "evict", "lane": entry.number})
+        self.tell_batcher(EvictLane(entry.number))
 
     def lane_closed(self, number: int) -> None:
         """The batcher has let it go: so do the workers, and the number is free again."""
@@ -303,9 +314,9 @@ class ProcessFleet:
         useful = child.state in ("running", "serving")
         child.state = "gone"
         now_ns = self._clock_ns()
-        if child.role == "worker":
+        if child.role is WORKER:
             self.workers.gone(child, was_ready=self.was_ready, stopping=self.stopping)
-        elif child.role == "batcher":
+        elif child.role is BATCHER:
             self.batcher = None
             self._note(child)
             self._batcher_at_ns = now_ns + int(child.slot.backoff_s(useful) * 1e9)
@@ -317,7 +328,7 @@ class ProcessFleet:
                 delay_s = child.slot.backoff_s(useful)
                 self._frontend_at_ns[i] = now_ns + int(delay_s * 1e9)
         child.close()
-        if not self.was_ready and not self.stopping and child.role != "worker":
+        if not self.was_ready and not self.stopping and child.role is not WORKER:
             raise StartError(f"{child.slot.name} {child.reason()} before the pool was ready")
 
     def _note(self, child: Child) -> None:
@@ -383,12 +394,12 @@ class ProcessFleet:
             child.close()
 
 
-def _entry_form(model: ModelPlan, config: ModelConfig) -> dict[str, Any]:
-    """An entry as the batcher is told of it. config: by which its batches are formed."""
-    return {
-        "model": model.entry,
-        "spec": model.spec.to_wire(),
-        "limits": asdict(Limits.of(config)),
-        "attempts": model.config.attempts,
-        "idempotent": model.config.idempotent,
-    }
+def _batcher_model(model: ModelPlan, config: ModelConfig) -> BatcherModel:
+    """A model as the batcher sees it. config: the one that sets the limits of its batches."""
+    return BatcherModel(
+        model=model.entry,
+        spec=model.spec.to_wire(),
+        limits=Limits.of(config),
+        attempts=model.config.attempts,
+        idempotent=model.config.idempotent,
+    )

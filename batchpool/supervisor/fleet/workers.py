@@ -14,8 +14,19 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, assert_never
 
+from batchpool.control.edges import FromWorker, ToBatcher
+from batchpool.control.process_messages import (
+    AddWorker,
+    AddWorkerLane,
+    DropLane,
+    SetDuty,
+    StartWorker,
+    WorkerFailed,
+    WorkerLost,
+    WorkerReady,
+)
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import MODELS_MOST, worker_layout
@@ -24,6 +35,7 @@ from batchpool.shm.resource_errors import named
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import Child, ProcessSlot, start_child
+from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
 from batchpool.supervisor.resources.lane_table import LaneEntry
@@ -31,7 +43,7 @@ from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
 
-TellBatcher = Callable[[dict[str, Any], Sequence[int]], None]
+TellBatcher = Callable[[ToBatcher, Sequence[int]], None]
 
 
 @dataclass(frozen=True)
@@ -123,8 +135,7 @@ class WorkerFleet:
                     map_checked(worker_slot.fd, layout), layout
                 )
             child = start_child(
-                "worker",
-                ["batchpool.worker"],
+                WORKER,
                 worker_slot.process_slot,
                 started_ns=self._clock_ns(),
                 flags=self._flags(worker_slot.server),
@@ -137,18 +148,17 @@ class WorkerFleet:
             worker_slot.bell = worker_slot.worker_segment = None
             raise
         worker_slot.child = child
-        start = {
-            "op": "start",
-            "place": worker_slot.plan.index,
-            "import": model.config.import_name,
-            "spec": model.spec.to_wire(),
-            "device": worker_slot.plan.device,
-            "max_batch": model.config.max_batch,
-            "batch_sizes": list(model.config.batch_sizes),
-            "max_lanes": resources.max_lanes,
-            "frontends": resources.plan.frontends,
-            "row": worker_slot.row,
-        }
+        start = StartWorker(
+            place=worker_slot.plan.index,
+            import_name=model.config.import_name,
+            spec=model.spec.to_wire(),
+            device=worker_slot.plan.device,
+            max_batch=model.config.max_batch,
+            batch_sizes=tuple(model.config.batch_sizes),
+            max_lanes=resources.max_lanes,
+            frontends=resources.plan.frontends,
+            row=worker_slot.row,
+        )
         child.send(
             start,
             [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.counters_fd],
@@ -162,17 +172,16 @@ class WorkerFleet:
     def _introduce(self, worker_slot: WorkerSlot, tell: TellBatcher) -> None:
         assert worker_slot.bell is not None
         assert worker_slot.child is not None
-        message = {
-            "op": "worker",
-            "worker": worker_slot.number,
-            "place": worker_slot.plan.index,
-            "pid": worker_slot.child.pid,
-            "model": worker_slot.entry,
-            "max_batch": worker_slot.model.config.max_batch,
-            "row": worker_slot.row,
-            "on_duty": worker_slot.on_duty,
-            "turn": worker_slot.turn,
-        }
+        message = AddWorker(
+            worker=worker_slot.number,
+            place=worker_slot.plan.index,
+            pid=worker_slot.child.pid,
+            model=worker_slot.entry,
+            max_batch=worker_slot.model.config.max_batch,
+            row=worker_slot.row,
+            on_duty=worker_slot.on_duty,
+            turn=worker_slot.turn,
+        )
         tell(message, [worker_slot.fd, worker_slot.bell.fd])
 
     def introduce_all(self, tell: TellBatcher) -> None:
@@ -181,23 +190,22 @@ class WorkerFleet:
             if worker_slot.bell is not None:
                 self._introduce(worker_slot, tell)
         for lost in self._lost.values():
-            message = {
-                "op": "worker",
-                "worker": lost.number,
-                "place": lost.place,
-                "pid": lost.pid,
-                "model": lost.entry,
-                "max_batch": lost.max_batch,
-                "row": lost.row,
-                "on_duty": False,
-                "turn": 0,
-            }
+            message = AddWorker(
+                worker=lost.number,
+                place=lost.place,
+                pid=lost.pid,
+                model=lost.entry,
+                max_batch=lost.max_batch,
+                row=lost.row,
+                on_duty=False,
+                turn=0,
+            )
             tell(message, [lost.fd, lost.bell.fd])
 
     def report_lost(self, tell: TellBatcher) -> None:
         """To a new batcher that has taken over: who is dead."""
         for number in self._lost:
-            tell({"op": "worker_lost", "worker": number, "cause": "died"}, [])
+            tell(WorkerLost(number, "died"), [])
 
     def has_any(self, entry: int) -> bool:
         """Whether there is a worker of this entry, or one whose rows nobody has dealt with."""
@@ -233,22 +241,20 @@ class WorkerFleet:
     def drop_lane(self, entry: LaneEntry) -> None:
         for worker_slot in (*self.worker_slots, *self.off_plan):
             if worker_slot.entry == entry.model and worker_slot.child is not None:
-                worker_slot.child.send({"op": "unlane", "lane": entry.number})
+                worker_slot.child.send(DropLane(entry.number))
 
     # -- who takes rows -----------------------------------------------------------------
 
     def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
         """From now on new batches go to `on`, and to `off` no more, both in one message."""
         self._turns += 1
-        message: dict[str, Any] = {"op": "duty", "turn": self._turns}
-        for name, worker_slot in (("on", on), ("off", off)):
-            numbers = []
+        numbers: list[tuple[int, ...]] = []
+        for worker_slot in (on, off):
             if worker_slot is not None:
                 worker_slot.on_duty, worker_slot.turn = worker_slot is on, self._turns
-                if worker_slot.bell is not None:
-                    numbers.append(worker_slot.number)
-            message[name] = numbers
-        self._tell_batcher(message, [])
+            running = worker_slot is not None and worker_slot.bell is not None
+            numbers.append((worker_slot.number,) if worker_slot is not None and running else ())
+        self._tell_batcher(SetDuty(self._turns, *numbers), [])
         self.count_serving()
 
     def count_serving(self) -> None:
@@ -258,20 +264,27 @@ class WorkerFleet:
 
     # -- what they say and how they end -------------------------------------------------
 
-    def says(self, child: Child, message: dict[str, object]) -> None:
+    def says(self, child: Child, message: FromWorker) -> None:
+        """Act on a message of a worker."""
+        match message:
+            case WorkerReady():
+                self._became_ready(child)
+            case WorkerFailed():
+                child.cause = message.error
+            case _:
+                assert_never(message)
+
+    def _became_ready(self, child: Child) -> None:
         worker_slot = self.of_child(child)
-        if message["op"] == "ready":
-            worker_slot.ready = True
-            child.state = "serving"
-            self.count_serving()
-            took_s = (self._clock_ns() - child.started_ns) / 1e9
-            _LOG.info(
-                "%s is warm on %s after %.1f s", worker_slot.name, worker_slot.plan.device, took_s
-            )
-            if self.observer is not None:
-                self.observer.warm(worker_slot)
-        elif message["op"] == "failed":
-            child.cause = str(message["error"])
+        worker_slot.ready = True
+        child.state = "serving"
+        self.count_serving()
+        took_s = (self._clock_ns() - child.started_ns) / 1e9
+        _LOG.info(
+            "%s is warm on %s after %.1f s", worker_slot.name, worker_slot.plan.device, took_s
+        )
+        if self.observer is not None:
+            self.observer.warm(worker_slot)
 
     def idle(self, number: int, turn: int) -> None:
         """The batcher: this one, which is off duty, has nothing in flight any more."""
@@ -306,7 +319,7 @@ class WorkerFleet:
         )  # fmt: skip
         worker_slot.worker_segment = None
         worker_slot.bell = None
-        self._tell_batcher({"op": "worker_lost", "worker": worker_slot.number, "cause": why}, [])
+        self._tell_batcher(WorkerLost(worker_slot.number, why), [])
         if not was_ready and not stopping:
             worker_slot.process_slot.last_error = why
             raise StartError(
@@ -358,16 +371,8 @@ def new_worker_slot(plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
 
 
 def _tell_lane(child: Child, entry: LaneEntry) -> None:
-    child.send(
-        {
-            "op": "lane",
-            "lane": entry.number,
-            "serial": entry.serial,
-            "slots": entry.layout.slots,
-            "pinned": entry.pinned,
-        },
-        [entry.fd],
-    )
+    slots = entry.layout.slots
+    child.send(AddWorkerLane(entry.number, entry.serial, slots, entry.pinned), [entry.fd])
 
 
 def _while_loading(child: Child, error: str) -> str:

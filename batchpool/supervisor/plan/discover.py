@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any
 
+from batchpool.control.process_messages import Discovered, ProbedForm
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
@@ -63,35 +63,34 @@ def discover_plan(config: Config, env: Mapping[str, str]) -> Plan:
     return discover(config, env).plan(config, socket)
 
 
-def to_message(found: Discovery) -> dict[str, Any]:
+def to_message(found: Discovery) -> Discovered:
     """A discovery as a control message."""
-    return {
-        "op": "surveyed",
-        "made_by": made_by(),
-        "server": asdict(found.config.server),
-        "models": [asdict(model) for model in found.config.models],
-        "described": [
-            {"import": model.import_name, "spec": model.spec.to_wire(), "cuda": model.cuda}
+    return Discovered(
+        made_by=made_by(),
+        server=asdict(found.config.server),
+        models=tuple(asdict(model) for model in found.config.models),
+        probed=tuple(
+            ProbedForm(model.import_name, model.spec.to_wire(), model.cuda)
             for model in found.described
-        ],
-        "visible": list(found.visible),
-        "cores": found.cores,
-    }
-
-
-def from_message(message: Mapping[str, Any], ours: str) -> Discovery:
-    """The discovery in a message; StartError if another batchpool than `ours` made it."""
-    if message["made_by"] != ours:
-        raise StartError(
-            f"{message['made_by']} is installed now and the pool runs {ours}: restart the service"
-        )
-    models = tuple(ModelConfig(**form) for form in message["models"])
-    described = tuple(
-        ProbedModel(form["import"], ModelSpec.from_wire(form["spec"]), form["cuda"])
-        for form in message["described"]
+        ),
+        visible=found.visible,
+        cores=found.cores,
     )
-    config = Config(ServerConfig(**message["server"]), models)
-    return Discovery(config, described, tuple(message["visible"]), message["cores"])
+
+
+def from_message(message: Discovered, ours: str) -> Discovery:
+    """The discovery in a message; StartError when another batchpool than `ours` wrote it."""
+    if message.made_by != ours:
+        raise StartError(
+            f"{message.made_by} is installed now and the pool runs {ours}: restart the service"
+        )
+    models = tuple(ModelConfig(**form) for form in message.models)
+    described = tuple(
+        ProbedModel(form.import_name, ModelSpec.from_wire(form.spec), form.cuda)
+        for form in message.probed
+    )
+    config = Config(ServerConfig(**message.server), models)
+    return Discovery(config, described, message.visible, message.cores)
 
 
 def made_by() -> str:

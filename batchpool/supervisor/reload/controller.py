@@ -17,11 +17,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from batchpool.control.edges import FromDiscovery
+from batchpool.control.process_messages import DiscoveryFailed
 from batchpool.core.config.paths import socket_path
 from batchpool.core.errors import ConfigError, InvalidRequest, StartError
 from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, ProcessSlot, start_child
+from batchpool.supervisor.children.roles import DISCOVERY
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.plan.diff import differences, revised
@@ -70,7 +72,7 @@ class ReloadController:
         self._callbacks: list[OnDone] = []  # callbacks of the one under way
         self._began_ns = 0
         self.discovery: Child | None = None
-        self._found: dict[str, Any] | None = None
+        self._found: FromDiscovery | None = None
         self._swap_executor: WorkerSwapExecutor | None = None
         self._lane_migration: LaneMigrationExecutor | None = None
         self._unfinished: list[LaneMigrationExecutor] = []  # of earlier reloads
@@ -151,8 +153,7 @@ class ReloadController:
         _LOG.info("reloading: reading the configuration")
         try:
             self.discovery = start_child(
-                "discovery",
-                ["batchpool.cli.reread"],
+                DISCOVERY,
                 ProcessSlot("discovery"),
                 started_ns=self._began_ns,
                 flags=[*self._process_fleet.flags(self._resources.plan.server), "--", *self._words],
@@ -165,7 +166,7 @@ class ReloadController:
 
     # -- discovery ----------------------------------------------------------------------
 
-    def discovered(self, message: dict[str, Any]) -> None:
+    def discovered(self, message: FromDiscovery) -> None:
         """Keep the discovery's message until its process has ended."""
         self._found = message
 
@@ -185,9 +186,9 @@ class ReloadController:
             return
         self._execute(new)
 
-    def _next_plan(self, message: dict[str, Any]) -> Plan:
-        if message["op"] == "refused":
-            raise ConfigError(message["error"])
+    def _next_plan(self, message: FromDiscovery) -> Plan:
+        if isinstance(message, DiscoveryFailed):
+            raise ConfigError(message.error)
         found = from_message(message, self._version)
         path = socket_path(found.config.server, os.environ, os.getuid())
         config = self._resources.activated.configured(found.config, path)

@@ -1,29 +1,39 @@
-"""What a client is told of the pool when it attaches, and a front end again after a reload."""
+"""Models, settings and lanes as control messages tell clients of them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
+from batchpool.control.messages import LaneForm, ModelForm
 from batchpool.supervisor.plan.plan import ModelPlan, Plan
+from batchpool.supervisor.resources.lane_table import LaneEntry
 
 
-def facts_of(plan: Plan, edition: int) -> dict[str, Any]:
-    """{models, server, edition}; see `Session.learn`. edition: which of this pool's plans it is."""
-    server = {**asdict(plan.server), "socket": plan.socket}
-    models = [model_facts(model) for model in plan.models]
-    return {"models": models, "server": server, "edition": edition}
+def model_forms(plan: Plan) -> tuple[ModelForm, ...]:
+    """All models of a plan."""
+    return tuple(map(model_form, plan.models))
 
 
-def model_facts(model: ModelPlan) -> dict[str, Any]:
-    """One of the models."""
-    return {
-        "entry": model.entry,
-        "spec": model.spec.to_wire(),
-        "watermark": model.config.watermark,
-        "request_timeout_s": model.config.request_timeout_s,
-        "max_batch": model.config.max_batch,
-        "batch_sizes": list(model.config.batch_sizes),
-        "idempotent": model.config.idempotent,
-        "max_wait_ms": model.config.max_wait_ms,
-    }
+def model_form(model: ModelPlan) -> ModelForm:
+    """One model."""
+    return ModelForm(
+        entry=model.entry,
+        spec=model.spec.to_wire(),
+        watermark=model.config.watermark,
+        request_timeout_s=model.config.request_timeout_s,
+        max_batch=model.config.max_batch,
+        batch_sizes=tuple(model.config.batch_sizes),
+        idempotent=model.config.idempotent,
+        max_wait_ms=model.config.max_wait_ms,
+    )
+
+
+def server_form(plan: Plan) -> dict[str, Any]:
+    """The server's settings, with the path of the pool's socket."""
+    return {**asdict(plan.server), "socket": plan.socket}
+
+
+def lane_form(lane: LaneEntry) -> LaneForm:
+    """One lane; its segment travels with the message."""
+    return LaneForm(lane.serial, lane.model, lane.layout.slots, lane.layout.digest)

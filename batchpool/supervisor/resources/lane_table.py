@@ -10,7 +10,6 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from batchpool.core.errors import Overloaded, StartError
 from batchpool.core.layout.segments import Layout
@@ -50,13 +49,6 @@ class LaneEntry:
     def claimed(self) -> int:
         """Slots its client has claimed, as it last said."""
         return self.word("claimed")
-
-
-def lane_form(entry: LaneEntry) -> dict[str, Any]:
-    """What its client is told of a lane; its segment goes with that."""
-    layout = entry.layout
-    return {"serial": entry.serial, "model": entry.model, "slots": layout.slots,
-            "digest": layout.digest}  # fmt: skip
 
 
 class LaneTable:

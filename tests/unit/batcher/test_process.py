@@ -10,6 +10,8 @@ import pytest
 
 from batchpool.batcher.process import BatcherProcess
 from batchpool.control.channel import Channel, Closed, close_all, pair
+from batchpool.control.edges import FROM_BATCHER
+from batchpool.control.process_messages import BatcherRunning, Begin, StartBatcher
 from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.shm.doorbell import Doorbell
@@ -38,14 +40,7 @@ def start(supervisor: Channel, beat_ns: int) -> Heartbeats:
     layouts = (heartbeats_layout(2), counters_layout(1), flight_recorder_layout())
     shared, bell = [create(layout, sealed=False) for layout in layouts], Doorbell()
     heartbeats = Heartbeats(shared[0], 2, writable=False)
-    message = {
-        "op": "start",
-        "models": [],
-        "draining": 0,
-        "max_lanes": 2,
-        "posts": 2,
-        "beat_ns": beat_ns,
-    }
+    message = StartBatcher((), draining=0, max_lanes=2, processes=2, beat_ns=beat_ns)
     supervisor.send(message, [bell.fd, *shared])
     close_all(shared)
     bell.close()
@@ -62,9 +57,8 @@ def test_the_batcher_beats_with_nothing_to_do(beat_ns: int) -> None:
     ends: list[str] = []
     thread = threading.Thread(target=run, args=(process, ends))
     thread.start()
-    supervisor.send({"op": "begin", "takeover": False, "evicted": []}, [])
-    message, _ = supervisor.receive()
-    assert message == {"op": "running"}
+    supervisor.send(Begin(takeover=False, evicted=()))
+    assert supervisor.receive(FROM_BATCHER) == (BatcherRunning(), [])
     stamps = []
     for _ in range(3):
         since_ns = time.monotonic_ns()

@@ -21,6 +21,7 @@ from batchpool.client.loop import ClientLoop
 from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
 from batchpool.client.sync_driver import ThreadDriver
+from batchpool.control.messages import Facts, LaneForm, LaneOpened
 from batchpool.core.errors import InternalError, NotFound, NotReady
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.states import LaneGate
@@ -28,11 +29,17 @@ from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
-from batchpool.supervisor.resources.catalog import model_facts
+from batchpool.supervisor.resources.catalog import model_form
+from tests.unit.control.packets import receive_form
 from tests.unit.frontend.pool_double import SessionDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
 OTHER = ModelSpec("a", "numpy", (Tensor("x", "float32", (9,)),), (Tensor("y", "float32"),))
+
+
+def opened(lane: LaneForm, model: Any) -> LaneOpened:
+    """The reply to the question for this lane."""
+    return LaneOpened(lane.serial, lane.model, lane.slots, lane.digest, model_form(model))
 
 
 class Talk:
@@ -46,9 +53,8 @@ class Talk:
         self.new = plan("a", specs={"a": OTHER}).models
         self.learn(0, self.old)
 
-    def facts(self, edition: int, models: Any) -> dict[str, Any]:
-        forms = [model_facts(model) for model in models]
-        return {"models": forms, "server": self.session.server, "edition": edition}
+    def facts(self, edition: int, models: Any) -> Facts:
+        return Facts(tuple(map(model_form, models)), self.session.server, edition)
 
     def learn(self, edition: int, models: Any) -> None:
         self.session.learn(self.facts(edition, models))
@@ -57,20 +63,20 @@ class Talk:
         state_page = self.session.state_page
         state_page.edition.set(edition)
 
-    def lane(self, spec: ModelSpec, serial: int = 5) -> tuple[dict[str, Any], int, Lane]:
+    def lane(self, spec: ModelSpec, serial: int = 5) -> tuple[LaneForm, int, Lane]:
         """(its form, its segment, the batcher's view of it)."""
         layout = lane_layout(spec, 4)
         fd = create(layout, sealed=True)
         view = Lane(spec, map_checked(fd, layout), layout)
         view.gate.set(int(LaneGate.OPEN))
-        return {"serial": serial, "model": 0, "slots": 4, "digest": layout.digest}, fd, view
+        return LaneForm(serial, 0, 4, layout.digest), fd, view
 
     def asked(self) -> list[dict[str, Any]]:
         """Messages that the pool got."""
         found = []
         while True:
             try:
-                found.append(self.theirs.receive()[0])
+                found.append(receive_form(self.theirs)[0])
             except BlockingIOError:
                 return found
 
@@ -84,8 +90,7 @@ def test_a_lane_that_cannot_be_mapped_ends_the_session(
         raise OSError(errno.EMFILE, "Too many open files")
 
     form, fd, _ = talk.lane(talk.old[0].spec)
-    facts = model_facts(talk.old[0])
-    talk.theirs.send({"op": "lane", "facts": facts, **form}, [fd])
+    talk.theirs.send(opened(form, talk.old[0]), [fd])
     os.close(fd)
     monkeypatch.setattr("batchpool.client.session.map_checked", full)
     with pytest.raises(NotReady, match="the lane cannot be mapped here: too many open files: this"):
@@ -104,7 +109,7 @@ def test_facts_are_asked_for_when_the_state_page_says_that_they_have_changed(tal
     talk.session.refresh()
     assert talk.asked() == []
     talk.change(1)
-    talk.theirs.send({"op": "facts", **talk.facts(1, talk.new)})
+    talk.theirs.send(talk.facts(1, talk.new))
     talk.session.refresh()
     talk.session.refresh()
     assert talk.asked() == [{"op": "facts"}]
@@ -117,7 +122,7 @@ def test_facts_are_asked_for_when_the_state_page_says_that_they_have_changed(tal
 def test_a_lane_is_mapped_as_the_facts_with_it_say(talk: Talk) -> None:
     """The model changed between the two questions."""
     form, fd, _ = talk.lane(OTHER)
-    talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
+    talk.theirs.send(opened(form, talk.new[0]), [fd])
     os.close(fd)
     lane_client = talk.session.open_lane_client("a")
     assert (lane_client.spec, lane_client.serial) == (OTHER, 5)
@@ -193,7 +198,7 @@ def test_an_idle_client_finds_the_new_lane_before_it_checks_a_call(talk: Talk, k
     talk.change(1)
     talk.learn(1, talk.new)
     form, fd, _ = talk.lane(OTHER, 8)
-    talk.theirs.send({"op": "lane", **form, "facts": model_facts(talk.new[0])}, [fd])
+    talk.theirs.send(opened(form, talk.new[0]), [fd])
     os.close(fd)
     lane_client = (
         Idle(talk).open_lane_client("a")

@@ -24,6 +24,8 @@ from batchpool.control.channel import (
     close_all,
     pair,
 )
+from batchpool.control.edges import FROM_CLIENT
+from tests.unit.control.packets import receive_form, send_form
 from tests.unit.shm.scarcity import no_descriptors
 
 
@@ -50,16 +52,16 @@ def test_messages_stay_apart_and_in_order(ends: Ends) -> None:
         {"op": "c", "nested": {"k": {"k": []}}},
     ]
     for message in messages:
-        ends[0].send(message)
-    assert [ends[1].receive() for _ in messages] == [(message, []) for message in messages]
+        send_form(ends[0], message)
+    assert [receive_form(ends[1]) for _ in messages] == [(message, []) for message in messages]
 
 
 def test_descriptors_ride_along(ends: Ends) -> None:
     read, write = os.pipe()
-    ends[0].send({"op": "pipe"}, [read, write])
+    send_form(ends[0], {"op": "pipe"}, [read, write])
     os.close(read)
     os.close(write)
-    message, fds = ends[1].receive()
+    message, fds = receive_form(ends[1])
     assert message == {"op": "pipe"}
     assert len(fds) == 2
     assert not any(os.get_inheritable(fd) for fd in fds)
@@ -70,12 +72,12 @@ def test_descriptors_ride_along(ends: Ends) -> None:
 
 def test_as_many_descriptors_as_allowed_and_no_more(ends: Ends) -> None:
     null = os.open("/dev/null", os.O_RDONLY)
-    ends[0].send({"op": "many"}, [null] * MAX_FDS)
-    _, fds = ends[1].receive()
+    send_form(ends[0], {"op": "many"}, [null] * MAX_FDS)
+    _, fds = receive_form(ends[1])
     assert len(fds) == MAX_FDS
     close_all(fds)
     with pytest.raises(ValueError, match=f"{MAX_FDS + 1} descriptors; at most {MAX_FDS}"):
-        ends[0].send({"op": "many"}, [null] * (MAX_FDS + 1))
+        send_form(ends[0], {"op": "many"}, [null] * (MAX_FDS + 1))
     os.close(null)
 
 
@@ -101,35 +103,35 @@ def test_a_message_longer_than_a_packet_comes_as_any_other(ends: Ends, over: int
     message["fill"] += bytes(over)
     read, write = os.pipe()
     before = open_fds()
-    ends[0].send(message, [write, read])
+    send_form(ends[0], message, [write, read])
     assert open_fds() == before
-    ends[0].send({"op": "next"})
-    found, fds = ends[1].receive()
+    send_form(ends[0], {"op": "next"})
+    found, fds = receive_form(ends[1])
     assert found == message
     os.write(fds[0], b"through")
     assert os.read(fds[1], 7) == b"through"
-    assert ends[1].receive() == ({"op": "next"}, [])
+    assert receive_form(ends[1]) == ({"op": "next"}, [])
     close_all([*fds, read, write])
 
 
 def test_a_long_message_has_as_many_descriptors_as_any_other(ends: Ends) -> None:
     null = os.open("/dev/null", os.O_RDONLY)
-    ends[0].send(filled(MAX_PACKET_BYTES + 100), [null] * MAX_FDS)
-    _, fds = ends[1].receive()
+    send_form(ends[0], filled(MAX_PACKET_BYTES + 100), [null] * MAX_FDS)
+    _, fds = receive_form(ends[1])
     assert len(fds) == MAX_FDS
     close_all([*fds, null])
 
 
 def test_there_is_an_end_to_long_messages(ends: Ends) -> None:
     with pytest.raises(ValueError, match=rf"of \d+ bytes; at most {MAX_MESSAGE_BYTES}"):
-        ends[0].send({"op": "x", "fill": bytes(MAX_MESSAGE_BYTES)})
+        send_form(ends[0], {"op": "x", "fill": bytes(MAX_MESSAGE_BYTES)})
     fd = os.memfd_create("test")
     os.truncate(fd, MAX_MESSAGE_BYTES + 1)
     raw_send(ends[0], msgpack.packb({"op": "aside"}), [fd])
     os.close(fd)
     before = open_fds()
     with pytest.raises(ValueError, match=f"at most {MAX_MESSAGE_BYTES} are taken"):
-        ends[1].receive()
+        receive_form(ends[1])
     assert open_fds() == before
 
 
@@ -140,7 +142,7 @@ def test_who_is_not_trusted_can_say_nothing_long(ends: Ends, descriptors: int) -
     before = open_fds()
     raw_send(ends[0], msgpack.packb({"op": "aside"}), [read][:descriptors])
     with pytest.raises(ValueError, match="bytes are taken here"):
-        Channel(ends[1].sock, trusted=False).receive()
+        receive_form(Channel(ends[1].sock, trusted=False))
     assert open_fds() == before
     close_all([read, write])
 
@@ -148,8 +150,8 @@ def test_who_is_not_trusted_can_say_nothing_long(ends: Ends, descriptors: int) -
 def test_small_buffers_of_the_machine_cost_no_message(ends: Ends) -> None:
     ends[0].sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     message = {"op": "x", "fill": bytes(100_000)}
-    ends[0].send(message)
-    assert ends[1].receive() == (message, [])
+    send_form(ends[0], message)
+    assert receive_form(ends[1]) == (message, [])
 
 
 @pytest.mark.parametrize("name", ["ENOBUFS", "ENOMEM", "ETOOMANYREFS"])
@@ -162,37 +164,37 @@ def test_what_the_kernel_is_short_of_is_not_the_end_of_the_connection(
     with monkeypatch.context() as patch:
         patch.setattr(socket, "send_fds", short)
         with pytest.raises(BlockingIOError, match="not now"):
-            ends[0].send({"op": "x"})
-    ends[0].send({"op": "x"})
-    assert ends[1].receive() == ({"op": "x"}, [])
+            send_form(ends[0], {"op": "x"})
+    send_form(ends[0], {"op": "x"})
+    assert receive_form(ends[1]) == ({"op": "x"}, [])
 
 
 def test_a_long_message_for_which_there_is_no_descriptor_can_be_sent_later(ends: Ends) -> None:
     message = filled(MAX_PACKET_BYTES + 100)
     with no_descriptors(), pytest.raises(BlockingIOError, match="too many open files: this pro"):
-        ends[0].send(message)
-    ends[0].send(message)
-    assert ends[1].receive() == (message, [])
+        send_form(ends[0], message)
+    send_form(ends[0], message)
+    assert receive_form(ends[1]) == (message, [])
 
 
 def test_descriptors_that_have_no_room_here_are_told_of(ends: Ends) -> None:
     read, write = os.pipe()
-    ends[0].send({"op": "x"}, [read, write])
+    send_form(ends[0], {"op": "x"}, [read, write])
     before = open_fds()
     with no_descriptors(but=1), pytest.raises(ValueError, match="too many open files: this pro"):
-        ends[1].receive()
+        receive_form(ends[1])
     assert open_fds() == before
     close_all([read, write])
 
 
 def test_last_words_are_heard_although_our_own_are_not(ends: Ends) -> None:
     """The peer refuses and goes, and leaves unread what we said meanwhile."""
-    ends[1].send({"op": "unread"})
-    ends[0].send({"op": "no"})
+    send_form(ends[1], {"op": "unread"})
+    send_form(ends[0], {"op": "no"})
     ends[0].close()
-    assert ends[1].receive() == ({"op": "no"}, [])
+    assert receive_form(ends[1]) == ({"op": "no"}, [])
     with pytest.raises(Closed):
-        ends[1].receive()
+        receive_form(ends[1])
 
 
 def raw_send(channel: Channel, raw: bytes, fds: list[int] | None = None) -> None:
@@ -227,11 +229,11 @@ def test_what_is_no_message_is_refused_and_its_descriptors_are_closed(
     before = open_fds()
     raw_send(ends[0], raw, [null])
     with pytest.raises(ValueError, match="bad control message: "):
-        ends[1].receive()
+        ends[1].receive(FROM_CLIENT)
     assert open_fds() == before
     os.close(null)
-    ends[0].send({"op": "next"})
-    assert ends[1].receive()[0] == {"op": "next"}, "the connection goes on"
+    send_form(ends[0], {"op": "next"})
+    assert receive_form(ends[1])[0] == {"op": "next"}, "the connection goes on"
 
 
 def test_a_message_larger_than_the_buffer_is_refused_whole(ends: Ends) -> None:
@@ -243,7 +245,7 @@ def test_a_message_larger_than_the_buffer_is_refused_whole(ends: Ends) -> None:
     for raw in (good, padded, start[:MAX_PACKET_BYTES] + bytes(64)):
         raw_send(ends[0], raw)
         with pytest.raises(ValueError, match="bad control message: "):
-            ends[1].receive()
+            ends[1].receive(FROM_CLIENT)
 
 
 def test_more_descriptors_than_there_is_room_for_are_refused_and_closed(ends: Ends) -> None:
@@ -251,7 +253,7 @@ def test_more_descriptors_than_there_is_room_for_are_refused_and_closed(ends: En
     before = open_fds()
     raw_send(ends[0], msgpack.packb({"op": "x"}), [null] * (MAX_FDS + 10))
     with pytest.raises(ValueError, match="cut off"):
-        ends[1].receive()
+        receive_form(ends[1])
     assert open_fds() == before
     os.close(null)
 
@@ -266,20 +268,20 @@ def test_credentials_and_other_ancillary_words_are_ignored(ends: Ends) -> None:
             (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null])),
         ],
     )
-    message, fds = ends[1].receive()
+    message, fds = receive_form(ends[1])
     assert message == {"op": "x"}
     assert len(fds) == 1
     close_all([*fds, null])
 
 
 def test_the_end_of_the_connection(ends: Ends) -> None:
-    ends[0].send({"op": "last"})
+    send_form(ends[0], {"op": "last"})
     ends[0].close()
-    assert ends[1].receive()[0] == {"op": "last"}, "what was sent before the end still comes"
+    assert receive_form(ends[1])[0] == {"op": "last"}, "what was sent before the end still comes"
     with pytest.raises(Closed, match="closed by the other side"):
-        ends[1].receive()
+        receive_form(ends[1])
     with pytest.raises(Closed, match="control connection lost"):
-        ends[1].send({"op": "too late"})
+        send_form(ends[1], {"op": "too late"})
     assert issubclass(Closed, ConnectionError)
 
 
@@ -287,17 +289,17 @@ def test_a_peer_that_does_not_read_is_not_waited_for(ends: Ends) -> None:
     for end in ends:
         end.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
-        ends[1].receive()
+        receive_form(ends[1])
     sent = 0
     with pytest.raises(BlockingIOError):
         while True:
-            ends[0].send({"op": "x", "fill": bytes(50_000)})
+            send_form(ends[0], {"op": "x", "fill": bytes(50_000)})
             sent += 1
     assert sent > 0
     for _ in range(sent):
-        assert ends[1].receive()[0]["op"] == "x"
-    ends[0].send({"op": "again"})
-    assert ends[1].receive()[0] == {"op": "again"}
+        assert receive_form(ends[1])[0]["op"] == "x"
+    send_form(ends[0], {"op": "again"})
+    assert receive_form(ends[1])[0] == {"op": "again"}
 
 
 def test_both_ends_are_close_on_exec(ends: Ends) -> None:

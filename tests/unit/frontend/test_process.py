@@ -11,6 +11,7 @@ import pytest
 
 from batchpool.frontend import process
 from batchpool.shm.stats.flight_recorder import FlightRecorder
+from tests.unit.control.packets import receive_form
 from tests.unit.counters import new_counters
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine
@@ -32,7 +33,7 @@ async def test_it_beats_while_it_serves(stall_timeout_s: float) -> None:
             process.serve(pool.session, listener, beat, new_counters(), FlightRecorder(), 0)
         )
         loop = asyncio.get_running_loop()
-        message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
+        message, _ = await loop.run_in_executor(None, receive_form, pool.session.theirs)
         assert message == {"op": "serving"}
         assert stamps, "the first one before it serves"
         await until(lambda: len(stamps) >= 4, "more stamps")

@@ -23,6 +23,7 @@ from batchpool.frontend.http.connection import ConnectionLimits
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.shm.segment import create
 from batchpool.shm.stats.flight_recorder import FlightRecorder
+from tests.unit.control.packets import receive_form
 from tests.unit.counters import new_counters
 from tests.unit.frontend.calls import affine, affine_answer
 from tests.unit.frontend.frontend_double import Caller, calling, edge, request, serving
@@ -141,7 +142,7 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
             )
         )
         loop = asyncio.get_running_loop()
-        message, _ = await loop.run_in_executor(None, pool.session.theirs.receive)
+        message, _ = await loop.run_in_executor(None, receive_form, pool.session.theirs)
         assert message == {"op": "serving"}
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True

@@ -16,6 +16,7 @@ import pytest
 
 from batchpool.client.session import Session
 from batchpool.control.channel import MAX_MESSAGE_BYTES, Channel, close_all, pair
+from batchpool.control.messages import GetStatus, Status
 from batchpool.core.errors import InternalError
 from batchpool.core.metrics.segments import flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
@@ -25,6 +26,7 @@ from batchpool.supervisor.control_server import ControlServer
 from batchpool.supervisor.plan.plan import ModelPlan
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
+from tests.unit.control.packets import receive_form, send_form
 from tests.unit.counters import new_counters
 from tests.unit.shm.scarcity import no_descriptors, open_files
 from tests.unit.supervisor.plan.test_diff import plan
@@ -54,6 +56,7 @@ class Office:
         )
         self.theirs, ours = pair()
         self.theirs.sock.setblocking(False)
+        ours.sock.setblocking(False)
         self.attached = ClientConnection("client", ours, None, -1, bell_fd=os.eventfd(0))
 
     def open_lane(self, who: ClientConnection, model: ModelPlan, *, handed: bool) -> LaneEntry:
@@ -69,14 +72,15 @@ class Office:
 
     def ask(self, op: str, **facts: Any) -> tuple[dict[str, Any], list[int]]:
         self.tell(op, **facts)
-        return self.theirs.receive()
+        return receive_form(self.theirs)
 
     def tell(self, op: str, **facts: Any) -> None:
-        assert self.control_server.handle(self.attached, {"op": op, **facts}, [])
+        send_form(self.theirs, {"op": op, **facts})
+        assert self.control_server.hear(self.attached)
 
     def hears_nothing(self) -> bool:
         try:
-            self.theirs.receive()
+            receive_form(self.theirs)
         except BlockingIOError:
             return True
         return False
@@ -195,7 +199,7 @@ def test_a_client_for_which_there_is_no_descriptor_is_told_so_or_waits(
     with no_descriptors(but=2):
         assert office.control_server.accept() is None
     with pytest.raises(InternalError, match="can take no more clients: too many open files: this"):
-        session.ask({"op": "status"})
+        session.ask(GetStatus(), Status)
     assert office.control_server.local == []
     session.close()
     listening.close()
@@ -221,7 +225,7 @@ def test_who_does_not_attach_is_one_of_few(office: Office, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model", [["a"], {"a": 1}, None, 7])
 def test_nothing_that_a_client_says_ends_the_control_server(office: Office, model: Any) -> None:
-    assert office.ask("lane", model=model)[0]["code"] == "not_found"
+    assert office.ask("lane", model=model)[0]["code"] == "invalid_request"
     assert office.ask("attach", version=[])[0]["code"] == "invalid_request"
     assert office.ask("drain", on=[1])[0]["code"] == "invalid_request"
 
@@ -255,7 +259,7 @@ def test_the_facts_of_a_model_of_very_many_tensors(office: Office) -> None:
 def test_who_asks_without_end_gets_his_turn_and_no_more(office: Office) -> None:
     office.attached.channel.sock.setblocking(False)
     for _ in range(40):
-        office.theirs.send({"op": "status"})
+        send_form(office.theirs, {"op": "status"})
     answers = []
     while office.statuses < 40:
         before = office.statuses
@@ -269,7 +273,7 @@ def test_who_asks_without_end_gets_his_turn_and_no_more(office: Office) -> None:
 def test_who_sends_nonsense_is_told_so(office: Office) -> None:
     office.theirs.sock.send(b"nonsense")
     assert not office.control_server.hear(office.attached)
-    answer, _ = office.theirs.receive()
+    answer, _ = receive_form(office.theirs)
     assert (answer["op"], answer["code"]) == ("error", "invalid_request")
 
 

@@ -14,6 +14,7 @@ from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.roles import BATCHER
 from batchpool.supervisor.status import pool_status
 from tests.unit.counters import new_counters
 
@@ -51,7 +52,9 @@ class PoolDouble:
 
     def _child(self, name: str, pid: int, state: str) -> Child:
         process = cast(Any, SimpleNamespace(pid=pid))
-        return Child(name, ProcessSlot(name), process, cast(Any, None), -1, self.started_ns, state)
+        return Child(
+            BATCHER, ProcessSlot(name), process, cast(Any, None), -1, self.started_ns, state
+        )
 
     def rows(self) -> dict[str, dict[str, Any]]:
         resources, process_fleet = cast(Any, self._resources), cast(Any, self.process_fleet)

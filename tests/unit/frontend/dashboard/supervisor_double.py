@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchpool.control.channel import Channel
+from tests.unit.control.packets import receive_form, send_form
 
 
 class Supervisor:
@@ -33,12 +34,12 @@ class Supervisor:
 
     def _hear(self, channel: Channel) -> None:
         try:
-            self.questions.append(channel.receive()[0])
+            self.questions.append(receive_form(channel)[0])
         except ConnectionError:
             self._loop.remove_reader(channel.fileno())
             return
         if self.answers:
-            channel.send(self.answers.pop(0))
+            send_form(channel, self.answers.pop(0))
 
     def close(self) -> None:
         if self.sock.fileno() < 0:

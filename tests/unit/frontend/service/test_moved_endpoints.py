@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import batchpool as bp
+from batchpool.control.messages import PlanChanged
+from tests.unit.control.packets import receive_form
 from tests.unit.frontend.fast.test_protocol import INFER, ROW, SHORT, infer, raw
 from tests.unit.frontend.frontend_double import edge, request
 from tests.unit.frontend.loops import on_loop, until
@@ -44,7 +46,7 @@ def move(it: Visit, model: type[bp.Model] | None, *, told: bool = True) -> None:
         learn({}, [])
     else:
         it.of.client_loop._heard = learn
-        it.of.pool.session.theirs.send({"op": "facts"})
+        it.of.pool.session.theirs.send(PlanChanged((), {}, 1, ()))
 
 
 async def asked(it: Visit, *pieces: bytes) -> bytes:
@@ -66,7 +68,7 @@ async def test_requests_go_to_the_new_lane_from_one_to_the_next(told: bool) -> N
         await it.send(infer({"inputs": [x], "parameters": {"k": 1}}))
         assert b"3.0,6.0,9.0,12.0" in await it.take()
         await until(lambda: old not in it.of.pool.session.lane_set.driven, "the old lane is left")
-        left, _ = it.of.pool.session.theirs.receive()
+        left, _ = receive_form(it.of.pool.session.theirs)
         assert left == {"op": "left", "serial": old.serial}
 
     found = await same(scenario, Affine)
@@ -141,7 +143,7 @@ async def test_metadata_and_readiness_are_those_of_the_new_model() -> None:
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         hear = it.pool.move("affine", Triple)
         it.client_loop._heard = lambda message, fds: (hear(), it.view.learn())[0]
-        it.pool.session.theirs.send({"op": "facts"})
+        it.pool.session.theirs.send(PlanChanged((), {}, 1, ()))
         assert (await it.http.get("/v2/models/affine/ready")).status_code == 200
         found = (await it.http.get("/v2/models/affine")).json()
         assert [tensor["name"] for tensor in found["inputs"]] == ["x"]
@@ -170,7 +172,7 @@ async def test_what_a_request_heard_first_is_not_waited_for_again() -> None:
         hear = it.pool.move("affine", Triple)
         it.client_loop._heard = lambda message, fds: (hear(), it.view.learn())[0]
         it.pool.session.channel.sock.setblocking(False)  # a front end would wait for ever
-        it.pool.session.theirs.send({"op": "facts"})
+        it.pool.session.theirs.send(PlanChanged((), {}, 1, ()))
         it.client_loop.listen()
         it.client_loop._on_control()
         assert not it.client_loop.over

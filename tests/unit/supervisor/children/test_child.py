@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,15 @@ import pytest
 from batchpool.control.channel import close_all, pair
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, Exemption, ProcessSlot, start_child
+from batchpool.supervisor.children.roles import BATCHER
+from tests.unit.control.packets import Named, receive_form
 from tests.unit.shm.scarcity import no_descriptors, open_files
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
+
+
+def named(name: str, fill: bytes = b"") -> Any:
+    """A message that a child may be told as well as any other."""
+    return Named(name, fill)
 
 
 class ChildScene:
@@ -24,13 +32,13 @@ class ChildScene:
         for end in (ours, self.theirs):
             end.sock.setblocking(False)
         self.process = ProcessDouble(7)
-        self.child = Child("batcher", ProcessSlot("batcher"), cast(Any, self.process), ours, -1, 0)
+        self.child = Child(BATCHER, ProcessSlot("batcher"), cast(Any, self.process), ours, -1, 0)
 
     def fill(self) -> int:
         """Tell it so much that something must be kept; how many messages that are."""
         told = 0
         while not self.child.outbox:
-            self.child.send({"op": str(told), "fill": bytes(20_000)})
+            self.child.send(named(str(told), bytes(20_000)))
             told += 1
         return told
 
@@ -38,14 +46,14 @@ class ChildScene:
         ops = []
         while True:
             try:
-                message, fds = self.theirs.receive()
+                message, fds = receive_form(self.theirs)
             except BlockingIOError:
                 if not self.child.outbox:
                     return ops
                 self.child.flush()
             else:
                 close_all(fds)
-                ops.append(message["op"])
+                ops.append(message["name"])
 
 
 @pytest.fixture
@@ -59,14 +67,14 @@ def scene() -> Iterator[ChildScene]:
 def test_what_is_kept_comes_later_and_in_order(scene: ChildScene) -> None:
     told = scene.fill()
     read, write = os.pipe()
-    scene.child.send({"op": "last"}, [read])
+    scene.child.send(named("last"), [read])
     close_all([read, write])  # what is kept has descriptors of its own
     assert scene.hear() == [*map(str, range(told)), "last"]
 
 
 def test_nothing_is_kept_for_a_child_that_reads(scene: ChildScene) -> None:
     with no_descriptors():
-        scene.child.send({"op": "lane"}, [0, 1])
+        scene.child.send(named("lane"), [0, 1])
     assert (scene.hear(), scene.process.signals) == (["lane"], [])
 
 
@@ -75,7 +83,7 @@ def test_a_child_that_cannot_be_told_is_replaced(scene: ChildScene) -> None:
     scene.fill()
     with no_descriptors(but=1):
         before = len(scene.child.outbox)
-        scene.child.send({"op": "lane"}, [0, 1])
+        scene.child.send(named("lane"), [0, 1])
     assert scene.process.signals == [signal.SIGKILL]
     assert scene.child.reason().startswith("could not be told what it must know: too many open")
     assert len(scene.child.outbox) == before
@@ -83,7 +91,7 @@ def test_a_child_that_cannot_be_told_is_replaced(scene: ChildScene) -> None:
 
 def test_what_can_be_sent_later_is_kept_also_without_a_descriptor(scene: ChildScene) -> None:
     with no_descriptors():
-        scene.child.send({"op": "limits", "fill": bytes(200_000)})
+        scene.child.send(named("limits", bytes(200_000)))
         assert (len(scene.child.outbox), scene.process.signals) == (1, [])
     assert scene.hear() == ["limits"]
 
@@ -91,7 +99,7 @@ def test_what_can_be_sent_later_is_kept_also_without_a_descriptor(scene: ChildSc
 def test_a_child_that_has_gone_is_told_nothing(scene: ChildScene) -> None:
     scene.fill()
     scene.theirs.close()
-    scene.child.send({"op": "late"}, [0])
+    scene.child.send(named("late"), [0])
     assert (list(scene.child.outbox), scene.process.signals) == ([], [])
 
 
@@ -101,7 +109,9 @@ def test_no_descriptor_for_a_child_is_told_and_costs_nothing() -> None:
     for but in range(12):
         try:
             with no_descriptors(but=but):
-                child = start_child("batcher", ["this"], ProcessSlot("batcher"), started_ns=0)
+                child = start_child(
+                    replace(BATCHER, module="this"), ProcessSlot("batcher"), started_ns=0
+                )
         except StartError as exc:
             refused.append((but, str(exc).partition(" files: ")[0]))
         else:
@@ -118,7 +128,7 @@ def test_nothing_is_kept_for_a_child_that_was_killed(scene: ChildScene) -> None:
     scene.fill()
     scene.child.kill()
     before = open_files()
-    scene.child.send({"op": "lane"}, [0, 1])
+    scene.child.send(named("lane"), [0, 1])
     assert (list(scene.child.outbox), open_files()) == ([], before)
 
 

@@ -12,6 +12,7 @@ from batchpool.control.channel import pair
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.roles import Role
 from batchpool.supervisor.fleet import processes as module
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
@@ -48,7 +49,7 @@ class Office:
         self.process_fleet.start_frontend(0)
         self.room, self.started[:] = False, []
 
-    def _start(self, role: str, words: object, post: ProcessSlot, **_: Any) -> Child:
+    def _start(self, role: Role, post: ProcessSlot, **_: Any) -> Child:
         if not self.room:
             raise StartError(f"cannot start {post.name}: no room")
         ours, theirs = pair()

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from batchpool.control.channel import pair
+from batchpool.control.edges import TO_WORKER, ToBatcher
+from batchpool.control.process_messages import DropLane, SetDuty, WorkerLost
 from batchpool.core.layout.segments import state_page_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child
+from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.workers import WorkerFleet
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
@@ -31,7 +34,7 @@ class Office:
         resources = SimpleNamespace(
             plan=plan("a", workers_per_device=2), state_page=self.state_page, lanes=[]
         )
-        self.told: list[dict[str, Any]] = []
+        self.told: list[ToBatcher] = []
         self.workers = WorkerFleet(
             cast(Any, resources), lambda child: None, lambda: 0,
             lambda message, fds: self.told.append(message), lambda server: [],
@@ -42,7 +45,7 @@ class Office:
             self._theirs.append(theirs)
             process = cast(Any, ProcessDouble(7 + number))
             worker_slot.child = Child(
-                "worker", worker_slot.process_slot, process, ours, -1, 0, "serving"
+                WORKER, worker_slot.process_slot, process, ours, -1, 0, "serving"
             )
             worker_slot.number, worker_slot.ready, worker_slot.bell, worker_slot.fd = (
                 number,
@@ -101,23 +104,23 @@ def test_the_remains_of_a_worker(office: Office) -> None:
     assert child is not None
     workers.give_up(stuck)
     assert (workers.worker_slots, [*workers]) == ([other], [other, stuck])
-    assert office.told == [{"op": "duty", "turn": 1, "on": [], "off": [0]}]
+    assert office.told == [SetDuty(turn=1, on=(), off=(0,))]
     assert (stuck.name, child.terminating) == ("stuck process of worker 0 of a", True)
     assert (workers.has_stuck(0), workers.has_stuck(1), workers.has_any(0)) == (
         True, False, True,
     )  # fmt: skip
     assert office.state_page.serving[0] == 1
 
-    told: list[dict[str, Any]] = []
+    told: list[Any] = []
     workers.introduce_all(lambda message, fds: told.append(message))
-    assert [(form["worker"], form["on_duty"]) for form in told] == [(1, True), (0, False)]
+    assert [(form.worker, form.on_duty) for form in told] == [(1, True), (0, False)]
     workers.drop_lane(cast(Any, SimpleNamespace(model=0, number=3)))
-    assert office._theirs[1].receive()[0]["op"] == "unlane"
+    assert office._theirs[1].receive(TO_WORKER) == (DropLane(3), [])
     office._theirs[0].sock.setblocking(False)
     with pytest.raises(BlockingIOError):
-        office._theirs[0].receive()
+        office._theirs[0].receive(TO_WORKER)
 
     end(office, stuck)
-    assert office.told[-1]["op"] == "worker_lost"
+    assert isinstance(office.told[-1], WorkerLost)
     assert ([*workers], workers.has_stuck(0)) == ([other], False)
     assert workers.tick(0) == 1 << 62, "nobody is started in its place"

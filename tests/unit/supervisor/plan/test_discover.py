@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 import pytest
 
 from batchpool.control.channel import pair
+from batchpool.control.edges import FROM_DISCOVERY
+from batchpool.control.process_messages import Discovered
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
@@ -39,14 +40,15 @@ FOUND = Discovery(
 )
 
 
-def sent(message: dict[str, Any]) -> dict[str, Any]:
+def sent(message: Discovered) -> Discovered:
     """The message as it arrives at the other end."""
     here, there = pair()
     here.send(message)
-    arrived, fds = there.receive()
+    arrived, fds = there.receive(FROM_DISCOVERY)
     assert fds == []
     here.close()
     there.close()
+    assert isinstance(arrived, Discovered)
     return arrived
 
 
@@ -55,7 +57,7 @@ def test_it_arrives_as_it_was() -> None:
 
 
 def test_another_batchpool_is_no_match() -> None:
-    message = {**to_message(FOUND), "made_by": "batchpool 99 (layout 7)"}
+    message = msgspec.structs.replace(to_message(FOUND), made_by="batchpool 99 (layout 7)")
     with pytest.raises(StartError) as caught:
         from_message(sent(message), "batchpool 1 (layout 1)")
     assert str(caught.value) == (

@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 
 from batchpool.control.channel import Channel, pair
+from batchpool.control.process_messages import DiscoveryFailed
 from batchpool.supervisor.children.child import STUCK_NS, Child, ProcessSlot
+from batchpool.supervisor.children.roles import Role
 from batchpool.supervisor.reload import controller as module
 from batchpool.supervisor.reload.controller import ReloadController
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
@@ -38,7 +40,7 @@ class ControllerScene:
         )  # fmt: skip
         patch.setattr(module, "start_child", self._start)
 
-    def _start(self, role: str, words: object, slot: ProcessSlot, **_: Any) -> Child:
+    def _start(self, role: Role, slot: ProcessSlot, **_: Any) -> Child:
         ours, theirs = pair()
         self._theirs.append(theirs)
         child = Child(role, slot, cast(Any, ProcessDouble(7)), ours, -1, 0)
@@ -86,7 +88,7 @@ def test_what_is_cancelled_when_the_survey_has_spoken_is_not_carried_out(
     scene: ControllerScene,
 ) -> None:
     scene.ask()
-    scene.controller.discovered({"op": "found"})
+    scene.controller.discovered(DiscoveryFailed("nothing"))
     assert scene.controller.cancel() == "cancelled: nothing was changed"
     scene.controller.discovery_ended(scene.discoveries[0])
     assert scene.told == [

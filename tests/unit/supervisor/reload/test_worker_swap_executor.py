@@ -11,6 +11,7 @@ import pytest
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.workers import WorkerFleet, new_worker_slot
 from batchpool.supervisor.plan.diff import revised
@@ -57,9 +58,7 @@ class WorkersDouble:
             raise StartError("no room")
         self._pid += 1
         process = cast(Any, ProcessDouble(self._pid))
-        worker_slot.child = Child(
-            "worker", worker_slot.process_slot, process, cast(Any, None), -1, 0
-        )
+        worker_slot.child = Child(WORKER, worker_slot.process_slot, process, cast(Any, None), -1, 0)
         worker_slot.start_at_ns = None
 
     def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:

@@ -17,6 +17,7 @@ from batchpool.core.metrics.totals import Totals
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.roles import BATCHER as BATCHER_ROLE
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import WorkerPlan
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
@@ -30,7 +31,7 @@ EPOCH = 1_700_000_000 * S
 
 def child_of(post: ProcessSlot, pid: int, state: str = "serving") -> Child:
     process = cast(Any, SimpleNamespace(pid=pid))
-    return Child(post.name, post, process, cast(Any, None), -1, 5 * S, state)
+    return Child(BATCHER_ROLE, post, process, cast(Any, None), -1, 5 * S, state)
 
 
 def worker_slot_of(worker: int, model: str = "m", device: str = "cpu") -> WorkerSlot:

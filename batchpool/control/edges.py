@@ -1,0 +1,151 @@
+"""The edges of the control channels: which messages one kind of process takes from another.
+
+A receiver names its edge. A missing, unknown, ill-typed or out-of-range field is an
+`InvalidMessage`, and so is a message that does not belong to the edge, or that came with another
+number of descriptors than its struct names.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from batchpool.control.messages import (
+    Attach,
+    Attached,
+    Batches,
+    Drain,
+    DrainState,
+    Facts,
+    FrontendServing,
+    GetBatches,
+    GetFacts,
+    GetStatus,
+    LaneOpened,
+    LeaveLane,
+    Message,
+    OpenLane,
+    PlanChanged,
+    Refused,
+    Reload,
+    ReloadReply,
+    Status,
+)
+from batchpool.control.process_messages import (
+    AddBatcherLane,
+    AddModel,
+    AddWorker,
+    AddWorkerLane,
+    BatcherRunning,
+    Begin,
+    CloseLane,
+    Discovered,
+    DiscoveryFailed,
+    DrainBatcher,
+    Drained,
+    DropLane,
+    EvictLane,
+    LaneClosed,
+    MoveLanes,
+    RemoveModel,
+    SetDuty,
+    SetLimits,
+    StartBatcher,
+    StartWorker,
+    WorkerFailed,
+    WorkerHandled,
+    WorkerIdle,
+    WorkerLost,
+    WorkerReady,
+)
+
+Received_co = TypeVar("Received_co", covariant=True)
+
+
+class BadPacket(ValueError):
+    """A packet that could not be read as a message."""
+
+
+class InvalidMessage(BadPacket):
+    """A complete packet that is no message of the edge that it came over."""
+
+
+FromClient: TypeAlias = (
+    Attach | GetFacts | OpenLane | LeaveLane | GetStatus | GetBatches | Reload | Drain
+)
+ToClient: TypeAlias = (
+    Refused | Attached | Facts | LaneOpened | Status | Batches | ReloadReply | DrainState
+)
+FromFrontend: TypeAlias = FromClient | FrontendServing
+ToFrontend: TypeAlias = PlanChanged
+ToBatcher: TypeAlias = (
+    StartBatcher
+    | AddModel
+    | RemoveModel
+    | AddBatcherLane
+    | CloseLane
+    | MoveLanes
+    | EvictLane
+    | AddWorker
+    | WorkerLost
+    | SetDuty
+    | SetLimits
+    | Begin
+    | DrainBatcher
+)
+FromBatcher: TypeAlias = BatcherRunning | LaneClosed | WorkerHandled | WorkerIdle | Drained
+ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane
+FromWorker: TypeAlias = WorkerReady | WorkerFailed
+FromDiscovery: TypeAlias = Discovered | DiscoveryFailed
+
+
+class Edge(Generic[Received_co]):
+    """The messages that one kind of process takes from another. name: "sender -> receiver"."""
+
+    def __init__(self, name: str, messages: object) -> None:
+        self.name = name
+        self.messages: tuple[type[Message], ...] = typing.get_args(messages) or (messages,)
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(messages)
+
+    def decode(self, raw: bytes, descriptors: int) -> Received_co:
+        """The message in a packet that came with this many descriptors. InvalidMessage if it is not
+        one of this edge's; another exception if it is no msgpack."""
+        try:
+            message: Any = self._decoder.decode(raw)
+        except msgspec.ValidationError as exc:
+            raise InvalidMessage(f"{exc} (a message {self.name})") from None
+        if descriptors != message.descriptor_count():
+            raise InvalidMessage(
+                f"{tag_of(type(message))!r} comes with {_descriptors_text(message)}, not"
+                f" with {descriptors} descriptors"
+            )
+        return typing.cast(Received_co, message)
+
+
+FROM_CLIENT: Edge[FromClient] = Edge("client -> supervisor", FromClient)
+TO_CLIENT: Edge[ToClient] = Edge("supervisor -> client", ToClient)
+FROM_FRONTEND: Edge[FromFrontend] = Edge("front end -> supervisor", FromFrontend)
+TO_FRONTEND: Edge[ToFrontend] = Edge("supervisor -> front end", ToFrontend)
+TO_BATCHER: Edge[ToBatcher] = Edge("supervisor -> batcher", ToBatcher)
+FROM_BATCHER: Edge[FromBatcher] = Edge("batcher -> supervisor", FromBatcher)
+TO_WORKER: Edge[ToWorker] = Edge("supervisor -> worker", ToWorker)
+FROM_WORKER: Edge[FromWorker] = Edge("worker -> supervisor", FromWorker)
+FROM_DISCOVERY: Edge[FromDiscovery] = Edge("discovery -> supervisor", FromDiscovery)
+
+EDGES: tuple[Edge[Any], ...] = (
+    FROM_CLIENT, TO_CLIENT, FROM_FRONTEND, TO_FRONTEND, TO_BATCHER, FROM_BATCHER, TO_WORKER,
+    FROM_WORKER, FROM_DISCOVERY,
+)  # fmt: skip
+
+
+def tag_of(message: type[Message]) -> str:
+    """The text that names a message in its packet."""
+    return str(message.__struct_config__.tag)
+
+
+def _descriptors_text(message: Message) -> str:
+    count = message.descriptor_count()
+    names = f": {', '.join(message.descriptors)}" if message.descriptors else ""
+    return f"{count or 'no'} descriptor{'s' * (count != 1)}{names}"

@@ -1,0 +1,245 @@
+"""Control messages between the supervisor and its batcher, workers and discovery.
+
+Each is a struct as in `batchpool/control/messages.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchpool.control.messages import Form, Message, Natural, Row
+from batchpool.core.scheduler.limits import Limits
+
+
+class BatcherModel(Form, frozen=True):
+    """One model as the batcher sees it. model: the entry. attempts: how often a row may run."""
+
+    model: Natural
+    spec: dict[str, Any]
+    limits: Limits
+    attempts: Natural
+    idempotent: bool
+
+
+# -- supervisor -> batcher --------------------------------------------------------------------
+
+
+class StartBatcher(Message, frozen=True, tag="start"):
+    """The first message of a batcher. draining: the number of the drain that lasts, 0 for none.
+    processes: words of the heartbeats page. beat_ns: longest time between two heartbeats."""
+
+    descriptors = ("the batcher's bell", "the heartbeats", "the counters", "the flight recorder")
+
+    models: tuple[BatcherModel, ...]
+    draining: Natural
+    max_lanes: Natural
+    processes: Natural
+    beat_ns: Natural
+
+
+class AddModel(Message, frozen=True, tag="add_model"):
+    """Another entry, before its lanes and workers."""
+
+    model: BatcherModel
+
+
+class RemoveModel(Message, frozen=True, tag="remove_model"):
+    """An entry without lanes and workers is gone."""
+
+    model: Natural
+
+
+class AddBatcherLane(Message, frozen=True, tag="add_lane"):
+    """A lane to map and open. lane: its number, its place in all tables. local: of a local client.
+    moved: its client has another one."""
+
+    descriptors = ("the lane's segment", "its client's bell")
+
+    lane: Natural
+    serial: Natural
+    model: Natural
+    slots: Natural
+    local: bool
+    moved: bool
+
+
+class CloseLane(Message, frozen=True, tag="close_lane"):
+    """The client of this lane is gone or has left it: close it once none of its rows runs."""
+
+    lane: Natural
+
+
+class MoveLanes(Message, frozen=True, tag="move_lanes"):
+    """The clients of these lanes have others: their gates say so from now on."""
+
+    lanes: tuple[Natural, ...]
+
+
+class EvictLane(Message, frozen=True, tag="evict_lane"):
+    """The client of this moved lane did not leave it in time: drop its rows and close it."""
+
+    lane: Natural
+
+
+class AddWorker(Message, frozen=True, tag="add_worker"):
+    """A worker, which may be dead already. worker: the number of its process, unique in the pool.
+    place: its index among the model's workers. row: in the counters, -1 for none. on_duty: it gets
+    new batches. turn: the number of its last change of duty."""
+
+    descriptors = ("the worker's segment", "its bell")
+
+    worker: Natural
+    place: Natural
+    pid: Natural
+    model: Natural
+    max_batch: Natural
+    row: Row
+    on_duty: bool
+    turn: Natural
+
+
+class WorkerLost(Message, frozen=True, tag="worker_lost"):
+    """A worker has ended: take back its rows."""
+
+    worker: Natural
+    cause: str
+
+
+class SetDuty(Message, frozen=True, tag="duty"):
+    """From now on new batches go to the workers in `on` and to those in `off` no more."""
+
+    turn: Natural
+    on: tuple[Natural, ...]
+    off: tuple[Natural, ...]
+
+
+class SetLimits(Message, frozen=True, tag="limits"):
+    """The limits of all entries, the heartbeat and the log level as a reload has made them."""
+
+    models: tuple[BatcherModel, ...]
+    beat_ns: Natural
+    log_level: str
+
+
+class Begin(Message, frozen=True, tag="begin"):
+    """Everything that was there before the batcher has been sent: start. takeover: rows of a former
+    batcher may be under way. evicted: lanes whose rows must not run."""
+
+    takeover: bool
+    evicted: tuple[Natural, ...]
+
+
+class DrainBatcher(Message, frozen=True, tag="drain"):
+    """Take no new rows. turn: the number of the drain, 0 to take rows again."""
+
+    turn: Natural
+
+
+# -- batcher -> supervisor --------------------------------------------------------------------
+
+
+class BatcherRunning(Message, frozen=True, tag="running"):
+    """The batcher has made its first step."""
+
+
+class LaneClosed(Message, frozen=True, tag="lane_closed"):
+    """The batcher has unmapped a lane."""
+
+    lane: Natural
+
+
+class WorkerHandled(Message, frozen=True, tag="worker_handled"):
+    """The batcher has taken back every row of a lost worker."""
+
+    worker: Natural
+
+
+class WorkerIdle(Message, frozen=True, tag="idle"):
+    """A worker off duty since the change with this number has nothing in flight."""
+
+    worker: Natural
+    turn: Natural
+
+
+class Drained(Message, frozen=True, tag="drained"):
+    """All rows are answered since the drain with this number (empty), or some came in after all,
+    by a claim made just before it."""
+
+    turn: Natural
+    empty: bool
+
+
+# -- supervisor <-> worker --------------------------------------------------------------------
+
+
+class StartWorker(Message, frozen=True, tag="start"):
+    """The first message of a worker. place: its index among the model's workers. import_name:
+    MODULE:CLASS. row: in the counters, -1 for none."""
+
+    descriptors = ("the worker's segment", "its bell", "the batcher's bell", "the counters")
+
+    place: Natural
+    import_name: str
+    spec: dict[str, Any]
+    device: str
+    max_batch: Natural
+    batch_sizes: tuple[Natural, ...]
+    max_lanes: Natural
+    frontends: Natural
+    row: Row
+
+
+class AddWorkerLane(Message, frozen=True, tag="add_lane"):
+    """A lane to map. pinned: GPUs may read and write it directly."""
+
+    descriptors = ("the lane's segment",)
+
+    lane: Natural
+    serial: Natural
+    slots: Natural
+    pinned: bool
+
+
+class DropLane(Message, frozen=True, tag="drop_lane"):
+    """The batcher has closed a lane: unmap it."""
+
+    lane: Natural
+
+
+class WorkerReady(Message, frozen=True, tag="ready"):
+    """The model is loaded and warm."""
+
+
+class WorkerFailed(Message, frozen=True, tag="failed"):
+    """The worker is about to end. error: the reason in one line."""
+
+    error: str
+
+
+# -- discovery -> supervisor ------------------------------------------------------------------
+
+
+class ProbedForm(Form, frozen=True):
+    """A model as its class declares it. cuda: its framework was built for GPUs."""
+
+    import_name: str
+    spec: dict[str, Any]
+    cuda: bool
+
+
+class Discovered(Message, frozen=True, tag="discovered"):
+    """The configuration and the machine, from which a plan is made. made_by: the version of
+    batchpool that read them; its fields may be unknown to another one."""
+
+    made_by: str
+    server: dict[str, Any]
+    models: tuple[dict[str, Any], ...]
+    probed: tuple[ProbedForm, ...]
+    visible: tuple[str, ...]
+    cores: Natural
+
+
+class DiscoveryFailed(Message, frozen=True, tag="refused"):
+    """The configuration is wrong, or a model cannot be described."""
+
+    error: str

@@ -1,0 +1,86 @@
+"""The registry of process roles: everything that differs between the kinds of children.
+
+A new kind of process is one more `Role` here and its package. Its module is run as
+`python -m MODULE` with the flags that `batchpool/process/bootstrap.py` reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from batchpool.control.edges import (
+    FROM_BATCHER,
+    FROM_DISCOVERY,
+    FROM_FRONTEND,
+    FROM_WORKER,
+    Edge,
+    FromBatcher,
+    FromDiscovery,
+    FromFrontend,
+    FromWorker,
+    ToBatcher,
+    ToClient,
+    ToFrontend,
+    ToWorker,
+)
+
+FromChild: TypeAlias = FromBatcher | FromWorker | FromFrontend | FromDiscovery
+"""The messages from any child."""
+
+ToChild: TypeAlias = ToBatcher | ToWorker | ToFrontend | ToClient
+"""The messages to any child; a front end gets replies as a client does."""
+
+
+class RestartPolicy(Enum):
+    """ALWAYS: at once after useful work, else after a time that doubles. WHILE_SERVING: as ALWAYS,
+    but not while the pool stops. NEVER: the process ends when its task is done."""
+
+    ALWAYS = "always"
+    WHILE_SERVING = "while serving"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Role:
+    """One kind of child process.
+
+    module: run with `python -m`. edge: the messages that it may send. restart: policy after its end.
+    is_client: it asks for lanes over its control channel, as local clients do over theirs.
+    stamps_heartbeat: it has a word in the heartbeats page; a worker's progress is in its own
+    segment. sigterm_at_start: SIGTERM ends it even before it has set its signal actions; else the
+    signal stays blocked until then. blas_threads: it multiplies matrices, so that OpenBLAS may start
+    a thread for each core.
+    """
+
+    name: str
+    module: str
+    edge: Edge[FromChild]
+    restart: RestartPolicy
+    is_client: bool = False
+    stamps_heartbeat: bool = False
+    sigterm_at_start: bool = False
+    blas_threads: bool = False
+
+
+BATCHER = Role(
+    "batcher",
+    "batchpool.batcher",
+    FROM_BATCHER,
+    RestartPolicy.ALWAYS,
+    stamps_heartbeat=True,
+)
+WORKER = Role("worker", "batchpool.worker", FROM_WORKER, RestartPolicy.ALWAYS, blas_threads=True)
+FRONTEND = Role(
+    "frontend",
+    "batchpool.frontend",
+    FROM_FRONTEND,
+    RestartPolicy.WHILE_SERVING,
+    is_client=True,
+    stamps_heartbeat=True,
+    sigterm_at_start=True,
+)
+DISCOVERY = Role("discovery", "batchpool.cli.reread", FROM_DISCOVERY, RestartPolicy.NEVER)
+
+ROLES = (BATCHER, WORKER, FRONTEND, DISCOVERY)

@@ -39,11 +39,11 @@ def refusal(form: Any, edge: Edge[Any] = FROM_CLIENT, descriptors: int = 0) -> s
     [
         ({"op": "lane"}, "missing required field `model`"),
         ({"op": "lane", "model": 7}, "Expected `str`, got `int` - at `$.model`"),
-        ({"op": "lane", "model": None}, "Expected `str`, got `null` - at `$.model`"),
+        ({"op": "lane", "model": None}, "Expected `str`, got `None` - at `$.model`"),
         ({"op": "lane", "model": "a", "more": 1}, "unknown field `more`"),
         ({"op": "left", "serial": -1}, "Expected `int` >= 0 - at `$.serial`"),
         ({"op": "left", "serial": True}, "Expected `int`, got `bool` - at `$.serial`"),
-        ({"op": "drain", "on": 1}, "Expected `bool | null`, got `int` - at `$.on`"),
+        ({"op": "drain", "on": 1}, "Expected `bool | None`, got `int` - at `$.on`"),
         ({"op": "tally"}, "Invalid value 'tally' - at `$.op`"),
         ({"model": "a"}, "missing required field `op`"),
         (["op", "lane"], "Expected `object`, got `array`"),

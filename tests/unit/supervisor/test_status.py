@@ -14,7 +14,6 @@ from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
-from batchpool.supervisor.children.roles import BATCHER
 from batchpool.supervisor.status import pool_status
 from tests.unit.counters import new_counters
 

@@ -12,6 +12,7 @@ from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
+from batchpool.supervisor.children.roles import ROLES
 from batchpool.supervisor.children.watchdog import Watchdog
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 
@@ -36,10 +37,13 @@ class ProcessDouble:
         self.signals.append(number)
 
 
+ROLE_OF = {role.name: role for role in ROLES}
+
+
 def child(name: str, pid: int, started_ns: int) -> Child:
     process = cast(Any, ProcessDouble(pid))
     return Child(
-        name.partition(" ")[0], ProcessSlot(name), process, cast(Any, None), -1, started_ns
+        ROLE_OF[name.partition(" ")[0]], ProcessSlot(name), process, cast(Any, None), -1, started_ns
     )
 
 

@@ -29,9 +29,7 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.log_to_stderr("discovery", args)
     channel = bootstrap.control_channel(args.control_fd)
     try:
-        message: FromDiscovery = to_message(
-            discover(config_of(parse(argv[cut + 1 :])), os.environ)
-        )
+        message: FromDiscovery = to_message(discover(config_of(parse(argv[cut + 1 :])), os.environ))
     except (ConfigError, StartError, WrongUsage) as exc:
         message = DiscoveryFailed(str(exc))
     channel.send(message)

@@ -112,6 +112,8 @@ class Edge(Generic[Received_co]):
     def decode(self, raw: bytes, descriptors: int) -> Received_co:
         """The message in a packet that came with this many descriptors. InvalidMessage if it is not
         one of this edge's; another exception if it is no msgpack."""
+        if raw[0] & 0xF0 != 0x80 and raw[0] not in (0xDE, 0xDF):
+            raise BadPacket("a control message is a map")
         try:
             message: Any = self._decoder.decode(raw)
         except msgspec.ValidationError as exc:

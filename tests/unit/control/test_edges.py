@@ -43,10 +43,9 @@ def refusal(form: Any, edge: Edge[Any] = FROM_CLIENT, descriptors: int = 0) -> s
         ({"op": "lane", "model": "a", "more": 1}, "unknown field `more`"),
         ({"op": "left", "serial": -1}, "Expected `int` >= 0 - at `$.serial`"),
         ({"op": "left", "serial": True}, "Expected `int`, got `bool` - at `$.serial`"),
-        ({"op": "drain", "on": 1}, "Expected `bool | None`, got `int` - at `$.on`"),
+        ({"op": "drain", "on": 1}, "Expected `bool | null`, got `int` - at `$.on`"),
         ({"op": "tally"}, "Invalid value 'tally' - at `$.op`"),
         ({"model": "a"}, "missing required field `op`"),
-        (["op", "lane"], "Expected `object`, got `array`"),
     ],
 )
 def test_a_refusal_says_what_came_and_what_was_expected(form: Any, text: str) -> None:

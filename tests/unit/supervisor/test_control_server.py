@@ -299,7 +299,7 @@ def test_a_client_leaves_only_what_is_its_own_and_has_moved(office: Office, move
         office.plan.models[0], handed=True,
     )  # fmt: skip
     own.moved, other.moved = moved, True
-    for serial in (own.serial, other.serial, 77, "x"):
+    for serial in (own.serial, other.serial, 77):
         office.tell("left", serial=serial)
     assert (own.left, other.left) == (moved, False)
     assert office.hears_nothing(), "nobody waits for an answer"
@@ -317,3 +317,15 @@ def test_who_leaves_a_lane_it_was_evicted_from_keeps_the_next_one_of_that_number
     assert next_one.number == gone.number
     office.tell("left", serial=gone.serial)
     assert not next_one.left, "it may have rows there"
+
+
+@pytest.mark.parametrize("serial", ["x", -1, None])
+def test_an_ill_typed_serial_is_refused_and_the_connection_goes_on(
+    office: Office, serial: object
+) -> None:
+    own = office.open_lane(office.attached, office.plan.models[0], handed=True)
+    own.moved = True
+    answer, fds = office.ask("left", serial=serial)
+    assert (answer["op"], answer["code"], fds) == ("error", "invalid_request", [])
+    assert not own.left
+    assert office.ask("status")[0]["op"] == "status"

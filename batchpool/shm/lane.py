@@ -1,7 +1,8 @@
-"""A lane: one client's private road to one model, as every side of it sees it.
+"""A lane: the queue pair and the row slots between one client and one model.
 
-`Lane` binds a layout to memory and names what stands there. The client's moves are in
-client/lane_client.py, the batcher's in batcher/batcher.py, the worker's in worker/worker.py.
+`Lane` binds a layout to memory and names its words and columns, for all three sides. The client's
+steps on it are in client/lane_client.py, the batcher's in batcher/lane.py, the worker's in
+worker/worker.py.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from batchpool.shm.columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
 
-# Where a row failed: the token of its batch, and the number of the worker that had it.
-Origin = tuple[int, int, int]  # batch, worker by its place, the worker's pid
-_ORIGIN = re.compile(rb"\x1e(\d+) (\d+) (\d+)\Z")  # behind the text of a message
+# The batch and the process in which a row failed: the batch's token, the worker's number among
+# its model's workers, the worker's pid.
+Origin = tuple[int, int, int]
+_ORIGIN = re.compile(rb"\x1e(\d+) (\d+) (\d+)\Z")  # appended to the text of a message
 
 
 class Word:
@@ -127,11 +129,11 @@ class Lane:
         self.status[slots] = int(status)
 
     def read_message(self, slot: int) -> str:
-        """The text of a row that did not end well; "" if there is none."""
+        """The error text of a row; "" if it has none."""
         return _ORIGIN.sub(b"", self._raw_message(slot)).decode(errors="ignore")
 
     def read_origin(self, slot: int) -> Origin | None:
-        """Where a row that did not end well failed; None if nobody said so."""
+        """The origin of a row's error; None if none was written."""
         found = _ORIGIN.search(self._raw_message(slot))
         return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 

@@ -302,7 +302,7 @@ class Session:
         timeout_s: float = 10.0,
         sent_fds: Sequence[int] = (),
     ) -> tuple[Reply, list[int]]:
-        """`ask` for a reply with descriptors, which are the caller's. sent_fds: with the question."""
+        """`ask` for a reply with descriptors, which are the caller's. sent_fds: of the question."""
         found, fds = self._exchange(question, sent_fds, timeout_s)
         if isinstance(found, reply):
             return found, fds

@@ -2,8 +2,8 @@
 
 It takes the messages `FromClient` and replies with `ToClient`; see `batchpool/control/edges.py`.
 Only root and the user whom the pool runs as may reload and drain; the rest is open to every client.
-A local program asks over the unix socket, a front end over the channel that it was started with. The
-lanes of a front end are segments of the pool, those of a local client are sealed memfds.
+A local program asks over the unix socket, a front end over the channel that it was started with.
+The lanes of a front end are segments of the pool, those of a local client are sealed memfds.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class ControlServer:
         try:
             if sum(a.bell_fd < 0 for a in self.local) >= _UNATTACHED_MOST:
                 raise StartError(
-                    f"{_UNATTACHED_MOST} connections are open that have not attached; the pool takes"
-                    " no more of them"
+                    f"{_UNATTACHED_MOST} connections are open that have not attached;"
+                    " the pool takes no more of them"
                 )
             # With a part of what is kept, so that those who look what is wrong are answered.
             check_descriptors("the pool can take no more clients", 0.5)

@@ -46,12 +46,12 @@ class RestartPolicy(Enum):
 class Role:
     """One kind of child process.
 
-    module: run with `python -m`. edge: the messages that it may send. restart: policy after its end.
+    module: run with `python -m`. edge: the messages that it may send. restart: after its end.
     is_client: it asks for lanes over its control channel, as local clients do over theirs.
     stamps_heartbeat: it has a word in the heartbeats page; a worker's progress is in its own
     segment. sigterm_at_start: SIGTERM ends it even before it has set its signal actions; else the
-    signal stays blocked until then. blas_threads: it multiplies matrices, so that OpenBLAS may start
-    a thread for each core.
+    signal stays blocked until then. blas_threads: it multiplies matrices, so that OpenBLAS may
+    start a thread for each core.
     """
 
     name: str

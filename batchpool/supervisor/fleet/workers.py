@@ -61,7 +61,7 @@ class _Lost:
 
 
 class WorkerObserver(Protocol):
-    """Who hears of workers because they may be part of a reload (supervisor/reload/worker_swap_executor.py)."""
+    """The part of a reload that workers' events are reported to; `WorkerSwapExecutor` is one."""
 
     def warm(self, worker_slot: WorkerSlot) -> None:
         """A worker is warm."""
@@ -315,7 +315,8 @@ class WorkerFleet:
         why = child.reason()
         self._lost[worker_slot.number] = _Lost(
             worker_slot.number, worker_slot.plan.index, child.pid,
-            worker_slot.entry, worker_slot.model.config.max_batch, worker_slot.row, worker_slot.fd, worker_slot.bell,
+            worker_slot.entry, worker_slot.model.config.max_batch, worker_slot.row,
+            worker_slot.fd, worker_slot.bell,
         )  # fmt: skip
         worker_slot.worker_segment = None
         worker_slot.bell = None
@@ -323,7 +324,8 @@ class WorkerFleet:
         if not was_ready and not stopping:
             worker_slot.process_slot.last_error = why
             raise StartError(
-                f"model {worker_slot.model.spec.name!r} cannot be served: {worker_slot.process_slot.name} on"
+                f"model {worker_slot.model.spec.name!r} cannot be served:"
+                f" {worker_slot.process_slot.name} on"
                 f" {worker_slot.plan.device} {_while_loading(child, why)}"
             )
         if worker_slot in self.stuck:

@@ -28,7 +28,7 @@ _WORKS = ("running", "serving")
 
 
 class SupervisorMetrics:
-    """Keeps the supervisor's words of the counters. epoch_ns: Unix time at CLOCK_MONOTONIC's zero."""
+    """Writes the supervisor's counters. epoch_ns: Unix time at CLOCK_MONOTONIC's zero."""
 
     def __init__(self, counters: Counters, epoch_ns: int) -> None:
         self._counters = counters

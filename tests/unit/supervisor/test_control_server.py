@@ -109,7 +109,23 @@ def test_the_status_is_answered_at_once_and_made_anew_each_time(office: Office) 
 def test_the_flight_recorder_is_handed_out_for_reading_only(office: Office) -> None:
     office.counters.label_worker_slot(0, "affine", 0, "cpu")
     office.counters.label_worker_slot(1, "affine", 1, "cpu")
-    FlightRecorder(office.flight_recorder_fd).write(0, 1, 5, 9, *range(11))
+    FlightRecorder(office.flight_recorder_fd).write(
+        model=0,
+        worker_slot=1,
+        process=5,
+        token=9,
+        rows=0,
+        size=1,
+        reason=2,
+        attempt=3,
+        outcome=4,
+        extents=5,
+        queued_ns=6,
+        dispatched_ns=7,
+        launched_ns=8,
+        finished_ns=9,
+        completed_ns=10,
+    )
     answer, (fd,) = office.ask("batches")
     try:
         assert answer["models"] == ["affine"]

@@ -1,4 +1,4 @@
-"""The reference documents that are made from the code: configuration, errors, metrics, slot states.
+"""The reference documents that are made from the code: tables of configuration, errors, metrics, states, messages.
 
 `example_toml` is a file that loads and changes nothing: every key stands in it with its help,
 commented out at its default. The functions named `*_markdown` make tables for the documents, in
@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from batchpool.control.message_tables import tables_markdown
 from batchpool.core.config.describe import default_text, values_text
 from batchpool.core.config.schema import Key, ModelConfig, ServerConfig, keys_of, shown
 from batchpool.core.errors import all_errors
@@ -84,6 +85,11 @@ def metrics_markdown() -> str:
     return "\n".join(rows) + "\n"
 
 
+def messages_markdown() -> str:
+    """Every control message as Markdown tables, one for each edge between two kinds of process."""
+    return tables_markdown() + "\n"
+
+
 def slot_states_markdown() -> str:
     """The states of a slot: a Mermaid diagram of the legal moves, and a table with the owners."""
     diagram = ["```mermaid", "stateDiagram-v2", "    [*] --> FREE"]
@@ -101,12 +107,13 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "errors": errors_markdown,
     "metrics": metrics_markdown,
     "slot-states": slot_states_markdown,
+    "messages": messages_markdown,
 }
 DOCUMENTS = {
     "docs/configuration.md": ("config",),
     "docs/http.md": ("errors",),
     "docs/operations.md": ("metrics",),
-    "docs/architecture.md": ("slot-states",),
+    "docs/architecture.md": ("slot-states", "messages"),
 }
 
 

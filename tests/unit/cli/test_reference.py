@@ -15,10 +15,12 @@ from batchpool.cli.reference import (
     errors_markdown,
     example_toml,
     main,
+    messages_markdown,
     reference_markdown,
     refreshed,
     slot_states_markdown,
 )
+from batchpool.control.edges import EDGES, tag_of
 from batchpool.core.config.describe import default_text, values_text
 from batchpool.core.config.schema import TABLES, Config, ModelConfig, keys_of
 from batchpool.core.config.toml_file import load_toml
@@ -100,6 +102,15 @@ def test_the_diagram_of_the_slot_states_has_every_legal_move() -> None:
     assert text.count(" --> ") == 1 + sum(map(len, MOVES.values()))
     assert "    FILLING --> SUBMITTED: submit\n" in text
     assert "| `DONE` | client | `FREE` (reap) |" in text
+
+
+def test_every_message_of_every_edge_has_a_row() -> None:
+    text = messages_markdown()
+    for edge in EDGES:
+        assert f"### {edge.name}\n" in text
+        for message in edge.messages:
+            assert f"\n| `{tag_of(message)}` | " in text
+    assert "| `serving` |  |  | The front end has its lanes and serves its HTTP socket. |" in text
 
 
 def test_every_error_stands_in_the_table_with_its_own_status_and_code() -> None:

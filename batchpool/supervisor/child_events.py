@@ -62,8 +62,8 @@ class ChildEvents:
             self._loop.add(child.pidfd, partial(self._check_end, child))
         self._loop.add(child.channel.fileno(), partial(self._receive, child))
         if child.role.is_client:
-            index = self._process_fleet.frontends.index(child)
-            owner = self._process_fleet.owner_of(child)
+            index = self._process_fleet.frontends.children.index(child)
+            owner = self._process_fleet.frontends.owner_of(child)
             self.frontends[child.pid] = attached_frontend(owner, child.channel, index)
 
     def unwatch(self, child: Child) -> None:
@@ -110,7 +110,9 @@ class ChildEvents:
                 self._reload_controller.discovered(message)
             case FrontendServing():
                 child.state = "serving"
-                self._process_fleet.tell_facts(child)  # they may have changed since it asked
+                self._process_fleet.frontends.send_plan(
+                    child
+                )  # they may have changed since it asked
                 if child.slot.restarts:
                     _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
             case BatcherRunning() | LaneClosed() | WorkerIdle() | WorkerHandled() | Drained():

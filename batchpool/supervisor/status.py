@@ -128,8 +128,10 @@ def _processes(
             "last_error": "",
         }
     ]
-    watched = [_row(process_fleet.batcher_slot, process_fleet.batcher)]
-    for slot, child in zip(process_fleet.frontend_slots, process_fleet.frontends, strict=True):
+    watched = [_row(process_fleet.batcher.slot, process_fleet.batcher.child)]
+    for slot, child in zip(
+        process_fleet.frontends.slots, process_fleet.frontends.children, strict=True
+    ):
         watched.append(_row(slot, child))
     for number, (row, child) in enumerate(zip(watched, process_fleet.watched(), strict=True)):
         last_ns = None if child is None else heartbeats.last_ns(number, child.started_ns)
@@ -188,7 +190,7 @@ def status_line(
     lacking = [name for i, name in models.items() if not resources.state_page.serves(i)]
     if lacking:
         text += f"; no worker for {', '.join(lacking)}"
-    if process_fleet.batcher is None or resources.state_page.stalled.get():
+    if process_fleet.batcher.child is None or resources.state_page.stalled.get():
         text += "; the batcher stands still"
     return text + _reload_text(reload, last_reload)
 

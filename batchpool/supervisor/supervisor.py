@@ -157,7 +157,7 @@ class Supervisor:
 
     def _update_gauges(self) -> None:
         resources, process_fleet = self._resources, self._process_fleet
-        slots = [process_fleet.batcher_slot, *process_fleet.frontend_slots]
+        slots = [process_fleet.batcher.slot, *process_fleet.frontends.slots]
         served = {
             entry: model.spec.name
             for entry, model in process_fleet.entries.items()
@@ -221,13 +221,13 @@ class Supervisor:
             _LOG.info("taking requests again")
             self._process_fleet.closed = False
             self._resources.state_page.state.set(int(PoolState.READY))
-            self._process_fleet.drain(0)
+            self._process_fleet.batcher.set_drain(0)
         over = self._process_fleet.closed and self._drain.is_over(time.monotonic_ns())
         return self._process_fleet.closed, over, self._drain.rows()
 
     def _close_gates(self) -> None:
         self._resources.state_page.state.set(int(PoolState.DRAINING))
-        self._process_fleet.drain(self._drain.begin())
+        self._process_fleet.batcher.set_drain(self._drain.begin())
 
     # -- the end ------------------------------------------------------------------------
 
@@ -252,15 +252,15 @@ class Supervisor:
         self._reload_controller.stop()
         # New connections are refused from now on, or wait for the next pool in a socket of systemd.
         self._resources.close_listeners()
-        self._process_fleet.stop_frontends()
+        self._process_fleet.frontends.stop()
 
     def _exit_status(self) -> int | None:
         """The exit status once every row is answered or the time is up; None before."""
         now_ns = time.monotonic_ns()
-        answered = self._drain.batcher_done and not any(self._process_fleet.frontends)
+        answered = self._drain.batcher_done and not any(self._process_fleet.frontends.children)
         over = answered and self._drain.is_over(now_ns)
         left = self._drain.rows()
-        if self._child_events.requests_given_up and not any(self._process_fleet.frontends):
+        if self._child_events.requests_given_up and not any(self._process_fleet.frontends.children):
             _LOG.error("stopped with requests under way: they were given up, their time was up")
             return 1
         if over and not left:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.control.channel import Channel, Closed, close_all, pair
+from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.shm.resource_errors import named, text_of
 from batchpool.supervisor.children.roles import Role, ToChild
@@ -212,6 +213,11 @@ class Child:
             self.channel.close()
             if self.pidfd >= 0:
                 os.close(self.pidfd)
+
+
+def log_flags(server: ServerConfig) -> list[str]:
+    """The flags of every child: its log's level and format."""
+    return ["--log-level", server.log_level, "--log-format", server.log_format]
 
 
 def start_child(

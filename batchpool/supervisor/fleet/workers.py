@@ -1,11 +1,11 @@
-"""The workers: who sits where, and what to do when one has gone.
+"""The worker processes: their start, their end, and which of them get batches.
 
 A worker that ends is reaped, then its rows run again elsewhere. Another is started at once after
 useful work, with exponential back-off when it died before finishing anything. Before the pool was
 ready once, a worker that cannot load ends the start instead.
 
-Beside those in their seats there may be others, while a reload lasts: heirs, and standbys. Their
-ends are the reload's business; the observer hears of them.
+While a reload lasts there are workers beside those of the plan: replacements that load, and standbys
+of the old plan. The reload acts on their ends, which the observer reports to it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from batchpool.control.process_messages import (
     WorkerLost,
     WorkerReady,
 )
-from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import MODELS_MOST, worker_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.resource_errors import named
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
-from batchpool.supervisor.children.child import Child, ProcessSlot, start_child
+from batchpool.supervisor.children.child import Child, ProcessSlot, log_flags, start_child
 from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
@@ -70,16 +69,18 @@ class WorkerObserver(Protocol):
         """A worker off duty has nothing in flight."""
 
     def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
-        """A worker has ended; whether that was the reload's business and not the seat's."""
+        """A worker has ended. True if the reload acts on it, so that its slot is not filled again."""
 
 
 class WorkerFleet:
-    """All workers. seats: one for each place of the plan. beside: heirs and standbys. remains:
-    those that a reload does not wait for any more, since they do not end although they were killed;
-    they have no seat, get no rows, and what they had comes back at their end.
+    """All workers of a pool.
 
-    watch: the supervisor's event loop. tell_batcher: a message to the batcher, if there is one.
-    flags: what every child is started with, by the settings that count for it.
+    worker_slots: one for each worker of the plan. off_plan: replacements that load in a reload, and
+    standbys of the old plan. stuck: killed workers that do not end; a reload does not wait for
+    them, they get no rows, and their rows run again when they end at last.
+
+    watch: adds a child to the event loop. tell_batcher: sends a message to the batcher, if there is
+    one.
     """
 
     def __init__(
@@ -88,11 +89,9 @@ class WorkerFleet:
         watch: Callable[[Child], None],
         clock_ns: Callable[[], int],
         tell_batcher: TellBatcher,
-        flags: Callable[[ServerConfig], list[str]],
     ) -> None:
         self._resources = resources
         self._watch = watch
-        self._flags = flags
         self._clock_ns = clock_ns
         self._tell_batcher = tell_batcher
         self._numbers = 0
@@ -117,8 +116,8 @@ class WorkerFleet:
     # -- starting -----------------------------------------------------------------------
 
     def start(self, worker_slot: WorkerSlot) -> None:
-        """A worker into an empty seat. StartError when there is no memory, descriptor or process
-        to be had for it; the seat stays empty then."""
+        """Start a worker in an empty slot. Raises StartError when there is no memory, descriptor or
+        process for it; the slot stays empty then."""
         resources, model = self._resources, worker_slot.model
         layout = worker_layout(model.config.max_batch, resources.max_lanes)
         worker_slot.fd = create(layout, sealed=False, whose=worker_slot.process_slot.name)
@@ -138,7 +137,7 @@ class WorkerFleet:
                 WORKER,
                 worker_slot.process_slot,
                 started_ns=self._clock_ns(),
-                flags=self._flags(worker_slot.server),
+                flags=log_flags(worker_slot.server),
                 settings=worker_slot.plan.settings(os.environ),
             )
         except StartError:
@@ -185,7 +184,7 @@ class WorkerFleet:
         tell(message, [worker_slot.fd, worker_slot.bell.fd])
 
     def introduce_all(self, tell: TellBatcher) -> None:
-        """To a new batcher: everybody, also the dead whose rows nobody has dealt with."""
+        """Tell a new batcher every worker, also dead ones whose rows were not taken back yet."""
         for worker_slot in self:
             if worker_slot.bell is not None:
                 self._introduce(worker_slot, tell)
@@ -203,12 +202,12 @@ class WorkerFleet:
             tell(message, [lost.fd, lost.bell.fd])
 
     def report_lost(self, tell: TellBatcher) -> None:
-        """To a new batcher that has taken over: who is dead."""
+        """Tell a new batcher that has taken over which workers are dead."""
         for number in self._lost:
             tell(WorkerLost(number, "died"), [])
 
     def has_any(self, entry: int) -> bool:
-        """Whether there is a worker of this entry, or one whose rows nobody has dealt with."""
+        """True if there is a worker of this model, or a dead one whose rows were not taken back."""
         models = [
             *(worker_slot.entry for worker_slot in self),
             *(lost.entry for lost in self._lost.values()),
@@ -218,11 +217,11 @@ class WorkerFleet:
     # -- lanes --------------------------------------------------------------------------
 
     def has_stuck(self, entry: int) -> bool:
-        """Whether there is a worker of this entry that does not end."""
+        """True if a killed worker of this model does not end."""
         return any(worker_slot.entry == entry for worker_slot in self.stuck)
 
     def give_up(self, worker_slot: WorkerSlot) -> None:
-        """Nobody waits for the end of this one any more."""
+        """Count a worker as stuck: nothing waits for its end any more."""
         for worker_slots in (self.worker_slots, self.off_plan):
             if worker_slot in worker_slots:
                 worker_slots.remove(worker_slot)
@@ -243,10 +242,10 @@ class WorkerFleet:
             if worker_slot.entry == entry.model and worker_slot.child is not None:
                 worker_slot.child.send(DropLane(entry.number))
 
-    # -- who takes rows -----------------------------------------------------------------
+    # -- new batches --------------------------------------------------------------------
 
     def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
-        """From now on new batches go to `on`, and to `off` no more, both in one message."""
+        """Give new batches to `on` and no more of them to `off`, in one message to the batcher."""
         self._turns += 1
         numbers: list[tuple[int, ...]] = []
         for worker_slot in (on, off):
@@ -262,7 +261,7 @@ class WorkerFleet:
         for entry in range(MODELS_MOST):
             state_page.serving[entry] = sum(s.serves for s in self.worker_slots if s.entry == entry)
 
-    # -- what they say and how they end -------------------------------------------------
+    # -- messages and ends -------------------------------------------------------------
 
     def says(self, child: Child, message: FromWorker) -> None:
         """Act on a message of a worker."""
@@ -346,7 +345,7 @@ class WorkerFleet:
     # -- time ---------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> int:
-        """Start whoever is due; returns when somebody is next due (CLOCK_MONOTONIC ns)."""
+        """Start the workers that are due; returns the time of the next one (CLOCK_MONOTONIC ns)."""
         self.count_serving()  # one may have been condemned since
         due_ns = 1 << 62
         for worker_slot in self.worker_slots:
@@ -366,7 +365,7 @@ class WorkerFleet:
 
 
 def new_worker_slot(plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
-    """An empty seat of the plan's model with this entry."""
+    """An empty slot of the plan's model with this number."""
     model: ModelPlan = plan.entries[entry]
     slot = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
     return WorkerSlot(entry, worker, slot, model, plan.server)

@@ -22,7 +22,13 @@ from batchpool.control.edges import FromDiscovery
 from batchpool.control.process_messages import DiscoveryFailed
 from batchpool.core.config.paths import socket_path
 from batchpool.core.errors import ConfigError, InvalidRequest, StartError
-from batchpool.supervisor.children.child import LAST_WAIT_NS, Child, ProcessSlot, start_child
+from batchpool.supervisor.children.child import (
+    LAST_WAIT_NS,
+    Child,
+    ProcessSlot,
+    log_flags,
+    start_child,
+)
 from batchpool.supervisor.children.roles import DISCOVERY
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.host.service_status import ServiceStatus
@@ -156,7 +162,7 @@ class ReloadController:
                 DISCOVERY,
                 ProcessSlot("discovery"),
                 started_ns=self._began_ns,
-                flags=[*self._process_fleet.flags(self._resources.plan.server), "--", *self._words],
+                flags=[*log_flags(self._resources.plan.server), "--", *self._words],
             )
         except StartError as exc:
             self._report(False, f"nothing was changed: {exc}")

@@ -41,12 +41,13 @@ class PoolDouble:
         self.batcher = self._child("batcher", 7, "running")
         self.frontend = self._child("frontend", 8, "serving")
         self.process_fleet = SimpleNamespace(
-            batcher=self.batcher,
-            batcher_slot=self.batcher.slot,
-            frontends=[self.frontend],
-            frontend_slots=[self.frontend.slot],
+            batcher=SimpleNamespace(child=self.batcher, slot=self.batcher.slot),
+            frontends=SimpleNamespace(children=[self.frontend], slots=[self.frontend.slot]),
             workers=[],
-            watched=lambda: [self.process_fleet.batcher, *self.process_fleet.frontends],
+            watched=lambda: [
+                self.process_fleet.batcher.child,
+                *self.process_fleet.frontends.children,
+            ],
         )
 
     def _child(self, name: str, pid: int, state: str) -> Child:
@@ -92,7 +93,7 @@ def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
     assert str(pool.rows()["batcher"]["progress_age_s"]) == "0.0"
     pool.frontend.started_ns += 60 * S
     assert pool.rows()["frontend"]["progress_age_s"] is None, "the one before it stamped"
-    pool.process_fleet.batcher = None
+    pool.process_fleet.batcher.child = None
     row = pool.rows()["batcher"]
     assert (row["pid"], row["state"], row["progress_age_s"]) == (None, "gone", None)
 

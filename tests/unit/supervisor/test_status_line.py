@@ -52,7 +52,7 @@ def said(
         was_ready=was_ready,
         closed=closed,
         stopping=stopping,
-        batcher=object() if batcher else None,
+        batcher=SimpleNamespace(child=object() if batcher else None),
     )
     return status_line(
         cast(PoolResources, resources), cast(ProcessFleet, process_fleet), reload, last_reload

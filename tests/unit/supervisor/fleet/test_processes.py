@@ -13,7 +13,7 @@ from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.roles import Role
-from batchpool.supervisor.fleet import processes as module
+from batchpool.supervisor.fleet import batcher_child, frontend_children
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
@@ -43,10 +43,11 @@ class Office:
         )
         self.process_fleet.was_ready = True
         self.process_fleet.workers.worker_slots.clear()
-        patch.setattr(module, "start_child", self._start)
+        for module in (batcher_child, frontend_children):
+            patch.setattr(module, "start_child", self._start)
         self.room = True
-        self.process_fleet.start_batcher(takeover=False)
-        self.process_fleet.start_frontend(0)
+        self.process_fleet.batcher.start(self.process_fleet.workers, takeover=False)
+        self.process_fleet.frontends.start(0)
         self.room, self.started[:] = False, []
 
     def _start(self, role: Role, post: ProcessSlot, **_: Any) -> Child:
@@ -78,17 +79,18 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
 
 def test_no_room_for_a_successor_is_tried_again_and_ends_nobody(office: Office) -> None:
     process_fleet = office.process_fleet
-    office.kill(process_fleet.batcher, "running")
-    office.kill(process_fleet.frontends[0], "serving")
+    batcher, frontends = process_fleet.batcher, process_fleet.frontends
+    office.kill(batcher.child, "running")
+    office.kill(frontends.children[0], "serving")
     due_ns = process_fleet.tick()
-    assert (process_fleet.batcher, process_fleet.frontends, office.started) == (None, [None], [])
+    assert (batcher.child, frontends.children, office.started) == (None, [None], [])
     assert office.now_ns < due_ns <= office.now_ns + S // 2
-    assert process_fleet.batcher_slot.last_error == "cannot start batcher: no room"
+    assert batcher.slot.last_error == "cannot start batcher: no room"
     process_fleet.tick()
-    assert process_fleet.batcher_slot.failures == 1, "not before its time"
+    assert batcher.slot.failures == 1, "not before its time"
     office.now_ns += S // 2
     process_fleet.tick()
-    assert (process_fleet.batcher_slot.failures, process_fleet.frontend_slots[0].failures) == (2, 2)
+    assert (batcher.slot.failures, frontends.slots[0].failures) == (2, 2)
     office.room = True
     office.now_ns += S
     process_fleet.tick()

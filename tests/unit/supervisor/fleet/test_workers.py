@@ -37,7 +37,7 @@ class Office:
         self.told: list[ToBatcher] = []
         self.workers = WorkerFleet(
             cast(Any, resources), lambda child: None, lambda: 0,
-            lambda message, fds: self.told.append(message), lambda server: [],
+            lambda message, fds: self.told.append(message),
         )  # fmt: skip
         self._theirs = []
         for number, worker_slot in enumerate(self.workers.worker_slots):

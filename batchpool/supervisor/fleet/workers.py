@@ -4,8 +4,8 @@ A worker that ends is reaped, then its rows run again elsewhere. Another is star
 useful work, with exponential back-off when it died before finishing anything. Before the pool was
 ready once, a worker that cannot load ends the start instead.
 
-While a reload lasts there are workers beside those of the plan: replacements that load, and standbys
-of the old plan. The reload acts on their ends, which the observer reports to it.
+While a reload lasts there are workers beside those of the plan: replacements that load, and
+standbys of the old plan. The reload acts on their ends, which the observer reports to it.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class WorkerObserver(Protocol):
 class WorkerFleet:
     """All workers of a pool.
 
-    worker_slots: one for each worker of the plan. off_plan: replacements that load in a reload, and
-    standbys of the old plan. stuck: killed workers that do not end; a reload does not wait for
+    worker_slots: one for each worker of the plan. off_plan: replacements that load in a reload,
+    and standbys of the old plan. stuck: killed workers that do not end; a reload does not wait for
     them, they get no rows, and their rows run again when they end at last.
 
     watch: adds a child to the event loop. tell_batcher: sends a message to the batcher, if there is

@@ -34,7 +34,7 @@ def start(parent: int) -> None:
         os._exit(1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # see children.py:start_child
+    # blocked by `start_child` of batchpool/supervisor/children/child.py
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
 
 

@@ -6,7 +6,8 @@ batcher can take over from them (batcher/recovery.py).
 
 A step: complete the batches that workers finished, admit the rows that clients submitted, drop
 cancelled and late rows, then let core/scheduler/decide.py decide for each model. The end of rows is
-in batcher/completion.py, the lanes in batcher/lane_table.py, the workers in batcher/worker_table.py.
+in batcher/completion.py, the lanes in batcher/lane_table.py, the workers in
+batcher/worker_table.py.
 """
 
 from __future__ import annotations

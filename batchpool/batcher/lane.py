@@ -20,7 +20,7 @@ _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 def _all_different(slots: Array) -> bool:
-    """True if no slot occurs twice. Next-fit claims rise, so that one comparison mostly suffices."""
+    """True if no slot occurs twice. Next-fit claims rise, so one comparison mostly suffices."""
     if len(slots) == 1 or every(slots[1:] > slots[:-1]):
         return True
     ranked = np.sort(slots)  # np.unique imports numpy.ma at its first use, while clients wait
@@ -90,9 +90,9 @@ class AdmittedLane:
     def admit(self) -> I64:
         """Admit every submitted row: copy its header words, once, and check them.
 
-        Returns rows [QUEUE_COLUMNS, n], valid until the next call. A ring entry that names no submitted
-        use of a slot is stale: it is counted and ignored. Ring counters or a slot number that no
-        correct client writes break the lane.
+        Returns rows [QUEUE_COLUMNS, n], valid until the next call. A ring entry that names no
+        submitted use of a slot is stale: it is counted and ignored. Ring counters or a slot number
+        that no correct client writes break the lane.
         """
         lane = self.lane
         try:
@@ -215,7 +215,7 @@ class AdmittedLane:
         return self.rows_in(slots, lane.sequence[slots])
 
     def rows_in(self, slots: Array, sequences: Array) -> I64:
-        """The rows [QUEUE_COLUMNS, n] in these slots, with the attempts that a former batcher counted."""
+        """Rows [QUEUE_COLUMNS, n] in these slots, with the attempts that a former batcher counted."""
         rows = self._read_headers(slots, sequences)
         rows[QueueColumn.ATTEMPT] = self.lane.attempt[slots]
         return rows

@@ -1,4 +1,4 @@
-"""The counters of one model, in shared memory, which outlives the batcher; see core/metrics/table.py.
+"""Counters of one model, in shared memory, which outlives the batcher; see core/metrics/table.py.
 
 Counting is done per batch, not per row: the values in which rows differ are counted by a few array
 operations, or by plain ones where there are few rows. A count is stored before the counted event

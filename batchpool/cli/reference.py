@@ -1,4 +1,4 @@
-"""The reference documents that are made from the code: tables of configuration, errors, metrics, states, messages.
+"""Reference documents made from the code: configuration, errors, metrics, states, messages.
 
 `example_toml` is a file that loads and changes nothing: every key stands in it with its help,
 commented out at its default. The functions named `*_markdown` make tables for the documents, in

@@ -17,7 +17,7 @@ _SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end of a unix socket, as the kernel knows it."""
+    """The credentials that the kernel reports for the process at the other end of a unix socket."""
 
     pid: int
     uid: int

@@ -63,17 +63,19 @@ _MOST_AT_ONCE = 16
 
 
 class Operations(Protocol):
-    """What operators may ask of the pool."""
+    """The requests that an operator may make of the pool."""
 
     def reload(self, told: Callable[[bool, str], None] | None) -> None:
-        """Reload; told at the end: whether it was done, and what or why not."""
+        """Start a reload. told(done, text) is called at its end: text is the result, or the reason
+        of the failure."""
 
     def cancel_reload(self) -> str:
-        """Give up the reload under way; what comes of that. InvalidRequest if it cannot be."""
+        """Cancel the reload in progress; returns a text for the operator. InvalidRequest if there
+        is none, or if it can no longer be cancelled."""
 
     def drain(self, on: bool | None) -> tuple[bool, bool, int]:
-        """Drain, or open again, or only look: (whether it drains, whether all is answered, rows
-        under way)."""
+        """Start a drain (True), end it (False) or change nothing (None). Returns (the pool drains,
+        all rows are completed, rows in progress)."""
 
 
 class ControlServer:
@@ -306,20 +308,20 @@ def _refusal(exc: Exception) -> Refused:
 
 
 def _sent(channel: Channel, answer: ToClient, fds: list[int]) -> bool:
-    """Whether the client could be answered."""
+    """Send the reply; False if the client is gone or its socket is full."""
     try:
         channel.send(answer, fds)
     except (Closed, BlockingIOError):
         return False
-    except ValueError as exc:  # too long, whatever it is
+    except ValueError as exc:  # the message exceeds the limit of its length
         return _sent(channel, _refusal(StartError(f"the answer is too long: {exc}")), [])
     return True
 
 
 def _check_operator(who: ClientConnection, what: str, *, told: bool = True) -> None:
-    """Raise unless the caller may tell the pool what to do, as the kernel knows him.
+    """Raise InvalidRequest unless the peer's uid is root's or the pool's own.
 
-    told: it stands in the log who asked; of a refusal it always does.
+    told: the request is logged; a refusal is always logged.
     """
     own = os.geteuid()
     peer = who.peer

@@ -8,8 +8,8 @@ averages. So one slow batch changes little, and sizes without recent batches kee
 and of the rows that each brings, so that a burst shows after a few arrivals. A silence of more
 than `_SILENCE` usual gaps ends a burst. An arrival after such a silence belongs to no known
 burst: until the next one the silence counts as the gap, and its rows as all that are expected.
-So after a silence of `_SILENCE` times `base` no row waits for others, and none ever waits longer
-than `base`.
+So after a silence of `_SILENCE` times base no row waits for others, and none ever waits longer
+than base.
 
 `patience_ns` is the rule for one worker. The worker is idle and n rows wait. If they run now, the
 next k rows, which come in after a gap g, wait for t(n) first. If they wait, n rows wait for g and
@@ -22,8 +22,8 @@ It goes on paying as long as the silence since the last arrival is below that li
 Closed-loop clients send again once they are answered, all together, shortly after a batch ends
 (`_ClosedLoopTraffic`). A batch that starts just before they send splits them for good into groups
 that are served alternately. So the usual number of them is waited for, where that takes less time
-than it saves. With one worker it saves `base`: a row left behind waits for a whole batch more.
-With several it saves `base / workers`, since some worker is idle that soon.
+than it saves. With one worker it saves base: a row left behind waits for a whole batch more.
+With several it saves base / workers, since some worker is idle that soon.
 
 With several workers `patience_ns` would wait too little: a small batch occupies the worker that
 the next rows need. There n rows wait until batches of their size keep up with the arrivals,

@@ -1,1 +1,1 @@
-"""What the supervisor owns for the pool: segments, sockets, lanes, clients."""
+"""Resources that the supervisor owns for the pool: segments, sockets, lanes, clients."""

@@ -24,8 +24,8 @@ class LaneEntry:
     """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again.
 
     model: the entry. pinned: GPUs may read and write it by themselves. handed: its client knows it.
-    moved, left, evicted: see `batchpool/supervisor/reload/lane_migration.py`. closing: the batcher was
-    told to close it.
+    moved, left, evicted: see `batchpool/supervisor/reload/lane_migration.py`. closing: the
+    batcher was told to close it.
     """
 
     number: int

@@ -1,8 +1,8 @@
-"""What the supervisor writes into the counters: whose rows they are, who lives, how full lanes are.
+"""The supervisor's counters: labels of the rows, live processes, restarts, and use of the lanes.
 
-It looks at what it holds anyway, in every turn of its loop; nobody has to tell it. Lanes of local
-clients are counted here too, since nobody but the supervisor sees all lanes; what their clients
-wrote there is believed only as far as it can do no harm.
+They are written in every pass of its loop, from its own tables. Lanes of local clients are counted
+here too, since only the supervisor sees all lanes; values that their clients wrote are bounded
+before they are added.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class SupervisorMetrics:
         self._restarts: dict[int, int] = {}  # the id of a slot -> its restarts so far
         self._posts: list[ProcessSlot] = []  # kept, so that no id is used again
 
-    # -- seats ----------------------------------------------------------------------------
+    # -- worker slots ----------------------------------------------------------------------------
 
     def row_for(self, worker_slot: WorkerSlot, worker_slots: Iterable[WorkerSlot]) -> int:
-        """A row for the worker that is about to be started in a seat; -1 if all are taken.
+        """A row for the worker that is about to be started in a slot; -1 if all are taken.
 
         The row that this worker's predecessor had, so that its counts go on; while that one
         lives, as during a reload, another of the same label.
@@ -69,7 +69,7 @@ class SupervisorMetrics:
         cells[at + _POOL.word("reloads_total", "done" if done else "failed")] += 1
         cells[at + _POOL.word("last_reload_timestamp_seconds")] = self._epoch_ns + now_ns
 
-    # -- looking --------------------------------------------------------------------------
+    # -- each pass --------------------------------------------------------------------------
 
     def look(
         self,
@@ -81,8 +81,8 @@ class SupervisorMetrics:
         lanes: Iterable[LaneEntry],
         now_ns: int,
     ) -> None:
-        """Write down how things are. started_ns: since when this process is. models: names by
-        entry, of all that are served.
+        """Write the present values. started_ns: the start of this process. models: the names of
+        all served models by entry.
         watched: the batcher and front ends. now_ns: CLOCK_MONOTONIC."""
         self._process(SUPERVISOR, os.getpid(), started_ns, up=True)
         cells, state = self._counters.cells, state_page.state.get()
@@ -106,7 +106,8 @@ class SupervisorMetrics:
             self._forget_the_gone(models, now_ns)
 
     def _forget_the_gone(self, models: Mapping[int, str], now_ns: int) -> None:
-        """What nobody has been for an hour is told no more: everybody has read its last counts."""
+        """Remove the labels of models and workers that ended an hour ago: their last counts were
+        scraped by then."""
         counters, served = self._counters, set(models.values())
         names = enumerate(counters.model_names())
         empty = [row for row in counters.worker_slot_rows() if not counters.held[row]]

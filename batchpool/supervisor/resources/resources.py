@@ -1,4 +1,4 @@
-"""What the supervisor holds for the whole life of the pool, whoever comes and goes.
+"""Resources that live as long as the pool: segments, listeners, the control socket, lanes.
 
 Every descriptor is kept here, so that a new batcher or worker is handed the same lanes again.
 """
@@ -63,8 +63,8 @@ class PoolResources:
         self.lanes = LaneTable(self.max_lanes, self.ledger.forget)
 
     def name_models(self, plan: Plan) -> None:
-        """Whose the words of the counters are, before anybody counts there; clients that look are
-        told that the plan is another."""
+        """Write the models' names into the counters before a process counts there, and raise the
+        edition, by which clients see that the plan has changed."""
         for model in plan.models:
             self.counters.name_model(model.entry, model.spec.name)
         self.state_page.edition.set(self.state_page.edition.get() + 1)

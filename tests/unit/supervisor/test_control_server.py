@@ -310,8 +310,9 @@ def test_the_facts_say_which_edition_they_are(office: Office) -> None:
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_client_leaves_only_what_is_its_own_and_has_moved(office: Office, moved: bool) -> None:
     own = office.open_lane(office.attached, office.plan.models[0], handed=True)
+    attached = office.attached
     other = office.open_lane(
-        ClientConnection("other", office.attached.channel, None, -1, bell_fd=office.attached.bell_fd),
+        ClientConnection("other", attached.channel, None, -1, bell_fd=attached.bell_fd),
         office.plan.models[0], handed=True,
     )  # fmt: skip
     own.moved, other.moved = moved, True

@@ -1,4 +1,4 @@
-"""The end of a drain: by the batcher's reports and the lanes, and not for ever for a slow client."""
+"""The end of a drain: by the batcher's reports and the lanes, and a slow client does not hold it up."""
 
 from __future__ import annotations
 

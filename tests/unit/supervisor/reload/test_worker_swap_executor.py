@@ -326,7 +326,7 @@ def test_a_moved_models_old_workers_serve_until_their_lanes_are_gone() -> None:
     scene.lanes.open = True
     scene.step()
     assert scene.commits == 1
-    assert [(worker_slot.entry, worker_slot.name) for worker_slot in scene.workers.worker_slots] == [
+    assert [(slot.entry, slot.name) for slot in scene.workers.worker_slots] == [
         (0, "predecessor of worker 0 of a"), (1, "worker 0 of a"), (1, "worker 1 of a"),
     ]  # fmt: skip
     assert scene.swap_executor.swap.rolled_out

@@ -215,7 +215,7 @@ class AdmittedLane:
         return self.rows_in(slots, lane.sequence[slots])
 
     def rows_in(self, slots: Array, sequences: Array) -> I64:
-        """Rows [QUEUE_COLUMNS, n] in these slots, with the attempts that a former batcher counted."""
+        """Rows [QUEUE_COLUMNS, n] in these slots, with the attempts an earlier batcher counted."""
         rows = self._read_headers(slots, sequences)
         rows[QueueColumn.ATTEMPT] = self.lane.attempt[slots]
         return rows

@@ -6,7 +6,7 @@ import ast
 
 from tests.house.tree import Source, Tree, said
 
-LONGEST_FILE = 410  # lines
+LONGEST_FILE = 400  # lines
 MOST_METHODS = 20
 
 

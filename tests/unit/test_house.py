@@ -14,13 +14,9 @@ from tests.house.tree import ROOT, Tree
 
 # Rules that do not hold yet: so many offences are known. A number here may only fall.
 KNOWN = {
-    "upward_imports": 1,
-    "large_classes": 4,
-    "docstrings_that_ask": 46,
-    "names_that_do_not_exist": 3,
-    "compared_texts": 10,
-    "untyped_messages": 67,
-    "built_attribute_names": 1,
+    "large_classes": 2,
+    "docstrings_that_ask": 15,
+    "names_that_do_not_exist": 1,
 }
 
 

@@ -101,8 +101,13 @@ def _is_worker(name: str) -> bool:
     return "worker " in name
 
 
+def _is_local(lane: Mapping[str, Any]) -> bool:
+    """True if a local client owns the lane, False for a front end."""
+    return bool(lane["owner"].startswith("client"))
+
+
 def _front_ends_first(lane: Mapping[str, Any]) -> tuple[bool, str]:
-    return not lane["owner"].startswith("frontend"), lane["owner"]
+    return _is_local(lane), lane["owner"]
 
 
 # -- models -----------------------------------------------------------------------------
@@ -145,7 +150,7 @@ def model_view(
 def lane_views(lanes: Iterable[Mapping[str, Any]]) -> list[Json]:
     """{owner, claimed, slots} of each lane; many local clients are added up in one object."""
     shown = [{key: lane[key] for key in ("owner", "claimed", "slots")} for lane in lanes]
-    clients = [lane for lane in shown if lane["owner"].startswith("client")]
+    clients = [lane for lane in shown if _is_local(lane)]
     if len(shown) <= _MOST_LANES or len(clients) < 2:
         return shown
     together = {

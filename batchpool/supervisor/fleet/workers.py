@@ -69,9 +69,10 @@ class WorkerObserver(Protocol):
         """A worker off duty has nothing in flight."""
 
     def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
-        """A worker has ended. True if the reload acts on it, so that its slot is not filled again."""
+        """A worker has ended. True if the reload acts on it: its slot is not filled again."""
 
 
+# methods: one for each event in a worker's life; all of them change the same tables of workers.
 class WorkerFleet:
     """All workers of a pool.
 

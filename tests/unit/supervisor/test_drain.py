@@ -1,4 +1,4 @@
-"""The end of a drain: by the batcher's reports and the lanes, and a slow client does not hold it up."""
+"""A drain ends by the batcher's reports and the lanes; a slow client does not hold it up."""
 
 from __future__ import annotations
 

@@ -379,9 +379,8 @@ def test_a_torch_model_gets_copies_of_its_own_types() -> None:
         return found
 
     picky = Picky((8,), answer)
-    backend = TorchCpuBackend(picky, spec)
     padding = Padding(spec, (8,), default_rows(spec))
-    bench = Bench(spec, backend=backend, padding=padding)
+    bench = Bench(spec, backend=TorchCpuBackend(picky, spec), padding=padding)
     bench.fill(*ROWS)
     for i, (lane, slot) in enumerate(ROWS):
         bench.lanes[lane].inputs["half"].values[slot] = i

@@ -37,7 +37,7 @@ def part(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def can_join(old: ModelSpec, new: ModelSpec) -> bool:
-    """Whether answers of both go together: as one call was sent to the lanes of either."""
+    """True if results of both can be joined, as one call was sent to the lanes of either."""
     return (old.inputs, old.outputs, old.parameters) == (new.inputs, new.outputs, new.parameters)
 
 

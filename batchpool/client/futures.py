@@ -1,4 +1,4 @@
-"""What bp.Client.submit returns, and how it is resolved."""
+"""Futures that bp.Client.submit returns, and the functions that resolve them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def resolve(future: RowsFuture, outcome: dict[str, Array] | PoolError) -> None:
 
 
 def failures(lost: Iterable[PendingRequest], error: PoolError) -> list[Outcome]:
-    """The same error for every future among requests that are lost."""
+    """Fails every future among lost requests with one error."""
     return [(pending.tag[0], error) for pending in lost if pending.tag is not None]
 
 
 def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[Outcome]:
-    """What became of the futures among finished requests; frees their slots."""
+    """Resolves the futures among finished requests and frees their slots."""
     outcomes: list[Outcome] = []
     for lane_client, pending in finished:
         if pending.tag is None:

@@ -56,6 +56,8 @@ class PendingRequest:
         self.abandoned = False
 
 
+# methods: claims and completions share one table of slots (owners, deadlines, uses), and a split
+# would add a call or a lookup to every request.
 class LaneClient:
     """Claims and completions of one lane. serial: the lane's, in the pool.
 
@@ -131,7 +133,7 @@ class LaneClient:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the gate was seen to say MOVED or GONE."""
+        """True once the gate was seen to say MOVED or GONE."""
         return self._moved is None
 
     def sees_move(self) -> bool:
@@ -144,7 +146,7 @@ class LaneClient:
         return True
 
     def may_claim(self, n: int, priority: int = 0) -> bool:
-        """Whether the lane has room for a claim of n rows; asking never shuts it.
+        """True if the lane has room for a claim of n rows; asking never shuts it.
 
         For clients that are one flow: no other can have a share.
         """
@@ -311,7 +313,7 @@ class LaneClient:
             where = zip(("batch", "worker", "worker_pid"), origin, strict=True)
             error.facts = {**error.facts, **dict(where)}
         if isinstance(error, Overloaded):
-            # How far the queue is behind only the batcher knows; what is here is part of it.
+            # Only the batcher knows the length of the whole queue; this lane holds part of it.
             error.retry_after_ms = self.drain_rate.wait_ms(self.map.claimed)
         return error
 

@@ -26,7 +26,7 @@ _TICK_S = 0.02  # how late an expired request may be noticed
 
 
 class CompletionListener(Protocol):
-    """Who submitted: told once, in the loop, how a request ended."""
+    """The submitter of a request: called once, in the loop, when the request has ended."""
 
     def finished(self, pending: PendingRequest) -> bool:
         """Its rows are done, well or not, and its slots are the listener's; False: unwanted."""
@@ -80,7 +80,7 @@ class ClientLoop:
             self._publish_soon(lane_client)
 
     def runs_here(self) -> bool:
-        """Whether the running loop is the one that drives it."""
+        """True if the running loop is the one that drives it."""
         return self._loop is asyncio.get_running_loop()
 
     async def room(self) -> None:

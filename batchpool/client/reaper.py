@@ -1,4 +1,4 @@
-"""Who takes completions, of all the threads that wait in one client.
+"""Choice of the one thread that takes completions, of all that wait in one client.
 
 One waiter polls the bell, without the lock, and reaps for all; the others wait for its word.
 Futures are resolved by a thread that starts with the first of them.
@@ -50,7 +50,7 @@ class Reaper:
         return lost
 
     def drives(self, lane_client: LaneClient) -> bool:
-        """Whether completions of this lane client are taken."""
+        """True while completions of this lane client are taken."""
         return self.session is not None and lane_client in self.session.lane_set.driven
 
     def why_not(self, lane_client: LaneClient, session: Session) -> PoolError:

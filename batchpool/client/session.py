@@ -1,7 +1,7 @@
-"""A client's session with the pool: attach over the control socket, get lanes, notice the end.
+"""A client's session with the pool: attaches over the control socket and opens lanes.
 
-The same for a local program, which connects to the pool's unix socket, and for an HTTP front
-end, which gets its end of a socket pair from the supervisor. Nothing here needs an HTTP
+Serves a local program, which connects to the pool's unix socket, and an HTTP front end, which
+gets its end of a socket pair from the supervisor. Nothing here needs an HTTP
 library, and no call but `attach` and `open_port` waits.
 """
 
@@ -65,8 +65,7 @@ _REFUSALS: dict[str, type[PoolError]] = {
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a client knows of a model before it has a lane. index: its entry, and so its place on
-    the state page."""
+    """Settings of a model, known before a lane of it is open. index: its place on the state page."""
 
     index: int
     spec: ModelSpec
@@ -147,12 +146,12 @@ class Session:
         self._batcher_bell.ring()
 
     def attach(self, timeout_s: float = 10.0, *, pinned: bool = False) -> None:
-        """Say hello; learn the models, the state page and the batcher's bell.
+        """Sends the Attach message; takes the models, the state page and the batcher's bell.
 
         pinned: GPUs are to read and write this client's lanes by themselves.
         """
-        hello = Attach(VERSION, pinned)
-        reply, fds = self.ask_for_fds(hello, Attached, timeout_s, [self.bell.fd])
+        attach = Attach(VERSION, pinned)
+        reply, fds = self.ask_for_fds(attach, Attached, timeout_s, [self.bell.fd])
         self.learn(reply)
         state_page_fd, bell_fd = fds
         self._batcher_bell = Doorbell(bell_fd)
@@ -162,7 +161,7 @@ class Session:
             os.close(state_page_fd)
 
     def learn(self, facts: Attached | Facts | PlanChanged) -> None:
-        """Take the models and settings that the pool has from now on."""
+        """Takes the models and settings that the pool has from now on."""
         models = map(ModelFacts.of, facts.models)
         self.models = {model.spec.name: model for model in models}
         self.edition = facts.edition
@@ -238,7 +237,7 @@ class Session:
         )
 
     def let_go(self) -> None:
-        """Of the lanes that have moved: say of each once that nothing of ours is left there."""
+        """Tells the pool, once for each moved lane, that no request of this client is left in it."""
         for lane_client in self.lane_set.part():
             try:
                 self.channel.send(LeaveLane(lane_client.serial))
@@ -258,15 +257,15 @@ class Session:
         self.bell.ring()  # what was cleared here may have been meant for another thread
 
     def is_over(self) -> bool:
-        """Whether the pool has closed the connection; looks, never waits."""
+        """True if the pool has closed the connection; never waits."""
         return self._first_byte() == b""
 
     def has_word(self) -> bool:
-        """Whether there is something to be read."""
+        """True if there is a message to read; never waits."""
         return bool(self._first_byte())
 
     def _first_byte(self) -> bytes | None:
-        """Of what is to be read; None if nothing is, b"" at the end."""
+        """The first byte to read; None if there is none yet, b"" at the end."""
         try:
             return self.channel.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -275,7 +274,7 @@ class Session:
             return b""
 
     def stopped(self) -> PoolStopped:
-        """The error for what cannot be answered any more."""
+        """The error of a request whose result can no longer arrive."""
         return PoolStopped(
             f"the pool at {self.where} has stopped; requests under way may or may not have run"
         )
@@ -369,12 +368,12 @@ def _cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, ConnectionRefusedError):
         return f"no pool listens at {path}: the socket is left over from one that has stopped"
     if isinstance(exc, PermissionError):
-        return f"no permission to connect to the pool at {path}: {_who_may(path)}"
+        return f"no permission to connect to the pool at {path}: {_permitted_users(path)}"
     return f"cannot connect to the pool at {path}: {exc.strerror}"
 
 
-def _who_may(path: str) -> str:
-    """Who may write a socket that we may not, and how one becomes one of them."""
+def _permitted_users(path: str) -> str:
+    """Names the group or owner with permission on the socket, and the command that joins it."""
     try:
         found = os.stat(path)
     except OSError as exc:

@@ -37,7 +37,7 @@ class ThreadDriver:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process opened the client; after a fork the session is the parent's."""
+        """True in the process that opened the client; after a fork the session is the parent's."""
         return this_process() == self._pid
 
     def check_process(self) -> None:

@@ -38,14 +38,15 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   cancel       u32  client   the sequence to cancel          |
           |   attempt      u32  batcher  failed batches so far           |
           |   status       u32  worker while RUNNING, else batcher       |
+          |   message_len  u32  as status                                |
           |   size.in      u32  client   [S, k] dynamic sizes of inputs  |
           |   size.out     u32  worker   [S, k] dynamic sizes of outputs |
-          |   message_len  u32  as status                                |
           |   message      u8   as status [S, 240] UTF-8                 |
           +--------------------------------------------------------------+
           | tensor columns, one array [S, *row shape] each, page-aligned |
           |   in.NAME      client; out.NAME  worker; par.NAME  client    |
-          |   len.in.NAME  u32 [S, *row shape]: lengths of bytes elements|
+          |   len.in.NAME, len.out.NAME  u32 [S, *row shape]: lengths of |
+          |                              the elements of bytes tensors   |
           +--------------------------------------------------------------+
 
 After a batcher's takeover the client looks for DONE slots itself. It may then claim a slot again
@@ -109,6 +110,9 @@ HEADER_COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 # A worker's segment: the rings of batch records, and the worker's progress and counts.
+# running: the token of its oldest batch in flight, 0 for none; progress_ns: when that became the
+# oldest. launched: the token of the last batch that it began. batches, good, rows: batches that it
+# finished, those without a failure, rows of all. ready: 1 once the model is warm.
 WORKER_WORDS: dict[str, str] = {
     "sq_tail": "batcher",
     "sq_head": "worker",

@@ -56,7 +56,8 @@ OWNER: dict[SlotState, SlotOwner] = {
     SlotState.DONE: SlotOwner.CLIENT,
 }
 
-# The legal moves, each with what causes it; docs/architecture.md draws its diagram from here.
+# The legal moves, each with its cause; docs/architecture.md draws its diagram from here. After
+# LaneGate.GONE all slots belong to the client, which sets those that did not run to DONE.
 MOVES: dict[SlotState, dict[SlotState, str]] = {
     SlotState.FREE: {SlotState.FILLING: "claim"},
     SlotState.FILLING: {SlotState.SUBMITTED: "submit", SlotState.FREE: "abort"},
@@ -66,11 +67,11 @@ MOVES: dict[SlotState, dict[SlotState, str]] = {
     },
     SlotState.QUEUED: {
         SlotState.RUNNING: "dispatch",
-        SlotState.DONE: "expired, cancelled or lost",
+        SlotState.DONE: "expired, cancelled, refused or evicted",
     },
     SlotState.RUNNING: {
         SlotState.DONE: "batch finished",
-        SlotState.QUEUED: "worker lost, to run again",
+        SlotState.QUEUED: "worker lost or batch failed, to run again",
     },
     SlotState.DONE: {SlotState.FREE: "reap"},
 }

@@ -1,7 +1,9 @@
 """The registry of process roles: everything that differs between the kinds of children.
 
-A new kind of process is one more `Role` here and its package. Its module is run as
-`python -m MODULE` with the flags that `batchpool/process/bootstrap.py` reads.
+Its module is run as `python -m MODULE` with the flags that `batchpool/process/bootstrap.py` reads.
+A new kind of process is one more `Role` here, its package, the messages of its edges in
+`batchpool/control/edges.py`, an owner that starts and replaces it, as those in
+`batchpool/supervisor/fleet`, and a case in `batchpool/supervisor/child_events.py`.
 """
 
 from __future__ import annotations
@@ -48,8 +50,7 @@ class Role:
 
     module: run with `python -m`. edge: the messages that it may send. restart: after its end.
     is_client: it asks for lanes over its control channel, as local clients do over theirs.
-    stamps_heartbeat: it has a word in the heartbeats page; a worker's progress is in its own
-    segment. sigterm_at_start: SIGTERM ends it even before it has set its signal actions; else the
+    sigterm_at_start: SIGTERM ends it even before it has set its signal actions; else the
     signal stays blocked until then. blas_threads: it multiplies matrices, so that OpenBLAS may
     start a thread for each core.
     """
@@ -59,9 +60,14 @@ class Role:
     edge: Edge[FromChild]
     restart: RestartPolicy
     is_client: bool = False
-    stamps_heartbeat: bool = False
     sigterm_at_start: bool = False
     blas_threads: bool = False
+
+    def is_followed(self, *, stopping: bool) -> bool:
+        """True if another process takes the place of one that has ended. stopping: of the pool."""
+        if self.restart is RestartPolicy.WHILE_SERVING:
+            return not stopping
+        return self.restart is RestartPolicy.ALWAYS
 
 
 BATCHER = Role(
@@ -69,7 +75,6 @@ BATCHER = Role(
     "batchpool.batcher",
     FROM_BATCHER,
     RestartPolicy.ALWAYS,
-    stamps_heartbeat=True,
 )
 WORKER = Role("worker", "batchpool.worker", FROM_WORKER, RestartPolicy.ALWAYS, blas_threads=True)
 FRONTEND = Role(
@@ -78,7 +83,6 @@ FRONTEND = Role(
     FROM_FRONTEND,
     RestartPolicy.WHILE_SERVING,
     is_client=True,
-    stamps_heartbeat=True,
     sigterm_at_start=True,
 )
 DISCOVERY = Role("discovery", "batchpool.cli.reread", FROM_DISCOVERY, RestartPolicy.NEVER)

@@ -59,7 +59,7 @@ class FrontendChildren:
         the pool stops, so that none follows."""
         i = self.children.index(child)
         self.children[i] = None
-        if not stopping:
+        if FRONTEND.is_followed(stopping=stopping):
             log_end(child)
             self._start_at_ns[i] = self._clock_ns() + int(child.slot.backoff_s(useful) * 1e9)
 

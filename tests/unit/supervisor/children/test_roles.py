@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from batchpool.supervisor.children.roles import ROLES, RestartPolicy, Role
+from batchpool.supervisor.children.roles import ROLES, Role
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
@@ -24,4 +24,5 @@ def test_roles_differ_in_name_module_and_edge() -> None:
 
 
 def test_only_what_ends_by_itself_is_not_restarted() -> None:
-    assert [r.name for r in ROLES if r.restart is RestartPolicy.NEVER] == ["discovery"]
+    assert [r.name for r in ROLES if not r.is_followed(stopping=False)] == ["discovery"]
+    assert [r.name for r in ROLES if r.is_followed(stopping=True)] == ["batcher", "worker"]

@@ -134,10 +134,10 @@ def watched(pool: Pool) -> Iterator[list[int]]:
         assert faults == []
 
 
-def hold(pool: Pool, callers: Callers, crew: ThreadPoolExecutor, gate: int) -> Any:
+def hold(pool: Pool, callers: Callers, executor: ThreadPoolExecutor, gate: int) -> Any:
     """A request whose row is RUNNING until its gate opens."""
     before = begun(pool)
-    answer = crew.submit(callers.gated, gate)
+    answer = executor.submit(callers.gated, gate)
     until(lambda: begun(pool) > before, "its start")
     return answer
 
@@ -152,11 +152,11 @@ def test_counts_are_those_of_the_callers_over_outcomes_and_deaths() -> None:
     with serving(GATED, FAULTY, server=server) as pool, pool.client() as local:
         pool.tracebacks_expected = True
         callers = Callers(pool)
-        with watched(pool) as scrapes, ThreadPoolExecutor(CROWD) as crew:
-            outcomes(pool, callers, crew)
+        with watched(pool) as scrapes, ThreadPoolExecutor(CROWD) as executor:
+            outcomes(pool, callers, executor)
             local.infer("gated", tag=[1, 2, 3], seconds=[0.0] * 3, gate=[0] * 3)
             agree(pool, callers, local_rows=3)
-            deaths(pool, callers, crew)
+            deaths(pool, callers, executor)
             found = agree(pool, callers, local_rows=3)
             until(lambda: scrapes[0] > 10, "scrapes meanwhile")
 
@@ -171,7 +171,7 @@ def test_counts_are_those_of_the_callers_over_outcomes_and_deaths() -> None:
             assert found.sum(name) == 0
 
 
-def outcomes(pool: Pool, callers: Callers, crew: ThreadPoolExecutor) -> None:
+def outcomes(pool: Pool, callers: Callers, executor: ThreadPoolExecutor) -> None:
     """Requests of every kind, on every road, that end in every way there is."""
     for road in ROADS.values():
         assert callers.infer("gated", road.write("x", [1]), road.headers) == 400
@@ -180,16 +180,16 @@ def outcomes(pool: Pool, callers: Callers, crew: ThreadPoolExecutor) -> None:
     assert callers.infer("faulty", faulty_body(0)) == 200
     assert callers.infer("faulty", faulty_body(1)) == 500
     assert callers.infer("nobody", faulty_body(1)) == 404
-    held = hold(pool, callers, crew, 1)
+    held = hold(pool, callers, executor, 1)
     assert callers.gated(1, {"X-Request-Timeout-Ms": "100"}) == 504
-    crowd = [crew.submit(callers.gated, 1) for _ in range(CROWD - 1)]
+    crowd = [executor.submit(callers.gated, 1) for _ in range(CROWD - 1)]
     until(lambda: callers.seen["gated", "503"] > 5, "refusals")
     open_gate(pool, 1)
     assert {answer.result(PATIENCE_S) for answer in (held, *crowd)} == {200, 503}
-    leave(pool, crew, callers)
+    leave(pool, executor, callers)
 
 
-def leave(pool: Pool, crew: ThreadPoolExecutor, callers: Callers) -> None:
+def leave(pool: Pool, executor: ThreadPoolExecutor, callers: Callers) -> None:
     """A caller that goes while its row is RUNNING."""
     before = pool.tally("gated")["admitted"]
     body = gated_body(2)
@@ -242,11 +242,11 @@ def agree(pool: Pool, callers: Callers, local_rows: int) -> Scrape:
     return found
 
 
-def deaths(pool: Pool, callers: Callers, crew: ThreadPoolExecutor) -> None:
+def deaths(pool: Pool, callers: Callers, executor: ThreadPoolExecutor) -> None:
     """kill -9 of a worker and of the batcher with a row RUNNING, and of an idle front end."""
     pids = {row["name"]: row["pid"] for row in pool.status()["processes"]}
     for gate, victim in ((3, "worker 0 of gated"), (4, "batcher")):
-        answer = hold(pool, callers, crew, gate)
+        answer = hold(pool, callers, executor, gate)
         os.kill(pids[victim], signal.SIGKILL)
         until(lambda victim=victim: is_replaced(pool, victim, pids[victim]), "another one")
         assert not answer.done()

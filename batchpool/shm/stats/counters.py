@@ -49,14 +49,14 @@ class Counters:
         return self._segment.array(self._layout.columns[name])
 
     def place(self, writer: str, row: int = 0, entry: int = 0) -> int:
-        """Where a block begins among the cells. row: the entry, front end, seat or process."""
+        """Where a block begins among the cells. row: the entry, front end, slot or process."""
         column = self._layout.columns[writer]
         if len(column.shape) == 3:  # a front end has a block for each entry
             row = row * column.shape[1] + entry
         return column.offset // 8 + row * column.shape[-1]
 
     def worker_slot_row(self, worker_slot: int) -> int:
-        """The process row of the worker in this seat's row."""
+        """The process row of the worker in this worker slot."""
         return 2 + self.frontends + worker_slot
 
     # -- whose they are: the supervisor writes it -----------------------------------------
@@ -74,10 +74,10 @@ class Counters:
         if before:
             names = self.model_names()
             names[entry] = ""
-            heir = names.index(before) if before in names else -1
+            successor = names.index(before) if before in names else -1
             for place, writer in self._of_entry(entry):
-                if heir >= 0:
-                    self._add(place, self.place(f"kept.{writer}", heir), BLOCKS[writer].size)
+                if successor >= 0:
+                    self._add(place, self.place(f"kept.{writer}", successor), BLOCKS[writer].size)
                 self._clear(place, BLOCKS[writer].size)
         _write_text(self._names, entry, name)
         self._turn[0] += 1
@@ -117,13 +117,13 @@ class Counters:
         return _text(self._names, entry)
 
     def worker_slot_label(self, worker_slot: int) -> tuple[str, str, str]:
-        """(model, number of the worker, device) of a seat's row; three times "" if it has none."""
+        """(model, number of the worker, device) of a worker slot; three times "" if it has none."""
         model, _, rest = _text(self._labels, worker_slot).partition("\0")
         worker, _, device = rest.partition("\0")
         return model, worker, device
 
     def worker_slot_name(self, worker_slot: int) -> str:
-        """The worker of a seat's row as the other accounts name it; "" if there is none."""
+        """The worker of a worker slot as the other accounts name it; "" if there is none."""
         model, worker, _ = self.worker_slot_label(worker_slot)
         return f"worker {worker} of {model}" if model else ""
 

@@ -12,9 +12,10 @@ from typing import Any, cast
 from batchpool.client.call import Call
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.loop import ClientLoop
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
-from batchpool.client.session import ModelFacts, Session
+from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

@@ -11,7 +11,7 @@ from typing import Any
 
 from batchpool.client.chunks import can_join
 from batchpool.client.lane_client import LaneClient
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import InvalidRequest, Moved, WorkerLost

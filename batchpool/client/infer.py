@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from batchpool.client.call import Call
 from batchpool.client.chunks import cut, join, part, window_rows
 from batchpool.client.lane_client import LaneClient, PendingRequest
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Moved
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

@@ -7,23 +7,20 @@ library, and no call but `attach` and `open_port` waits.
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import socket
-import stat
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
+from batchpool.client.connection import Connection, cannot_connect
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.lane_set import LaneSet
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.control.channel import Channel, Closed, close_all
-from batchpool.control.edges import TO_CLIENT, TO_FRONTEND, FromClient, ToClient, ToFrontend, tag_of
 from batchpool.control.messages import (
     Attach,
     Attached,
@@ -32,23 +29,18 @@ from batchpool.control.messages import (
     LaneForm,
     LaneOpened,
     LeaveLane,
-    ModelForm,
     OpenLane,
     PlanChanged,
-    Refused,
 )
 from batchpool.core.errors import (
     InternalError,
-    InvalidRequest,
     NotFound,
     NotReady,
-    Overloaded,
     PoolError,
     PoolStopped,
 )
 from batchpool.core.layout.segments import VERSION, lane_layout
 from batchpool.core.layout.states import LaneGate
-from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.pool_state import PoolStatePage
@@ -56,50 +48,15 @@ from batchpool.shm.resource_errors import is_shortage, text_of
 from batchpool.shm.ring import require_memory_order
 from batchpool.shm.segment import map_checked
 
-Reply = TypeVar("Reply")
 
-_REFUSALS: dict[str, type[PoolError]] = {
-    kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
-}
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """Settings of a model, known before a lane of it is open. index: its place on the state page."""
-
-    index: int
-    spec: ModelSpec
-    watermark: float
-    request_timeout_s: float
-    max_batch: int
-    max_wait_ms: float = 0.0
-    batch_sizes: tuple[int, ...] = ()
-    idempotent: bool = True
-
-    @classmethod
-    def of(cls, form: ModelForm) -> ModelFacts:
-        """The facts in a control message."""
-        return cls(
-            form.entry,
-            ModelSpec.from_wire(form.spec),
-            form.watermark,
-            form.request_timeout_s,
-            form.max_batch,
-            form.max_wait_ms,
-            form.batch_sizes,
-            form.idempotent,
-        )
-
-
-class Session:
+class Session(Connection):
     """One attached client. `where` names the pool in error messages."""
 
     closed = True  # until there is something to close
 
     def __init__(self, channel: Channel, where: str) -> None:
         require_memory_order()
-        self.where = where
-        self.channel = channel
+        super().__init__(channel, where)
         self.pid = this_process()
         self.bell = Doorbell()
         self.models: dict[str, ModelFacts] = {}
@@ -131,7 +88,7 @@ class Session:
             except OSError as exc:
                 if is_shortage(exc):
                     raise NotReady(f"no room here for the pool at {path}: {text_of(exc)}") from exc
-                raise PoolStopped(_cannot_connect(path, exc)) from exc
+                raise PoolStopped(cannot_connect(path, exc)) from exc
             undo.pop_all()
         return session
 
@@ -237,7 +194,7 @@ class Session:
         )
 
     def let_go(self) -> None:
-        """Tells the pool, once for each moved lane, that no request of this client is left in it."""
+        """Tells the pool, once for each moved lane, that this client has no request left in it."""
         for lane_client in self.lane_set.part():
             try:
                 self.channel.send(LeaveLane(lane_client.serial))
@@ -256,96 +213,6 @@ class Session:
                 raise self.stopped()
         self.bell.ring()  # what was cleared here may have been meant for another thread
 
-    def is_over(self) -> bool:
-        """True if the pool has closed the connection; never waits."""
-        return self._first_byte() == b""
-
-    def has_word(self) -> bool:
-        """True if there is a message to read; never waits."""
-        return bool(self._first_byte())
-
-    def _first_byte(self) -> bytes | None:
-        """The first byte to read; None if there is none yet, b"" at the end."""
-        try:
-            return self.channel.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def stopped(self) -> PoolStopped:
-        """The error of a request whose result can no longer arrive."""
-        return PoolStopped(
-            f"the pool at {self.where} has stopped; requests under way may or may not have run"
-        )
-
-    def hear(self) -> tuple[ToFrontend, list[int]]:
-        """The next message that the pool sends without a question, and its descriptors, which are
-        the caller's. Only front ends get such messages. Call when there is something to read."""
-        return self.channel.receive(TO_FRONTEND)
-
-    def ask(self, question: FromClient, reply: type[Reply], timeout_s: float = 10.0) -> Reply:
-        """Send one question over the control socket and return its reply, which is of this type.
-
-        A refusal is raised as its PoolError; NotReady without a reply in time, PoolStopped when the
-        pool has gone.
-        """
-        found, fds = self.ask_for_fds(question, reply, timeout_s)
-        close_all(fds)
-        return found
-
-    def ask_for_fds(
-        self,
-        question: FromClient,
-        reply: type[Reply],
-        timeout_s: float = 10.0,
-        sent_fds: Sequence[int] = (),
-    ) -> tuple[Reply, list[int]]:
-        """`ask` for a reply with descriptors, which are the caller's. sent_fds: of the question."""
-        found, fds = self._exchange(question, sent_fds, timeout_s)
-        if isinstance(found, reply):
-            return found, fds
-        close_all(fds)
-        if isinstance(found, Refused):
-            raise _REFUSALS.get(found.code, InternalError)(found.error)
-        self._leave()
-        raise InternalError(
-            f"the pool at {self.where} replied to {tag_of(type(question))!r} with"
-            f" {tag_of(type(found))!r}"
-        )
-
-    def _exchange(
-        self, question: FromClient, fds: Sequence[int], timeout_s: float
-    ) -> tuple[ToClient, list[int]]:
-        waiter = Waiter(self.channel.fileno())
-        try:
-            with suppress(Closed):  # the pool may have said why before it closed the connection
-                self.channel.send(question, fds)
-            if not waiter.wait_ms(timeout_s * 1000):
-                # Its reply may still come, and would be taken for the next question's.
-                self._leave()
-                raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
-            return self._take_reply()
-        except Closed as exc:
-            raise self.stopped() from exc
-        except BlockingIOError as exc:
-            raise NotReady(f"the pool at {self.where} cannot be asked: {exc.strerror}") from exc
-        except ValueError as exc:
-            raise InternalError(f"the answer of the pool at {self.where}: {exc}") from exc
-
-    def _take_reply(self) -> tuple[ToClient, list[int]]:
-        try:
-            return self.channel.receive(TO_CLIENT)
-        except (BlockingIOError, ValueError):
-            self._leave()
-            raise
-
-    def _leave(self) -> None:
-        """Shut the connection down, because the pool counts on something that could not be taken:
-        the next call connects anew."""
-        with suppress(OSError):
-            self.channel.sock.shutdown(socket.SHUT_RDWR)
-
     def __del__(self) -> None:
         # A client that was forgotten instead of closed.
         self.close()
@@ -360,38 +227,3 @@ class Session:
         if self._batcher_bell is not None:
             self._batcher_bell.close()
         self.lane_set.clear()
-
-
-def _cannot_connect(path: str, exc: OSError) -> str:
-    if isinstance(exc, FileNotFoundError):
-        return f"no pool listens at {path}: there is no such socket; is the server running?"
-    if isinstance(exc, ConnectionRefusedError):
-        return f"no pool listens at {path}: the socket is left over from one that has stopped"
-    if isinstance(exc, PermissionError):
-        return f"no permission to connect to the pool at {path}: {_permitted_users(path)}"
-    return f"cannot connect to the pool at {path}: {exc.strerror}"
-
-
-def _permitted_users(path: str) -> str:
-    """Names the group or owner with permission on the socket, and the command that joins it."""
-    try:
-        found = os.stat(path)
-    except OSError as exc:
-        return f"its directory cannot be searched ({exc.strerror})"
-    me = _name_of(pwd.getpwuid, os.geteuid())
-    if found.st_mode & stat.S_IWGRP:
-        group = _name_of(grp.getgrgid, found.st_gid)
-        return (
-            f"only members of its group {group} may; an administrator adds you with"
-            f" `usermod -aG {group} {me}`, which counts from your next login on"
-        )
-    owner = _name_of(pwd.getpwuid, found.st_uid)
-    return f"only its owner {owner} may, and you are {me}"
-
-
-def _name_of(entry: Callable[[int], Sequence[Any]], number: int) -> str:
-    """The name of a user or group; the number where it has none."""
-    try:
-        return str(entry(number)[0])
-    except KeyError:
-        return str(number)

@@ -9,9 +9,10 @@ from time import monotonic_ns
 from batchpool.client.call import Call
 from batchpool.client.futures import RowsFuture, failures
 from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
-from batchpool.client.session import ModelFacts, Session
+from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, PoolStopped
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import error_for
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import metric_of

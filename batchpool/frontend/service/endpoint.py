@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.loop import ClientLoop, CompletionListener
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchpool.client.loop import ClientLoop
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import NotFound, NotReady
 from batchpool.frontend.http.metrics import EndpointMetrics
 from batchpool.frontend.service.endpoint import Endpoint

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 
 from batchpool.client.lane_client import PendingRequest
 from batchpool.client.loop import CompletionListener
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Moved, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

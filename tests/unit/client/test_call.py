@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchpool.client.call import Call
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import InvalidRequest
 from tests.unit.client.lane_clients import new_lane_client
 from tests.unit.specs import AFFINE

@@ -12,7 +12,7 @@ import pytest
 from batchpool.client.call import Call
 from batchpool.client.infer import infer, run_blocking
 from batchpool.client.lane_client import LaneClient, PendingRequest
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

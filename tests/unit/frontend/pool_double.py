@@ -19,7 +19,8 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker import WorkerProxy
 from batchpool.client.lane_client import LaneClient
-from batchpool.client.session import ModelFacts, Session
+from batchpool.client.pool_facts import ModelFacts
+from batchpool.client.session import Session
 from batchpool.control.channel import pair
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import lane_layout, state_page_layout, worker_layout

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from batchpool.client.session import ModelFacts
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.totals import Totals

@@ -1,8 +1,8 @@
 """A client's session with the pool: attaches over the control socket and opens lanes.
 
 Serves a local program, which connects to the pool's unix socket, and an HTTP front end, which
-gets its end of a socket pair from the supervisor. Nothing here needs an HTTP
-library, and no call but `attach` and `open_port` waits.
+gets its end of a socket pair from the supervisor. Nothing here needs an HTTP library, and no call
+but `attach`, `ask` and `open_lane_client` waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Error classes: one for every error that a caller can meet, with its code and HTTP status.
 
-No other file spells an error code, or the status number of an error. An error crosses shared memory as a
-`Status` number in the slot's `status` word and a short text; `error_for` turns the two back into
-the exception. The table in docs/http.md is made from these classes.
+No other file spells an error code, or the status number of an error. An error crosses shared
+memory as a `Status` number in the slot's `status` word and a short text; `error_for` turns the two
+back into the exception. The table in docs/http.md is made from these classes.
 """
 
 from __future__ import annotations

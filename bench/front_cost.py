@@ -24,7 +24,8 @@ from uvicorn.server import ServerState
 
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.loop import ClientLoop
-from batchpool.client.session import ModelFacts, Session
+from batchpool.client.pool_facts import ModelFacts
+from batchpool.client.session import Session
 from batchpool.control.channel import pair
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.layout.segments import lane_layout, state_page_layout

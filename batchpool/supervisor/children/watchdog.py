@@ -14,7 +14,7 @@ Three kinds of time are not held against a child:
 
 Until the pool was ready once, only load_timeout_s counts for the batcher and the front ends: no
 client waits for an answer yet, and loading keeps the machine busy. A child's exit is noticed and
-acted upon elsewhere (`batchpool/supervisor/fleet/processes.py`).
+acted upon elsewhere (`batchpool/supervisor/child_events.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The supervisor's event loop: one thread, one poll, a callback for each descriptor."""
+"""The supervisor's event loop: one thread, one epoll, a callback for each descriptor."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from collections.abc import Callable
 
 
 class EventLoop:
-    """Calls the callback of each readable descriptor."""
+    """Calls the callback of each readable descriptor.
+
+    Waiting is by epoll, since poll fails while the process has more descriptors than
+    RLIMIT_NOFILE allows it, which may be lowered at any time.
+    """
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
 
     def add(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever the descriptor is readable, until `remove`."""
         self._callbacks[fd] = callback
-        self._poll.register(fd, select.POLLIN)
+        self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, fd: int) -> None:
         """Forget a descriptor; does nothing if it is not in the loop."""
         if self._callbacks.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+            self._epoll.unregister(fd)
 
     def wait(self, timeout_ms: float) -> list[int]:
         """Wait until descriptors are readable or the time is up; returns the descriptors."""
-        return [fd for fd, _ in self._poll.poll(timeout_ms)]
+        return [fd for fd, _ in self._epoll.poll(timeout_ms / 1000)]
 
     def dispatch(self, ready: list[int]) -> None:
         """Call the callbacks of these descriptors, but not of those removed meanwhile."""

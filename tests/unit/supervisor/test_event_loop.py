@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -45,3 +46,20 @@ def test_a_descriptor_that_an_earlier_callback_removed_is_left_alone(events: lis
         os.eventfd_write(fd, 1)
     loop.dispatch([first, second])
     assert called == ["first"]
+
+
+def test_waiting_goes_on_when_the_process_has_more_descriptors_than_it_may(
+    events: list[int],
+) -> None:
+    loop, called = EventLoop(), []
+    for fd in events:
+        loop.add(fd, lambda fd=fd: called.append(fd))  # type: ignore[misc]
+    os.eventfd_write(events[1], 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        ready = loop.wait(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    loop.dispatch(ready)
+    assert called == [events[1]]

@@ -18,7 +18,7 @@ import numpy as np
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.states import BatchOutcome

@@ -25,7 +25,7 @@ import numpy as np
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import Session
 from batchpool.core.config.schema import ModelConfig

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.queue import QUEUE_COLUMNS, QueueColumn

@@ -6,7 +6,7 @@ batcher can take over from them (batcher/recovery.py).
 
 A step: complete the batches that workers finished, admit the rows that clients submitted, drop
 cancelled and late rows, then let core/scheduler/decide.py decide for each model. The end of rows is
-in batcher/completion.py, the lanes in batcher/lane_table.py, the workers in
+in batcher/completion.py, the lanes in batcher/mapped_lanes.py, the workers in
 batcher/worker_table.py.
 """
 
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from batchpool.batcher.completion import Completion
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.lane_table import LaneTable
+from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.batcher.worker_table import WorkerTable
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason, SlotState
@@ -53,7 +53,7 @@ class Batcher:
         flight_recorder: FlightRecorder | None = None,
     ) -> None:
         self.models: dict[int, ModelQueue] = {}
-        self.lanes = LaneTable(max_lanes, lane_closed)
+        self.lanes = MappedLanes(max_lanes, lane_closed)
         self.workers = WorkerTable()
         self.draining = False
         self.warnings: list[str] = []

@@ -1,7 +1,7 @@
 """The end of rows: their batch finished, failed or was lost, or they were never dispatched.
 
 A batch fails when its model raises or its worker dies. Its rows become suspects
-(core/scheduler/bisection.py) and run again apart, unless the model is not idempotent; a row gets
+(core/scheduler/suspect_rows.py) and run again apart, unless the model is not idempotent; a row gets
 the error when it failed alone for the last time. The rows of a batch that its worker never
 launched are not suspect: they go back to the front of the queue. So do those of a batch that was
 too large for the device's memory; half its size is the model's limit from then on.
@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from batchpool.batcher.lane_table import LaneTable
+from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.scheduler.batch_sizes import smaller_size
@@ -36,7 +36,7 @@ class Completion:
     """
 
     def __init__(
-        self, models: Mapping[int, ModelQueue], lanes: LaneTable, flight_recorder: FlightRecorder
+        self, models: Mapping[int, ModelQueue], lanes: MappedLanes, flight_recorder: FlightRecorder
     ) -> None:
         self._models = models
         self._lanes = lanes

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from batchpool.batcher.metrics import BatcherMetrics
-from batchpool.core.scheduler.bisection import Bisection
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import why_out_of_reach
 from batchpool.core.scheduler.queue import Queue
+from batchpool.core.scheduler.suspect_rows import SuspectRows
 
 
 @dataclass
@@ -26,7 +26,7 @@ class ModelQueue:
     attempts: int = 3
     idempotent: bool = True
     queue: Queue = field(default_factory=Queue)
-    suspects: Bisection = field(default_factory=Bisection)
+    suspects: SuspectRows = field(default_factory=SuspectRows)
     traffic: ArrivalEstimator = field(default_factory=ArrivalEstimator)
     metrics: BatcherMetrics = field(default_factory=BatcherMetrics)
     _warned_target_ns: int = 0

@@ -18,7 +18,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.control.edges import TO_BATCHER, FromBatcher, InvalidMessage, ToBatcher
 from batchpool.control.process_messages import (
@@ -83,8 +83,8 @@ class BatcherProcess:
         )
         for model in start.models:
             self._add_model(model)
-        self._drain_turn = start.draining
-        if self._drain_turn:  # before there is a lane that it would open
+        self._drain_number = start.draining
+        if self._drain_number:  # before there is a lane that it would open
             self.batcher.set_draining(True)
         self._reported_empty = False
         self._reported_running = False
@@ -118,9 +118,9 @@ class BatcherProcess:
             self._send(BatcherRunning())
         if self.batcher.draining and self.batcher.is_empty() != self._reported_empty:
             self._reported_empty = not self._reported_empty
-            self._send(Drained(self._drain_turn, self._reported_empty))
-        for number, turn in self.batcher.workers.take_idle():
-            self._send(WorkerIdle(number, turn))
+            self._send(Drained(self._drain_number, self._reported_empty))
+        for number, duty in self.batcher.workers.take_idle():
+            self._send(WorkerIdle(number, duty))
 
     def _send(self, message: FromBatcher) -> None:
         self._channel.send(message)
@@ -151,7 +151,7 @@ class BatcherProcess:
             case WorkerLost():
                 self._lose_worker(message)
             case SetDuty():
-                self.batcher.workers.set_active(message.on, message.off, message.turn)
+                self.batcher.workers.set_active(message.on, message.off, message.duty)
             case AddModel():
                 self._add_model(message.model)
             case RemoveModel():
@@ -215,7 +215,7 @@ class BatcherProcess:
             message.worker, message.model, worker_segment, bell.ring,
             active=message.on_duty, row=max(0, message.row), identity=(message.place, message.pid),
         )  # fmt: skip
-        self.batcher.add_worker(worker, message.turn)
+        self.batcher.add_worker(worker, message.duty)
 
     def _lose_worker(self, message: WorkerLost) -> None:
         self.batcher.lose_worker(message.worker, message.cause)
@@ -234,8 +234,8 @@ class BatcherProcess:
             model.attempts, model.idempotent = form.attempts, form.idempotent
 
     def _drain(self, message: DrainBatcher) -> None:
-        self._reported_empty, self._drain_turn = False, message.turn
-        if self._drain_turn:
+        self._reported_empty, self._drain_number = False, message.drain
+        if self._drain_number:
             self.batcher.set_draining(True)
         else:
             self.batcher.set_draining(False)

@@ -20,7 +20,7 @@ import numpy as np
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import DispatchReason, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn

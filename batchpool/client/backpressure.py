@@ -8,7 +8,7 @@ Rejections      the error of a claim that the lane does not take, built from bot
 from __future__ import annotations
 
 from batchpool.core.errors import Draining, InternalError, Moved, NotReady, Overloaded, PoolError
-from batchpool.core.layout.slots import Cause, Refusal, SlotAllocator
+from batchpool.core.layout.admission import Cause, Refusal, SlotAllocator
 from batchpool.core.layout.states import LaneGate
 
 _WINDOW_NS = 100_000_000

@@ -15,7 +15,7 @@ from batchpool.control.messages import (
     GetStatus,
     Reload,
     ReloadReply,
-    Status,
+    StatusReply,
 )
 from batchpool.shm.stats.flight_recorder import FlightRecorder, batch_fields
 
@@ -26,7 +26,7 @@ def ask_status(path: str, timeout_s: float = 5.0) -> dict[str, Any]:
     """The pool's status: processes, models, lanes. PoolStopped when no pool listens."""
     session = Session.connect(path, timeout_s, attach=False)
     try:
-        return session.ask(GetStatus(), Status, timeout_s).status
+        return session.ask(GetStatus(), StatusReply, timeout_s).status
     finally:
         session.close()
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from batchpool.client.backpressure import DrainRate, Rejections
 from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
-from batchpool.core.layout.slots import Cause, SlotAllocator
+from batchpool.core.layout.admission import Cause, SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows

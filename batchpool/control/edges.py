@@ -31,7 +31,7 @@ from batchpool.control.messages import (
     Refused,
     Reload,
     ReloadReply,
-    Status,
+    StatusReply,
 )
 from batchpool.control.process_messages import (
     AddBatcherLane,
@@ -76,7 +76,7 @@ FromClient: TypeAlias = (
     Attach | GetFacts | OpenLane | LeaveLane | GetStatus | GetBatches | Reload | Drain
 )
 ToClient: TypeAlias = (
-    Refused | Attached | Facts | LaneOpened | Status | Batches | ReloadReply | DrainState
+    Refused | Attached | Facts | LaneOpened | StatusReply | Batches | ReloadReply | DrainState
 )
 FromFrontend: TypeAlias = FromClient | FrontendServing
 ToFrontend: TypeAlias = PlanChanged

@@ -149,7 +149,7 @@ class LaneOpened(Message, frozen=True, tag="lane"):
     facts: ModelForm
 
 
-class Status(Message, frozen=True, tag="status"):
+class StatusReply(Message, frozen=True, tag="status"):
     """The reply to `GetStatus`."""
 
     status: dict[str, Any]

@@ -84,7 +84,7 @@ class EvictLane(Message, frozen=True, tag="evict_lane"):
 class AddWorker(Message, frozen=True, tag="add_worker"):
     """A worker, which may be dead already. worker: the number of its process, unique in the pool.
     place: its index among the model's workers. row: in the counters, -1 for none. on_duty: it gets
-    new batches. turn: the number of its last change of duty."""
+    new batches. duty: the number of its last change of duty."""
 
     descriptors = ("the worker's segment", "its bell")
 
@@ -95,7 +95,7 @@ class AddWorker(Message, frozen=True, tag="add_worker"):
     max_batch: Natural
     row: Row
     on_duty: bool
-    turn: Natural
+    duty: Natural
 
 
 class WorkerLost(Message, frozen=True, tag="worker_lost"):
@@ -106,9 +106,11 @@ class WorkerLost(Message, frozen=True, tag="worker_lost"):
 
 
 class SetDuty(Message, frozen=True, tag="duty"):
-    """From now on new batches go to the workers in `on` and to those in `off` no more."""
+    """From now on new batches go to the workers in `on` and to those in `off` no more.
 
-    turn: Natural
+    duty: the number of this change."""
+
+    duty: Natural
     on: tuple[Natural, ...]
     off: tuple[Natural, ...]
 
@@ -130,9 +132,9 @@ class Begin(Message, frozen=True, tag="begin"):
 
 
 class DrainBatcher(Message, frozen=True, tag="drain"):
-    """Take no new rows. turn: the number of the drain, 0 to take rows again."""
+    """Take no new rows. drain: the number of the drain, 0 to take rows again."""
 
-    turn: Natural
+    drain: Natural
 
 
 # -- batcher -> supervisor --------------------------------------------------------------------
@@ -158,14 +160,14 @@ class WorkerIdle(Message, frozen=True, tag="idle"):
     """A worker off duty since the change with this number has nothing in flight."""
 
     worker: Natural
-    turn: Natural
+    duty: Natural
 
 
 class Drained(Message, frozen=True, tag="drained"):
     """All rows are answered since the drain with this number (empty), or some came in after all,
     by a claim made just before it."""
 
-    turn: Natural
+    drain: Natural
     empty: bool
 
 

@@ -3,7 +3,7 @@
 The supervisor starts it with a control channel, a listening socket and the heartbeats:
 
     python -m batchpool.frontend --control-fd N --listen-fd M --heartbeats-fd P --counters-fd Q
-        --flight-recorder-fd R --posts COUNT --post OWN --parent PID
+        --flight-recorder-fd R --heartbeats COUNT --heartbeat OWN --parent PID
         [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
 Its control messages are in `batchpool/control/edges.py` (`FromFrontend`, `ToFrontend`); it asks for
@@ -50,7 +50,7 @@ from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.log import setup
 from batchpool.process import bootstrap
-from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_post
+from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_word
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
@@ -69,8 +69,8 @@ def main(argv: Sequence[str]) -> int:
         "--heartbeats-fd",
         "--counters-fd",
         "--flight-recorder-fd",
-        "--posts",
-        "--post",
+        "--heartbeats",
+        "--heartbeat",
     ):
         parser.add_argument(flag, type=int, required=True)
     own, rest = parser.parse_known_args(argv)
@@ -82,8 +82,8 @@ def main(argv: Sequence[str]) -> int:
     setup.add_fields(current_log_fields)
     listener = socket.socket(fileno=own.listen_fd)
     listener.set_inheritable(False)
-    heartbeats = Heartbeats(own.heartbeats_fd, own.posts)
-    counters = Counters(own.counters_fd, own.posts - frontend_post(0))
+    heartbeats = Heartbeats(own.heartbeats_fd, own.heartbeats)
+    counters = Counters(own.counters_fd, own.heartbeats - frontend_word(0))
     flight_recorder = FlightRecorder(own.flight_recorder_fd, writable=False)
     close_all((own.heartbeats_fd, own.counters_fd, own.flight_recorder_fd))
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
@@ -98,11 +98,13 @@ def main(argv: Sequence[str]) -> int:
     _raise_gc_thresholds()
 
     def beat() -> None:
-        heartbeats.beat(own.post, time.monotonic_ns())
+        heartbeats.beat(own.heartbeat, time.monotonic_ns())
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
-            serve(session, listener, beat, counters, flight_recorder, own.post - frontend_post(0))
+            serve(
+                session, listener, beat, counters, flight_recorder, own.heartbeat - frontend_word(0)
+            )
         )
 
 

@@ -14,8 +14,8 @@ BATCHER = 0
 _SLOWEST_NS = 250_000_000
 
 
-def frontend_post(i: int) -> int:
-    """The post of front end i; that of the batcher is BATCHER."""
+def frontend_word(i: int) -> int:
+    """The word of front end i; that of the batcher is BATCHER."""
     return 1 + i
 
 
@@ -28,21 +28,21 @@ def beat_interval_ns(stall_timeout_s: float) -> int:
 
 
 class Heartbeats:
-    """The heartbeats of `posts` processes; each writes its own word, the supervisor none."""
+    """The heartbeats of `words` processes; each writes its own word, the supervisor none."""
 
-    def __init__(self, fd: int, posts: int, *, writable: bool = True) -> None:
-        layout = heartbeats_layout(posts)
+    def __init__(self, fd: int, words: int, *, writable: bool = True) -> None:
+        layout = heartbeats_layout(words)
         segment = map_checked(fd, layout, writable=writable)
         self._progress_ns = segment.scalars(layout.columns["progress_ns"])
 
-    def beat(self, post: int, now_ns: int) -> None:
-        """Only the post's process calls this, from the loop that does its work."""
-        self._progress_ns[post] = now_ns
+    def beat(self, word: int, now_ns: int) -> None:
+        """Only the word's process calls this, from the loop that does its work."""
+        self._progress_ns[word] = now_ns
 
-    def last_ns(self, post: int, started_ns: int) -> int | None:
+    def last_ns(self, word: int, started_ns: int) -> int | None:
         """When the process that was started then last stamped; None before it has.
 
-        A stamp from before the start is that of a process that had the post earlier.
+        A stamp from before the start is that of a process that had the word earlier.
         """
-        last_ns = self._progress_ns[post]
+        last_ns = self._progress_ns[word]
         return last_ns if last_ns >= started_ns else None

@@ -130,11 +130,11 @@ class ChildEvents:
             case LaneClosed():
                 self._process_fleet.lane_closed(message.lane)
             case WorkerIdle():
-                self._process_fleet.workers.idle(message.worker, message.turn)
+                self._process_fleet.workers.idle(message.worker, message.duty)
             case WorkerHandled():
                 self._process_fleet.workers.handled(message.worker)
             case Drained():
-                self._drain.batcher_reported(message.turn, message.empty)
+                self._drain.batcher_reported(message.drain, message.empty)
             case _:
                 assert_never(message)
 

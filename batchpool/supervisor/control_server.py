@@ -39,7 +39,7 @@ from batchpool.control.messages import (
     Refused,
     Reload,
     ReloadReply,
-    Status,
+    StatusReply,
 )
 from batchpool.control.peer import peer_of, pidfd_of
 from batchpool.core.errors import (
@@ -191,7 +191,7 @@ class ControlServer:
             case GetFacts():
                 return Facts(*self._facts()), []
             case GetStatus():
-                return Status(self._status()), []
+                return StatusReply(self._status()), []
             case GetBatches():
                 return self._batches()
             case Reload():

@@ -163,7 +163,7 @@ class Supervisor:
             for entry, model in process_fleet.entries.items()
             if entry in resources.plan.entries or resources.counters.alive[entry]
         }
-        resources.ledger.look(
+        resources.metrics.look(
             self._started_ns,
             resources.state_page,
             served,

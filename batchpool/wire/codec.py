@@ -7,7 +7,7 @@ from typing import Any
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.wire.forms import FORMS, ModelForm, WireForm, WireForms
+from batchpool.wire.forms import FORMS, BoundForm, WireForm, WireForms
 from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.raw import RawAgain
 from batchpool.wire.request import Body, HeaderList, Headers, InferRequest, header_priority
@@ -25,7 +25,7 @@ class Codec:
     def __init__(self, spec: ModelSpec, version: str = "1", forms: WireForms = FORMS) -> None:
         tables = ModelTables(spec, version)
         self._forms = forms
-        self._bound: dict[str, ModelForm] = {form.name: form.bind(tables) for form in forms.entries}
+        self._bound: dict[str, BoundForm] = {form.name: form.bind(tables) for form in forms.entries}
         # Asked for with every answer, so it is found by one look-up.
         self._frames: dict[str, Callable[[InferRequest, int], Frame | None]] = {
             name: bound.frame for name, bound in self._bound.items()

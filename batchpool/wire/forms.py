@@ -35,7 +35,7 @@ from batchpool.wire.request import (
 )
 
 
-class ModelForm(Protocol):
+class BoundForm(Protocol):
     """One wire form of one model. Its methods keep nothing of a request."""
 
     def parse(self, headers: Headers, body: Body, priority: int, /) -> InferRequest:
@@ -85,7 +85,7 @@ class WireForm:
     name: str
     media_types: tuple[bytes, ...]
     lengths: tuple[JsonLength, ...]
-    bind: Callable[[ModelTables], ModelForm]
+    bind: Callable[[ModelTables], BoundForm]
     text_bytes: Callable[[Headers, int], int]
     request_note: str
     answer_note: str

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate

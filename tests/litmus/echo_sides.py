@@ -17,8 +17,8 @@ import numpy as np
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import Status, TooLarge
+from batchpool.core.layout.admission import bound_of
 from batchpool.core.layout.segments import lane_layout
-from batchpool.core.layout.slots import bound_of
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.dtypes import Array

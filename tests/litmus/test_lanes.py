@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchpool.core.layout.slots import bound_of
+from batchpool.core.layout.admission import bound_of
 from tests.litmus.echo_lane import EchoLane, kill_and_restart
 from tests.litmus.processes import await_, scaled
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import Column, Layout, lane_layout, worker_layout

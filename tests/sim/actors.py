@@ -12,7 +12,7 @@ from batchpool.batcher import recovery
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.segments import Layout
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.shm.lane import Lane

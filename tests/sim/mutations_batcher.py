@@ -14,14 +14,14 @@ from batchpool.batcher import recovery
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.completion import Completion
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.lane_table import LaneTable
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.mapped_lanes import MappedLanes
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, lane_layout
 from batchpool.core.layout.states import SlotState
-from batchpool.core.scheduler.bisection import Bisection
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
+from batchpool.core.scheduler.suspect_rows import SuspectRows
 from batchpool.shm.ring import pack, unpack
 from tests.sim import lane_migration
 from tests.sim.memory import Process
@@ -206,33 +206,33 @@ def record_freed_before_completions(patch: Patch) -> None:
 
 
 def error_for_all_of_a_failed_batch(patch: Patch) -> None:
-    def add_failed(self: Bisection, rows: Any, attempts: int, size: int) -> Any:
+    def add_failed(self: SuspectRows, rows: Any, attempts: int, size: int) -> Any:
         if rows[QueueColumn.ATTEMPT].min() >= attempts:
             return rows
         self.add_group(rows)
         return rows[:, :0]
 
-    patch.setattr(Bisection, "add_failed", add_failed)
+    patch.setattr(SuspectRows, "add_failed", add_failed)
 
 
 def companions_that_are_gone_do_not_count(patch: Patch) -> None:
-    add_failed = Bisection.add_failed
+    add_failed = SuspectRows.add_failed
 
-    def lonely(self: Bisection, rows: Any, attempts: int, size: int) -> Any:
+    def lonely(self: SuspectRows, rows: Any, attempts: int, size: int) -> Any:
         return add_failed(self, rows, attempts, rows.shape[1])
 
-    patch.setattr(Bisection, "add_failed", lonely)
+    patch.setattr(SuspectRows, "add_failed", lonely)
 
 
 def suspects_have_no_last_attempt(patch: Patch) -> None:
-    add_failed = Bisection.add_failed
+    add_failed = SuspectRows.add_failed
     patch.setattr(
-        Bisection, "add_failed", lambda self, rows, most, size: add_failed(self, rows, 99, size)
+        SuspectRows, "add_failed", lambda self, rows, most, size: add_failed(self, rows, 99, size)
     )
 
 
 def suspects_stay_when_they_are_late(patch: Patch) -> None:
-    patch.setattr(Bisection, "take_late", lambda self, now_ns: self.of_lane(-1))
+    patch.setattr(SuspectRows, "take_late", lambda self, now_ns: self.of_lane(-1))
 
 
 def takeover_mixes_suspects_with_others(patch: Patch) -> None:
@@ -265,14 +265,14 @@ def worker_gets_lanes_it_has_not_mapped(patch: Patch) -> None:
 
 
 def lane_closed_while_its_rows_run(patch: Patch) -> None:
-    def unmap(self: LaneTable, lane: Any) -> None:
+    def unmap(self: MappedLanes, lane: Any) -> None:
         if lane.closing and lane.number in self.by_number:
             del self.by_number[lane.number]
             self.serials[lane.number] = 0
             self.version += 1
             self._lane_closed(lane.number)
 
-    patch.setattr(LaneTable, "unmap_if_idle", unmap)
+    patch.setattr(MappedLanes, "unmap_if_idle", unmap)
 
 
 # -- takeover and reaping ---------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchpool.batcher.completion import Completion
 from batchpool.batcher.metrics import BatcherMetrics, End
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.mutations import Patch
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from batchpool.batcher.batcher import Batcher
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.batcher.worker_table import WorkerTable
 from tests.sim.mutations import Patch
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.worker.worker import Worker
 from tests.sim import mutations as m
 from tests.sim import mutations_batcher as b

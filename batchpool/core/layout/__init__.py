@@ -4,5 +4,5 @@ In reading order:
 
     segments   the byte layout of every segment and the writer of every word
     states     SlotState, LaneGate, PoolState: state machines and their owners
-    slots      SlotAllocator: the free slots of a lane, admission and fair shares
+    admission  SlotAllocator: the free slots of a lane, admission and fair shares
 """

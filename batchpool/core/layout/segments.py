@@ -315,17 +315,17 @@ def state_page_layout() -> Layout:
     return finish("board", MODELS_MOST, 1, words, adder)
 
 
-def heartbeats_layout(posts: int) -> Layout:
+def heartbeats_layout(processes: int) -> Layout:
     """The layout of the heartbeats: when each of the watched processes last made progress.
 
-    progress_ns[post]: CLOCK_MONOTONIC, 0 before the first stamp. Post 0 is the batcher's, post
-    1 + i that of front end i; a process that takes another's place takes its post.
+    progress_ns[i]: CLOCK_MONOTONIC, 0 before the first stamp. Word 0 is the batcher's, word
+    1 + i that of front end i; a process that takes another's place takes its word.
     """
-    assert posts >= 1, posts
+    assert processes >= 1, processes
     words, at = words_at({})
     adder = Adder(at)
-    adder.add("progress_ns", "i8", (posts,), "the post's process")
-    return finish("pulse", posts, 1, words, adder)
+    adder.add("progress_ns", "i8", (processes,), "the post's process")
+    return finish("pulse", processes, 1, words, adder)
 
 
 def _facts(spec: ModelSpec) -> list[str]:

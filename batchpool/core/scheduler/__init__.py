@@ -10,5 +10,5 @@ In reading order:
     latency_target  batch size limit and early refusal for a 99th percentile target
     size_buckets    SizeBuckets: rows of similar dynamic sizes share batches
     batch_sizes     the allowed batch size for a number of rows
-    bisection       Bisection: isolation of rows that make batches fail
+    suspect_rows    SuspectRows: isolation of rows that make batches fail
 """

@@ -23,13 +23,13 @@ from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.access_log import AccessLog
-from batchpool.frontend.http.metrics import ASGI
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note, outcome_of, run_in_context
+from batchpool.frontend.http.request_counters import ASGI
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import VERSION
-from batchpool.frontend.service.limits import discard_bytes
 from batchpool.frontend.service.metadata import Ask
 from batchpool.frontend.service.pool_view import PoolView
 

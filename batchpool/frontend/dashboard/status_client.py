@@ -13,7 +13,7 @@ from typing import Any
 
 from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.control.edges import TO_CLIENT, FromClient, ToClient
-from batchpool.control.messages import GetStatus, Refused, Status
+from batchpool.control.messages import GetStatus, Refused, StatusReply
 from batchpool.core.errors import NotReady, PoolError, PoolStopped
 
 PATIENCE_S = 2.0  # a supervisor that is well answers within milliseconds
@@ -45,7 +45,7 @@ class StatusClient:
             self.close()
             raise PoolStopped(f"no pool answers at {self._path}: {exc}") from exc
         match reply:
-            case Status():
+            case StatusReply():
                 return reply.status
             case Refused():
                 raise PoolError(f"the supervisor answered {reply.error!r}")

@@ -12,11 +12,11 @@ from uvicorn.server import ServerState
 from batchpool.client.lane_client import PendingRequest
 from batchpool.core.errors import Moved, PoolError, Retryable
 from batchpool.frontend.http.access_log import GONE, LoggedRequest, RequestOutcome
-from batchpool.frontend.http.metrics import FAST
+from batchpool.frontend.http.request_counters import FAST
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
-from batchpool.frontend.service.limits import discard_bytes
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.request import Body, Fields, HeaderList, InferRequest

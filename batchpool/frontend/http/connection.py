@@ -31,8 +31,8 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from batchpool.core.errors import InvalidRequest, PoolError, RequestTimeout
 from batchpool.frontend.http.access_log import AccessLog, LoggedRequest, RequestOutcome
-from batchpool.frontend.http.metrics import NOT_HTTP, EndpointMetrics
 from batchpool.frontend.http.request_context import set_outcome
+from batchpool.frontend.http.request_counters import NOT_HTTP, RequestCounters
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     access: ClassVar[AccessLog] = AccessLog({"access_log": "off", "access_log_sample": 0})
-    metrics: ClassVar[EndpointMetrics | None] = None
+    metrics: ClassVar[RequestCounters | None] = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from batchpool.client.loop import ClientLoop
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import NotFound, NotReady
-from batchpool.frontend.http.metrics import EndpointMetrics
+from batchpool.frontend.http.request_counters import RequestCounters
+from batchpool.frontend.service.body_limits import max_body_bytes
 from batchpool.frontend.service.endpoint import Endpoint
 from batchpool.frontend.service.http_endpoint import VERSION, HttpEndpoint
-from batchpool.frontend.service.limits import max_body_bytes
 from batchpool.shm.stats.counters import NO_MODEL, Counters
 
 
@@ -59,9 +59,9 @@ class EndpointTable:
         metrics = self._metrics_at(facts.index)
         return HttpEndpoint(endpoint, most_bytes, metrics, self.successor)
 
-    def _metrics_at(self, model_index: int) -> EndpointMetrics:
+    def _metrics_at(self, model_index: int) -> RequestCounters:
         place = self._counters.place("frontend", self._number, model_index)
-        return EndpointMetrics(self._counters.cells, place)
+        return RequestCounters(self._counters.cells, place)
 
     def find(self, model: str, version: str = VERSION) -> HttpEndpoint:
         """The endpoint of a model; NotFound names the models or the version that exist."""
@@ -83,7 +83,7 @@ class EndpointTable:
             raise NotReady(f"model {moved.name!r} is being replaced; send it again")
         return after
 
-    def metrics(self, model: str) -> EndpointMetrics:
+    def metrics(self, model: str) -> RequestCounters:
         """The counters of requests for this model name."""
         http_endpoint = self.by_model.get(model)
         return self.no_model if http_endpoint is None else http_endpoint.metrics

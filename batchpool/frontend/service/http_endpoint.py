@@ -26,7 +26,7 @@ from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Moved, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
-from batchpool.frontend.http.metrics import EndpointMetrics
+from batchpool.frontend.http.request_counters import RequestCounters
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, ok_response
 from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
@@ -58,7 +58,7 @@ class HttpEndpoint:
         self,
         endpoint: Endpoint,
         max_body_bytes: int,
-        metrics: EndpointMetrics,
+        metrics: RequestCounters,
         after: Callable[[HttpEndpoint], HttpEndpoint],
     ) -> None:
         spec = endpoint.facts.spec

@@ -8,9 +8,9 @@ from batchpool.client.loop import ClientLoop
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.body_budget import BodyBudget
+from batchpool.frontend.service.body_limits import max_body_bytes, max_held_bytes
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.gpu_metrics import Gpus
-from batchpool.frontend.service.limits import max_body_bytes, max_held_bytes
 from batchpool.frontend.service.metadata import MetadataResponses, package_version
 from batchpool.frontend.service.prometheus import Scrape
 from batchpool.frontend.service.readiness import Readiness

@@ -20,7 +20,7 @@ class WorkerSlot:
     settings that apply to this worker. swap_role: its part in a reload as a prefix of its name:
     "" for a worker of the plan, "replacement" for a new one before it takes over, "standby" for an
     old one after that, "predecessor" for one whose entry leaves, "stuck process" for one that does
-    not end. on_duty: new batches go to it. turn: the number of its last change of duty; a message
+    not end. on_duty: new batches go to it. duty: the number of its last change of duty; a message
     of the batcher's with an earlier number is out of date.
     number: of the process, unique in the pool. row: its row in the counters. fd: its shared
     segment. start_at_ns: when the next process is to start, None if one runs. waiting_since_ns,
@@ -35,7 +35,7 @@ class WorkerSlot:
     server: ServerConfig
     swap_role: str = ""
     on_duty: bool = True
-    turn: int = 0
+    duty: int = 0
     child: Child | None = None
     number: int = 0
     row: int = -1

@@ -76,7 +76,7 @@ class BatcherChild:
             models=self._batcher_models(),
             draining=self.drain,
             max_lanes=resources.max_lanes,
-            processes=plan.posts,
+            processes=plan.heartbeats,
             beat_ns=beat_interval_ns(plan.server.stall_timeout_s),
         )
         fds = [resources.batcher_bell.fd, resources.heartbeats_fd]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from batchpool.control.messages import PlanChanged
 from batchpool.core.errors import StartError
-from batchpool.shm.heartbeat import frontend_post
+from batchpool.shm.heartbeat import frontend_word
 from batchpool.supervisor.children.child import Child, ProcessSlot, log_flags, start_child
 from batchpool.supervisor.children.roles import FRONTEND
 from batchpool.supervisor.fleet.batcher_child import log_end
@@ -40,8 +40,8 @@ class FrontendChildren:
             "--heartbeats-fd": resources.heartbeats_fd,
             "--counters-fd": resources.counters_fd,
             "--flight-recorder-fd": resources.flight_recorder_read_fd,
-            "--posts": plan.posts,
-            "--post": frontend_post(i),
+            "--heartbeats": plan.heartbeats,
+            "--heartbeat": frontend_word(i),
         }
         child = start_child(
             FRONTEND,

@@ -96,7 +96,7 @@ class WorkerFleet:
         self._clock_ns = clock_ns
         self._tell_batcher = tell_batcher
         self._numbers = 0
-        self._turns = 0
+        self._duties = 0
         self._lost: dict[int, _Lost] = {}
         plan = resources.plan
         self.worker_slots = [
@@ -124,7 +124,7 @@ class WorkerFleet:
         worker_slot.fd = create(layout, sealed=False, whose=worker_slot.process_slot.name)
         self._numbers += 1
         worker_slot.number = self._numbers
-        worker_slot.row = resources.ledger.row_for(worker_slot, self)
+        worker_slot.row = resources.metrics.row_for(worker_slot, self)
         worker_slot.ready = False
         worker_slot.start_at_ns = None
         worker_slot.waiting_since_ns = None
@@ -180,7 +180,7 @@ class WorkerFleet:
             max_batch=worker_slot.model.config.max_batch,
             row=worker_slot.row,
             on_duty=worker_slot.on_duty,
-            turn=worker_slot.turn,
+            duty=worker_slot.duty,
         )
         tell(message, [worker_slot.fd, worker_slot.bell.fd])
 
@@ -198,7 +198,7 @@ class WorkerFleet:
                 max_batch=lost.max_batch,
                 row=lost.row,
                 on_duty=False,
-                turn=0,
+                duty=0,
             )
             tell(message, [lost.fd, lost.bell.fd])
 
@@ -247,14 +247,14 @@ class WorkerFleet:
 
     def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
         """Give new batches to `on` and no more of them to `off`, in one message to the batcher."""
-        self._turns += 1
+        self._duties += 1
         numbers: list[tuple[int, ...]] = []
         for worker_slot in (on, off):
             if worker_slot is not None:
-                worker_slot.on_duty, worker_slot.turn = worker_slot is on, self._turns
+                worker_slot.on_duty, worker_slot.duty = worker_slot is on, self._duties
             running = worker_slot is not None and worker_slot.bell is not None
             numbers.append((worker_slot.number,) if worker_slot is not None and running else ())
-        self._tell_batcher(SetDuty(self._turns, *numbers), [])
+        self._tell_batcher(SetDuty(self._duties, *numbers), [])
         self.count_serving()
 
     def count_serving(self) -> None:
@@ -286,12 +286,12 @@ class WorkerFleet:
         if self.observer is not None:
             self.observer.warm(worker_slot)
 
-    def idle(self, number: int, turn: int) -> None:
+    def idle(self, number: int, duty: int) -> None:
         """The batcher: this one, which is off duty, has nothing in flight any more."""
         for worker_slot in self:
             same = (
                 worker_slot.number == number
-                and worker_slot.turn == turn
+                and worker_slot.duty == duty
                 and not worker_slot.on_duty
             )
             if same and self.observer is not None:

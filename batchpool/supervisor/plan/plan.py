@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.frameworks import FRAMEWORKS
+from batchpool.core.layout.admission import bound_of
 from batchpool.core.layout.segments import (
     MODELS_MOST,
     Layout,
@@ -27,7 +28,6 @@ from batchpool.core.layout.segments import (
     state_page_layout,
     worker_layout,
 )
-from batchpool.core.layout.slots import bound_of
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.memory_limits import size_text
@@ -113,7 +113,7 @@ class Plan:
         return max_lanes(len(self.models), self.frontends, self.server)
 
     @property
-    def posts(self) -> int:
+    def heartbeats(self) -> int:
         """The processes that stamp the heartbeats: the batcher and the front ends."""
         return 1 + self.frontends
 
@@ -121,7 +121,7 @@ class Plan:
     def reserved_bytes(self) -> int:
         """Bytes of shared memory reserved at start."""
         small = (
-            *(state_page_layout(), heartbeats_layout(self.posts)),
+            *(state_page_layout(), heartbeats_layout(self.heartbeats)),
             *(counters_layout(self.frontends), flight_recorder_layout()),
         )
         return sum(layout.total_bytes for layout in small) + sum(

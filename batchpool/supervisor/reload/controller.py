@@ -275,7 +275,7 @@ class ReloadController:
             self.last = f"failed: {text}"
             _LOG.error("reload failed: %s", text)
         self._reported = True
-        self._resources.ledger.reloaded(done, self._clock_ns())
+        self._resources.metrics.reloaded(done, self._clock_ns())
         callbacks, self._callbacks = self._callbacks, []
         self._service_status.reloaded()
         for on_done in callbacks:

@@ -37,7 +37,7 @@ class SupervisorMetrics:
         self._gone_ns: dict[tuple[str, int, str], int] = {}  # kind, number, name
         self._forget_at_ns = 0
         self._restarts: dict[int, int] = {}  # the id of a slot -> its restarts so far
-        self._posts: list[ProcessSlot] = []  # kept, so that no id is used again
+        self._known_slots: list[ProcessSlot] = []  # kept, so that no id is used again
 
     # -- worker slots ----------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class SupervisorMetrics:
             at = self._counters.place("supervisor", entry) + _LANES.word("model_workers")
             cells[at] = int(state_page.serving[entry])
         for row, (slot, child) in enumerate(watched, BATCHER):
-            self._post(row, slot, child)
+            self._count_process(row, slot, child)
         self._look_at_worker_slots(list(worker_slots))
         self._look_at_lanes(list(lanes))
         if now_ns >= self._forget_at_ns:
@@ -130,19 +130,19 @@ class SupervisorMetrics:
             self._counters.held[row] = int(row in held)
         for worker_slot in worker_slots:
             if worker_slot.row >= 0:
-                self._post(
+                self._count_process(
                     self._counters.worker_slot_row(worker_slot.row),
                     worker_slot.process_slot,
                     worker_slot.child,
                 )
 
-    def _post(self, row: int, slot: ProcessSlot, child: Child | None) -> None:
+    def _count_process(self, row: int, slot: ProcessSlot, child: Child | None) -> None:
         if child is None:
             self._process(row, 0, 0, up=False)
         else:
             self._process(row, child.pid, child.started_ns, up=child.state in _WORKS)
         if id(slot) not in self._restarts:
-            self._posts.append(slot)
+            self._known_slots.append(slot)
             self._restarts[id(slot)] = 0
         new = slot.restarts - self._restarts[id(slot)]
         if new:

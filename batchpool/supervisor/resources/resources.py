@@ -51,16 +51,16 @@ class PoolResources:
         # Clients may map the state page, but not writable.
         self.state_page_read_fd = _read_only(self.state_page_fd)
         self.state_page = PoolStatePage(self.state_page_fd, writable=True)
-        self.heartbeats_fd = create(heartbeats_layout(plan.posts), sealed=False)
-        self.heartbeats = Heartbeats(self.heartbeats_fd, plan.posts, writable=False)
+        self.heartbeats_fd = create(heartbeats_layout(plan.heartbeats), sealed=False)
+        self.heartbeats = Heartbeats(self.heartbeats_fd, plan.heartbeats, writable=False)
         self.counters_fd = create(counters_layout(plan.frontends), sealed=False)
         self.counters = Counters(self.counters_fd, plan.frontends)
-        self.ledger = SupervisorMetrics(self.counters, time.time_ns() - time.monotonic_ns())
+        self.metrics = SupervisorMetrics(self.counters, time.time_ns() - time.monotonic_ns())
         self.flight_recorder_fd = create(flight_recorder_layout(), sealed=False)
         self.flight_recorder_read_fd = _read_only(self.flight_recorder_fd)
         self.batcher_bell = Doorbell()
         self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
-        self.lanes = LaneTable(self.max_lanes, self.ledger.forget)
+        self.lanes = LaneTable(self.max_lanes, self.metrics.forget)
 
     def name_models(self, plan: Plan) -> None:
         """Write the models' names into the counters before a process counts there, and raise the

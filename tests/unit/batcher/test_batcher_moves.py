@@ -8,7 +8,7 @@ from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.errors import ModelError, NotReady
 from batchpool.core.layout.states import LaneGate, SlotState

@@ -10,7 +10,7 @@ from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
 from tests.unit.core.scheduler.decisions import NOW, time_of

@@ -7,7 +7,7 @@ import numpy as np
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor

@@ -17,7 +17,7 @@ from typing import Any
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker import WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session

@@ -205,7 +205,7 @@ def test_a_front_end_without_a_supervisor_says_so() -> None:
         names = ("control", "listen", "heartbeats", "counters", "flight-recorder")
         named = [w for name, fd in zip(names, fds, strict=True) for w in (f"--{name}-fd", str(fd))]
         run = run_frontend(
-            *named, "--posts", "2", "--post", "1", "--parent", str(os.getpid()), fds=fds
+            *named, "--heartbeats", "2", "--heartbeat", "1", "--parent", str(os.getpid()), fds=fds
         )
     theirs.close()
     close_all(shared)

@@ -9,29 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.layout.segments import heartbeats_layout
-from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns, frontend_post
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns, frontend_word
 from batchpool.shm.segment import create
 
 SECOND = 1_000_000_000
 
 
-def both_heartbeats(posts: int, *, writable: bool = True) -> tuple[Heartbeats, Heartbeats]:
+def both_heartbeats(words: int, *, writable: bool = True) -> tuple[Heartbeats, Heartbeats]:
     """A process's mapping and the supervisor's."""
-    fd = create(heartbeats_layout(posts), sealed=False)
-    both = Heartbeats(fd, posts), Heartbeats(fd, posts, writable=writable)
+    fd = create(heartbeats_layout(words), sealed=False)
+    both = Heartbeats(fd, words), Heartbeats(fd, words, writable=writable)
     os.close(fd)
     return both
 
 
 def test_every_process_has_a_word_of_its_own() -> None:
     ours, theirs = both_heartbeats(3)
-    posts = [BATCHER, frontend_post(0), frontend_post(1)]
-    assert sorted(posts) == [0, 1, 2]
-    for post in posts:
-        ours.beat(post, 2**40 + post)
-    assert [theirs.last_ns(post, 1) for post in posts] == [2**40 + post for post in posts]
-    ours.beat(frontend_post(1), 2**63 - 1)
-    assert [theirs.last_ns(post, 1) for post in posts] == [2**40, 2**40 + 1, 2**63 - 1]
+    words = [BATCHER, frontend_word(0), frontend_word(1)]
+    assert sorted(words) == [0, 1, 2]
+    for word in words:
+        ours.beat(word, 2**40 + word)
+    assert [theirs.last_ns(word, 1) for word in words] == [2**40 + word for word in words]
+    ours.beat(frontend_word(1), 2**63 - 1)
+    assert [theirs.last_ns(word, 1) for word in words] == [2**40, 2**40 + 1, 2**63 - 1]
 
 
 def test_who_has_not_stamped_since_its_start_has_no_stamp() -> None:

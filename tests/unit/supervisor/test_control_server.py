@@ -16,7 +16,7 @@ import pytest
 
 from batchpool.client.session import Session
 from batchpool.control.channel import MAX_MESSAGE_BYTES, Channel, close_all, pair
-from batchpool.control.messages import GetStatus, Status
+from batchpool.control.messages import GetStatus, StatusReply
 from batchpool.core.errors import InternalError
 from batchpool.core.metrics.segments import flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
@@ -215,7 +215,7 @@ def test_a_client_for_which_there_is_no_descriptor_is_told_so_or_waits(
     with no_descriptors(but=2):
         assert office.control_server.accept() is None
     with pytest.raises(InternalError, match="can take no more clients: too many open files: this"):
-        session.ask(GetStatus(), Status)
+        session.ask(GetStatus(), StatusReply)
     assert office.control_server.local == []
     session.close()
     listening.close()

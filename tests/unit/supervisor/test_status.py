@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
-from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_word
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
@@ -85,7 +85,7 @@ def test_the_age_of_the_last_stamp_is_shown_of_those_who_stamp() -> None:
     assert "progress_age_s" not in rows["supervisor"]
     assert rows["batcher"]["progress_age_s"] is None, "not yet"
     pool.heartbeats.beat(BATCHER, time.monotonic_ns() - 3 * S)
-    pool.heartbeats.beat(frontend_post(0), time.monotonic_ns() - 50 * S)
+    pool.heartbeats.beat(frontend_word(0), time.monotonic_ns() - 50 * S)
     rows = pool.rows()
     assert 3 <= rows["batcher"]["progress_age_s"] < 40
     assert 50 <= rows["frontend"]["progress_age_s"] < 90

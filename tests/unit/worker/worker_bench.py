@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.dtypes import Array

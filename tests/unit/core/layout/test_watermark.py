@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchpool.core.layout.slots import SlotAllocator
+from batchpool.core.layout.admission import SlotAllocator
 
 
 def test_another_watermark_counts_from_then_on_and_takes_nothing_away() -> None:

@@ -8,7 +8,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.frontend.http.connection import ConnectionLimits
-from batchpool.frontend.service import limits
+from batchpool.frontend.service import body_limits
 from tests.unit.frontend.frontend_double import calling, edge, request, serving
 from tests.unit.frontend.http.test_waits import deaf_socket
 from tests.unit.frontend.loops import on_loop, until
@@ -106,7 +106,7 @@ async def test_malformed_bytes_behind_a_request_under_way() -> None:
 
 @on_loop
 async def test_discarding_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_LEAST_DISCARD_BYTES", MIB)
+    monkeypatch.setattr(body_limits, "_LEAST_DISCARD_BYTES", MIB)
     async with (
         edge(Affine, server={"max_body_mib": 1}) as it,
         serving(it) as site,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from batchpool.frontend.http.connection import ConnectionLimits
-from batchpool.frontend.service import limits as size_limits
+from batchpool.frontend.service import body_limits as size_limits
 from tests.unit.frontend.calls import affine, affine_answer, binary
 from tests.unit.frontend.frontend_double import calling, chunk, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until

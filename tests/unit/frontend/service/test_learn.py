@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from batchpool.core.errors import TooLarge
-from batchpool.core.layout.slots import bound_of
+from batchpool.core.layout.admission import bound_of
 from batchpool.frontend.http.request_head import RequestHead
 from tests.unit.frontend.frontend_double import edge
 from tests.unit.frontend.loops import on_loop

@@ -20,7 +20,7 @@ from batchpool.core.compiled import CODE
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics import table
 from batchpool.core.metrics.table import COUNTER, HISTOGRAM, METRICS, metric_of
-from batchpool.frontend.http.metrics import ASGI, FAST, EndpointMetrics
+from batchpool.frontend.http.request_counters import ASGI, FAST, RequestCounters
 from batchpool.frontend.service.gpu_metrics import Gpu, Gpus
 from batchpool.frontend.service.prometheus import Scrape
 from batchpool.shm.stats.counters import BATCHER, Counters
@@ -89,7 +89,7 @@ def busy() -> Counters:
     metrics.finish(BatchOutcome.OK, 2, 5_000_000)
     metrics.end(End.OK, 64)
     for i in range(2):
-        meter = EndpointMetrics(counters.cells, counters.place("frontend", i, 1))
+        meter = RequestCounters(counters.cells, counters.place("frontend", i, 1))
         meter.count_error(FAST, "overloaded")
         meter.count_ok(ASGI, 0)
     counters.label_worker_slot(0, "two", 0, "gpu 0")
@@ -175,7 +175,7 @@ def test_what_was_observed_is_what_is_rendered(
     for waits in batches:
         metrics.dispatch(NOW - np.array(waits), DispatchReason.WAIT, NOW)
     endpoints = [
-        EndpointMetrics(counters.cells, counters.place("frontend", i, 1)) for i in range(3)
+        RequestCounters(counters.cells, counters.place("frontend", i, 1)) for i in range(3)
     ]
     for i, (code, reason) in answers:
         if code == "200":

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.core.layout.segments import worker_layout
-from batchpool.shm.heartbeat import BATCHER, frontend_post
+from batchpool.shm.heartbeat import BATCHER, frontend_word
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import ProcessSlot
@@ -85,9 +85,9 @@ def test_a_break_is_longer_than_half_the_limit() -> None:
 
 def test_who_has_not_stamped_yet_is_still_starting() -> None:
     scene = WatchdogScene()
-    scene.run(599, BATCHER, frontend_post(1))
+    scene.run(599, BATCHER, frontend_word(1))
     assert scene.killed() == []
-    scene.run(2, BATCHER, frontend_post(1))
+    scene.run(2, BATCHER, frontend_word(1))
     assert scene.killed() == ["frontend 0"]
     assert scene.of(1).reason() == "did not start within 600 s"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchpool.shm.heartbeat import BATCHER, frontend_post
+from batchpool.shm.heartbeat import BATCHER, frontend_word
 from tests.unit.supervisor.children.watchdog_scene import ALL, NAMES, WatchdogScene, child
 
 
@@ -19,9 +19,9 @@ def test_who_has_stamped_since_then_does_not_stand(stall_timeout_s: float) -> No
     since_ns = scene.now_ns
     scene.now_ns += 1
     assert silent(scene, since_ns + 1) == [f"{n} (pid {10 + i})" for i, n in enumerate(NAMES)]
-    scene.beat(BATCHER, frontend_post(1))
+    scene.beat(BATCHER, frontend_word(1))
     assert silent(scene, since_ns + 1) == ["frontend 0 (pid 11)"]
-    scene.beat(frontend_post(0))
+    scene.beat(frontend_word(0))
     assert silent(scene, since_ns + 1) == []
 
 
@@ -42,8 +42,8 @@ def test_a_front_end_that_is_not_there_or_starts_holds_nothing_up() -> None:
     scene = WatchdogScene()
     scene.run(1, *ALL)
     since_ns = scene.now_ns + 1
-    scene.children[frontend_post(0)] = None
-    scene.children[frontend_post(1)] = child("frontend 1", 98, scene.now_ns + 1)
+    scene.children[frontend_word(0)] = None
+    scene.children[frontend_word(1)] = child("frontend 1", 98, scene.now_ns + 1)
     scene.run(1, BATCHER)
     assert silent(scene, since_ns) == []
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
-from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_post
+from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_word
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create
 from batchpool.supervisor.children.child import Child, ProcessSlot
@@ -124,4 +124,4 @@ class WatchdogScene:
         return found
 
 
-ALL = (BATCHER, frontend_post(0), frontend_post(1))
+ALL = (BATCHER, frontend_word(0), frontend_word(1))

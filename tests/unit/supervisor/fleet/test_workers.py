@@ -104,7 +104,7 @@ def test_the_remains_of_a_worker(office: Office) -> None:
     assert child is not None
     workers.give_up(stuck)
     assert (workers.worker_slots, [*workers]) == ([other], [other, stuck])
-    assert office.told == [SetDuty(turn=1, on=(), off=(0,))]
+    assert office.told == [SetDuty(duty=1, on=(), off=(0,))]
     assert (stuck.name, child.terminating) == ("stuck process of worker 0 of a", True)
     assert (workers.has_stuck(0), workers.has_stuck(1), workers.has_any(0)) == (
         True, False, True,

@@ -51,7 +51,7 @@ def test_only_those_who_listen_on_the_port(tmp_path: Path) -> None:
     ]
     (tmp_path / "net" / "tcp").write_text("\n".join(lines) + "\n")
     add_process(tmp_path, 30, "nginx: worker", 11)
-    add_process(tmp_path, 4, "/usr/bin/python3 -m batchpool.frontend --post 1", 11, 13)
+    add_process(tmp_path, 4, "/usr/bin/python3 -m batchpool.frontend --heartbeat 1", 11, 13)
     add_process(tmp_path, 5, "curl http://127.0.0.1:8000", 12)
     (tmp_path / "6").mkdir()
     found = port_owners(8000, tmp_path)
@@ -67,7 +67,7 @@ def test_only_those_who_listen_on_the_port(tmp_path: Path) -> None:
         ("/opt/venv/bin/batchpool serve pool.toml", True),
         ("/opt/venv/bin/python /opt/venv/bin/batchpool serve", True),
         ("python -m batchpool serve", True),
-        ("python -m batchpool.frontend --post 1", True),
+        ("python -m batchpool.frontend --heartbeat 1", True),
         ("python -m http.server 8000", False),
         ("caddy run batchpool.toml", False),
     ],

@@ -29,7 +29,7 @@ class ControllerScene:
         self._theirs: list[Channel] = []
         process_fleet = SimpleNamespace(was_ready=True, stopping=False, flags=lambda server: [])
         resources = SimpleNamespace(
-            plan=plan("a"), ledger=SimpleNamespace(reloaded=lambda done, now_ns: None)
+            plan=plan("a"), metrics=SimpleNamespace(reloaded=lambda done, now_ns: None)
         )
         service_status = SimpleNamespace(
             reloading=lambda now_ns: None, reloaded=lambda: None, refresh=lambda: None

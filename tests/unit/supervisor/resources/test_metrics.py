@@ -45,7 +45,7 @@ class Books:
 
     def __init__(self) -> None:
         self.counters = new_counters(1)
-        self.ledger = SupervisorMetrics(self.counters, EPOCH)
+        self.metrics = SupervisorMetrics(self.counters, EPOCH)
         fd = create(state_page_layout(), sealed=False)
         self.state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
@@ -56,19 +56,19 @@ class Books:
         self.worker_slots = [worker_slot_of(0)]
         self.models = {0: "m"}
         self.now_ns = 8 * S
-        self.lanes = LaneTable(8, self.ledger.forget)
+        self.lanes = LaneTable(8, self.metrics.forget)
         self.bell_fd = os.eventfd(0)
 
     def look(self) -> Totals:
         watched = list(zip(self.posts, self.children, strict=True))
         models, now_ns = self.models, self.now_ns
-        self.ledger.look(
+        self.metrics.look(
             7 * S, self.state_page, models, watched, self.worker_slots, self.lanes, now_ns
         )
         return self.counters.totals()
 
     def start(self, worker_slot: WorkerSlot, pid: int) -> None:
-        worker_slot.row = self.ledger.row_for(worker_slot, self.worker_slots)
+        worker_slot.row = self.metrics.row_for(worker_slot, self.worker_slots)
         worker_slot.child = child_of(worker_slot.process_slot, pid)
 
     def lane(self, *, local: bool) -> LaneEntry:
@@ -171,7 +171,7 @@ def test_there_may_be_no_row_left(books: Books) -> None:
     for worker in range(WORKER_SLOTS_MOST):
         books.counters.label_worker_slot(worker, "m", worker, "cpu")
     worker_slot = worker_slot_of(WORKER_SLOTS_MOST)
-    assert books.ledger.row_for(worker_slot, [worker_slot]) == -1
+    assert books.metrics.row_for(worker_slot, [worker_slot]) == -1
     worker_slot.row = -1
     worker_slot.child = child_of(worker_slot.process_slot, 99)
     books.worker_slots = [worker_slot]
@@ -251,7 +251,7 @@ def test_a_model_that_is_gone_is_told_for_an_hour_and_then_no_more(books: Books)
 def test_rows_of_workers_that_are_gone_become_free(books: Books) -> None:
     old, new, kept = worker_slot_of(0, "old"), worker_slot_of(0, "new"), worker_slot_of(0, "m")
     for worker_slot in (old, kept):
-        worker_slot.row = books.ledger.row_for(worker_slot, [])
+        worker_slot.row = books.metrics.row_for(worker_slot, [])
     books.worker_slots = [old, kept]
     books.look()
     at = books.counters.place("worker", old.row) + BLOCKS["worker"].word("worker_rows_total", "ok")
@@ -264,6 +264,6 @@ def test_rows_of_workers_that_are_gone_become_free(books: Books) -> None:
     books.look()
     assert books.counters.worker_slot_names() == ["", "worker 0 of m"]
     assert books.look().values("worker_rows_total", "model") == {}
-    assert books.ledger.row_for(kept, []) == kept.row, "its own, and not the first that is free"
-    assert books.ledger.row_for(new, [kept]) == old.row
+    assert books.metrics.row_for(kept, []) == kept.row, "its own, and not the first that is free"
+    assert books.metrics.row_for(new, [kept]) == old.row
     assert books.counters.worker_slot_names() == ["worker 0 of new", "worker 0 of m"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from batchpool.batcher.worker import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.estimators import ServiceTime

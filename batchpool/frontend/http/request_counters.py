@@ -28,7 +28,7 @@ _ERRORS = [
 FAST, ASGI, NOT_HTTP = range(len(FRONTEND_PATHS))
 
 
-class EndpointMetrics:
+class RequestCounters:
     """One block of counter words. at: the index of its first word in `cells`."""
 
     __slots__ = ("_cells",)

@@ -12,7 +12,7 @@ from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import I64, QueueColumn
 
 
-class LaneTable:
+class MappedLanes:
     """The lanes that are mapped in the batcher.
 
     by_number: the lanes. serials: the serial of the lane with each number, 0 where there is none.

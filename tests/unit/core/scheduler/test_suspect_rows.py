@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.bisection import Bisection
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
+from batchpool.core.scheduler.suspect_rows import SuspectRows
 
 
 def batch(n: int, first_slot: int = 0) -> I64:
@@ -22,7 +22,7 @@ def batch(n: int, first_slot: int = 0) -> I64:
 
 def isolate(n: int, guilty: Set[int], attempts: int) -> tuple[set[int], set[int], int, int]:
     """Run a batch with guilty rows to the end: (errors, answers, calls, failures)."""
-    suspects = Bisection()
+    suspects = SuspectRows()
     errors: set[int] = set()
     answers: set[int] = set()
     calls = failures = 0
@@ -76,7 +76,7 @@ def test_a_lone_row_has_all_its_attempts() -> None:
 
 
 def test_a_row_whose_companions_are_gone_did_not_fail_alone() -> None:
-    suspects = Bisection()
+    suspects = SuspectRows()
     row = batch(1)
     row[QueueColumn.ATTEMPT] = 5
     assert suspects.add_failed(row, attempts=1, batch_rows=2).shape == (QUEUE_COLUMNS, 0)
@@ -85,7 +85,7 @@ def test_a_row_whose_companions_are_gone_did_not_fail_alone() -> None:
 
 
 def test_late_rows_and_rows_of_a_lane_are_taken_out_of_their_groups() -> None:
-    suspects = Bisection()
+    suspects = SuspectRows()
     rows = batch(16)
     rows[QueueColumn.ATTEMPT] = 1
     rows[QueueColumn.LANE, 8:] = 5

@@ -24,7 +24,7 @@ PARTS = 8
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
-class Bisection:
+class SuspectRows:
     """The groups of one model's suspect rows that wait to run apart, first in, first out."""
 
     def __init__(self) -> None:

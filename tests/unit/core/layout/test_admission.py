@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batchpool.core.layout.slots import ACTIVE_NS, Cause, Refusal, SlotAllocator, bound_of
+from batchpool.core.layout.admission import ACTIVE_NS, Cause, Refusal, SlotAllocator, bound_of
 
 NOW = 77_000_000_000
 A, B, C = 7, 2**32 - 1, 1  # flows

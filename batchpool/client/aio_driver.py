@@ -130,7 +130,7 @@ class LoopDriver:
         if lane_client in client_loop.session.lane_set.driven:
             return client_loop
         if lane_client.has_moved:
-            raise Moved(f"model {lane_client.spec.name!r} was replaced just now; send it again")
+            raise Moved.replaced(lane_client.spec.name)
         raise client_loop.session.stopped()
 
     async def submit(

@@ -117,7 +117,7 @@ class Rejections:
     def shut(self, gate: int, now_ns: int) -> PoolError:
         """The error of a claim at a gate that is not OPEN."""
         if gate in (LaneGate.MOVED, LaneGate.GONE):
-            return Moved(f"model {self._model!r} was replaced just now; send it again")
+            return Moved.replaced(self._model)
         if gate == LaneGate.DRAINING:
             return Draining("the pool takes no new requests")
         if gate == LaneGate.BROKEN:

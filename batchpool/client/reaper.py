@@ -56,7 +56,7 @@ class Reaper:
     def why_not(self, lane_client: LaneClient, session: Session) -> PoolError:
         """Why completions of this lane client are not taken any more."""
         if lane_client.has_moved:
-            return Moved(f"model {lane_client.spec.name!r} was replaced just now; send it again")
+            return Moved.replaced(lane_client.spec.name)
         return session.stopped()
 
     # -- waiting ------------------------------------------------------------------------

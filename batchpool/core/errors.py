@@ -137,6 +137,11 @@ class NotReady(Retryable):
 class Moved(NotReady):
     """The model has another lane now. Clients send there again; callers never meet this."""
 
+    @classmethod
+    def replaced(cls, model: str) -> Moved:
+        """The error of a claim, or of a request under way, in a lane that a reload replaced."""
+        return cls(f"model {model!r} was replaced just now; send it again")
+
 
 class PoolStopped(Retryable, ConnectionError):
     """The pool stopped before the request was answered."""

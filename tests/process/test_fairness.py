@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 import batchpool as bp
+from tests.process.gates import open_gate, opened_at_last
 from tests.process.pool_under_test import Pool, serving, until
 from tests.process.test_http import connections, infer_url, outputs, tensor
 
@@ -42,10 +43,6 @@ def gated(workers: int = 1) -> Iterator[Pool]:
     model = {**GATED, "workers_per_device": workers}
     with serving(model, server={"frontends": 1, "client_slots": SLOTS}) as pool:
         yield pool
-
-
-def open_gate(pool: Pool, gate: int) -> None:
-    (pool.notes / f"gate-{gate}").touch()
 
 
 def claimed(pool: Pool) -> int:
@@ -185,7 +182,8 @@ def test_over_http_a_raised_priority_goes_in_above_the_watermark() -> None:
             )
             assert other.texts == {FULL: 4}
             for tag, priority in enumerate((1, 127)):
-                tasks += other.start(range(tag, tag + 1), priority=priority)
+                # Behind a gate too: one that the batcher sees before the others goes first.
+                tasks += other.start(range(tag, tag + 1), gate=1, priority=priority)
                 now = BOUND + 1 + tag
                 await soon(lambda now=now: claimed(pool) == now, f"{now} slots in use")
             assert not await other.infer(0, priority=1)
@@ -201,7 +199,12 @@ def test_a_local_client_with_a_raised_priority_goes_in_above_the_watermark() -> 
     def row(tag: int, gate: int = 0) -> dict[str, Any]:
         return {"tag": [tag], "seconds": [0.0], "gate": [gate]}
 
-    with gated() as pool, pool.client() as client, cf.ThreadPoolExecutor(2) as threads:
+    with (
+        gated() as pool,
+        pool.client() as client,
+        cf.ThreadPoolExecutor(2) as threads,
+        opened_at_last(pool, 1),
+    ):
         client.infer("gated", row(0))  # the worker has mapped its lane
         futures = [client.submit("gated", row(tag, 1)) for tag in range(BOUND)]
         for priority in (0, 128, 255):
@@ -210,9 +213,10 @@ def test_a_local_client_with_a_raised_priority_goes_in_above_the_watermark() -> 
             assert 1 <= caught.value.retry_after_ms <= 30_000
         # One call that waits for room, and one that needs not wait.
         waits = threads.submit(client.infer, "gated", row(100))
-        raised = threads.submit(client.infer, "gated", row(101), priority=1)
+        # Behind the gate too: a batcher that was late to see the others would run this one first.
+        raised = threads.submit(client.infer, "gated", row(101, 1), priority=1)
         until(lambda: claimed(pool) == BOUND + 1, "the raised call")
-        futures.append(client.submit("gated", row(BOUND), priority=127))
+        futures.append(client.submit("gated", row(BOUND, 1), priority=127))
         assert claimed(pool) == SLOTS
         with pytest.raises(bp.Overloaded, match=f"{SLOTS} of {SLOTS} slots are in use"):
             client.submit("gated", row(0), priority=1)
@@ -237,7 +241,7 @@ def test_an_async_client_with_a_raised_priority_goes_in_above_the_watermark() ->
             with pytest.raises(bp.Overloaded, match=FULL):
                 await infer(0, wait_for_room=False)
             tasks.append(asyncio.create_task(infer(100)))
-            tasks.append(asyncio.create_task(infer(101, priority=1)))
+            tasks.append(asyncio.create_task(infer(101, 1, priority=1)))
             await soon(lambda: claimed(pool) == BOUND + 1, "the raised call")
             open_gate(pool, 1)
             await asyncio.gather(*tasks)

@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.client.control import ask_batches
+from tests.process.gates import open_gate, opened_at_last
 from tests.process.pool_under_test import PATIENCE_S, Pool, command, serving, until
 from tests.process.web import ROADS, ask
 
@@ -97,10 +98,6 @@ def faulty_body(fault: int) -> bytes:
     return (body % fault).encode()
 
 
-def open_gate(pool: Pool, gate: int) -> None:
-    (pool.notes / f"gate-{gate}").touch()
-
-
 @contextmanager
 def watched(pool: Pool) -> Iterator[list[int]]:
     """Scrape without pause: every answer is valid, and no counter ever goes back."""
@@ -152,7 +149,11 @@ def test_counts_are_those_of_the_callers_over_outcomes_and_deaths() -> None:
     with serving(GATED, FAULTY, server=server) as pool, pool.client() as local:
         pool.tracebacks_expected = True
         callers = Callers(pool)
-        with watched(pool) as scrapes, ThreadPoolExecutor(CROWD) as executor:
+        with (
+            watched(pool) as scrapes,
+            ThreadPoolExecutor(CROWD) as executor,
+            opened_at_last(pool, 1, 2, 3, 4),
+        ):
             outcomes(pool, callers, executor)
             local.infer("gated", tag=[1, 2, 3], seconds=[0.0] * 3, gate=[0] * 3)
             agree(pool, callers, local_rows=3)

@@ -17,8 +17,9 @@ import pytest
 
 import batchpool as bp
 from batchpool.core.layout.segments import RECORDS
+from tests.process.gates import open_gate
 from tests.process.pool_under_test import Pool, serving, until
-from tests.process.test_fairness import GATED, claimed, open_gate, soon
+from tests.process.test_fairness import GATED, claimed, soon
 from tests.process.test_http import connections, infer_url, outputs, tensor
 
 

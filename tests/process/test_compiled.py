@@ -25,7 +25,7 @@ HOOK = ("tool", "hatch", "build", "targets", "wheel", "hooks", "mypyc")
 AGAIN = [
     "tests/unit/client",
     "tests/unit/batcher/test_lane.py",
-    "tests/unit/batcher/test_worker.py",
+    "tests/unit/batcher/test_worker_proxy.py",
     "tests/unit/batcher/test_completion.py",
     "tests/unit/batcher/test_two_models.py",
     "tests/unit/worker/test_worker.py",

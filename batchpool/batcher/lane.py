@@ -33,7 +33,8 @@ class AdmittedLane:
     number: the lane's index in every table of lanes. serial: unique among all lanes ever. model:
     the index of its model. running: its rows that are RUNNING. closing: unmap it once none is.
     evicted: closing although its client may be alive. broken: its client wrote what no correct
-    client writes. own_flow: all rows are of one flow, the lane's own; False: each row carries its
+    client writes; report_damage was called with the number and what was found. admitted: rows so
+    far. own_flow: all rows are of one flow, the lane's own; False: each row carries its
     flow, as those of a front end do, whose callers share one lane.
     """
 
@@ -46,6 +47,7 @@ class AdmittedLane:
         ring_client: Callable[[], None],
         *,
         own_flow: bool = True,
+        report_damage: Callable[[int, str], None] = lambda number, damage: None,
     ) -> None:
         self.number = number
         self.serial = serial
@@ -56,6 +58,8 @@ class AdmittedLane:
         self.closing = False
         self.evicted = False
         self.broken = False
+        self.admitted = 0
+        self._report_damage = report_damage
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
@@ -97,8 +101,8 @@ class AdmittedLane:
         lane = self.lane
         try:
             entries = self._sq.peek()
-        except ValueError:
-            self._break()
+        except ValueError as exc:
+            self._break(str(exc))
             return _NO_ROWS
         n = len(entries)
         if n == 0:
@@ -108,7 +112,7 @@ class AdmittedLane:
         else:
             slots, sequences = unpack(entries)
             if largest(slots) >= lane.slots:
-                self._break()
+                self._break(f"slot {largest(slots)} was submitted, of {lane.slots}")
                 return _NO_ROWS
             slots = slots.astype(
                 np.int64
@@ -122,6 +126,7 @@ class AdmittedLane:
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
         self._sq_head += n
+        self.admitted += rows.shape[1]
         return rows
 
     def _admit_one(self, entry: int) -> bool:
@@ -161,8 +166,10 @@ class AdmittedLane:
         self.lane.stale.set(self.lane.stale.get() + int((~keep).sum()))
         return slots[keep], sequences[keep]
 
-    def _break(self) -> None:
-        self.broken = True
+    def _break(self, damage: str) -> None:
+        if not self.broken:
+            self.broken = True
+            self._report_damage(self.number, damage)
         self.set_gate(LaneGate.BROKEN)
         self.ring_client()
 
@@ -200,7 +207,8 @@ class AdmittedLane:
         """Return slots to the client: DONE first, then the completion entries, then the bell."""
         self.lane.state[slots] = _DONE
         if len(slots) > self._cq.room():
-            self._break()  # its client reuses slots without ever taking completions
+            # Its client reuses slots without ever taking completions.
+            self._break(f"no room for {len(slots)} completions, which are never taken")
             return
         if len(slots) == 1:
             self._cq.push_few([slots.item() | sequences.item() << 32])

@@ -15,6 +15,7 @@ from typing import assert_never
 
 from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.batcher.local_bells import LocalBells
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
@@ -28,10 +29,12 @@ from batchpool.control.process_messages import (
     BatcherModel,
     BatcherRunning,
     Begin,
+    BellLost,
     CloseLane,
     DrainBatcher,
     Drained,
     EvictLane,
+    LaneBroken,
     LaneClosed,
     MoveLanes,
     RemoveModel,
@@ -47,6 +50,7 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.process import bootstrap
+from batchpool.shm.client_bells import ClientBell
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.lane import Lane
@@ -76,7 +80,8 @@ class BatcherProcess:
         self._max_lanes = start.max_lanes
         self._counters = counters
         self._specs: dict[int, ModelSpec] = {}
-        self._lane_bells: dict[int, Doorbell] = {}
+        self._local_bells = LocalBells()
+        self._lane_bells: dict[int, Doorbell] = {}  # of front ends
         self._worker_bells: dict[int, Doorbell] = {}
         self.batcher = Batcher(
             [], self._max_lanes, lane_closed=self._lane_closed, flight_recorder=flight_recorder
@@ -97,16 +102,22 @@ class BatcherProcess:
         bootstrap.settle()
         self._channel.sock.setblocking(False)
         control = self._channel.fileno()
-        waiter = Waiter(self._bell.fd, control)
+        bell, local_bells = self._bell, self._local_bells
+        waiter = Waiter(bell.fd, control, local_bells.fd)
+        ready = [bell.fd]
         while True:
-            # Cleared before the counters are looked at, so that no ring is lost.
-            self._bell.clear()
             now_ns = time.monotonic_ns()
+            # Cleared before the counters are looked at, so that no ring is lost.
+            if bell.fd in ready:
+                bell.clear()
+            if local_bells.fd in ready:
+                local_bells.hear(now_ns)
             self._heartbeats.beat(BATCHER, now_ns)
             wake_at_ns = self.batcher.step(now_ns)
             while self.batcher.warnings:
                 _LOG.warning("%s", self.batcher.warnings.pop())
             self._report()
+            wake_at_ns = min(wake_at_ns, local_bells.wake_at_ns(now_ns))
             ready = waiter.wait_until(min(wake_at_ns, now_ns + self._beat_ns))
             if control in ready:
                 self._hear_all()
@@ -121,6 +132,8 @@ class BatcherProcess:
             self._send(Drained(self._drain_number, self._reported_empty))
         for number, duty in self.batcher.workers.take_idle():
             self._send(WorkerIdle(number, duty))
+        while self._local_bells.lost:
+            self._send(BellLost(*self._local_bells.lost.pop()))
 
     def _send(self, message: FromBatcher) -> None:
         self._channel.send(message)
@@ -182,25 +195,36 @@ class BatcherProcess:
         model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
         self.batcher.add_model(form.model, model)
 
-    def _add_lane(self, message: AddBatcherLane, segment_fd: int, bell_fd: int) -> None:
+    def _add_lane(self, message: AddBatcherLane, segment_fd: int, *bell_fds: int) -> None:
         spec = self._specs[message.model]
         layout = lane_layout(spec, message.slots)
         number = message.lane
         try:
             lane = Lane(spec, map_checked(segment_fd, layout), layout)
         except ValueError as exc:  # its client overwrote the head, which must end no other lane
-            _LOG.error("lane %d stays unmapped: %s", number, exc)
-            os.close(bell_fd)
+            self._send(LaneBroken(number, str(exc)))
+            close_all(bell_fds)
             return
         finally:
             os.close(segment_fd)
-        bell = self._lane_bells[number] = Doorbell(bell_fd)
+        bell: Doorbell | ClientBell
+        if message.client:
+            bell = self._local_bells.bell_of(message.client, *bell_fds)
+        else:
+            bell = self._lane_bells[number] = Doorbell(*bell_fds)
         admitted = AdmittedLane(
-            number, message.serial, message.model, lane, bell.ring, own_flow=message.local
-        )
+            number, message.serial, message.model, lane, bell.ring,
+            own_flow=message.client > 0, report_damage=self._lane_broken,
+        )  # fmt: skip
+        if message.client:
+            self._local_bells.add_lane(message.client, admitted)
         self.batcher.add_lane(admitted, moved=message.moved)
 
+    def _lane_broken(self, number: int, damage: str) -> None:
+        self._send(LaneBroken(number, damage))
+
     def _lane_closed(self, number: int) -> None:
+        self._local_bells.remove_lane(number)
         bell = self._lane_bells.pop(number, None)
         if bell is not None:
             bell.close()

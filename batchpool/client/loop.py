@@ -60,6 +60,7 @@ class ClientLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  # the next look is too late for a deadline that comes now
         self._loop.add_reader(session.bell.fd, self._on_bell)
+        self._loop.add_reader(session.self_bell.fd, self._on_self_bell)
         self._loop.add_reader(session.channel.fileno(), self._on_control)
         self._plan_look()
 
@@ -95,6 +96,7 @@ class ClientLoop:
             return
         self.over = True
         self._loop.remove_reader(self.session.bell.fd)
+        self._loop.remove_reader(self.session.self_bell.fd)
         self._loop.remove_reader(self.session.channel.fileno())
         if self._timer is not None:
             self._timer.cancel()
@@ -122,6 +124,10 @@ class ClientLoop:
 
     def _on_bell(self) -> None:
         self.session.bell.clear()
+        self._reap()
+
+    def _on_self_bell(self) -> None:
+        self.session.self_bell.clear()
         self._reap()
 
     def _reap(self) -> None:

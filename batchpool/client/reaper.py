@@ -37,7 +37,7 @@ class Reaper:
 
     def begin(self, session: Session) -> None:
         self.session = session
-        self._waiter = Waiter(session.bell.fd, session.channel.fileno())
+        self._waiter = Waiter(session.bell.fd, session.self_bell.fd, session.channel.fileno())
 
     def lose(self, session: Session) -> list[PendingRequest]:
         """The session is over: forget it; returns what was under way."""
@@ -98,7 +98,7 @@ class Reaper:
             session.let_go()
         if self._wanting_room:
             self.turn.notify_all()
-            session.bell.ring()
+            session.self_bell.ring()
 
     def _reap_once(self, session: Session, until_ns: int) -> None:
         """Wait on the bell without the lock, then reap with it."""
@@ -111,7 +111,10 @@ class Reaper:
             self.turn.acquire()
             self.busy = False
         if self.session is session:
-            session.bell.clear()
+            if session.bell.fd in ready:
+                session.bell.clear()
+            if session.self_bell.fd in ready:
+                session.self_bell.clear()
             finished = self._reap(session)
             if session.channel.fileno() in ready and session.is_over():
                 lost = self.lose(session)
@@ -152,7 +155,7 @@ class Reaper:
             self._thread = threading.Thread(target=self._run, name="batchpool-reaper", daemon=True)
             self._thread.start()
         elif call.deadline_ns < self._look_at_ns:
-            session.bell.ring()
+            session.self_bell.ring()
             self.turn.notify_all()
 
     def thread(self) -> threading.Thread | None:

@@ -20,6 +20,7 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.lane_set import LaneSet
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
+from batchpool.client.server_trust import why_not_trusted
 from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.control.messages import (
     Attach,
@@ -32,6 +33,7 @@ from batchpool.control.messages import (
     OpenLane,
     PlanChanged,
 )
+from batchpool.control.peer import peer_of
 from batchpool.core.errors import (
     InternalError,
     NotFound,
@@ -41,6 +43,7 @@ from batchpool.core.errors import (
 )
 from batchpool.core.layout.segments import VERSION, lane_layout
 from batchpool.core.layout.states import LaneGate
+from batchpool.shm.client_bells import HeardBell
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.pool_state import PoolStatePage
@@ -50,7 +53,11 @@ from batchpool.shm.segment import map_checked
 
 
 class Session(Connection):
-    """One attached client. `where` names the pool in error messages."""
+    """One attached client. `where` names the pool in error messages.
+
+    bell: rung by the pool; there is none before `attach`. self_bell: by which one thread of this
+    client wakes another one that waits for the pool's.
+    """
 
     closed = True  # until there is something to close
 
@@ -58,7 +65,8 @@ class Session(Connection):
         require_memory_order()
         super().__init__(channel, where)
         self.pid = this_process()
-        self.bell = Doorbell()
+        self.bell = HeardBell(-1)
+        self.self_bell = Doorbell()
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}
         self.edition = 0  # of models and server
@@ -81,10 +89,14 @@ class Session(Connection):
                     socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
                 )
                 sock.connect(path)
+                if why := why_not_trusted(path, peer_of(sock).uid, os.geteuid()):
+                    raise PoolStopped(why)
                 session = cls(Channel(sock), path)
                 undo.callback(session.close)
                 if attach:
                     session.attach(timeout_s, pinned=pinned)
+            except PoolError:
+                raise
             except OSError as exc:
                 if is_shortage(exc):
                     raise NotReady(f"no room here for the pool at {path}: {text_of(exc)}") from exc
@@ -103,15 +115,15 @@ class Session(Connection):
         self._batcher_bell.ring()
 
     def attach(self, timeout_s: float = 10.0, *, pinned: bool = False) -> None:
-        """Sends the Attach message; takes the models, the state page and the batcher's bell.
+        """Sends the Attach message; takes the models, the state page and the bells.
 
         pinned: GPUs are to read and write this client's lanes by themselves.
         """
         attach = Attach(VERSION, pinned)
-        reply, fds = self.ask_for_fds(attach, Attached, timeout_s, [self.bell.fd])
+        reply, fds = self.ask_for_fds(attach, Attached, timeout_s)
         self.learn(reply)
-        state_page_fd, bell_fd = fds
-        self._batcher_bell = Doorbell(bell_fd)
+        state_page_fd, batcher_bell_fd, bell_fd = fds
+        self._batcher_bell, self.bell = Doorbell(batcher_bell_fd), HeardBell(bell_fd)
         try:
             self._state_page = PoolStatePage(state_page_fd)
         finally:
@@ -208,10 +220,11 @@ class Session(Connection):
             if time.monotonic_ns() >= until_ns:
                 raise NotReady(f"the pool at {self.where} did not open the lane in time")
             ready = waiter.wait_until(min(until_ns, time.monotonic_ns() + 100_000_000))
-            self.bell.clear()
+            if self.bell.fd in ready:
+                self.bell.clear()
             if self.channel.fileno() in ready and self.is_over():
                 raise self.stopped()
-        self.bell.ring()  # what was cleared here may have been meant for another thread
+        self.self_bell.ring()  # what was cleared here may have been meant for another thread
 
     def __del__(self) -> None:
         # A client that was forgotten instead of closed.
@@ -224,6 +237,7 @@ class Session(Connection):
         self.closed = True
         self.channel.close()
         self.bell.close()
+        self.self_bell.close()
         if self._batcher_bell is not None:
             self._batcher_bell.close()
         self.lane_set.clear()

@@ -125,7 +125,7 @@ class ThreadDriver:
                 return
             lost = reaper.lose(session)
             thread = reaper.thread()
-            session.bell.ring()  # wakes the thread that waits on it, which finds the session closed
+            session.self_bell.ring()  # its thread wakes, and finds the session closed
             closed = PoolStopped("this client was closed with requests under way")
             reaper.deliver(failures(lost, closed))
         if thread is not None:

@@ -40,6 +40,7 @@ from batchpool.control.process_messages import (
     AddWorkerLane,
     BatcherRunning,
     Begin,
+    BellLost,
     CloseLane,
     Discovered,
     DiscoveryFailed,
@@ -47,6 +48,7 @@ from batchpool.control.process_messages import (
     Drained,
     DropLane,
     EvictLane,
+    LaneBroken,
     LaneClosed,
     MoveLanes,
     RemoveModel,
@@ -95,7 +97,9 @@ ToBatcher: TypeAlias = (
     | Begin
     | DrainBatcher
 )
-FromBatcher: TypeAlias = BatcherRunning | LaneClosed | WorkerHandled | WorkerIdle | Drained
+FromBatcher: TypeAlias = (
+    BatcherRunning | LaneClosed | LaneBroken | BellLost | WorkerHandled | WorkerIdle | Drained
+)
 ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane
 FromWorker: TypeAlias = WorkerReady | WorkerFailed
 FromDiscovery: TypeAlias = Discovered | DiscoveryFailed

@@ -64,8 +64,6 @@ class Attach(Message, frozen=True, forbid_unknown_fields=False, tag="attach"):
     another version may send fields that are unknown here, and is told of the versions. pinned: GPUs
     are to read and write this client's lanes directly."""
 
-    descriptors = ("the client's bell",)
-
     version: int
     pinned: bool = False
 
@@ -122,7 +120,7 @@ class Refused(Message, frozen=True, tag="error"):
 class Attached(Message, frozen=True, tag="attached"):
     """The reply to `Attach`. edition: of the plan; it changes with each reload."""
 
-    descriptors = ("the state page, read-only", "the batcher's bell")
+    descriptors = ("the state page, read-only", "the bell that it rings", "the bell that it hears")
 
     models: tuple[ModelForm, ...]
     server: dict[str, Any]

@@ -12,6 +12,8 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from batchpool.core.text.escape import printable
+
 _SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
 
 
@@ -22,6 +24,16 @@ class Peer:
     pid: int
     uid: int
     gid: int
+
+    def text(self) -> str:
+        """The process in words, for logs: its pid, its user and, where it can be read, its command
+        name, which the process may have chosen itself."""
+        try:
+            with open(f"/proc/{self.pid}/comm", "rb") as comm:
+                command = f", {printable(comm.read().decode(errors='replace').rstrip())}"
+        except OSError:
+            command = ""
+        return f"(pid {self.pid}) of uid {self.uid}{command}"
 
 
 def peer_of(sock: socket.socket) -> Peer:

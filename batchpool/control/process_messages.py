@@ -50,17 +50,24 @@ class RemoveModel(Message, frozen=True, tag="remove_model"):
 
 
 class AddBatcherLane(Message, frozen=True, tag="add_lane"):
-    """A lane to map and open. lane: its number, its place in all tables. local: of a local client.
-    moved: its client has another one."""
+    """A lane to map and open. lane: its number, its place in all tables. client: the number of its
+    local client, 0 for a front end. moved: its client has another one."""
 
-    descriptors = ("the lane's segment", "its client's bell")
+    descriptors = (
+        "the lane's segment",
+        "the bell that its client hears",
+        "of a local client also the bell that it rings",
+    )
 
     lane: Natural
     serial: Natural
     model: Natural
     slots: Natural
-    local: bool
+    client: Natural
     moved: bool
+
+    def descriptor_count(self) -> int:
+        return 3 if self.client else 2
 
 
 class CloseLane(Message, frozen=True, tag="close_lane"):
@@ -148,6 +155,21 @@ class LaneClosed(Message, frozen=True, tag="lane_closed"):
     """The batcher has unmapped a lane."""
 
     lane: Natural
+
+
+class LaneBroken(Message, frozen=True, tag="lane_broken"):
+    """The batcher takes no more rows from a lane, in which its client wrote what no correct client
+    writes. damage: what was found."""
+
+    lane: Natural
+    damage: str
+
+
+class BellLost(Message, frozen=True, tag="bell_lost"):
+    """A local client cannot be rung any more. client: its number. error: the reason."""
+
+    client: Natural
+    error: str
 
 
 class WorkerHandled(Message, frozen=True, tag="worker_handled"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import assert_never
 
@@ -11,9 +12,11 @@ from batchpool.control.edges import BadPacket, FromBatcher
 from batchpool.control.messages import FrontendServing
 from batchpool.control.process_messages import (
     BatcherRunning,
+    BellLost,
     Discovered,
     DiscoveryFailed,
     Drained,
+    LaneBroken,
     LaneClosed,
     WorkerFailed,
     WorkerHandled,
@@ -115,7 +118,10 @@ class ChildEvents:
                 )  # they may have changed since it asked
                 if child.slot.restarts:
                     _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
-            case BatcherRunning() | LaneClosed() | WorkerIdle() | WorkerHandled() | Drained():
+            case (
+                BatcherRunning() | LaneClosed() | LaneBroken() | BellLost()
+                | WorkerIdle() | WorkerHandled() | Drained()
+            ):  # fmt: skip
                 self._route_batcher(child, message)
             case _:
                 if not self._control_server.handle(self.frontends[child.pid], message, fds):
@@ -129,6 +135,11 @@ class ChildEvents:
                     _LOG.info("the new batcher (pid %d) has taken over", batcher.pid)
             case LaneClosed():
                 self._process_fleet.lane_closed(message.lane)
+            case LaneBroken():
+                self._control_server.lane_broken(message.lane, message.damage)
+            case BellLost():
+                now_ns = time.monotonic_ns()
+                self._control_server.bell_lost(message.client, message.error, now_ns)
             case WorkerIdle():
                 self._process_fleet.workers.idle(message.worker, message.duty)
             case WorkerHandled():

@@ -42,6 +42,7 @@ from batchpool.control.messages import (
     StatusReply,
 )
 from batchpool.control.peer import peer_of, pidfd_of
+from batchpool.control.stranger_channel import StrangerChannel
 from batchpool.core.errors import (
     InternalError,
     InvalidRequest,
@@ -52,13 +53,14 @@ from batchpool.core.errors import (
 )
 from batchpool.core.layout.segments import VERSION
 from batchpool.shm.resource_errors import check_descriptors, is_shortage
+from batchpool.supervisor.client_places import ClientPlaces
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.resources.catalog import model_form, model_forms, server_form
 from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.held_bells import HeldBells
 from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
-_UNATTACHED_MOST = 64  # connections that have not attached, those of operators too
 _MOST_AT_ONCE = 16
 
 
@@ -114,24 +116,25 @@ class ControlServer:
         except OSError:
             sock.close()
             return None
-        owner = f"client {self._count} (pid {peer.pid})"
-        channel = Channel(sock, trusted=False)
+        owner = f"client {self._count} {peer.text()}"
+        channel = StrangerChannel(sock)
         try:
-            if sum(a.bell_fd < 0 for a in self.local) >= _UNATTACHED_MOST:
-                raise StartError(
-                    f"{_UNATTACHED_MOST} connections are open that have not attached;"
-                    " the pool takes no more of them"
-                )
+            unattached = [client.uid for client in self.local if not client.attached]
+            if why := self._places().why_not_connect(peer.uid, unattached):
+                raise StartError(why)
             # With a part of what is kept, so that those who look what is wrong are answered.
             check_descriptors("the pool can take no more clients", 0.5)
         except StartError as exc:
             self._note_refusal(owner, exc)
-            _sent(channel, _refusal(exc), [])
+            sent(channel, _refusal(exc), [])
             channel.close()
             return None
-        attached = ClientConnection(owner, channel, peer, pidfd_of(sock))
-        self.local.append(attached)
-        return attached
+        client = ClientConnection(owner, channel, peer, pidfd_of(sock), number=self._count)
+        self.local.append(client)
+        return client
+
+    def _places(self) -> ClientPlaces:
+        return ClientPlaces(os.geteuid(), self._resources.plan.server.max_clients)
 
     def hear(self, who: ClientConnection) -> bool:
         """Handle what a client sent, so far as it holds up nobody; False when it is gone."""
@@ -166,7 +169,10 @@ class ControlServer:
             answer, out = _refusal(exc), []
         finally:
             close_all(fds)
-        return answer is None or self._send(who, answer, out)
+        replied = answer is None or self._send(who, answer, out)
+        if who.bells is not None:
+            who.bells.handed_over()
+        return replied
 
     def _note_refusal(self, owner: str, why: StartError) -> None:
         """Once for the same shortage: whoever is refused may try again and again."""
@@ -175,14 +181,14 @@ class ControlServer:
             _LOG.error("%s is refused: %s", owner, why)
 
     def _send(self, who: ClientConnection, answer: ToClient, fds: list[int]) -> bool:
-        return _sent(who.channel, answer, fds)
+        return sent(who.channel, answer, fds)
 
     def _answer(
         self, who: ClientConnection, message: FromClient, fds: list[int]
     ) -> tuple[ToClient | None, list[int]]:
         match message:
             case Attach():
-                return self._attach(who, message, fds)
+                return self._attach(who, message)
             case OpenLane():
                 return self._open_lane(who, message)
             case LeaveLane():
@@ -212,35 +218,34 @@ class ControlServer:
             return ReloadReply(True, "asked for")
 
         def told(done: bool, text: str) -> None:
+            who.waits = False
             self._send(who, ReloadReply(done, text), [])
 
+        who.waits = True
         self._operations.reload(told)
         return None
 
-    def _attach(
-        self, who: ClientConnection, message: Attach, fds: list[int]
-    ) -> tuple[Attached, list[int]]:
+    def _attach(self, who: ClientConnection, message: Attach) -> tuple[Attached, list[int]]:
         if message.version != VERSION:
             raise InvalidRequest(
                 f"this client speaks layout version {message.version}, the pool"
                 f" {VERSION}; install the same batchpool on both sides"
             )
-        if who.bell_fd >= 0:
-            raise InvalidRequest("attach comes once, with one descriptor: the client's bell")
-        server = self._resources.plan.server
-        attached = sum(a.bell_fd >= 0 for a in self.local)
-        if who.frontend is None and attached >= server.max_clients:
-            raise Overloaded(
-                f"{attached} local clients are attached, max_clients = {server.max_clients}"
-            )
+        if who.attached:
+            raise InvalidRequest("attach comes once; this client is attached")
         if who.frontend is None:
+            attached = [client.uid for client in self.local if client.attached]
+            if why := self._places().why_not_attach(who.uid, attached):
+                raise Overloaded(why)
             check_descriptors("the pool can take no more clients")
-        who.bell_fd = fds.pop()
+            bells = who.bells = HeldBells.of_local_client()
+            rung_by_client = bells.from_client
+        else:
+            bells = who.bells = HeldBells.of_frontend()
+            rung_by_client = self._resources.batcher_bell.fd
         who.pinned = who.frontend is not None or message.pinned
-        return Attached(*self._facts()), [
-            self._resources.state_page_read_fd,
-            self._resources.batcher_bell.fd,
-        ]
+        fds = [self._resources.state_page_read_fd, rung_by_client, bells.for_client]
+        return Attached(*self._facts()), fds
 
     def _facts(self) -> tuple[tuple[ModelForm, ...], dict[str, Any], int]:
         """The models, the settings and the edition of the plan in force."""
@@ -253,7 +258,7 @@ class ControlServer:
         if model is None:
             known = ", ".join(map(repr, models)) or "none"
             raise NotFound(f"there is no model {message.model!r}; the pool has {known}")
-        if who.bell_fd < 0:
+        if not who.attached:
             raise InvalidRequest("attach before asking for a lane")
         if who.frontend is None:
             check_descriptors("cannot open another lane")
@@ -285,6 +290,22 @@ class ControlServer:
         names = Batches(tuple(counters.worker_slot_names()), tuple(counters.model_names()))
         return names, [self._resources.flight_recorder_read_fd]
 
+    def lane_broken(self, number: int, damage: str) -> None:
+        """The batcher takes no more rows from a lane: name the process whose lane it is."""
+        entry = self._resources.lanes.get(number)
+        if entry is not None:
+            model = self._process_fleet.entries[entry.model].spec.name
+            _LOG.error(
+                "the lane of %s to model %r is closed as broken: %s", entry.owner, model, damage
+            )
+
+    def bell_lost(self, number: int, error: str, now_ns: int) -> None:
+        """The batcher cannot ring a local client; `LocalClients` drops it unless it just ends."""
+        for client in self.local:
+            if client.number == number and not client.fault:
+                client.fault_ns = now_ns
+                client.fault = f"its bell cannot be rung ({error}); its lanes are closed"
+
     def drop(self, who: ClientConnection) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""
         for entry in self._resources.lanes.of_owner(who.owner):
@@ -307,14 +328,14 @@ def _refusal(exc: Exception) -> Refused:
     return Refused(InternalError.code, text)
 
 
-def _sent(channel: Channel, answer: ToClient, fds: list[int]) -> bool:
+def sent(channel: Channel, answer: ToClient, fds: list[int]) -> bool:
     """Send the reply; False if the client is gone or its socket is full."""
     try:
         channel.send(answer, fds)
     except (Closed, BlockingIOError):
         return False
     except ValueError as exc:  # the message exceeds the limit of its length
-        return _sent(channel, _refusal(StartError(f"the answer is too long: {exc}")), [])
+        return sent(channel, _refusal(StartError(f"the answer is too long: {exc}")), [])
     return True
 
 

@@ -109,7 +109,7 @@ class Supervisor:
     def _attached_clients(self) -> list[ClientConnection]:
         """Every client that may have lanes."""
         clients = (*self._child_events.frontends.values(), *self._control_server.local)
-        return [client for client in clients if client.bell_fd >= 0]
+        return [client for client in clients if client.attached]
 
     def _status(self) -> dict[str, Any]:
         status = pool_status(self._resources, self._process_fleet, self._started_ns)
@@ -175,7 +175,7 @@ class Supervisor:
 
     def _wait(self, due_ns: int) -> None:
         now_ns = time.monotonic_ns()
-        self._local_clients.tick(now_ns)
+        due_ns = min(due_ns, self._local_clients.tick(now_ns))
         ready = self._loop.wait(max(0.0, (due_ns - now_ns) / 1e6))
         # Signals come first: one may have gone to the whole process group, so that children end.
         self._act_on_signals()

@@ -259,11 +259,16 @@ def test_a_client_of_another_version_is_told(everyday: Pool) -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(everyday.socket)
     channel, (one, other) = Channel(sock), pair()
-    send_form(channel, {"op": "attach", "version": VERSION + 1}, [one.fileno()])
+    send_form(channel, {"op": "attach", "version": VERSION + 1})
     answer, fds = receive_form(channel)
     assert fds == []
     assert (answer["op"], answer["code"]) == ("error", "invalid_request")
     assert f"layout version {VERSION + 1}, the pool {VERSION}" in answer["error"]
+    # One from before the pool made the bells sends a bell of its own.
+    send_form(channel, {"op": "attach", "version": 3}, [one.fileno()])
+    answer, _ = receive_form(channel)
+    assert (answer["op"], answer["code"]) == ("error", "invalid_request")
+    assert "install the same one on both sides" in answer["error"]
     for end in (channel, one, other):
         end.close()
 

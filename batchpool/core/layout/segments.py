@@ -71,7 +71,7 @@ from functools import cached_property
 
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
-VERSION = 3
+VERSION = 4
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
 LINE = 128

@@ -126,16 +126,19 @@ class BatcherChild:
         self.send(SetLimits(self._batcher_models(), beat_ns, server.log_level))
 
     def add_lane(self, entry: LaneEntry) -> None:
-        """Tell it a lane, with the lane's segment and its client's bell."""
+        """Tell it a lane, with the lane's segment and its client's bells."""
         message = AddBatcherLane(
             lane=entry.number,
             serial=entry.serial,
             model=entry.model,
             slots=entry.layout.slots,
-            local=entry.local,
+            client=entry.client,
             moved=entry.moved,
         )
-        self.send(message, [entry.fd, entry.bell_fd])
+        bells = [entry.bells.to_client]
+        if entry.client:
+            bells.append(entry.bells.from_client)
+        self.send(message, [entry.fd, *bells])
 
     def _batcher_models(self) -> tuple[BatcherModel, ...]:
         """Every model with the limits of its batches. Where workers of two plans may serve, the

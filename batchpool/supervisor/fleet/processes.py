@@ -115,10 +115,11 @@ class ProcessFleet:
 
         handed: the client is told of it now. Raises Overloaded and StartError as `LaneTable.add`.
         """
-        local = client.frontend is None
-        layout = model.client_lane if local else model.lane
+        layout = model.client_lane if client.frontend is None else model.lane
+        bells = client.bells
+        assert bells is not None, "a lane is for an attached client"
         entry = self._resources.lanes.add(
-            model.entry, client.owner, layout, client.bell_fd, local=local, pinned=client.pinned
+            model.entry, client.owner, layout, bells, client=client.number, pinned=client.pinned
         )
         entry.handed = handed
         self.batcher.add_lane(entry)

@@ -18,8 +18,10 @@ import socket
 import stat
 from collections.abc import Sequence
 
+from batchpool.control.stranger_channel import StrangerChannel
 from batchpool.core.errors import StartError
 from batchpool.supervisor.host.port_owners import PortOwner, port_owners
+from batchpool.supervisor.host.socket_folder import open_lock, prepare_folder
 
 _BACKLOG = 4096
 
@@ -96,9 +98,8 @@ class ControlSocket:
         self.path = path
         folder = os.path.dirname(path) or "."
         try:
-            if not os.path.isdir(folder):
-                os.mkdir(folder, 0o755)  # one level: a mistyped path must not grow a tree
-            self._lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            prepare_folder(folder)
+            self._lock = open_lock(path + ".lock")
         except OSError as exc:
             raise StartError(
                 f"cannot make the control socket {path}: {exc.strerror};"
@@ -133,11 +134,25 @@ class ControlSocket:
         return sock
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)  # nobody connects from here on
+        close_waiting(self.sock)
         self.sock.close()
         for path in (self.path, self.path + ".lock"):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         os.close(self._lock)
+
+
+def close_waiting(listener: socket.socket) -> None:
+    """Close the connections that wait in a socket, which may hold descriptors of strangers."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        StrangerChannel(connection).close()
 
 
 class PassedSocket:

@@ -11,21 +11,21 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from batchpool.core.errors import Overloaded, StartError
+from batchpool.core.errors import Overloaded
 from batchpool.core.layout.segments import Layout
-from batchpool.shm.resource_errors import named
 from batchpool.shm.segment import create
+from batchpool.supervisor.resources.held_bells import HeldBells
 
 _WORD = struct.Struct("<Q")
 
 
 @dataclass
 class LaneEntry:
-    """One lane. `fd` and `bell_fd` are the supervisor's, to be handed out again.
+    """One lane. `fd` and `bells` are the supervisor's, to be handed out again.
 
-    model: the entry. pinned: GPUs may read and write it by themselves. handed: its client knows it.
-    moved, left, evicted: see `batchpool/supervisor/reload/lane_migration.py`. closing: the
-    batcher was told to close it.
+    model: the entry. client: the number of its local client, 0 for a front end. pinned: GPUs may
+    read and write it by themselves. handed: its client knows it. moved, left, evicted: see
+    `batchpool/supervisor/reload/lane_migration.py`. closing: the batcher was told to close it.
     """
 
     number: int
@@ -34,14 +34,19 @@ class LaneEntry:
     owner: str
     layout: Layout
     fd: int
-    bell_fd: int
-    local: bool
+    bells: HeldBells
+    client: int
     pinned: bool
     handed: bool = True
     moved: bool = False
     left: bool = False
     evicted: bool = False
     closing: bool = False
+
+    @property
+    def local(self) -> bool:
+        """True for a lane of a local client."""
+        return self.client > 0
 
     def word(self, name: str) -> int:
         """One of its words now."""
@@ -78,25 +83,21 @@ class LaneTable:
         model: int,
         owner: str,
         layout: Layout,
-        bell_fd: int,
+        bells: HeldBells,
         *,
-        local: bool,
+        client: int,
         pinned: bool,
     ) -> LaneEntry:
-        """A new lane, sealed if it is a local client's; bell_fd is duplicated. Overloaded when
-        the table is full, StartError when there is no memory or no descriptor to be had."""
+        """A new lane, sealed if it is a local client's, which shares its client's bells. Overloaded
+        when the table is full, StartError when there is no memory or no descriptor to be had."""
         if not self._free:
             raise Overloaded("the pool has no room for another lane now; try again later")
-        fd = create(layout, sealed=local)
-        try:
-            with named("cannot open another lane"):
-                bell_fd = os.dup(bell_fd)
-        except StartError:
-            os.close(fd)
-            raise
+        fd = create(layout, sealed=client > 0)
         self._serial += 1
         number = self._free.pop()
-        entry = LaneEntry(number, self._serial, model, owner, layout, fd, bell_fd, local, pinned)
+        entry = LaneEntry(
+            number, self._serial, model, owner, layout, fd, bells.share(), client, pinned
+        )
         self._entries[number] = entry
         return entry
 
@@ -108,5 +109,5 @@ class LaneTable:
         entry = self._entries.pop(number)
         self._leaving(entry)
         os.close(entry.fd)
-        os.close(entry.bell_fd)
+        entry.bells.close()
         self._free.append(number)

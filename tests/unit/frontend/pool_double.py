@@ -29,6 +29,8 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, spec_of
+from batchpool.shm.client_bells import HeardBell
+from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.lane import Lane
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create, map_checked
@@ -67,12 +69,15 @@ class SessionDouble(Session):
         os.close(fd)
         self._state_page.state.set(int(PoolState.READY))
         self._state_page.serving[:] = 1
+        self.batchers_end = Doorbell()
+        self.bell = HeardBell(os.dup(self.batchers_end.fd))
 
     def ring(self) -> None:
         self._ring_batcher()
 
     def close(self) -> None:
         super().close()
+        self.batchers_end.close()
         self.theirs.close()
 
 
@@ -137,7 +142,7 @@ class PoolDouble:
         )
         worker.add_lane(index, index + 1, lane())
         admitted = AdmittedLane(
-            index, index + 1, index, lane(), self.session.bell.ring, own_flow=False
+            index, index + 1, index, lane(), self.session.batchers_end.ring, own_flow=False
         )
         self.batcher.add_lane(admitted)
         proxy = WorkerProxy(index, index, worker_segment(), self._wake.set)

@@ -25,6 +25,7 @@ from batchpool.shm.stats.flight_recorder import FlightRecorder
 from batchpool.supervisor.control_server import ControlServer
 from batchpool.supervisor.plan.plan import ModelPlan
 from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.held_bells import HeldBells
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
 from tests.unit.control.packets import receive_form, send_form
 from tests.unit.counters import new_counters
@@ -57,11 +58,14 @@ class Office:
         self.theirs, ours = pair()
         self.theirs.sock.setblocking(False)
         ours.sock.setblocking(False)
-        self.attached = ClientConnection("client", ours, None, -1, bell_fd=os.eventfd(0))
+        bells = HeldBells.of_local_client()
+        bells.handed_over()
+        self.attached = ClientConnection("client", ours, None, -1, bells=bells, number=1)
 
     def open_lane(self, who: ClientConnection, model: ModelPlan, *, handed: bool) -> LaneEntry:
+        assert who.bells is not None
         entry = self.book.add(
-            model.entry, who.owner, model.client_lane, who.bell_fd, local=True, pinned=False
+            model.entry, who.owner, model.client_lane, who.bells, client=1, pinned=False
         )
         entry.handed = handed
         return entry
@@ -162,15 +166,16 @@ def test_a_lane_comes_with_what_its_model_is_now(office: Office) -> None:
 def test_a_lane_for_which_there_is_no_descriptor_costs_nothing(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(fd: int) -> int:
+    def full(name: str, flags: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     before = open_files()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "dup", full)
+        patch.setattr(os, "memfd_create", full)
         answer, _ = office.ask("lane", model="b")
     assert re.fullmatch(
-        r"cannot open another lane: too many open files: this process may have \d+"
+        r"cannot create shared memory for a lane of \d+ bytes: too many open files: this process"
+        r" may have \d+"
         r" \(RLIMIT_NOFILE\); raise LimitNOFILE= of its service, or ulimit -n",
         answer["error"],
     )
@@ -312,7 +317,7 @@ def test_a_client_leaves_only_what_is_its_own_and_has_moved(office: Office, move
     own = office.open_lane(office.attached, office.plan.models[0], handed=True)
     attached = office.attached
     other = office.open_lane(
-        ClientConnection("other", attached.channel, None, -1, bell_fd=attached.bell_fd),
+        ClientConnection("other", attached.channel, None, -1, bells=attached.bells, number=2),
         office.plan.models[0], handed=True,
     )  # fmt: skip
     own.moved, other.moved = moved, True

@@ -29,10 +29,10 @@ from batchpool.core.layout.segments import (
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 3
-GOLDEN_DIGEST = "243d0a58a93037380c9be2b1f3d53d15"
+GOLDEN_VERSION = 4
+GOLDEN_DIGEST = "9c31f3602ea64d82fb599a921dd2a0bd"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 3, digest 243d0a58a93037380c9be2b1f3d53d15
+lane: 6 slots, 36864 bytes, version 4, digest 9c31f3602ea64d82fb599a921dd2a0bd
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher

@@ -14,6 +14,7 @@ from batchpool.core.layout.states import LaneGate
 from batchpool.supervisor.plan.plan import ModelPlan, Plan
 from batchpool.supervisor.reload.lane_migration_executor import LaneMigrationExecutor
 from batchpool.supervisor.resources.client_connection import ClientConnection
+from batchpool.supervisor.resources.held_bells import HeldBells
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
 from tests.unit.supervisor.plan.test_diff import plan, revise
 
@@ -43,10 +44,10 @@ class ProcessFleetDouble:
     def open_lane(self, who: ClientConnection, model: ModelPlan, *, handed: bool) -> LaneEntry:
         if self.no_room:
             raise Overloaded("full")
-        local = who.frontend is None
-        layout = model.client_lane if local else model.lane
+        layout = model.client_lane if who.frontend is None else model.lane
+        assert who.bells is not None
         entry = self.lane_table.add(
-            model.entry, who.owner, layout, who.bell_fd, local=local, pinned=False
+            model.entry, who.owner, layout, who.bells, client=who.number, pinned=False
         )
         entry.handed = handed
         return entry
@@ -74,7 +75,7 @@ class Scene:
         self.old = old
         self.new = revise(old, plan(slots=32, **small) if new is None else new)
         self.now_ns = 0
-        self.bell_fd = os.eventfd(0)
+        self.bells = HeldBells.of_frontend()
         self.lane_table = LaneTable(old.max_lanes)
         self.process_fleet = ProcessFleetDouble(self.lane_table)
         self.clients = [self.client("frontend 0", 0), self.client("client 1", None)]
@@ -91,7 +92,10 @@ class Scene:
         )
 
     def client(self, owner: str, frontend: int | None) -> ClientConnection:
-        return ClientConnection(owner, cast(Any, None), None, -1, frontend, self.bell_fd)
+        number = int(frontend is None)
+        return ClientConnection(
+            owner, cast(Any, None), None, -1, frontend, self.bells, number=number
+        )
 
     def open(self) -> None:
         """The batcher opens every gate."""
@@ -110,7 +114,7 @@ class Scene:
     def close(self) -> None:
         for entry in self.lane_table:
             self.lane_table.remove(entry.number)
-        os.close(self.bell_fd)
+        self.bells.close()
 
 
 @pytest.fixture

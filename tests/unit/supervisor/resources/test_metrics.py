@@ -20,6 +20,7 @@ from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.roles import BATCHER as BATCHER_ROLE
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.plan.plan import WorkerPlan
+from batchpool.supervisor.resources.held_bells import HeldBells
 from batchpool.supervisor.resources.lane_table import LaneEntry, LaneTable
 from batchpool.supervisor.resources.metrics import REMEMBERED_NS, SupervisorMetrics
 from tests.unit.counters import new_counters
@@ -57,7 +58,7 @@ class Books:
         self.models = {0: "m"}
         self.now_ns = 8 * S
         self.lanes = LaneTable(8, self.metrics.forget)
-        self.bell_fd = os.eventfd(0)
+        self.bells = HeldBells.of_frontend()
 
     def look(self) -> Totals:
         watched = list(zip(self.posts, self.children, strict=True))
@@ -73,12 +74,12 @@ class Books:
 
     def lane(self, *, local: bool) -> LaneEntry:
         layout = lane_layout(MIXED, 6)
-        return self.lanes.add(0, "x", layout, self.bell_fd, local=local, pinned=False)
+        return self.lanes.add(0, "x", layout, self.bells, client=int(local), pinned=False)
 
     def close(self) -> None:
         for entry in self.lanes:
             self.lanes.remove(entry.number)
-        os.close(self.bell_fd)
+        self.bells.close()
 
 
 @pytest.fixture

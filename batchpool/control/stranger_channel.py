@@ -1,0 +1,118 @@
+"""The supervisor's end of a connection with a process that it does not trust.
+
+A packet may bring descriptors, and the last close of a descriptor may wait: that of a TCP socket
+for its linger time, that of a file for its file system. Clients have none to send, so a packet that
+brings some is left in the socket, and a socket that holds such a packet is closed by a child
+process that ends; nothing lingers in the end of a process, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+from batchpool.control.channel import MAX_PACKET_BYTES, Channel, Closed
+from batchpool.control.edges import BadPacket
+
+_QLEN_PATH = "/proc/sys/net/unix/max_dgram_qlen"
+_QLEN_OTHERWISE = 512
+_closers: list[int] = []  # pids of children that have not been reaped
+
+
+class UnwantedDescriptors(BadPacket):
+    """A packet brings descriptors. It stays in the socket; nothing behind it can be read."""
+
+
+class StrangerChannel(Channel):
+    """A control channel that takes no descriptors and that can be closed without waiting."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, trusted=False)
+
+    def receive_packet(self) -> tuple[bytes, list[int]]:
+        """The next packet, never with descriptors: UnwantedDescriptors for one that has some;
+        other errors as of `Channel.receive`."""
+        if self._next_has_descriptors():
+            raise UnwantedDescriptors(
+                "a client's message brings no descriptors, and this one does; where the client is"
+                " of another version of batchpool, install the same one on both sides"
+            )
+        return super().receive_packet()
+
+    def _next_has_descriptors(self) -> bool:
+        """True if the next packet brings descriptors. Looking at it installs none."""
+        try:
+            _, _, flags, _ = self.sock.recvmsg(1, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return False  # what it is shows when the packet is received
+        return bool(flags & socket.MSG_CTRUNC)
+
+    def close(self) -> None:
+        """Close the socket. What its peer has left in it makes nobody wait."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RD)  # from here on nothing is added
+        if self._drain():
+            self.sock.close()
+        else:
+            _close_in_child(self.sock)
+
+    def _drain(self) -> bool:
+        """Drop what waits in the socket; False before a packet that brings descriptors."""
+        empty = 0  # packets without a byte look like the end
+        while empty <= _longest_queue():
+            if self._next_has_descriptors():
+                return False
+            try:
+                raw = self.sock.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
+            except (Closed, OSError):
+                raw = b""
+            empty = 0 if raw else empty + 1
+        return True
+
+
+def _longest_queue() -> int:
+    """The most packets that wait in a unix socket."""
+    try:
+        with open(_QLEN_PATH, "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return _QLEN_OTHERWISE
+
+
+def _close_in_child(sock: socket.socket) -> None:
+    """Let a child process hold a socket while it is closed here, and then end."""
+    reap_closers()
+    try:
+        read_fd, write_fd = os.pipe()
+    except OSError:
+        sock.detach()  # no descriptors are to be had: it stays open, and harms no more
+        return
+    try:
+        pid = os.fork()
+    except OSError:
+        sock.detach()
+        os.close(read_fd)
+        os.close(write_fd)
+        return
+    if pid == 0:
+        try:
+            os.close(write_fd)
+            os.read(read_fd, 1)
+        finally:
+            os._exit(0)
+    _closers.append(pid)
+    os.close(read_fd)
+    sock.close()
+    os.close(write_fd)
+
+
+def reap_closers() -> None:
+    """Reap the children that have closed sockets."""
+    for pid in list(_closers):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            ended = True
+        if ended:
+            _closers.remove(pid)

@@ -1,0 +1,125 @@
+"""Descriptors of a stranger are neither taken nor waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+
+from batchpool.control.channel import Channel, Closed
+from batchpool.control.edges import FROM_CLIENT
+from batchpool.control.messages import GetStatus
+from batchpool.control.stranger_channel import (
+    StrangerChannel,
+    UnwantedDescriptors,
+    reap_closers,
+)
+
+LINGER_S = 60
+STATUS = msgpack.packb({"op": "status"})
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, StrangerChannel]]:
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    yield theirs, StrangerChannel(ours)
+    theirs.close()
+
+
+def lingering() -> int:
+    """A TCP socket whose last close waits for LINGER_S seconds: its peer reads nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+        sock.connect(server.getsockname())
+        peer, _ = server.accept()
+    sock.setblocking(False)
+    try:
+        while True:
+            sock.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    PEERS.append(peer)
+    return sock.detach()
+
+
+PEERS: list[socket.socket] = []  # kept open, for an end would end the linger time too
+
+
+def send_away(theirs: socket.socket, raw: bytes) -> None:
+    """A packet with the last descriptor of a lingering socket."""
+    fd = lingering()
+    socket.send_fds(theirs, [raw], [fd])
+    os.close(fd)
+
+
+def test_messages_without_descriptors_come_through(
+    ends: tuple[socket.socket, StrangerChannel],
+) -> None:
+    theirs, ours = ends
+    Channel(theirs).send(GetStatus())
+    assert ours.receive(FROM_CLIENT) == (GetStatus(), [])
+    with pytest.raises(BlockingIOError):
+        ours.receive(FROM_CLIENT)
+    theirs.close()
+    with pytest.raises(Closed):
+        ours.receive(FROM_CLIENT)
+    ours.close()
+
+
+@pytest.mark.parametrize("raw", [STATUS, b""])
+def test_a_message_with_descriptors_is_refused_and_installs_none(
+    ends: tuple[socket.socket, StrangerChannel], raw: bytes
+) -> None:
+    theirs, ours = ends
+    socket.send_fds(theirs, [raw], [0, 0, 0])
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        with pytest.raises(UnwantedDescriptors, match="brings no descriptors"):
+            ours.receive(FROM_CLIENT)
+    assert set(os.listdir("/proc/self/fd")) == before
+    ours.close()
+
+
+@pytest.mark.parametrize("first", [[], [STATUS], [STATUS, b""], [b"", b""]])
+def test_a_socket_is_closed_at_once_whatever_its_peer_left_in_it(
+    ends: tuple[socket.socket, StrangerChannel], first: list[bytes]
+) -> None:
+    """The kernel would wait for LINGER_S seconds in the last close of what was sent."""
+    theirs, ours = ends
+    for raw in first:
+        theirs.send(raw)
+    send_away(theirs, STATUS)
+    started_s = time.monotonic()
+    ours.close()
+    assert time.monotonic() - started_s < LINGER_S / 4
+    assert ours.fileno() == -1
+    with pytest.raises(BrokenPipeError):
+        theirs.send(b"x")
+    give_up_s = time.monotonic() + LINGER_S
+    while children() and time.monotonic() < give_up_s:
+        reap_closers()
+    assert not children(), "the child that closed it has ended, and is reaped"
+
+
+def children() -> list[str]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return file.read().split()
+
+
+def test_a_socket_without_descriptors_costs_no_child(
+    ends: tuple[socket.socket, StrangerChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = ends
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a child was made"))
+    for raw in (STATUS, b"", STATUS):
+        theirs.send(raw)
+    ours.close()
+    with pytest.raises(BrokenPipeError):
+        theirs.send(b"x")

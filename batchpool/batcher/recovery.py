@@ -49,14 +49,18 @@ def _queue_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
     """The QUEUED rows of a lane for the model's queue.
 
     Rows of failed batches become suspects instead, each alone, because the groups in which the
-    former batcher isolated them are not stored.
+    former batcher isolated them are not stored. Rows that a record put back just now are left out:
+    they wait already, among the suspects or in the queue.
     """
     rows = lane.queued_rows()
+    waiting = model.queue.view()
+    known = (
+        model.suspects.of_lane(lane.number)[QueueColumn.SLOT],
+        waiting[QueueColumn.SLOT, waiting[QueueColumn.LANE] == lane.number],
+    )
+    rows = rows[:, ~np.isin(rows[QueueColumn.SLOT], np.concatenate(known))]
     suspect = rows[QueueColumn.ATTEMPT] > 0
-    known = model.suspects.of_lane(lane.number)[
-        QueueColumn.SLOT
-    ]  # of a record that failed just now
-    for i in np.flatnonzero(suspect & ~np.isin(rows[QueueColumn.SLOT], known)):
+    for i in np.flatnonzero(suspect):
         model.suspects.add_group(rows[:, i : i + 1])
     return rows[:, ~suspect]
 

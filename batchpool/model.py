@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,9 +22,10 @@ class Batch(Mapping[str, Any]):
     "numpy" they are numpy arrays. A bytes tensor is a numpy object array of `bytes`. A
     declared parameter is an array [n]. `sizes["ids"]` is an int64 array [n, dynamic
     dimensions] with each row's own sizes; beyond them the row holds the declared pad.
+    `failed` holds the errors of the rows that `fail` has named, by row.
     """
 
-    __slots__ = ("_tensors", "n", "rows", "sizes")
+    __slots__ = ("_tensors", "failed", "n", "rows", "sizes")
 
     def __init__(
         self,
@@ -35,7 +37,23 @@ class Batch(Mapping[str, Any]):
         self.n = n
         self.rows = n if rows is None else rows
         self.sizes = sizes or {}
+        self.failed: dict[int, Exception] = {}
         self._tensors = tensors
+
+    def fail(self, row: int, error: Exception) -> None:
+        """End one row with an error; all other rows of the batch get their outputs.
+
+        error: `bp.InvalidInput` where the caller is to send another input (HTTP status 400), any
+        other exception where the model is at fault (500). The row still has its place in the
+        outputs that `infer` returns; what stands there is dropped. IndexError for a row that the
+        batch does not have; TypeError where `error` is no exception.
+        """
+        at = operator.index(row)
+        if not 0 <= at < self.n:
+            raise IndexError(f"batch.fail: row {at}; the batch has the rows 0 to {self.n - 1}")
+        if not isinstance(error, Exception):
+            raise TypeError(f"batch.fail: {error!r} is no exception; bp.InvalidInput was expected")
+        self.failed[at] = error
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors[name]
@@ -78,8 +96,10 @@ class Model:
     def infer(self, batch: Batch) -> Mapping[str, Any]:
         """Run n rows and return {output name: array [n, *row shape]} in row order.
 
-        An output with dynamic dimensions may be a list of n arrays, each of its own size.
-        An exception fails the rows of the batch, but not the worker.
+        An output may be a list of n arrays; with dynamic dimensions each may have its own size.
+        An exception in a row's place, or passed to `batch.fail`, fails that row alone:
+        `bp.InvalidInput` tells its caller what is wrong with the input. An exception that is
+        raised fails the batch, whose rows then run again in parts until the guilty row is alone.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define infer")
 

@@ -2,9 +2,11 @@
 
 A batch fails when its model raises or its worker dies. Its rows become suspects
 (core/scheduler/suspect_rows.py) and run again apart, unless the model is not idempotent; a row gets
-the error when it failed alone for the last time. The rows of a batch that its worker never
-launched are not suspect: they go back to the front of the queue. So do those of a batch that was
-too large for the device's memory; half its size is the model's limit from then on.
+the error when it failed alone for the last time. The same parts, without counting a failure, find
+the row that a model refused as invalid input and did not name; the worker ends that row when it
+is alone. The rows of a batch that its worker never launched are not suspect: they go back to the
+front of the queue. So do those of a batch that was too large for the device's memory; half its
+size is the model's limit from then on.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ from batchpool.shm.lane import Origin
 from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
 _OK, _NO_MEMORY = int(BatchOutcome.OK), int(BatchOutcome.NO_MEMORY)
+_INVALID_INPUT = int(BatchOutcome.INVALID_INPUT)
+# A model that raises twice for a row, the second time for it alone, would raise again. The death
+# of a worker may have other causes, so there the model's `attempts` hold.
+_MODEL_ATTEMPTS = 2
 _QUEUED = int(SlotState.QUEUED)
 
 
@@ -53,6 +59,8 @@ class Completion:
         else:
             if outcome == _NO_MEMORY and self._can_shrink(model, batch):
                 self._retry_smaller(model, batch)
+            elif outcome == _INVALID_INPUT and model.idempotent:
+                self._run_in_parts(model, batch)
             else:
                 spent = batch.rows
                 if model.idempotent:
@@ -132,7 +140,10 @@ class Completion:
         else:
             metrics.finish(outcome, extents, done_ns - batch.sent_ns if batch.sent_ns else 0)
         if outcome == _OK:
-            metrics.end(End.OK, rows)
+            refused = min(worker_segment.refused_at[record], rows)
+            metrics.end(End.OK, rows - refused)
+            if refused:
+                metrics.end(End.INVALID_INPUT, refused)
         self._flight_recorder.write(
             model=worker.model,
             worker_slot=worker.row,
@@ -181,6 +192,13 @@ class Completion:
         else:
             model.queue.prepend(rows)
 
+    def _run_in_parts(self, model: ModelQueue, batch: DispatchedBatch) -> None:
+        """Queue the rows of a batch again in which the model refused one without naming it."""
+        rows = self._without_closing_lanes(model, batch.rows)
+        self._requeue(rows)
+        model.metrics.retry(Retry.INVALID_INPUT, rows.shape[1])
+        model.suspects.add_parts(rows)
+
     def _suspect(self, model: ModelQueue, batch: DispatchedBatch, why: Retry) -> I64:
         """Count one failed batch for its rows and make them suspects.
 
@@ -188,7 +206,10 @@ class Completion:
         """
         rows = self._without_closing_lanes(model, batch.rows).copy()
         rows[QueueColumn.ATTEMPT] += 1
-        spent = model.suspects.add_failed(rows, model.attempts, batch.size)
+        attempts = model.attempts
+        if why is Retry.MODEL_ERROR:
+            attempts = min(attempts, _MODEL_ATTEMPTS)
+        spent = model.suspects.add_failed(rows, attempts, batch.size)
         if spent.shape[1] == 0:
             self._requeue(rows)
             model.metrics.retry(why, rows.shape[1])

@@ -65,6 +65,7 @@ class End(IntEnum):
     OVERLOADED = ROW_OUTCOMES.index("overloaded")
     CLIENT_GONE = ROW_OUTCOMES.index("client_gone")
     NOT_READY = ROW_OUTCOMES.index("not_ready")
+    INVALID_INPUT = ROW_OUTCOMES.index("invalid_input")
 
 
 class Retry(IntEnum):
@@ -74,6 +75,7 @@ class Retry(IntEnum):
     WORKER_LOST = RETRIES.index("worker_lost")
     NO_MEMORY = RETRIES.index("no_memory")
     NOT_STARTED = RETRIES.index("not_started")
+    INVALID_INPUT = RETRIES.index("invalid_input")
 
 
 END_OF = {status: End[status.name] for status in Status if status.name in End.__members__}

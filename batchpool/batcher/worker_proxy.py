@@ -161,7 +161,10 @@ class WorkerProxy:
         included."""
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
-        if batch.sent_ns and self.worker_segment.outcome[batch.record] == _OK:
+        segment = self.worker_segment
+        if batch.sent_ns and segment.outcome_at[batch.record] == _OK:
+            if segment.refused_at[batch.record] >= batch.size:
+                return  # nothing was computed: such times would make the next batches look cheap
             self.service_time.took(batch.size, now_ns - since_ns)
 
     def reset_service_time(self, sizes: tuple[int, ...]) -> None:

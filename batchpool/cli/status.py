@@ -15,7 +15,7 @@ SOME_BATCHES = 20
 # Keys of a model's status; any other key is printed in the table of states.
 _COUNTS = (
     *("admitted", "completed", "retried", "cancelled", "expired", "refused", "lost"),
-    *("batches", "rows", "failed", "no_memory", "claims_refused", "http"),
+    *("invalid", "batches", "rows", "failed", "no_memory", "claims_refused", "http"),
 )
 _TIMES = tuple(
     f"{what}_p{percent}_ms" for what in ("http_request", "queue", "batch") for percent in (50, 99)

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.client.backpressure import DrainRate, Rejections
-from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge, error_for
+from batchpool.client.row_errors import row_error
+from batchpool.core.errors import InvalidInput, Overloaded, PoolError, Status, TooLarge
 from batchpool.core.layout.admission import Cause, SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.tensors.dtypes import Array
@@ -300,18 +301,16 @@ class LaneClient:
         if pending.n == 1:
             slot = pending.slots[0]
             return self._error_of(slot) if self._status[slot] else None
-        for slot in pending.slots:
+        for row, slot in enumerate(pending.slots):
             if self._status[slot] != Status.OK:
-                return self._error_of(slot)
+                error = self._error_of(slot)
+                if isinstance(error, InvalidInput):
+                    error.row = row
+                return error
         return None
 
     def _error_of(self, slot: int) -> PoolError:
-        error = error_for(self._status[slot], self.lane.read_message(slot))
-        error.facts = {"slot": slot, "sequence": self._uses[slot]}
-        origin = self.lane.read_origin(slot)
-        if origin is not None:
-            where = zip(("batch", "worker", "worker_pid"), origin, strict=True)
-            error.facts = {**error.facts, **dict(where)}
+        error = row_error(self.lane, slot, self._uses[slot])
         if isinstance(error, Overloaded):
             # Only the batcher knows the length of the whole queue; this lane holds part of it.
             error.retry_after_ms = self.drain_rate.wait_ms(self.map.claimed)

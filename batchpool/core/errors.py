@@ -8,10 +8,13 @@ back into the exception. The table in docs/http.md is made from these classes.
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
+
+DETAILS_BYTES = 120  # most bytes of an InvalidInput's details as JSON in shared memory
 
 
 class PoolError(Exception):
@@ -42,6 +45,33 @@ class InvalidRequest(PoolError, ValueError):
     """A malformed request; a wrong dtype, shape or name; an undeclared parameter."""
 
     status, code = 400, "invalid_request"
+
+
+class InvalidInput(InvalidRequest):
+    """The model refused this input; the text and `details` are the model's."""
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        """Make one to put in the row's place in a list of outputs, for `Batch.fail`, or to raise.
+
+        details: a JSON object for programs, such as {"offset": 17}; it reaches the caller if it
+        takes at most DETAILS_BYTES as JSON. TypeError or ValueError if it is no JSON. row: in a
+        request of several rows the number of the refused one, from 0; None in a request of one.
+        """
+        super().__init__(str(message))
+        self.details: dict[str, Any] = {} if details is None else dict(details)
+        self.row: int | None = None
+        if self.details:
+            self.details_json()  # so that the line of the model that is wrong raises
+
+    def body(self) -> dict[str, object]:
+        more: dict[str, object] = {} if self.row is None else {"row": self.row}
+        if self.details:
+            more["details"] = self.details
+        return {**super().body(), **more}
+
+    def details_json(self) -> bytes:
+        """The details as compact JSON in ASCII."""
+        return json.dumps(self.details, separators=(",", ":"), allow_nan=False).encode()
 
 
 class NotFound(PoolError, LookupError):
@@ -173,6 +203,7 @@ class Status(enum.IntEnum):
     INTERNAL = 6
     OVERLOADED = 7
     NOT_READY = 8
+    INVALID_INPUT = 9
 
 
 _BY_STATUS: dict[int, type[PoolError]] = {
@@ -184,6 +215,7 @@ _BY_STATUS: dict[int, type[PoolError]] = {
     Status.INTERNAL: InternalError,
     Status.OVERLOADED: Overloaded,
     Status.NOT_READY: NotReady,
+    Status.INVALID_INPUT: InvalidInput,
 }
 
 _DEFAULT_TEXT: dict[int, str] = {
@@ -195,6 +227,7 @@ _DEFAULT_TEXT: dict[int, str] = {
     Status.INTERNAL: "internal error; the server's log has the details",
     Status.OVERLOADED: "the request could not be answered in time; come back after Retry-After",
     Status.NOT_READY: "the model was replaced before this row was run; send it again",
+    Status.INVALID_INPUT: "the model refused this input",
 }
 
 
@@ -215,12 +248,13 @@ class StartError(Exception):
 
 
 def all_errors() -> list[type[PoolError]]:
-    """Every class that callers can meet, sorted by HTTP status and code."""
+    """Every class that callers can meet, sorted by HTTP status, code and name."""
     kinds: list[type[PoolError]] = []
     found: list[type[PoolError]] = [PoolError]
     while found:
         kind = found.pop()
         found += kind.__subclasses__()
-        if kind not in (PoolError, Retryable, Moved):
+        # A model may have subclasses of its own, which callers never meet.
+        if kind.__module__ == __name__ and kind not in (PoolError, Retryable, Moved):
             kinds.append(kind)
-    return sorted(set(kinds), key=lambda kind: (kind.status, kind.code))
+    return sorted(set(kinds), key=lambda kind: (kind.status, kind.code, kind.__name__))

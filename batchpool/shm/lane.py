@@ -118,10 +118,20 @@ class Lane:
         return self.gate.get() == LaneGate.OPEN
 
     def write_status(
-        self, slots: Array, status: Status, text: str = "", origin: Origin | None = None
+        self,
+        slots: Array,
+        status: Status,
+        text: str = "",
+        origin: Origin | None = None,
+        details: bytes = b"",
     ) -> None:
-        """Stores the status of these rows; the text is cut so that all takes MESSAGE_BYTES."""
-        tail = b"" if origin is None else b"\x1e%d %d %d" % origin
+        """Stores the status of these rows; the text is cut so that all takes MESSAGE_BYTES.
+
+        details: of an `InvalidInput`, as JSON, at most DETAILS_BYTES.
+        """
+        tail = b"\x1d" + details if details else b""
+        if origin is not None:
+            tail += b"\x1e%d %d %d" % origin
         raw = text.encode(errors="replace")[: MESSAGE_BYTES - len(tail)] + tail
         if raw:
             self.message[slots, : len(raw)] = np.frombuffer(raw, np.uint8)
@@ -130,7 +140,12 @@ class Lane:
 
     def read_message(self, slot: int) -> str:
         """The error text of a row; "" if it has none."""
-        return _ORIGIN.sub(b"", self._raw_message(slot)).decode(errors="ignore")
+        text = _ORIGIN.sub(b"", self._raw_message(slot)).partition(b"\x1d")[0]
+        return text.decode(errors="ignore")
+
+    def read_details(self, slot: int) -> bytes:
+        """The details of a row that the model refused, as they were written; b"" if none were."""
+        return _ORIGIN.sub(b"", self._raw_message(slot)).partition(b"\x1d")[2]
 
     def read_origin(self, slot: int) -> Origin | None:
         """The origin of a row's error; None if none was written."""

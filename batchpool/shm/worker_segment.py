@@ -35,6 +35,7 @@ class WorkerSegment:
         self.start_ns = memory.array(columns["start_ns"])
         self.end_ns = memory.array(columns["end_ns"])
         # The same for single loads, at a third of the cost.
+        self.refused_at = memory.scalars(columns["refused"])
         self.outcome_at = memory.scalars(columns["outcome"])
         self.extents_at = memory.scalars(columns["extents"])
         self.start_ns_at = memory.scalars(columns["start_ns"])

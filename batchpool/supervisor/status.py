@@ -83,6 +83,7 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
         "rows": int(rows.total),
         "expired": ended.get("deadline_exceeded", 0),
         "refused": ended.get("overloaded", 0),
+        "invalid": ended.get("invalid_input", 0),
         "cancelled": ended.get("cancelled", 0),
         "lost": ended.get("worker_lost", 0),
         "retried": sum(totals.values("rows_retried_total", "reason", model=model).values()),

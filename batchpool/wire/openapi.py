@@ -167,6 +167,11 @@ def _http_errors() -> list[type[PoolError]]:
     return [kind for kind in all_errors() if kind not in _NEVER_OVER_HTTP]
 
 
+def _codes(kinds: list[type[PoolError]]) -> list[str]:
+    """The codes of these errors, each once."""
+    return list(dict.fromkeys(kind.code for kind in kinds))
+
+
 def _error_schema() -> Json:
     return {
         "type": "object",
@@ -175,13 +180,22 @@ def _error_schema() -> Json:
         "properties": {
             "error": {"type": "string", "description": "What is wrong, for people."},
             "code": {
-                "enum": [kind.code for kind in _http_errors()],
+                "enum": _codes(_http_errors()),
                 "description": "For programs.",
             },
             "retry_after_ms": {
                 "type": "integer",
                 "minimum": 1,
                 "description": "With 503: when to come again.",
+            },
+            "details": {
+                "type": "object",
+                "description": "With 400: what the model says of an input that it refused.",
+            },
+            "row": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "With 400: which of several rows the model refused.",
             },
         },
     }
@@ -198,7 +212,7 @@ def _responses() -> Json:
                 _JSON: {
                     "schema": {
                         "allOf": [_schema_ref("Error")],
-                        "properties": {"code": {"enum": [kind.code for kind in kinds]}},
+                        "properties": {"code": {"enum": _codes(kinds)}},
                     }
                 }
             },

@@ -17,7 +17,6 @@ _BROKEN = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
 )
 _NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-FAILURES_IN_A_ROW_MOST = 20  # after so many failed batches without a good one: restart
 
 
 def is_out_of_memory(exc: BaseException) -> bool:

@@ -13,6 +13,7 @@ _SUM = len(_TIMES) + 1
 _BATCHES = _BLOCK.word("worker_batches_total", BatchOutcome.OK.name.lower()) - int(BatchOutcome.OK)
 _ROWS_OK = _BLOCK.word("worker_rows_total", "ok")
 _ROWS_FAILED = _BLOCK.word("worker_rows_total", "failed")
+_ROWS_REFUSED = _BLOCK.word("worker_rows_total", "invalid_input")
 GATHER = _BLOCK.word("worker_gather_seconds")
 COMPUTE = _BLOCK.word("worker_compute_seconds")
 SCATTER = _BLOCK.word("worker_scatter_seconds")
@@ -31,8 +32,11 @@ class WorkerMetrics:
         self.cells[phase + bisect_left(_TIMES, time_ns)] += 1
         self.cells[phase + _SUM] += time_ns
 
-    def finish(self, outcome: BatchOutcome, rows: int, failed: int) -> None:
-        """Count a finished batch. failed: the number of its rows that got an error."""
+    def finish(self, outcome: BatchOutcome, rows: int, failed: int, refused: int = 0) -> None:
+        """Count a finished batch. failed: the number of its rows that got an error; refused: of
+        those whose input the model refused."""
         self.cells[_BATCHES + outcome] += 1
-        self.cells[_ROWS_OK] += rows - failed
+        self.cells[_ROWS_OK] += rows - failed - refused
         self.cells[_ROWS_FAILED] += failed
+        if refused:
+            self.cells[_ROWS_REFUSED] += refused

@@ -12,21 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.errors import ModelError
+from batchpool.core.errors import InvalidInput, ModelError
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.worker.backends.backend import IN_PLACE
+from batchpool.worker.backends.backend import FAILED_ROWS, IN_PLACE, describe_error
+from batchpool.worker.failed_rows import failed_rows, with_blanks
 
 
 @dataclass
 class CheckedOutputs:
     """The outputs of the real rows, ready to be stored, and the failed rows {row: why}.
 
-    An output is an array [rows, *row shape] or a list of one array per row.
+    An output is an array [rows, *row shape] or a list of one array per row. refused: the rows
+    whose input the model refused as invalid.
     """
 
     outputs: dict[str, Array | list[Array]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, InvalidInput] = field(default_factory=dict)
 
 
 def check_outputs(
@@ -49,16 +52,19 @@ def check_outputs(
         )
     declared = {t.name for t in spec.outputs}
     for name in found:
-        if name not in declared:
+        if name not in declared and name is not FAILED_ROWS:
             raise ModelError(f"model {spec.name!r} returned an undeclared output {name!r}")
     named = _named_sizes(spec, sizes)
     checked = CheckedOutputs()
+    by_model = failed_rows(found, rows)
     for tensor in spec.outputs:
         if tensor.name not in found:
             raise ModelError(f"model {spec.name!r} returned no output {tensor.name!r}")
         value = found[tensor.name]
         if value is IN_PLACE:
             continue
+        if by_model:
+            value = with_blanks(tensor, value, by_model, rows)
         if tensor.is_bytes:
             checked.outputs[tensor.name] = _bytes_output(tensor, value, n, rows, checked.failed)
         elif tensor.dynamic:
@@ -67,6 +73,13 @@ def check_outputs(
             )
         else:
             checked.outputs[tensor.name] = _fixed_output(tensor, value, n, rows)
+    for row, error in by_model.items():
+        if isinstance(error, InvalidInput):
+            checked.refused[row] = error
+        else:
+            checked.failed[row] = describe_error(error)
+    for row in checked.refused:
+        checked.failed.pop(row, None)
     return checked
 
 
@@ -95,11 +108,27 @@ def _as_array(tensor: Tensor, value: Any) -> Array:
 
 
 def _fixed_output(tensor: Tensor, value: Any, n: int, rows: int) -> Array:
+    if isinstance(value, (list, tuple)):
+        return _stack(tensor, value, n, rows)
     array = _as_array(tensor, value)
     if array.shape != (n, *tensor.max_shape):
         expected = str([n, *tensor.max_shape])
         raise _wrong(tensor, f"has shape {list(array.shape)}", expected)
     return array if rows == n else array[:rows]
+
+
+def _stack(tensor: Tensor, value: Sequence[Any], n: int, rows: int) -> Array:
+    """The array [rows, *row shape] of a list of n rows."""
+    if len(value) != n:
+        raise _wrong(tensor, f"has {len(value)} rows", str(n))
+    stacked = np.empty((rows, *tensor.max_shape), dtype=tensor.np_dtype)
+    for i, row in enumerate(value[:rows]):
+        array = _as_array(tensor, np.asarray(row) if isinstance(row, np.generic) else row)
+        if array.shape != tensor.max_shape:
+            expected = str(list(tensor.max_shape))
+            raise _wrong(tensor, f"has shape {list(array.shape)} in row {i}", expected)
+        stacked[i] = array
+    return stacked
 
 
 def _dynamic_output(

@@ -79,12 +79,25 @@ class WorkerProcess:
         sizes, most = start.batch_sizes, start.max_batch
         backend = make_backend(model, self.spec, start.device, most, sizes)
         rows = warm_up_rows(model, self.spec)
-        warm_up(self.spec, backend, rows, backend.graph_sizes or sizes or (1, most))
+        batch_sizes = backend.graph_sizes or sizes or (1, most)
+        warm_up(self.spec, backend, rows, batch_sizes)
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
-        number = start.place
+        smallest = (min(batch_sizes),)
+
+        def run_warm_up_row() -> None:
+            warm_up(self.spec, backend, rows, smallest, times=1)
+
         return Worker(
-            self.spec, self._worker_segment, backend, ring, clock_ns, padding, number, self._metrics
+            self.spec,
+            self._worker_segment,
+            backend,
+            ring,
+            clock_ns,
+            padding,
+            start.place,
+            self._metrics,
+            run_warm_up_row,
         )
 
     def run(self, worker: Worker) -> None:

@@ -14,6 +14,7 @@ from batchpool.core.tensors.rows import as_rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.worker.backends.backend import Backend
+from batchpool.worker.failed_rows import refusal_text
 from batchpool.worker.outputs import check_outputs
 
 
@@ -28,20 +29,28 @@ def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
 
 
 def warm_up(
-    spec: ModelSpec, backend: Backend, rows: Mapping[str, Array], batch_sizes: Sequence[int]
+    spec: ModelSpec,
+    backend: Backend,
+    rows: Mapping[str, Array],
+    batch_sizes: Sequence[int],
+    times: int = 2,
 ) -> None:
-    """Run a batch of every size twice, made of one row, and check its outputs as for requests.
+    """Run a batch of every size, made of one row, and check its outputs as for requests.
 
-    Raises what the model raises; ModelError where an output does not fit its declaration.
+    times: how often each size runs. Raises what the model raises; ModelError where it fails or
+    refuses a row, or an output does not fit its declaration.
     """
     for n in batch_sizes:
-        for _ in range(2):
+        for _ in range(times):
             inputs = {name: np.repeat(row, n, axis=0) for name, row in rows.items()}
             sizes = {tensor.name: _sizes(tensor, rows[tensor.name], n) for tensor in spec.inputs}
             found = backend.finish(backend.launch(n, inputs, sizes, True, ()))
             checked = check_outputs(spec, found, n, sizes)
             if checked.failed:
                 raise ModelError(next(iter(checked.failed.values())))
+            if checked.refused:
+                text = refusal_text(next(iter(checked.refused.values())))
+                raise ModelError(f"the model refused its own warm-up row: {text}")
 
 
 def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:

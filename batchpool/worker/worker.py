@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from batchpool.core.errors import Status
+from batchpool.core.errors import InvalidInput, Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
@@ -22,13 +22,14 @@ from batchpool.shm.lane import Lane, Origin
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import Backend, BatchPart, describe_error
 from batchpool.worker.device_errors import (
-    FAILURES_IN_A_ROW_MOST,
     MustRestart,
     is_device_broken,
     is_out_of_memory,
 )
+from batchpool.worker.failed_rows import refusal_details, refusal_text
 from batchpool.worker.gather import count_extents, load_input, parts_of, store_output
 from batchpool.worker.metrics import COMPUTE, GATHER, SCATTER, WorkerMetrics
+from batchpool.worker.model_check import ModelCheck
 from batchpool.worker.outputs import CheckedOutputs, check_outputs
 from batchpool.worker.padding import Padding
 
@@ -73,6 +74,7 @@ class Worker:
         padding: Padding | None = None,
         number: int = 0,
         metrics: WorkerMetrics | None = None,
+        run_warm_up_row: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
         self._metrics = WorkerMetrics() if metrics is None else metrics
@@ -86,7 +88,8 @@ class Worker:
         self._sq = worker_segment.sq_consumer()
         self._cq = worker_segment.cq_producer()
         self._in_flight: deque[LaunchedBatch] = deque()
-        self._failures = 0
+        self._model_check = ModelCheck(run_warm_up_row, clock_ns)
+        self._depth = backend.depth
 
     def add_lane(self, number: int, serial: int, lane: Lane, *, adopt: bool = False) -> None:
         """Use a mapped lane, and acknowledge it, whereupon the batcher sends rows of it.
@@ -107,7 +110,7 @@ class Worker:
 
     def step(self) -> bool:
         """Launch or finish one batch; False if there was nothing to do."""
-        if len(self._in_flight) < self._backend.depth and self._launch_next():
+        if len(self._in_flight) < self._depth and self._launch_next():
             return True
         if self._in_flight:
             self._finish_oldest()
@@ -178,35 +181,57 @@ class Worker:
 
     def _finish_oldest(self) -> None:
         batch = self._in_flight[0]
-        failed: dict[int, str] | None = None
-        outcome, text = BatchOutcome.OK, ""
+        checked: CheckedOutputs | None = None
+        outcome = BatchOutcome.OK
         try:
             if batch.error is not None:
                 raise batch.error
             found = self._backend.finish(batch.handle)
             batch.computed_ns = self._clock_ns()
             self._metrics.took(COMPUTE, batch.computed_ns - batch.loaded_ns)
-            checked = check_outputs(self.spec, found, batch.n, batch.sizes, batch.rows)
-            self._store(batch, checked)
-            failed = checked.failed
+            outputs = check_outputs(self.spec, found, batch.n, batch.sizes, batch.rows)
+            self._store(batch, outputs)
+            checked = outputs
+        except InvalidInput as exc:
+            batch.computed_ns = self._clock_ns()
+            if batch.rows == 1:
+                self._metrics.took(COMPUTE, batch.computed_ns - batch.loaded_ns)
+                checked = CheckedOutputs(refused={0: exc})
+            else:
+                outcome = BatchOutcome.INVALID_INPUT
+                text = (
+                    f"the model refused one of {batch.rows} rows that ran together, and did not"
+                    f" say which: {refusal_text(exc)}"
+                )
+                self._fail_all(batch, text)
         except (Exception, SystemExit) as exc:
             text = describe_error(exc)
             self._log(batch, exc, text)
             if is_device_broken(exc):
                 raise MustRestart(f"the device is broken: {text}") from exc
             outcome = BatchOutcome.NO_MEMORY if is_out_of_memory(exc) else BatchOutcome.FAILED
-            for part in batch.parts:
-                part.lane.write_status(part.slots, Status.MODEL_ERROR, text, self._origin(batch))
-        if failed is not None:
-            self._write_statuses(batch, failed)
-        failed_rows = batch.rows if failed is None else len(failed)
-        self._publish(batch, outcome, failed_rows)
-        if outcome is BatchOutcome.OK:
-            self._failures = 0
-        elif outcome is BatchOutcome.FAILED:
-            self._failures += 1
-            if self._failures >= FAILURES_IN_A_ROW_MOST:
-                raise MustRestart(f"{self._failures} batches failed in a row: {text}")
+            self._fail_all(batch, text)
+            if outcome is BatchOutcome.FAILED:
+                self._check_model(batch)
+        failed, refused = batch.rows, 0
+        if checked is not None:
+            failed, refused = len(checked.failed), len(checked.refused)
+            self._write_statuses(batch, checked)
+            if failed + refused < batch.rows:
+                self._model_check.passed()
+                self._depth = self._backend.depth
+        self._publish(batch, outcome, failed, refused)
+
+    def _check_model(self, batch: LaunchedBatch) -> None:
+        """After a failed batch: run one at a time until one is good, and look whether the model
+        is broken. Its time is not the batch's."""
+        self._depth = 1
+        self._stamp(batch.token, self._clock_ns())
+        self._model_check.failed()
+
+    def _fail_all(self, batch: LaunchedBatch, text: str) -> None:
+        for part in batch.parts:
+            part.lane.write_status(part.slots, Status.MODEL_ERROR, text, self._origin(batch))
 
     def _log(self, batch: LaunchedBatch, exc: BaseException, text: str) -> None:
         token, worker, pid = self._origin(batch)
@@ -221,25 +246,32 @@ class Worker:
         for name, rows in checked.outputs.items():
             store_output(batch.parts, name, rows)
 
-    def _write_statuses(self, batch: LaunchedBatch, failed: dict[int, str]) -> None:
-        """OK for all rows but the failed ones {row: why}."""
+    def _write_statuses(self, batch: LaunchedBatch, checked: CheckedOutputs) -> None:
+        """OK for all rows but the failed and the refused ones."""
+        failed, refused = checked.failed, checked.refused
         for part in batch.parts:
             part.lane.status[part.slots] = int(Status.OK)
-            for i in range(part.start, part.stop) if failed else ():
+            for i in range(part.start, part.stop) if failed or refused else ():
+                slot = part.slots[i - part.start : i - part.start + 1]
                 if i in failed:
-                    slot = part.slots[i - part.start : i - part.start + 1]
                     origin = self._origin(batch)
                     part.lane.write_status(slot, Status.MODEL_ERROR, failed[i], origin)
+                elif i in refused:
+                    text, details = refusal_text(refused[i]), refusal_details(refused[i])
+                    part.lane.write_status(slot, Status.INVALID_INPUT, text, details=details)
 
-    def _publish(self, batch: LaunchedBatch, outcome: BatchOutcome, failed: int) -> None:
+    def _publish(
+        self, batch: LaunchedBatch, outcome: BatchOutcome, failed: int, refused: int
+    ) -> None:
         """Announce outputs and statuses, which are written: store `finished`, push the ring entry,
-        ring the bell, in this order. failed: the number of rows with an error."""
+        ring the bell, in this order. failed, refused: the numbers of rows with these errors."""
         worker_segment, record = self._worker_segment, batch.record
         now_ns = self._clock_ns()
         if outcome is BatchOutcome.OK:
             self._metrics.took(SCATTER, now_ns - batch.computed_ns)
-        self._metrics.finish(outcome, batch.rows, failed)
+        self._metrics.finish(outcome, batch.rows, failed, refused)
         worker_segment.end_ns[record] = now_ns
+        worker_segment.refused_at[record] = refused
         worker_segment.outcome[record] = int(outcome)
         worker_segment.fence()
         worker_segment.finished[record] = batch.token

@@ -37,6 +37,36 @@ class Poison(Numpy):
         return {"tag": batch["tag"]}
 
 
+class Picky(Numpy):
+    """Gives tags back and refuses rows: `how` 1 by their names in the batch, 2 in a list in the
+    row's place, 3 by an exception; 4 is a plain exception; 5 breaks the model for good."""
+
+    inputs = [bp.Tensor("tag", "int64"), bp.Tensor("how", "int64")]
+    outputs = [bp.Tensor("tag", "int64"), bp.Tensor("text", "bytes", (), max_bytes=16)]
+    broken = False
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        tags, hows = batch["tag"].tolist(), batch["how"].tolist()
+        if any(tags):  # not the warm-up
+            count("calls")
+        self.broken |= 5 in hows
+        if self.broken or 4 in hows:
+            raise ValueError("a fault of the model")
+        if 3 in hows:
+            raise refusal(tags[hows.index(3)])
+        texts: list[Any] = [str(tag) for tag in tags]
+        for row, how in enumerate(hows):
+            if how == 1:
+                batch.fail(row, refusal(tags[row]))
+            elif how == 2:
+                texts[row] = refusal(tags[row])
+        return {"tag": batch["tag"], "text": texts}
+
+
+def refusal(tag: int) -> bp.InvalidInput:
+    return bp.InvalidInput(f"tag {tag} is not wanted", {"tag": tag})
+
+
 class Broken(Poison):
     """After a row with poison 3 every later call of this process raises as a CUDA context does."""
 

@@ -11,6 +11,7 @@ from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
+    InvalidInput,
     ModelError,
     Moved,
     NotReady,
@@ -185,8 +186,9 @@ class ClientActor(Actor):
         for name, right in expected(lane_client.spec, request.numbers).items():
             if not np.array_equal(found[name], right):
                 raise Fault(f"{self.process} got {name} = {found[name]} for {request}: not {right}")
-        if set(request.numbers) & self.world.trouble.raises:
-            raise Fault(f"{request} was answered although its model raises")
+        trouble = self.world.trouble
+        if set(request.numbers) & (trouble.raises | trouble.refuses):
+            raise Fault(f"{request} was answered although its model raises or refuses it")
         self.world.right_rows += len(request.numbers)
 
     def judge(self, error: PoolError, request: Request) -> None:
@@ -197,9 +199,12 @@ class ClientActor(Actor):
             for number, ticket in zip(request.numbers, request.tickets, strict=True)
         ]
         spent = max(failed) >= world.attempts
+        twice = max(failed) >= min(world.attempts, 2)
+        refused = world.trouble.refuses.intersection(request.numbers)
         right = {
             # Nobody gets the error of another row, however often they rode together.
-            ModelError: spent and bool(set(request.numbers) & world.trouble.raises),
+            ModelError: twice and bool(set(request.numbers) & world.trouble.raises),
+            InvalidInput: error.message in map(str, refused),
             WorkerLost: spent,
             DeadlineExceeded: request.deadline_ns <= world.now_ns,
             Overloaded: world.limits.target_ns > 0,

@@ -73,8 +73,9 @@ def wrong_counts(world: World) -> list[str]:
     wrong = []
     if len(names) < len(batches):
         wrong.append("a batch is recorded twice")
-    if len(batches) < BATCHES_KEPT and ok != ended_by[End.OK]:
-        wrong.append(f"{ended_by[End.OK]} rows ended well, and {ok} by the records")
+    well = ended_by[End.OK] + ended_by[End.INVALID_INPUT]
+    if len(batches) < BATCHES_KEPT and ok != well:
+        wrong.append(f"{well} rows ended well or were refused, and {ok} by the records")
     if world.right_rows > ended_by[End.OK]:
         wrong.append(f"{world.right_rows} rows were answered, {ended_by[End.OK]} counted")
     if not any(name.startswith("batcher") for name in world.buried) and ended != admitted:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.errors import InvalidInput
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.worker.backends.backend import FAILED_ROWS
 from batchpool.worker.backends.cpu import CpuBackend
 from tests.sim.memory import Fault, Killed, Process
 
@@ -56,11 +58,16 @@ def expected(spec: ModelSpec, numbers: list[int]) -> dict[str, Array]:
 
 
 class Trouble:
-    """Which rows make the model raise or its worker die, and what they have done so far."""
+    """Which rows make the model raise or its worker die, and what they have done so far.
+
+    refuses: rows whose input is invalid. The model names those with an even number, and raises
+    for the others.
+    """
 
     def __init__(self) -> None:
         self.raises: set[int] = set()
         self.kills: set[int] = set()
+        self.refuses: set[int] = set()
         self.raised: Counter[int] = Counter()  # in how many batches that raised a row was
 
 
@@ -100,7 +107,7 @@ class SimBackend(CpuBackend):
                 raise Fault(f"the model met a torn row: x {x[i]}, k {k[i]}, ids {ids}")
         return inputs
 
-    def finish(self, flight: Any) -> dict[str, Array]:
+    def finish(self, flight: Any) -> dict[Any, Any]:
         x = flight["x"]
         numbers = set(x[:, 0].tolist())
         if numbers & self._trouble.kills:
@@ -109,7 +116,13 @@ class SimBackend(CpuBackend):
         if numbers & self._trouble.raises:
             self._trouble.raised.update(numbers)
             raise ValueError("bad row")
-        answer = {"y": 2 * x + flight["k"][:, None] + 1}
+        refused = numbers & self._trouble.refuses
+        if unnamed := [number for number in sorted(refused) if number % 2]:
+            raise InvalidInput(str(unnamed[0]))
+        answer: dict[Any, Any] = {"y": 2 * x + flight["k"][:, None] + 1}
         if "ids" in flight:
             answer["out"] = flight["ids"] + 1
+        if refused:
+            each = enumerate(x[:, 0].tolist())
+            answer[FAILED_ROWS] = {i: InvalidInput(str(n)) for i, n in each if n in refused}
         return answer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Profile:
     """The events of a run. kills: probability per step of each role.
 
-    cancels, reaps: per step of a client. late: per request; poison, raises: per row.
+    cancels, reaps: per step of a client. late: per request; poison, raises, refuses: per row.
 
     adaptive: how many runs have that policy; half as many have a target too.
 
@@ -33,6 +33,7 @@ class Profile:
     late: float = 0.1
     poison: float = 0.0
     raises: float = 0.01
+    refuses: float = 0.0
     adaptive: float = 0.5
     replaces: float = 0.0
     moves: float = 0.0
@@ -66,6 +67,9 @@ PROFILES = {
     ),
     "companions": Profile(
         workers=1, rows_max=2, preempt=(60,), kills={"batcher": 0.2}, raises=0.3, late=0, cancels=0
+    ),
+    "refused": Profile(
+        slots=(8, 12), kills={"batcher": 0.06, "worker": 0.02}, refuses=0.2, raises=0.05
     ),
     "reload": Profile(kills={"batcher": 0.05, "worker": 0.02}, replaces=0.1, raises=0.1),
     "moves": Profile(

@@ -377,6 +377,8 @@ class World:
                 self.trouble.kills.add(number)
             elif self.random.random() < self.profile.raises:
                 self.trouble.raises.add(number)
+            elif self.profile.refuses and self.random.random() < self.profile.refuses:
+                self.trouble.refuses.add(number)
         return Request(numbers, self.now_ns + within_ns)
 
 

@@ -264,7 +264,7 @@ class ModelConfig:
         most=86400,
     )
     attempts: int = _key(
-        3, "failed batches a row takes part in before it gets the error", least=1, most=100
+        3, "failed batches of a row before its error; 2 where the model raises", least=1, most=100
     )
     idempotent: bool = _key(
         True,

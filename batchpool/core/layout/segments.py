@@ -276,7 +276,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
 
     `token` names one use of a record. The batcher stores it when the record's rows are written;
     the worker copies it into `finished` when the outputs are written; the batcher copies it into
-    `freed` when the completions are written. A record is free where token == freed.
+    `freed` when the completions are written. A record is free where token == freed. `refused`
+    counts the rows that the model refused as invalid.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)
@@ -292,6 +293,7 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
         ("reason", "u4", "batcher"),
         ("attempt", "u4", "batcher"),
         ("outcome", "u4", "worker"),
+        ("refused", "u4", "worker"),
         ("extents", "u4", "worker"),
         ("start_ns", "i8", "worker"),
         ("end_ns", "i8", "worker"),

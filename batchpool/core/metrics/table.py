@@ -45,15 +45,18 @@ _NS_PER_S = 10**9
 # bytes that are no HTTP request, frontend/http/connection.py.
 FRONTEND_PATHS = ("fast", "asgi", "none")
 CLIENTS = ("http", "local")
-# (code, reason) of every response to an infer request.
-HTTP_OUTCOMES = (("200", "ok"), *((str(kind.status), kind.code) for kind in all_errors()))
+# (code, reason) of every response to an infer request; several errors may have the same.
+HTTP_OUTCOMES = (
+    ("200", "ok"),
+    *dict.fromkeys((str(kind.status), kind.code) for kind in all_errors()),
+)
 ROW_OUTCOMES = (
     *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
-    *("client_gone", "not_ready"),
+    *("client_gone", "not_ready", "invalid_input"),
 )
-RETRIES = ("model_error", "worker_lost", "no_memory", "not_started")
+RETRIES = ("model_error", "worker_lost", "no_memory", "not_started", "invalid_input")
 REASONS = tuple(reason.name.lower() for reason in DispatchReason)
-BATCH_OUTCOMES = ("ok", "failed", "no_memory", "lost")
+BATCH_OUTCOMES = ("ok", "failed", "no_memory", "invalid_input", "lost")
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,9 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "rows_ended",
         "batcher",
-        "rows that are done; ok: their batch ran, though the model may have marked single rows of"
-        " it as failed; client_gone: their client died first",
+        "rows that are done; ok: their batch ran, though single outputs may not have fitted;"
+        " invalid_input: the model refused them (bp.InvalidInput); client_gone: their client died"
+        " first",
         ("reason",),
         _cases(ROW_OUTCOMES),
     ),
@@ -175,7 +179,9 @@ METRICS: tuple[Metric, ...] = (
         _cases(REASONS),
     ),
     _counter(
-        "batches_finished", "batcher", "batches that came back, and how", ("outcome",),
+        "batches_finished", "batcher",
+        "batches that came back, and how; invalid_input: the model refused one of several rows"
+        " without naming it, so they ran again in parts", ("outcome",),
         _cases(BATCH_OUTCOMES),
     ),
     _sizes("batch_rows", "rows of a batch, without padding", _ROWS),
@@ -191,11 +197,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "worker_batches", "worker", "batches that a worker ran, and how they ended", ("outcome",),
-        _cases(BATCH_OUTCOMES[:3]),
+        _cases(BATCH_OUTCOMES[:4]),
     ),
     _counter(
         "worker_rows", "worker", "rows that a worker ran, without padding", ("outcome",),
-        _cases(("ok", "failed")),
+        _cases(("ok", "failed", "invalid_input")),
     ),
     _times(
         "worker_gather", "worker",

@@ -48,9 +48,14 @@ class SuspectRows:
         n = rows.shape[1]
         if batch_rows == 1 and n == 1 and rows[QueueColumn.ATTEMPT, 0] >= attempts:
             return rows
+        self.add_parts(rows)
+        return _NO_ROWS
+
+    def add_parts(self, rows: I64) -> None:
+        """Add rows [QUEUE_COLUMNS, n] in PARTS groups; each alone where they are fewer."""
+        n = rows.shape[1]
         if n:
             self._groups.extend(np.array_split(rows, min(PARTS, n), axis=1))
-        return _NO_ROWS
 
     def add_group(self, rows: I64) -> None:
         """Add rows that were suspect before a batcher's takeover, as one group."""

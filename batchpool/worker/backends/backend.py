@@ -25,6 +25,10 @@ _MESSAGE_CHARS = 2000
 # Stands for an output that the backend has checked and written into its slots.
 IN_PLACE = object()
 
+# The key under which a backend returns the rows that the model failed, {row: exception}, beside the
+# outputs. It is no name, so that no output can have it.
+FAILED_ROWS = object()
+
 # Allocates an array of a tensor's storage dtype and of a shape [n, *row shape] for one batch.
 Allocate: TypeAlias = Callable[[Tensor, tuple[int, ...]], Array]
 
@@ -100,17 +104,20 @@ def host_array(tensor: Tensor, shape: tuple[int, ...]) -> Array:
 
 
 def call_model(model: Model, batch: Batch) -> Any:
-    """Call `infer` and return its result.
+    """Call `infer` and return its result, with FAILED_ROWS where `Batch.fail` was called.
 
     Turns every exception that is not an `Exception` (asyncio.CancelledError, KeyboardInterrupt)
     into a ModelError, so that it fails the batch and does not end the worker.
     """
     try:
-        return model.infer(batch)
+        found = model.infer(batch)
     except Exception:
         raise
     except BaseException as exc:
         raise ModelError(describe_error(exc)) from exc
+    if batch.failed and isinstance(found, Mapping):
+        return {**found, FAILED_ROWS: batch.failed}
+    return found
 
 
 def batch_of(rows: int, tensors: dict[str, Any], sizes: Mapping[str, Array | None]) -> Batch:

@@ -22,7 +22,7 @@ from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
-from batchpool.worker.backends.backend import batch_of, call_model, to_host
+from batchpool.worker.backends.backend import FAILED_ROWS, batch_of, call_model, to_host
 from batchpool.worker.backends.cuda_transfer import PinnedBuffer
 
 # Records the device work that a function starts; the returned function starts it again.
@@ -160,6 +160,11 @@ class CudaGraphs:
             raise ModelError(
                 f"model {self._name!r} returned a {type(found).__name__};"
                 " a dict of its outputs was expected"
+            )
+        if FAILED_ROWS in found:
+            raise ModelError(
+                f"model {self._name!r} has cuda_graphs = True, so infer runs while it is captured"
+                " and cannot fail rows; take batch.fail out of it, or cuda_graphs"
             )
         for name, value in found.items():
             where = value.device if isinstance(value, self._torch.Tensor) else type(value).__name__

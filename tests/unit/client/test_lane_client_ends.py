@@ -14,6 +14,7 @@ from batchpool.core.errors import (
     DeadlineExceeded,
     Draining,
     InternalError,
+    InvalidInput,
     ModelError,
     Overloaded,
     Status,
@@ -63,6 +64,7 @@ def test_one_bad_row_fails_its_request_and_no_other() -> None:
         (Status.DRAINING, Draining),
         (Status.INTERNAL, InternalError),
         (Status.OVERLOADED, Overloaded),
+        (Status.INVALID_INPUT, InvalidInput),
     ],
 )
 @pytest.mark.parametrize("n", [1, 2])
@@ -77,6 +79,38 @@ def test_every_status_is_raised_as_its_error(status: Status, kind: type[Exceptio
         lane_client.result(pending)
     assert type(caught.value) is kind
     assert lane_client.map.claimed == 0
+
+
+def test_a_refused_row_brings_its_details_and_its_place_in_the_request() -> None:
+    lane_client = new_lane_client()
+    pool = Pool(lane_client)
+    lone, several = send(lane_client, 1), send(lane_client, 3)
+    pool.admit()
+    pool.finish(*pool.rows[:3])
+    for slot, details in ((0, b'{"offset":3}'), (3, b'{"offset":17}')):
+        pool.finish(pool.rows[slot])
+        lane_client.lane.write_status(
+            np.array([slot]), Status.INVALID_INPUT, "no UTF-8", details=details
+        )
+    lane_client.reap(NOW)
+    for pending, row, offset in ((lone, None, 3), (several, 2, 17)):
+        with pytest.raises(InvalidInput, match=r"^no UTF-8$") as caught:
+            lane_client.result(pending)
+        assert (caught.value.row, caught.value.details) == (row, {"offset": offset})
+    assert lane_client.map.claimed == 0
+
+
+@pytest.mark.parametrize("details", [b"", b"{", b"[1]", b"7", b"\xff"])
+def test_details_that_somebody_wrote_over_are_none(details: bytes) -> None:
+    lane_client = new_lane_client()
+    pool = Pool(lane_client)
+    pending = send(lane_client, 1)
+    pool.finish_all()
+    lane_client.lane.write_status(np.array([0]), Status.INVALID_INPUT, "no", details=details)
+    lane_client.reap(NOW)
+    error = lane_client.failure(pending)
+    assert isinstance(error, InvalidInput)
+    assert (error.message, error.details) == ("no", {})
 
 
 @pytest.mark.parametrize("n", [1, 2])

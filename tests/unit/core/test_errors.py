@@ -11,6 +11,7 @@ from batchpool.core.errors import (
     DeadlineExceeded,
     Draining,
     InternalError,
+    InvalidInput,
     InvalidRequest,
     MethodNotAllowed,
     ModelError,
@@ -51,7 +52,7 @@ RETRYABLE = {Overloaded, Draining, NotReady, PoolStopped}
 
 
 def concrete(kind: type[PoolError]) -> set[type[PoolError]]:
-    below = [below for below in kind.__subclasses__() if below is not Moved]
+    below = [below for below in kind.__subclasses__() if below not in (Moved, InvalidInput)]
     return {kind} if not below else set().union(*map(concrete, below))
 
 
@@ -66,6 +67,46 @@ def test_what_clients_keep_to_themselves_would_be_not_ready() -> None:
     assert isinstance(error, NotReady)
     assert (error.status, error.code, error.retry_after_ms) == (503, "not_ready", 1000)
     assert Moved not in all_errors()
+
+
+def test_a_refused_input_is_an_invalid_request_with_the_models_own_words() -> None:
+    error = InvalidInput("the text is empty")
+    assert isinstance(error, InvalidRequest)
+    assert (error.status, error.code, error.details, error.row) == (
+        400,
+        "invalid_request",
+        {},
+        None,
+    )
+    assert error.body() == {"error": "the text is empty", "code": "invalid_request"}
+    error = InvalidInput("no UTF-8", {"offset": 3, "why": "é"})
+    error.row = 2
+    assert error.body() == {
+        "error": "no UTF-8",
+        "code": "invalid_request",
+        "row": 2,
+        "details": {"offset": 3, "why": "é"},
+    }
+    assert error.details_json() == b'{"offset":3,"why":"\\u00e9"}'
+    assert InvalidInput in all_errors()
+
+
+def test_errors_of_a_models_own_are_in_no_table() -> None:
+    class TooLoud(InvalidInput):
+        pass
+
+    assert TooLoud not in all_errors()
+    assert {kind.__module__ for kind in all_errors()} == {"batchpool.core.errors"}
+
+
+@pytest.mark.parametrize(
+    ("details", "kind"), [({"at": object()}, TypeError), ({"at": float("nan")}, ValueError)]
+)
+def test_details_that_are_no_json_fail_where_they_are_given(
+    details: dict[str, object], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind):
+        InvalidInput("no", details)
 
 
 @pytest.mark.parametrize(("kind", "status", "code"), TABLE)
@@ -143,6 +184,8 @@ def test_method_not_allowed_names_the_verbs() -> None:
         (Status.DRAINING, Draining),
         (Status.INTERNAL, InternalError),
         (Status.OVERLOADED, Overloaded),
+        (Status.NOT_READY, NotReady),
+        (Status.INVALID_INPUT, InvalidInput),
     ],
 )
 def test_a_status_word_comes_back_as_its_error(status: Status, kind: type[PoolError]) -> None:
@@ -160,7 +203,7 @@ def test_every_status_but_ok_has_an_error() -> None:
     assert Status.OK == 0, "fresh, zeroed memory is no failure"
 
 
-@pytest.mark.parametrize("status", [9, 255, 2**32 - 1])
+@pytest.mark.parametrize("status", [10, 255, 2**32 - 1])
 def test_a_status_word_nobody_wrote_is_an_internal_error(status: int) -> None:
     error = error_for(status, "text that may be garbage")
     assert type(error) is InternalError

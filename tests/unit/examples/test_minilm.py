@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from batchpool.core.errors import InvalidInput
 from batchpool.examples.minilm import MiniLM
+from batchpool.model import Batch
 
 TEXTS = [
     "",
@@ -46,7 +48,7 @@ def embed(model: MiniLM, texts: list[str]) -> np.ndarray:
     rows = np.empty(len(texts), dtype=object)
     rows[:] = [text.encode() for text in texts]
     with torch.inference_mode():
-        return model.infer({"text": rows})["embedding"].numpy()  # type: ignore[arg-type]
+        return model.infer(Batch(len(rows), {"text": rows}))["embedding"].numpy()
 
 
 def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
@@ -83,10 +85,29 @@ def test_a_text_is_cut_after_the_token_limit(model: MiniLM, reference: Any) -> N
     assert_same(got, reference.encode([full, longer, shorter]))
 
 
-def test_bytes_that_are_not_utf8_are_an_error_that_names_the_row(model: MiniLM) -> None:
-    rows = np.array([b"good", b"caf\xe9!"], dtype=object)
-    with pytest.raises(ValueError, match=r"text of row 1 is not valid UTF-8: .* at byte 3"):
-        model.infer({"text": rows})  # type: ignore[arg-type]
+def test_bytes_that_are_not_utf8_are_refused_and_the_others_get_their_vectors(
+    model: MiniLM,
+) -> None:
+    rows = np.array([b"caf\xe9!", b"good", b"\xff"], dtype=object)
+    batch = Batch(3, {"text": rows})
+    vectors = model.infer(batch)["embedding"]
+    assert vectors.shape == (3, 384)
+    np.testing.assert_allclose(vectors[1:2].detach(), embed(model, ["good"]), atol=1e-5)
+    assert {row: type(error) for row, error in batch.failed.items()} == {
+        0: InvalidInput,
+        2: InvalidInput,
+    }
+    first = batch.failed[0]
+    assert str(first) == "text is not valid UTF-8: invalid continuation byte at byte 3"
+    assert isinstance(first, InvalidInput)
+    assert first.details == {"offset": 3}
+    assert str(batch.failed[2]) == "text is not valid UTF-8: invalid start byte at byte 0"
+
+
+def test_a_batch_of_nothing_but_bad_bytes(model: MiniLM) -> None:
+    batch = Batch(2, {"text": np.array([b"\xff", b"a\x80"], dtype=object)})
+    assert model.infer(batch)["embedding"].shape == (2, 384)
+    assert sorted(batch.failed) == [0, 1]
 
 
 def test_load_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,23 @@ def test_a_status_says_where_the_row_failed(lane: Lane, text: str, origin: Origi
     assert (client.read_origin(1), client.read_message(1)) == (None, "elsewhere")
 
 
+@pytest.mark.parametrize("origin", [None, (1, 0, 4711)])
+def test_details_stand_behind_the_text_which_is_cut_for_them(
+    lane: Lane, origin: Origin | None
+) -> None:
+    details = b'{"offset":17}'
+    for text in ("no UTF-8", "a" * 10_000, ""):
+        lane.write_status(SOME, Status.INVALID_INPUT, text, origin, details)
+        client = other_side(lane)
+        assert client.read_details(1) == client.read_details(3) == details
+        assert client.read_origin(3) == origin
+        read = client.read_message(1)
+        assert text.startswith(read)
+        assert len(read) == len(text) or len(read) > MESSAGE_BYTES - 40
+    lane.write_status(SOME, Status.INVALID_INPUT, "none")
+    assert (lane.read_message(1), lane.read_details(1)) == ("none", b"")
+
+
 def test_a_length_nobody_right_wrote_leads_nobody_out_of_the_slot(lane: Lane) -> None:
     lane.write_status(SOME, Status.MODEL_ERROR, "a" * MESSAGE_BYTES)
     lane.message_len[1] = 2**32 - 1

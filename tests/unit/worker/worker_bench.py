@@ -61,6 +61,7 @@ class Bench:
         backend: Any = None,
         padding: Padding | None = None,
         max_batch: int = 8,
+        run_warm_up_row: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         self.rings: list[str] = []
@@ -75,6 +76,7 @@ class Bench:
             lambda: self.rings.append("batcher"),
             lambda: self.now_ns,
             padding,
+            run_warm_up_row=run_warm_up_row,
         )
         self.lanes: dict[int, Lane] = {}
         for number, serial in ((1, 11), (4, 44)):

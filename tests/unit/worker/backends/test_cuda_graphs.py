@@ -164,3 +164,14 @@ def test_a_dynamic_buffer_is_cut_to_the_batch() -> None:
     buffer = PinnedBuffer(torch, bp.Tensor("x", "int64", (Dim(6, "t"),), pad=0), 4, pin=False)
     buffer.array((3, 2))[...] = [[1, 2], [3, 4], [5, 6]]
     assert buffer.tensor((3, 2)).tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_captured_call_cannot_fail_rows() -> None:
+    class Failing(Shift):
+        def infer(self, batch: bp.Batch) -> dict[str, Any]:
+            batch.fail(0, bp.InvalidInput("no"))
+            return super().infer(batch)
+
+    made, buffers, _ = graphs(Failing())
+    with pytest.raises(ModelError, match="infer runs while it is captured and cannot fail rows"):
+        run(made, buffers, [1], [2])

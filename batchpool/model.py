@@ -10,6 +10,8 @@ from batchpool.core.errors import ConfigError
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
+_KINDS = ("inputs", "outputs", "parameters")
+
 
 class Batch(Mapping[str, Any]):
     """The rows of one call: `batch["x"]` is an array [n, *row shape].
@@ -72,7 +74,9 @@ class Model:
 
     name        the name by which callers address it; default: the class name in lower case
     framework   "torch" (default) or "numpy"; a numpy model's worker never imports torch
-    inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension
+    inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension. A method
+                of such a name from another parent class (`torch.nn.Module.parameters`) stays what
+                an instance calls
     writable    numpy only: True gives `infer` a copy that it may change; False (default) a
                 read-only view of shared memory wherever that is possible
     cuda_graphs torch only: True captures each batch size as a CUDA graph during the warm-up and
@@ -84,11 +88,29 @@ class Model:
 
     name: ClassVar[str] = ""
     framework: ClassVar[str] = "torch"
+    _declared: ClassVar[dict[str, Sequence[Tensor]]] = {}  # lists whose names a method has
     inputs: ClassVar[Sequence[Tensor]] = ()
     outputs: ClassVar[Sequence[Tensor]] = ()
     parameters: ClassVar[Sequence[Tensor]] = ()
     writable: ClassVar[bool] = False
     cuda_graphs: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Keep the declared lists where another parent class has a method of such a name.
+
+        `torch.nn.Module.parameters` is one: `self.parameters()` calls it in a subclass of both
+        classes, in whichever order they stand.
+        """
+        super().__init_subclass__(**arguments)
+        cls._declared = {}
+        for kind in _KINDS:
+            methods = (vars(each).get(kind) for each in cls.__mro__)
+            method = next((each for each in methods if hasattr(each, "__get__")), None)
+            if method is None:
+                continue
+            if kind in vars(cls) and not hasattr(vars(cls)[kind], "__get__"):
+                cls._declared[kind] = vars(cls)[kind]
+            setattr(cls, kind, method)
 
     def load(self, device: str) -> None:
         """Load the model; called once in each worker before `infer`. device: "cuda:0" or "cpu"."""
@@ -117,13 +139,7 @@ def spec_of(model: type[Model]) -> ModelSpec:
     if not (isinstance(model, type) and issubclass(model, Model)):
         raise ConfigError(f"{model!r} is not a subclass of batchpool.Model")
     name = model.__dict__.get("name") or model.name or model.__name__.lower()
-    for kind in ("inputs", "outputs", "parameters"):
-        for tensor in getattr(model, kind):
-            if not isinstance(tensor, Tensor):
-                raise ConfigError(f"model {name!r}: {kind} must be bp.Tensor, not {tensor!r}")
-    spec = ModelSpec(
-        name, model.framework, tuple(model.inputs), tuple(model.outputs), tuple(model.parameters)
-    )
+    spec = ModelSpec(name, model.framework, *(_tensors(model, name, kind) for kind in _KINDS))
     if model.cuda_graphs:
         _check_graphs(spec)
     if model.infer is Model.infer:
@@ -131,12 +147,30 @@ def spec_of(model: type[Model]) -> ModelSpec:
     return spec
 
 
+def _tensors(model: type[Model], name: str, kind: str) -> tuple[Tensor, ...]:
+    """The list `kind` of the nearest class that declares one."""
+    found: Any = ()
+    for each in model.__mro__:
+        own = vars(each).get(kind)
+        if own is None or hasattr(own, "__get__"):
+            own = vars(each).get("_declared", {}).get(kind)
+        if own is not None:
+            found = own
+            break
+    if not isinstance(found, (list, tuple)):
+        raise ConfigError(f"model {name!r}: {kind} must be a list of bp.Tensor, not {found!r}")
+    for tensor in found:
+        if not isinstance(tensor, Tensor):
+            raise ConfigError(f"model {name!r}: {kind} must be bp.Tensor, not {tensor!r}")
+    return tuple(found)
+
+
 def _check_graphs(spec: ModelSpec) -> None:
     wants = f"model {spec.name!r} has cuda_graphs = True, which needs"
     if not FRAMEWORKS[spec.framework].cuda_graphs:
         able = " or ".join(f'"{name}"' for name, known in FRAMEWORKS.items() if known.cuda_graphs)
         raise ConfigError(f"{wants} framework {able}, not {spec.framework!r}")
-    for tensor in (*spec.inputs, *spec.outputs):
+    for tensor in (*spec.inputs, *spec.outputs, *spec.parameters):
         if tensor.is_bytes:
             raise ConfigError(f"{wants} numbers; {tensor.name!r} is a bytes tensor")
         if tensor.dynamic:

@@ -131,13 +131,22 @@ def retype(torch: Any, tensor: Tensor, value: Any) -> Any:
     return value.view(torch.bfloat16) if tensor.dtype == "bfloat16" else value
 
 
+def materialized(value: Any) -> Any:
+    """A torch tensor outside autograd, with a lazy negation or conjugation carried out.
+
+    numpy has no such views, and an asynchronous copy to the host would be negated before it is
+    there.
+    """
+    return value.detach().resolve_conj().resolve_neg()
+
+
 def to_host(torch: Any, value: Any) -> Any:
     """A torch tensor (or a list of them) as numpy in storage dtype; anything else unchanged."""
     if isinstance(value, (list, tuple)):
         return [to_host(torch, row) for row in value]
     if not isinstance(value, torch.Tensor):
         return value
-    host = value.detach().cpu().contiguous()
+    host = materialized(value).cpu().contiguous()
     if host.dtype == torch.bfloat16:
         host = host.view(torch.uint16)
     return host.numpy()

@@ -32,6 +32,7 @@ from batchpool.worker.backends.backend import (
     batch_of,
     call_model,
     host_array,
+    materialized,
     to_host,
 )
 from batchpool.worker.backends.cuda_graphs import CudaGraphs, capture_on, graph_sizes
@@ -223,7 +224,7 @@ class CudaBackend:
                 host[name] = IN_PLACE
                 continue
             self.transfer.copies["out, gathered"] += 1
-            value = value.detach().contiguous()
+            value = materialized(value).contiguous()
             nbytes = value.numel() * value.element_size()
             buffer = own.outputs.get(name)
             if buffer is None or buffer.numel() < nbytes:

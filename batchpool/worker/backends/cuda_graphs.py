@@ -22,7 +22,13 @@ from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
-from batchpool.worker.backends.backend import FAILED_ROWS, batch_of, call_model, to_host
+from batchpool.worker.backends.backend import (
+    FAILED_ROWS,
+    batch_of,
+    call_model,
+    materialized,
+    to_host,
+)
 from batchpool.worker.backends.cuda_transfer import PinnedBuffer
 
 # Records the device work that a function starts; the returned function starts it again.
@@ -173,4 +179,4 @@ class CudaGraphs:
                     f"model {self._name!r} has cuda_graphs = True, so output {name!r} must be a"
                     f" tensor on {self._device}; it is a {where}"
                 )
-        return {name: value.detach().contiguous() for name, value in found.items()}
+        return {name: materialized(value).contiguous() for name, value in found.items()}

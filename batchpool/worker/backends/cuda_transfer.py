@@ -25,7 +25,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.columns import TensorColumn
 from batchpool.shm.lane import Lane
-from batchpool.worker.backends.backend import BatchPart, retype
+from batchpool.worker.backends.backend import BatchPart, materialized, retype
 
 _LOG = logging.getLogger("batchpool.worker")
 DIRECT_ROW_BYTES = 16 * 1024  # columns of smaller rows are not registered
@@ -193,7 +193,7 @@ class LaneTransfer:
             return False
         if value.dtype != extents[0][0].dtype:
             return False
-        value = value.detach().contiguous()
+        value = materialized(value).contiguous()
         for column, slot, count, row in extents:
             column[slot : slot + count].copy_(value[row : row + count], non_blocking=True)
         self.copies["out, direct"] += len(extents)

@@ -102,7 +102,9 @@ class LaneClient:
         self._generation = lane.generation.get()
         self.sees_move()  # before it was mapped: nobody will say so again
         self._inputs = list(lane.inputs.items())
-        self._parameters = list(lane.parameters.items())
+        parameters = lane.parameters.items()
+        self._numbers = [(name, column) for name, column in parameters if column.lengths is None]
+        self._texts = [(name, column) for name, column in parameters if column.lengths is not None]
         self._outputs = list(lane.outputs.values())
 
     # -- claim and submit ---------------------------------------------------------------
@@ -186,8 +188,10 @@ class LaneClient:
             tensors = rows.tensors
             for name, column in self._inputs:
                 column.store(where, tensors[name])
-            for name, column in self._parameters:
+            for name, column in self._numbers:
                 column.values[where] = rows.parameters[name]
+            for name, column in self._texts:
+                column.store(where, np.full(n, rows.parameters[name], dtype=object))
             for slot in slots:
                 self._deadline[slot] = deadline_ns
                 self._submit[slot] = now_ns

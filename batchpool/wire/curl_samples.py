@@ -43,9 +43,7 @@ def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:
             form["data"] = [_value(tensor)] * values
         inputs.append(form)
     request: dict[str, Any] = {"inputs": inputs}
-    parameters: dict[str, Any] = {
-        p.name: 1 if p.default is None else p.default for p in spec.parameters
-    }
+    parameters: dict[str, Any] = {p.name: _scalar(p) for p in spec.parameters}
     if answers_binary(spec):
         parameters["binary_data_output"] = True
     if parameters:
@@ -64,6 +62,12 @@ def _value(tensor: Tensor) -> Any:
     if tensor.dtype == "bool":
         return bool(tensor.pad)
     return tensor.pad if math.isfinite(tensor.pad) else 0
+
+
+def _scalar(parameter: Tensor) -> Any:
+    if parameter.default is not None:
+        return parameter.default_in_json
+    return _value(parameter) if parameter.is_bytes else 1
 
 
 def curl(spec: ModelSpec, server_url: str) -> str:

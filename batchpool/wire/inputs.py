@@ -8,21 +8,25 @@ sent as bytes only.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest, TooLarge
+from batchpool.core.tensors.arrays import check_shape
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.numbers import from_numbers
-from batchpool.core.tensors.rows import check_shape
 from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import elements
 from batchpool.wire.request import Body, brief
 
 # Every exception that msgspec raises for bytes from outside. RecursionError: nesting too deep.
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+# The JSON number -0, which Python's integers do not have. For a float it is -0.0.
+MINUS_ZERO = re.compile(rb"-0(?![.0-9eE])")
 
 # The largest size of a dimension that numpy takes; shapes are checked as Python ints of any size.
 _MOST = 2**63 - 1
@@ -33,7 +37,16 @@ _MOST_EMPTY_ROWS = 2**20
 class InputReader:
     """Reads one input. Its tables are computed once; no method keeps anything of a request."""
 
-    __slots__ = ("_fixed_row", "binary_only", "dtype", "is_bytes", "name", "tensor", "wire_dtype")
+    __slots__ = (
+        "_fixed_row",
+        "_is_float",
+        "binary_only",
+        "dtype",
+        "is_bytes",
+        "name",
+        "tensor",
+        "wire_dtype",
+    )
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -41,6 +54,7 @@ class InputReader:
         self.wire_dtype = tensor.wire_dtype
         self.dtype = tensor.np_dtype
         self.is_bytes = tensor.is_bytes
+        self._is_float = self.dtype.kind == "f"
         self.binary_only = tensor.element.binary_only
         plain = not tensor.dynamic and 0 not in tensor.max_shape
         self._fixed_row = list(tensor.max_shape) if plain else None
@@ -103,12 +117,13 @@ class InputReader:
             )
         try:
             values = msgspec.json.decode(data)
+            if self._is_float and MINUS_ZERO.search(data):
+                values = msgspec.json.decode(MINUS_ZERO.sub(b"-0.0", data))
         except UNREADABLE as exc:
             raise InvalidRequest(f"input {self.name!r}: its data: {exc}") from None
         if type(values) is not list:
-            raise InvalidRequest(
-                f"input {self.name!r}: its data is {brief(values)}; a list was expected"
-            )
+            found = "null" if values is None else brief(values)
+            raise InvalidRequest(f"input {self.name!r}: its data is {found}; a list was expected")
         flat = elements.flatten(self.tensor, values)
         if self.is_bytes:
             return elements.from_values(self.tensor, flat, shape)

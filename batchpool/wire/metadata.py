@@ -76,7 +76,7 @@ def _config_tensor(tensor: Tensor) -> dict[str, Any]:
 def _describe(parameter: Tensor) -> str:
     if parameter.default is None:
         return f"{parameter.dtype}, required"
-    return f"{parameter.dtype}, default {parameter.default}"
+    return f"{parameter.dtype}, default {parameter.default_in_json}"
 
 
 def live() -> dict[str, Any]:

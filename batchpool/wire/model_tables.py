@@ -47,6 +47,11 @@ class ModelTables:
         self.readers = {tensor.name: InputReader(tensor) for tensor in spec.inputs}
         self.writers = {tensor.name: OutputWriter(tensor) for tensor in spec.outputs}
         self.declared = frozenset(parameter.name for parameter in spec.parameters)
+        self.float_parameters = frozenset(
+            parameter.name
+            for parameter in spec.parameters
+            if parameter.np_dtype.kind == "f" or parameter.element.is_bfloat16
+        )
         self._as_json = {name: OutputChoice(name, False) for name in self.writers}
         self._as_bytes = {name: OutputChoice(name, True) for name in self.writers}
         self._all_json = tuple(self._as_json.values())

@@ -38,7 +38,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     inputs: msgspec.Raw
     outputs: list[str] | None = None
     id: str | None = None
-    parameters: dict[str, bool | int | float | str] | None = None
+    parameters: dict[str, bool | int | float | str | None] | None = None
 
 
 class _Tensor(msgspec.Struct, forbid_unknown_fields=True, gc=False):

@@ -39,7 +39,7 @@ _ABSENT = msgspec.Raw()
 
 
 class _InputExtra(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    binary_data_size: int | None = None
+    binary_data_size: int | msgspec.UnsetType = msgspec.UNSET
     shared_memory_region: Any = None
     shared_memory_byte_size: Any = None
     shared_memory_offset: Any = None
@@ -54,7 +54,7 @@ class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _OutputExtra(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    binary_data: bool | None = None
+    binary_data: bool | msgspec.UnsetType = msgspec.UNSET
     classification: Any = None
     shared_memory_region: Any = None
     shared_memory_byte_size: Any = None
@@ -70,9 +70,15 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     inputs: list[_Input]
     outputs: list[_Output] | None = None
     id: str | None = None
-    parameters: dict[str, bool | int | float | str] | None = None
+    parameters: dict[str, bool | int | float | str | None] | None = None
     model_name: Any = None
     model_version: Any = None
+
+
+class _RawParameters(msgspec.Struct):
+    """The parameters of a JSON head as they are written."""
+
+    parameters: dict[str, msgspec.Raw] = {}
 
 
 class _Name(msgspec.Struct):
@@ -88,6 +94,7 @@ class _Names(msgspec.Struct):
 
 _HEAD = msgspec.json.Decoder(_Head)
 _NAMES = msgspec.json.Decoder(_Names)
+_RAW_PARAMETERS = msgspec.json.Decoder(_RawParameters)
 _PLACE = re.compile(r"\$\.(input|output)s\[(\d+)\]")
 
 
@@ -109,7 +116,7 @@ class OipForm:
         """
         tables = self._tables
         size = len(body)
-        at = header_length(headers, size)
+        json_size = at = header_length(headers, size)
         head = _read_head(body if at == size else body[:at])
         tensors: dict[str, Array] = {}
         n = 0
@@ -143,6 +150,9 @@ class OipForm:
                 self._name,
             )
         asked = parameters.read(tables, head.parameters)
+        for name in tables.float_parameters & asked.values.keys():
+            if asked.values[name] == 0:
+                asked.values[name] = _signed_zero(body[:json_size], name, asked.values[name])
         return InferRequest(
             head.id or None,
             tables.rows(n, tensors, asked.values),
@@ -228,6 +238,12 @@ def _explain(head: Body, exc: Exception) -> str:
     return f"{kind} {brief(name)}: {text}" if name else f"the request's JSON: {text}"
 
 
+def _signed_zero(head: Body, name: str, zero: Any) -> Any:
+    """The value of a float parameter that is 0: -0.0 where the JSON says -0."""
+    written = _RAW_PARAMETERS.decode(head).parameters.get(name)
+    return -0.0 if written is not None and bytes(written).strip() == b"-0" else zero
+
+
 def _binary_size(given: _Input) -> int | None:
     """The input's `binary_data_size`; None for an input with JSON data."""
     extra = given.parameters
@@ -244,10 +260,11 @@ def _binary_size(given: _Input) -> int | None:
             f"input {given.name!r}: the shared-memory extension is not offered; send the tensor"
             " in the request"
         )
-    if extra.binary_data_size is None:
+    if extra.binary_data_size is msgspec.UNSET:
         if given.data is _ABSENT:
             raise _not_one_source(given, "neither came")
-    elif given.data is not _ABSENT:
+        return None
+    if given.data is not _ABSENT:
         raise _not_one_source(given, "both came")
     return extra.binary_data_size
 
@@ -279,7 +296,7 @@ def _outputs(
         binary = binary_default
         if extra is not None:
             _refuse_extensions(output.name, extra)
-            if extra.binary_data is not None:
+            if extra.binary_data is not msgspec.UNSET:
                 binary = extra.binary_data
         choices[output.name] = tables.output(output.name, binary, choices)
     return tuple(choices.values())

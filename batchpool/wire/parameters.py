@@ -7,7 +7,7 @@ binary_data_output  default encoding of the outputs
 sequence_*          not offered: 400, unless the model declares it
 triton_*            reserved: 400
 declared            passed to the model, checked against its dtype
-anything else       400
+anything else       400; so is null, which is not taken for an absent parameter
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ def read(tables: ModelTables, given: Mapping[str, Any]) -> Asked:
     """Read the parameters of one request; InvalidRequest names the one that is wrong."""
     asked = Asked()
     for name, value in given.items():
+        if value is None:
+            raise InvalidRequest(
+                f"parameter {brief(name)} is null; a value, or no such parameter, was expected"
+            )
         if name == "binary_data_output":
             if type(value) is not bool:
                 raise _wrong(name, value, "true or false")

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors.arrays import check_shape
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.rows import Rows, check_shape
+from batchpool.core.tensors.rows import Rows
 from batchpool.core.tensors.spec import Dim
 from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 def model_schemas(spec: ModelSpec) -> Json:
     """The schemas of a model's request and response in the protocol's JSON form, by name."""
-    parameters: Json = {p.name: _number_schema(p) for p in spec.parameters}
+    parameters: Json = {p.name: _scalar_schema(p) for p in spec.parameters}
     required = [p.name for p in spec.parameters if p.default is None]
     asked: Json = {
         "type": "object",
@@ -133,6 +133,16 @@ def _value_schema(tensor: Tensor, *, sent: bool) -> Json:
     return number
 
 
+def _scalar_schema(parameter: Tensor) -> Json:
+    """The schema of a declared parameter's value."""
+    schema = (
+        _value_schema(parameter, sent=True) if parameter.is_bytes else _number_schema(parameter)
+    )
+    if parameter.default is not None:
+        schema["default"] = parameter.default_in_json
+    return schema
+
+
 def _number_schema(tensor: Tensor) -> Json:
     """The schema of one number of the tensor's dtype."""
     schema: Json
@@ -143,6 +153,4 @@ def _number_schema(tensor: Tensor) -> Json:
         schema = {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}
     else:
         schema = {"type": "number"}
-    if tensor.default is not None:
-        schema["default"] = tensor.default
     return schema

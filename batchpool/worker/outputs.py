@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.errors import InvalidInput, ModelError
+from batchpool.core.errors import InvalidInput, InvalidRequest, ModelError
+from batchpool.core.tensors.arrays import from_lists, has_dtype, in_storage
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.worker.backends.backend import FAILED_ROWS, IN_PLACE, describe_error
@@ -100,11 +101,17 @@ def _wrong(tensor: Tensor, what: str, expected: str) -> ModelError:
 
 
 def _as_array(tensor: Tensor, value: Any) -> Array:
-    if not isinstance(value, np.ndarray):
-        raise _wrong(tensor, f"is a {type(value).__name__}", "an array")
-    if value.dtype.newbyteorder("=") != tensor.np_dtype:
-        raise _wrong(tensor, f"has dtype {value.dtype.name}", tensor.dtype)
-    return value
+    if isinstance(value, (list, tuple, int, float)):
+        try:
+            value = from_lists(tensor, value, "output")
+        except InvalidRequest as exc:
+            raise ModelError(exc.message) from None
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise _wrong(tensor, f"is a {type(value).__name__}", "an array or a list of numbers")
+    array = in_storage(tensor, value)
+    if not has_dtype(tensor, array):
+        raise _wrong(tensor, f"has dtype {array.dtype.name}", tensor.dtype)
+    return array
 
 
 def _fixed_output(tensor: Tensor, value: Any, n: int, rows: int) -> Array:

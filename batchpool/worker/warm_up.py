@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import ModelError
+from batchpool.core.tensors.arrays import as_rows
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.numbers import as_row_value
-from batchpool.core.tensors.rows import as_rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.worker.backends.backend import Backend
@@ -23,8 +22,10 @@ def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
     given = model.warm_up_row()
     rows = {tensor.name: _row(tensor, given) for tensor in spec.inputs}
     for parameter in spec.parameters:
-        value = as_row_value(parameter.name, parameter.element, parameter.default or 0)
-        rows[parameter.name] = np.full(1, value, dtype=parameter.np_dtype)
+        value = parameter.default
+        if value is None:
+            value = _warm_up_text(parameter) if parameter.is_bytes else 0
+        rows[parameter.name] = np.full(1, parameter.scalar(value), dtype=parameter.np_dtype)
     return rows
 
 
@@ -58,9 +59,12 @@ def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:
         value = given[tensor.name]
         return as_rows(tensor, [value] if tensor.is_bytes else np.asarray(value)[np.newaxis])
     if tensor.is_bytes:
-        assert tensor.max_bytes is not None
-        return np.full((1, *tensor.max_shape), b"warm up"[: tensor.max_bytes], dtype=object)
+        return np.full((1, *tensor.max_shape), _warm_up_text(tensor), dtype=object)
     return np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)
+
+
+def _warm_up_text(tensor: Tensor) -> bytes:
+    return b"warm up"[: tensor.max_bytes]
 
 
 def _sizes(tensor: Tensor, row: Array, n: int) -> Array | None:

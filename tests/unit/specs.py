@@ -71,7 +71,9 @@ def _named(draw: st.DrawFn, names: list[str], least: int) -> tuple[Tensor, ...]:
 @st.composite
 def specs(draw: st.DrawFn) -> ModelSpec:
     """Any model; names include those that stand for columns of the layout."""
-    parameter = st.builds(Tensor, st.just("p"), st.sampled_from(NUMBERS))
+    parameter = st.builds(Tensor, st.just("p"), st.sampled_from(NUMBERS)) | st.builds(
+        Tensor, st.just("p"), st.just("bytes"), max_bytes=st.integers(1, 6)
+    )
     return ModelSpec(
         "m",
         "numpy",

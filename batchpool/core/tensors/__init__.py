@@ -6,5 +6,6 @@ In reading order:
     spec      Dim, Tensor and ModelSpec: the declaration of a model
     numbers   Python numbers to arrays of a dtype, without silent loss
     strings   strings to object arrays of `bytes`
+    arrays    one input's rows as an array of its storage dtype
     rows      Rows and check_rows: a request's rows, checked against the declaration
 """

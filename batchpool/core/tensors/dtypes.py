@@ -62,3 +62,8 @@ DTYPES: dict[str, DType] = {
     )
 }
 DTYPE_OF_WIRE: dict[str, str] = {dtype.wire: dtype.name for dtype in DTYPES.values()}
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """True for the bfloat16 of ml_dtypes, which jax and others register with numpy."""
+    return dtype.kind == "V" and dtype.name == "bfloat16"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.dtypes import Array, DType
+from batchpool.core.tensors.dtypes import DTYPES, Array, DType
 
 _BFLOAT16_EXPONENT = 0x7F80  # all bits of the exponent set: an infinity or a NaN
 
@@ -23,7 +23,7 @@ def from_numbers(
     tensor takes 0 and 1. A finite float that overflows the dtype is refused, not made infinite.
     Floats are rounded to the dtype's precision.
 
-    name, kind: the tensor's name and "input" or "parameter", for messages.  Raises
+    name, kind: the tensor's name and "input", "output" or "parameter", for messages.  Raises
     InvalidRequest for a value that does not fit, a wrong count, ragged lists and bfloat16.
     """
     try:
@@ -47,6 +47,29 @@ def from_numbers(
         wrong = next((v for v in flat if not _fits(v, dtype.storage)), flat[0] if flat else None)
         raise _does_not_fit(name, dtype, wrong, kind)
     return _convert(name, dtype, flat, kind).reshape(tuple(shape))
+
+
+def from_array(name: str, dtype: DType, array: Array, kind: str = "input") -> Array:
+    """Convert an array of another dtype by the rules of `from_numbers`, which see."""
+    found, wanted = array.dtype.kind, dtype.storage.kind
+    whole = found in "iu"
+    if dtype.is_bfloat16 or not (
+        (wanted == "f" and found in "iuf")
+        or (wanted in "iu" and whole)
+        or (wanted == "b" and whole)
+    ):
+        return from_numbers(name, dtype, array.tolist(), array.shape, kind)
+    if wanted == "b":
+        wrong = (array != 0) & (array != 1)
+    elif wanted == "f":
+        with np.errstate(over="ignore"):
+            wrong = np.isinf(array.astype(dtype.storage)) & np.isfinite(array)
+    else:
+        limits = np.iinfo(dtype.storage)
+        wrong = (array < int(limits.min)) | (array > int(limits.max))
+    if wrong.any():
+        raise _does_not_fit(name, dtype, array[wrong].reshape(-1)[0].item(), kind)
+    return array.astype(dtype.storage)
 
 
 def _all_fit(flat: list[Any], kinds: set[type], storage: np.dtype[Any]) -> bool:
@@ -108,6 +131,18 @@ def bfloat16_bits(value: float) -> int:
     with np.errstate(over="ignore"):
         bits = int(np.float32(value).view(np.uint32))
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def bfloat16_from_numbers(name: str, values: Any, shape: Sequence[int], kind: str) -> Array:
+    """`from_numbers` for bfloat16: the bit patterns of the nearest values, as uint16."""
+    singles = from_numbers(name, DTYPES["float32"], values, shape, kind)
+    bits: Array = singles.view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    bits[np.isnan(singles)] = 0x7FC0
+    wrong = np.isfinite(singles) & (bits & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT)
+    if wrong.any():
+        raise _does_not_fit(name, DTYPES["bfloat16"], singles[wrong].reshape(-1)[0].item(), kind)
+    return bits.astype(np.uint16)
 
 
 def _convert(name: str, dtype: DType, flat: list[Any], kind: str) -> Array:

@@ -6,7 +6,8 @@ row's shape, fixed or dynamic up to a maximum:
     Tensor("x", "float32", (4,))                      [n, 4]
     Tensor("ids", "int64", (Dim(max=512),), pad=0)    [n, 0..512], one size per row
     Tensor("text", "bytes", (), max_bytes=8192)       [n] byte strings
-    Tensor("top_k", "int64", (), default=5)           as a parameter: one scalar per row
+    Tensor("top_k", "int64", (), default=5)           as a parameter: one number per row
+    Tensor("language", "bytes", max_bytes=8, default="en")   as a parameter: one string per row
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.core.errors import ConfigError, InvalidRequest
+from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.dtypes import DTYPES, DType
 from batchpool.core.tensors.numbers import as_row_value, stored_number
+from batchpool.core.tensors.strings import as_text_value
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,22 @@ class Tensor:
         """The positions of the dynamic dimensions in the row's shape."""
         return tuple(i for i, d in enumerate(self.shape) if isinstance(d, Dim))
 
+    @property
+    def default_in_json(self) -> Any:
+        """`default` as JSON carries it: a byte string as text."""
+        value = self.default
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def scalar(self, value: Any) -> Any:
+        """A value of this parameter as it is stored: a number, the bits of a bfloat16, or `bytes`.
+
+        Raises InvalidRequest for a value that is no scalar or does not fit the dtype, TooLarge
+        for a string of more than `max_bytes` bytes.
+        """
+        if self.max_bytes is not None:
+            return as_text_value(self.name, self.max_bytes, value)
+        return as_row_value(self.name, self.element, value)
+
     def is_plain(self, array: Any) -> bool:
         """True for an array [n, *row shape] of a fixed tensor, which needs no conversion."""
         return (
@@ -148,7 +166,7 @@ class ModelSpec:
     """The declaration of a model: its name, framework and tensors.
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
-    and a parameter that is no number.
+    and a parameter that is no scalar.
     """
 
     name: str
@@ -172,14 +190,15 @@ class ModelSpec:
                 if names.count(name) > 1:
                     raise ConfigError(f"model {self.name!r}: {name!r} stands twice in its {kind}")
         for parameter in self.parameters:
-            if parameter.shape or parameter.is_bytes:
+            if parameter.shape:
                 raise ConfigError(
-                    f"model {self.name!r}: parameter {parameter.name!r} must be a number: shape ()"
+                    f"model {self.name!r}: parameter {parameter.name!r} has shape"
+                    f" {list(parameter.shape)}; one number or string was expected: shape ()"
                 )
             if parameter.default is not None:
                 try:
-                    as_row_value(parameter.name, parameter.element, parameter.default)
-                except InvalidRequest as exc:
+                    parameter.scalar(parameter.default)
+                except (InvalidRequest, TooLarge) as exc:
                     raise ConfigError(f"model {self.name!r}: its default: {exc}") from None
 
     @cached_property

@@ -13,9 +13,8 @@ from batchpool.core.tensors.dtypes import Array
 def object_array(name: str, value: Any) -> Array:
     """Lists (nested as the row's shape) or an array of strings, as an array of unchecked elements.
 
-    name: of the input, for messages.  A numpy "S" array has lost the trailing NULs of its
-    elements before it arrives here; an object array keeps them.  Raises InvalidRequest for a
-    single string and for an array of numbers.
+    name: of the input, for messages.  Raises InvalidRequest for a single string, for an array of
+    numbers, and for a numpy "S" array, since numpy drops the trailing NULs of its elements.
     """
     if isinstance(value, (str, bytes)):
         raise InvalidRequest(
@@ -23,19 +22,43 @@ def object_array(name: str, value: Any) -> Array:
             " a list of them, one per row, was expected"
         )
     if not isinstance(value, np.ndarray):
-        return np.array(_buffers_to_bytes(value), dtype=object)
-    if value.dtype.kind not in "OSU":
-        raise InvalidRequest(
-            f"input {name!r} has dtype {value.dtype.name}; bytes or str was expected"
-        )
+        return np.array(_plain_elements(name, value), dtype=object)
+    _check_kind(name, value)
     return value
 
 
-def _buffers_to_bytes(value: Any) -> Any:
-    """Nested lists with every buffer copied to `bytes`, which numpy does not take for an array."""
+def _check_kind(name: str, array: Array) -> None:
+    if array.dtype.kind == "S":
+        raise InvalidRequest(
+            f"input {name!r} is a numpy array of dtype {array.dtype.str[1:]}, which drops trailing"
+            " NULs of its elements; a list of bytes or an array of dtype object was expected"
+        )
+    if array.dtype.kind not in "OU":
+        raise InvalidRequest(
+            f"input {name!r} has dtype {array.dtype.name}; bytes or str was expected"
+        )
+
+
+def _plain_elements(name: str, value: Any) -> Any:
+    """Nested lists with every buffer copied to `bytes`, which numpy does not take for an array,
+    and the dtypes of arrays among them checked."""
     if isinstance(value, (list, tuple)):
-        return [_buffers_to_bytes(element) for element in value]
+        return [_plain_elements(name, element) for element in value]
+    if isinstance(value, np.ndarray):
+        _check_kind(name, value)
     return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
+def as_text_value(name: str, max_bytes: int, value: Any) -> bytes:
+    """One string for the parameter `name` as its bytes; a str becomes its UTF-8 bytes.
+
+    Raises InvalidRequest for a value that is no string, TooLarge for more than max_bytes bytes.
+    """
+    if not isinstance(value, (str, bytes, bytearray, memoryview)):
+        raise InvalidRequest(
+            f"parameter {name!r} is a {type(value).__name__}; one bytes or str was expected"
+        )
+    return _fitting(f"parameter {name!r}", max_bytes, value)
 
 
 def checked_elements(name: str, max_bytes: int, loose: Array) -> Array:
@@ -46,25 +69,26 @@ def checked_elements(name: str, max_bytes: int, loose: Array) -> Array:
     """
     rows = np.empty(loose.size, dtype=object)
     for i, element in enumerate(loose.reshape(-1).tolist()):
-        raw = _encoded(name, i, element)
-        if len(raw) > max_bytes:
-            raise TooLarge(
-                f"input {name!r}: element {i} has {len(raw)} bytes; at most {max_bytes} fit"
-            )
-        rows[i] = raw
+        if type(element) is bytes and len(element) <= max_bytes:
+            rows[i] = element
+        else:
+            rows[i] = _fitting(f"input {name!r}: element {i}", max_bytes, element)
     return rows.reshape(loose.shape)
 
 
-def _encoded(name: str, i: int, element: Any) -> bytes:
+def _fitting(what: str, max_bytes: int, element: Any) -> bytes:
+    raw = _encoded(what, element)
+    if len(raw) > max_bytes:
+        raise TooLarge(f"{what} has {len(raw)} bytes; at most {max_bytes} fit")
+    return raw
+
+
+def _encoded(what: str, element: Any) -> bytes:
     if isinstance(element, str):
         try:
             return element.encode()
         except UnicodeEncodeError:
-            raise InvalidRequest(
-                f"input {name!r}: element {i} has a lone surrogate, which is no text"
-            ) from None
+            raise InvalidRequest(f"{what} has a lone surrogate, which is no text") from None
     if isinstance(element, (bytes, bytearray, memoryview)):
         return bytes(element)
-    raise InvalidRequest(
-        f"input {name!r}: element {i} is a {type(element).__name__}; bytes or str was expected"
-    )
+    raise InvalidRequest(f"{what} is a {type(element).__name__}; bytes or str was expected")

@@ -18,6 +18,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.curl_samples import curl, sample_request, sample_shape
+from batchpool.wire.metadata import model_config
 from batchpool.wire.openapi import document
 from batchpool.wire.schemas import model_schemas
 from tests.unit.specs import AFFINE, MIXED, model, specs
@@ -201,3 +202,22 @@ def test_quotes_and_odd_names_stay_what_they_are() -> None:
     request = json.loads(shlex.split(curl(spec, BASE))[-1])
     assert request["inputs"][0]["name"] == "it's $HOME"
     assert request["inputs"][0]["data"] == ["Hel"] * 3
+
+
+def test_a_text_parameter_is_a_string_with_its_default() -> None:
+    parameters = (
+        Tensor("language", "bytes", max_bytes=4, default=b"en"),
+        Tensor("style", "bytes", max_bytes=4),
+    )
+    spec = ModelSpec("m", "numpy", AFFINE.inputs, AFFINE.outputs, parameters)
+    schema = model_schemas(spec)["Request"]
+    properties = schema["properties"]["parameters"]["properties"]
+    assert properties["language"] == {"type": "string", "maxLength": 4, "default": "en"}
+    assert properties["style"] == {"type": "string", "maxLength": 4}
+    request, _ = sample_request(spec)
+    assert request["parameters"] == {"language": "en", "style": "Hell"}
+    assert errors_of(schema, request) == []
+    assert errors_of(schema, request | {"parameters": {"style": 3}}) != []
+    assert errors_of(schema, request | {"parameters": {}}) != []
+    config = model_config(spec, 8)["parameters"]
+    assert config["language"] == {"string_value": "bytes, default en"}

@@ -87,11 +87,70 @@ def test_a_wrong_dtype(dtype: str) -> None:
         check(FIXED, np.zeros((2, 2, 3), dtype))
 
 
-@pytest.mark.parametrize("value", [1.0, None, "y", np.float32(1)])
+@pytest.mark.parametrize("value", [None, "y", object()])
 def test_no_array(value: Any) -> None:
-    text = f"output 'y' is a {type(value).__name__}; an array was expected"
+    kind = type(value).__name__
+    text = f"output 'y' is a {kind}; an array or a list of numbers was expected"
     with pytest.raises(ModelError, match=re.escape(text)):
         check(FIXED, value)
+
+
+@pytest.mark.parametrize("value", [1.0, np.float32(1), 3])
+def test_a_number_is_no_array(value: Any) -> None:
+    with pytest.raises(ModelError, match=re.escape("output 'y' has shape []")):
+        check(FIXED, value)
+
+
+def test_lists_of_numbers_are_taken_as_arrays_of_the_declared_dtype() -> None:
+    nested = [[[1, 2.5, 3], [4, 5, 6]], [[0, 0, 0], [7, 8, np.float32(9)]]]
+    answers = check(FIXED, nested)
+    assert np.asarray(answers.outputs["y"]).dtype == np.float32
+    assert listed(answers) == [[[1, 2.5, 3], [4, 5, 6]], [[0, 0, 0], [7, 8, 9]]]
+    for rows in ([3, 4], (3, 4), [np.int64(3), 4], [np.array(3, np.int64), np.array(4, np.int64)]):
+        answers = check(Tensor("y", "int64"), rows)
+        assert listed(answers) == [3, 4]
+        assert {np.asarray(row).dtype for row in answers.outputs["y"]} == {np.dtype(np.int64)}
+    # With dynamic dimensions each row is a list or an array of its own size.
+    assert listed(check(DYNAMIC, [[[1, 2]], [[3, 4], [5, 6]]])) == [[[1, 2]], [[3, 4], [5, 6]]]
+    mixed = [np.array([[1, 2]]), [[3, 4], [5, 6]]]
+    assert listed(check(DYNAMIC, mixed)) == [[[1, 2]], [[3, 4], [5, 6]]]
+    assert listed(check(Tensor("y", "bfloat16"), [1, -2.5])) == [0x3F80, 0xC020]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "text"),
+    [
+        ("uint8", 256, "the value 256 does not fit uint8"),
+        ("uint8", -1, "the value -1 does not fit uint8"),
+        ("int64", 1.5, "the value 1.5 does not fit int64"),
+        ("int64", True, "the value True does not fit int64"),
+        ("float32", 1e39, "the value 1e+39 does not fit float32"),
+        ("bfloat16", 3.4e38 * 1.0, "the value"),
+        ("float32", "1", "the value '1' does not fit float32"),
+        ("float32", None, "the value None does not fit float32"),
+    ],
+)
+def test_a_number_in_a_list_that_does_not_fit_the_dtype_is_named(
+    dtype: str, value: Any, text: str
+) -> None:
+    for rows in ([value, 0], [0, value]):
+        with pytest.raises(ModelError, match=re.escape(f"output 'y': {text}")):
+            check(Tensor("y", dtype), rows)
+
+
+def test_lists_of_the_wrong_shape_or_ragged() -> None:
+    with pytest.raises(ModelError, match=re.escape("output 'y'")):
+        check(FIXED, [[[1.0]], [[2.0]]])
+    with pytest.raises(ModelError, match=re.escape("output 'y'")):
+        check(FIXED, [[[1.0, 2, 3], [4, 5]], [[1.0, 2, 3], [4, 5, 6]]])
+
+
+def test_the_bfloat16_of_ml_dtypes_is_bfloat16() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.array([1, -2.5], dtype=ml_dtypes.bfloat16)
+    assert listed(check(Tensor("y", "bfloat16"), values)) == [0x3F80, 0xC020]
+    with pytest.raises(ModelError, match="has dtype bfloat16; uint16 was expected"):
+        check(Tensor("y", "uint16"), values)
 
 
 def test_arrays_of_any_layout_are_taken() -> None:
@@ -144,7 +203,7 @@ def test_rows_that_are_no_rows_fail_the_batch() -> None:
     cases: list[tuple[Any, str]] = [
         ([np.ones((1, 2), np.int64)], "output 'y' has 1 rows; 2 was expected"),
         ([np.ones((1, 2), np.int64)] * 3, "output 'y' has 3 rows; 2 was expected"),
-        ([np.ones((1, 2), np.int64), [1]], "output 'y' is a list; an array was expected"),
+        ([np.ones((1, 2), np.int64), None], "output 'y' is a NoneType; an array or a list"),
         ([np.ones((1, 2), np.int8)] * 2, "output 'y' has dtype int8; int64 was expected"),
         (np.ones((3, 1, 2), np.int64), "output 'y' has shape [3, 1, 2]; [2, *row shape] was"),
         (np.ones((2, 1), np.int64), "output 'y' has shape [2, 1]; [2, *row shape] was expected"),

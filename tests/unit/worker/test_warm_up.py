@@ -92,3 +92,16 @@ def test_an_answer_that_fits_no_slot_fails_the_start() -> None:
     spec = ModelSpec("m", "numpy", SPEC.inputs, (Tensor("y", "bytes", max_bytes=3),))
     with pytest.raises(ModelError, match="has 4 bytes; at most 3 fit"):
         warm_up(spec, NumpyBackend(TooLong()), warm_up_rows(TooLong(), spec), (4,))
+
+
+def test_a_text_parameter_is_warmed_up_with_its_default_or_a_text_that_fits() -> None:
+    spec = model(
+        Tensor("x", "float32"),
+        parameters=(
+            Tensor("language", "bytes", max_bytes=8, default="dé"),
+            Tensor("style", "bytes", max_bytes=4),
+        ),
+    )
+    rows = warm_up_rows(Model(), spec)
+    assert rows["language"].tolist() == ["dé".encode()]
+    assert rows["style"].tolist() == [b"warm"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.errors import InvalidRequest
+from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
 from batchpool.core.tensors.dtypes import DTYPES
 from batchpool.core.tensors.numbers import as_row_value, bfloat16_bits, from_numbers
 from batchpool.core.tensors.rows import check_parameters
@@ -211,14 +211,17 @@ def test_parameters_given_and_default() -> None:
     found = check_parameters(K, {"scale": 0.1, "top_k": 2**53 + 1, "flag": True})
     assert found == {"top_k": 2**53 + 1, "scale": float(np.float32(0.1)), "flag": True}
     assert check_parameters(K, {"scale": np.float32(2), "top_k": np.int32(3)})["top_k"] == 3
-    assert check_parameters(K, {"scale": 1, "top_k": None})["top_k"] == 5
 
 
 @pytest.mark.parametrize(
     ("given_parameters", "text"),
     [
         ({}, "parameter 'scale' of model 'm' is missing and has no default"),
-        ({"scale": None}, "parameter 'scale' of model 'm' is missing"),
+        ({"scale": None}, "parameter 'scale' is None; one float32 was expected"),
+        (
+            {"scale": 1, "top_k": None},
+            "parameter 'top_k' is None; one int64, or no such parameter, was expected",
+        ),
         ({"scale": 1, "top_k": 2**63}, "parameter 'top_k': the value 9223372036854775808"),
         ({"scale": 1, "top_k": 1.5}, "parameter 'top_k': the value 1.5 does not fit int64"),
         ({"scale": 1, "top_k": "5"}, "parameter 'top_k': the value '5' does not fit int64"),
@@ -244,3 +247,28 @@ def test_a_model_without_parameters_takes_none() -> None:
 def test_one_value_of_a_parameter() -> None:
     value = as_row_value("k", DTYPES["uint8"], 255)
     assert (value, type(value)) == (255, int)
+
+
+LANGUAGE = model(X, parameters=(Tensor("language", "bytes", max_bytes=4, default="en"),))
+
+
+@pytest.mark.parametrize("value", ["déu", "déu".encode(), bytearray(b"d\xc3\xa9u")])
+def test_a_text_parameter_is_stored_as_its_bytes(value: Any) -> None:
+    assert check_parameters(LANGUAGE, {"language": value}) == {"language": "déu".encode()}
+    assert check_parameters(LANGUAGE, {}) == {"language": b"en"}
+    assert check_parameters(LANGUAGE, {"language": ""}) == {"language": b""}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (3, InvalidRequest, "parameter 'language' is a int; one bytes or str was expected"),
+        (["en"], InvalidRequest, "parameter 'language' is a list; one bytes or str was expected"),
+        (None, InvalidRequest, "parameter 'language' is None; one bytes, or no such parameter"),
+        ("a\ud800", InvalidRequest, "parameter 'language' has a lone surrogate"),
+        ("Latin", TooLarge, "parameter 'language' has 5 bytes; at most 4 fit"),
+    ],
+)
+def test_what_is_no_text_parameter(value: Any, kind: type[PoolError], text: str) -> None:
+    with pytest.raises(kind, match=re.escape(text)):
+        check_parameters(LANGUAGE, {"language": value})

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
-from batchpool.core.tensors.rows import as_rows, check_rows
+from batchpool.core.tensors.arrays import as_rows
+from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, Tensor
 from tests.unit.specs import model
 
@@ -200,6 +201,103 @@ def test_the_given_array_is_not_changed() -> None:
     np.testing.assert_array_equal(array, GRID)
 
 
+# -- lists of arrays ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
+def test_arrays_in_lists_arrive_as_one_array(dtype: str) -> None:
+    array = (np.arange(24).reshape(3, 2, 4) % 2).astype(dtype)
+    nested = [[row.copy() for row in rows_] for rows_ in array]
+    for brought in (
+        list(array),
+        tuple(array),
+        nested,
+        list(array.astype(f">{array.dtype.str[1:]}")),
+    ):
+        found = rows(Tensor("x", dtype, (2, 4)), brought)
+        assert (found.dtype, found.dtype.isnative) == (np.dtype(dtype), True)
+        np.testing.assert_array_equal(found, array)
+    scalars = rows(Tensor("x", dtype), list(array[0, 0]))
+    assert (scalars.dtype, scalars.tolist()) == (np.dtype(dtype), array[0, 0].tolist())
+    assert rows(Tensor("x", dtype), [np.array(1, dtype)]).tolist() == [1]
+
+
+def test_the_values_of_listed_arrays_are_not_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def boxed(*_: Any) -> Any:
+        raise AssertionError("the values of arrays were made Python numbers")
+
+    monkeypatch.setattr("batchpool.core.tensors.arrays.from_numbers", boxed)
+    monkeypatch.setattr("batchpool.core.tensors.numbers.from_numbers", boxed)
+    assert as_rows(X, list(GRID)).tolist() == GRID.tolist()
+    assert as_rows(X, list(GRID.astype(np.int16))).tolist() == GRID.tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "array", "text"),
+    [
+        ("uint8", np.array([255, 256]), "the value 256 does not fit uint8"),
+        ("int8", np.array([0, 200], np.uint8), "the value 200 does not fit int8"),
+        ("int64", np.array([2**63], np.uint64), f"the value {2**63} does not fit int64"),
+        ("uint64", np.array([0, -1]), "the value -1 does not fit uint64"),
+        ("int32", np.array([1.0]), "the value 1.0 does not fit int32"),
+        ("int32", np.array([True]), "the value True does not fit int32"),
+        ("float32", np.array([True]), "the value True does not fit float32"),
+        ("float32", np.array([0, 1e39]), "the value 1e+39 does not fit float32"),
+        ("float16", np.array([65520]), "the value 65520 does not fit float16"),
+        ("bool", np.array([0, 2]), "the value 2 does not fit bool"),
+        ("bool", np.array([1.0]), "the value 1.0 does not fit bool"),
+    ],
+)
+def test_listed_arrays_of_another_dtype_are_taken_where_their_values_fit(
+    dtype: str, array: Any, text: str
+) -> None:
+    tensor = Tensor("x", dtype, (len(array),))
+    refused(tensor, [array], f"input 'x': {text}")
+    refused(tensor, [array.tolist()], f"input 'x': {text}")  # as the numbers themselves
+
+
+def test_listed_arrays_of_another_dtype_keep_their_values() -> None:
+    big = np.array([2**63 - 1, -(2**63)])
+    assert rows(Tensor("x", "int64", (2,)), [big, big]).tolist() == [big.tolist()] * 2
+    odd = np.array([np.inf, np.nan, -0.0])
+    found = rows(Tensor("x", "float32", (3,)), [odd])
+    np.testing.assert_array_equal(found, odd[np.newaxis].astype(np.float32))
+    assert np.signbit(found[0, 2])
+
+
+def test_listed_arrays_of_several_dtypes_or_among_numbers() -> None:
+    assert rows(X, [GRID[0], GRID[1].astype(np.int64)]).tolist() == GRID[:2].tolist()
+    assert rows(X, [GRID[0], [4, 5, 6, 7]]).tolist() == GRID[:2].tolist()
+    refused(X, [GRID[0], GRID[0, :3]], "input 'x'")
+
+
+# -- bfloat16 of ml_dtypes ------------------------------------------------------------------
+
+
+def test_the_bfloat16_of_ml_dtypes_travels_as_its_bits() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensor = Tensor("x", "bfloat16", (4,))
+    values = np.array([[1.0, -2.0, 0.01, np.inf]], dtype=ml_dtypes.bfloat16)
+    bits = [[0x3F80, 0xC000, 0x3C24, 0x7F80]]
+    assert rows(tensor, values).tolist() == bits
+    assert rows(tensor, values).dtype == np.uint16
+    assert rows(tensor, np.repeat(values, 2, axis=1)[:, ::2]).tolist() == bits
+    assert rows(tensor, [values[0], values[0]]).tolist() == bits * 2
+    assert rows(Tensor("x", "bfloat16"), [values[0, 0], values[0, 1]]).tolist() == bits[0][:2]
+    refused(X, values, "input 'x' has dtype bfloat16; float32 was expected")
+    refused(Tensor("x", "uint16", (4,)), values, "has dtype bfloat16; uint16 was expected")
+
+
+def test_numbers_for_a_bfloat16_are_rounded_to_it() -> None:
+    tensor = Tensor("x", "bfloat16")
+    assert rows(tensor, [1, -2.0, 0.01]).tolist() == [0x3F80, 0xC000, 0x3C24]
+    assert rows(tensor, [float("nan"), float("-inf")]).tolist() == [0x7FC0, 0xFF80]
+    refused(tensor, [3.4e38], "does not fit bfloat16")
+    refused(tensor, [1e39], "does not fit float32")
+
+
 # -- torch tensors --------------------------------------------------------------------------
 
 
@@ -225,6 +323,15 @@ def test_torch_tensors_of_any_layout(torch: Any) -> None:
     assert rows(X, complexes.conj().imag).tolist() == (-(GRID + 100)).tolist()
     refused(X, complexes, "input 'x' has dtype complex64; float32 was expected")
     refused(X, plain.double(), "input 'x' has dtype float64; float32 was expected")
+
+
+def test_torch_tensors_in_lists(torch: Any) -> None:
+    plain = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    assert rows(X, list(plain)).tolist() == GRID.tolist()
+    assert rows(X, [plain[0], GRID[1]]).tolist() == GRID[:2].tolist()
+    halves = list(plain.to(torch.bfloat16))
+    tensor = Tensor("x", "bfloat16", (4,))
+    assert rows(tensor, halves).tolist() == rows(tensor, plain.to(torch.bfloat16)).tolist()
 
 
 def test_torch_bfloat16_travels_as_its_bits(torch: Any) -> None:
@@ -285,11 +392,21 @@ def test_buffers_are_elements_and_not_arrays() -> None:
 
 def test_string_arrays_of_numpy() -> None:
     assert rows(TEXT, np.array(["ab", "é"])).tolist() == [b"ab", "é".encode()]
-    assert rows(TEXT, np.array([b"ab", b"c"])).tolist() == [b"ab", b"c"]
     assert rows(PAIR, np.array([["a", "b"], ["c", "d"]], order="F")).tolist() == [
         [b"a", b"b"],
         [b"c", b"d"],
     ]
+
+
+def test_byte_arrays_of_numpy_are_refused_since_they_drop_trailing_nuls() -> None:
+    text = "input 'text' is a numpy array of dtype S2, which drops trailing NULs of its elements"
+    cut = np.array([b"a\0", b"bc"])
+    assert cut.tolist() == [b"a", b"bc"]
+    refused(TEXT, cut, text)
+    refused(TEXT, np.array([b"ab", b"c"]), text)
+    refused(PAIR, [cut, cut], text)
+    # One element has its own bytes.
+    assert rows(TEXT, [np.bytes_(b"a\0"), b"bc"]).tolist() == [b"a\0", b"bc"]
 
 
 @pytest.mark.parametrize(

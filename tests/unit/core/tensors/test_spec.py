@@ -122,10 +122,17 @@ X = Tensor("x", "float32", (4,))
             lambda: model(X, parameters=(Tensor("x", "int8"),)),
             "model 'm': 'x' stands twice in its inputs",
         ),
-        (lambda: model(X, parameters=(Tensor("k", "int8", (2,)),)), "parameter 'k' must be a"),
         (
-            lambda: model(X, parameters=(Tensor("k", "bytes", max_bytes=3),)),
-            "model 'm': parameter 'k' must be a number",
+            lambda: model(X, parameters=(Tensor("k", "int8", (2,)),)),
+            "model 'm': parameter 'k' has shape [2]; one number or string was expected",
+        ),
+        (
+            lambda: model(X, parameters=(Tensor("k", "bytes", max_bytes=3, default="long"),)),
+            "model 'm': its default: parameter 'k' has 4 bytes; at most 3 fit",
+        ),
+        (
+            lambda: model(X, parameters=(Tensor("k", "bytes", max_bytes=3, default=5),)),
+            "model 'm': its default: parameter 'k' is a int; one bytes or str was expected",
         ),
         (
             lambda: model(X, parameters=(Tensor("k", "int8", default=300),)),

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.client.backpressure import DrainRate, Rejections
+from batchpool.client.lane_rows import LaneRows
 from batchpool.client.row_errors import row_error
 from batchpool.core.errors import InvalidInput, Overloaded, PoolError, Status, TooLarge
 from batchpool.core.layout.admission import Cause, SlotAllocator
@@ -101,11 +102,7 @@ class LaneClient:
         self._queued: list[int] = []
         self._generation = lane.generation.get()
         self.sees_move()  # before it was mapped: nobody will say so again
-        self._inputs = list(lane.inputs.items())
-        parameters = lane.parameters.items()
-        self._numbers = [(name, column) for name, column in parameters if column.lengths is None]
-        self._texts = [(name, column) for name, column in parameters if column.lengths is not None]
-        self._outputs = list(lane.outputs.values())
+        self._rows = LaneRows(lane)
 
     # -- claim and submit ---------------------------------------------------------------
 
@@ -185,13 +182,7 @@ class LaneClient:
         for slot in slots:
             state[slot] = _FILLING
         try:
-            tensors = rows.tensors
-            for name, column in self._inputs:
-                column.store(where, tensors[name])
-            for name, column in self._numbers:
-                column.values[where] = rows.parameters[name]
-            for name, column in self._texts:
-                column.store(where, np.full(n, rows.parameters[name], dtype=object))
+            self._rows.write(where, rows)
             for slot in slots:
                 self._deadline[slot] = deadline_ns
                 self._submit[slot] = now_ns
@@ -332,10 +323,7 @@ class LaneClient:
             error = self.failure(pending)
             if error is not None:
                 raise error
-            found: dict[str, Array] = {}
-            for name in self.lane.outputs if outputs is None else outputs:
-                rows = self.lane.outputs[name].load(pending.where)
-                found[name] = rows.copy() if copy and rows.base is not None else rows
+            found = self._rows.outputs(pending.where, outputs, copy)
         except BaseException:
             self._free(pending.slots, pending.flow)
             raise
@@ -351,8 +339,7 @@ class LaneClient:
             error = self.failure(pending)
             if error is not None:
                 raise error
-            where = pending.where
-            return [column.load(where) for column in self._outputs]
+            return self._rows.views(pending.where)
         except BaseException:
             self._free(pending.slots, pending.flow)
             raise

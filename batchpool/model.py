@@ -75,7 +75,7 @@ class Model:
     name        the name by which callers address it; default: the class name in lower case
     framework   "torch" (default) or "numpy"; a numpy model's worker never imports torch
     inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension. A method
-                of such a name from another parent class (`torch.nn.Module.parameters`) stays what
+                of such a name from another parent class (torch.nn.Module has one) stays what
                 an instance calls
     writable    numpy only: True gives `infer` a copy that it may change; False (default) a
                 read-only view of shared memory wherever that is possible
@@ -98,7 +98,7 @@ class Model:
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Keep the declared lists where another parent class has a method of such a name.
 
-        `torch.nn.Module.parameters` is one: `self.parameters()` calls it in a subclass of both
+        torch.nn.Module has `parameters`: `self.parameters()` calls it in a subclass of both
         classes, in whichever order they stand.
         """
         super().__init_subclass__(**arguments)
@@ -118,7 +118,8 @@ class Model:
     def infer(self, batch: Batch) -> Mapping[str, Any]:
         """Run n rows and return {output name: array [n, *row shape]} in row order.
 
-        An output may be a list of n arrays; with dynamic dimensions each may have its own size.
+        An output may be a list of n rows, each an array or (nested lists of) numbers; with
+        dynamic dimensions each may have its own size.
         An exception in a row's place, or passed to `batch.fail`, fails that row alone:
         `bp.InvalidInput` tells its caller what is wrong with the input. An exception that is
         raised fails the batch, whose rows then run again in parts until the guilty row is alone.

@@ -128,9 +128,11 @@ def _stack(tensor: Tensor, value: Sequence[Any], n: int, rows: int) -> Array:
     """The array [rows, *row shape] of a list of n rows."""
     if len(value) != n:
         raise _wrong(tensor, f"has {len(value)} rows", str(n))
+    if not any(isinstance(row, (np.ndarray, np.generic)) for row in value):
+        return _fixed_output(tensor, _as_array(tensor, list(value[:rows])), rows, rows)
     stacked = np.empty((rows, *tensor.max_shape), dtype=tensor.np_dtype)
     for i, row in enumerate(value[:rows]):
-        array = _as_array(tensor, np.asarray(row) if isinstance(row, np.generic) else row)
+        array = _as_array(tensor, row)
         if array.shape != tensor.max_shape:
             expected = str(list(tensor.max_shape))
             raise _wrong(tensor, f"has shape {list(array.shape)} in row {i}", expected)

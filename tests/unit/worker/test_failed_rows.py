@@ -108,7 +108,7 @@ def test_rows_of_padding_may_fail_as_they_like() -> None:
             [f32(1, 2), f32(1), f32(1, 2)],
             r"output 'y' has shape \[1\] in row 1; \[2\] was expected",
         ),
-        ([f32(1, 2), None, f32(1, 2)], r"output 'y' is a NoneType; an array was expected"),
+        ([f32(1, 2), None, f32(1, 2)], r"output 'y' is a NoneType; an array or a list of numbers"),
         ([BAD], r"output 'y' has 1 rows; 3 was expected"),
     ],
 )

@@ -7,14 +7,17 @@ import inspect
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from batchpool.client.process_id import this_process
+from batchpool.core.errors import InvalidInput
 from batchpool.core.scheduler.decide import Limits
 from batchpool.inprocess.arguments import at_least_one, check_callable, wait_ns
 from batchpool.inprocess.driver import ClockNs, Driver
-from batchpool.inprocess.function import ModelFn, is_async, outputs_of, run
+from batchpool.inprocess.function import ModelFn, is_async, outputs_of, run, run_now
 from batchpool.inprocess.queue import RequestQueue
+from batchpool.inprocess.refusals import outputs_of_each
 
 
 class InferenceBatcher:
@@ -36,9 +39,11 @@ class InferenceBatcher:
                 together. An ordinary model_fn runs in one thread that belongs to the batcher,
                 a batch at a time, so the loop goes on; an async one is awaited on the loop.
 
-    When model_fn raises, or returns anything but one output for each input (bp.ModelError), all
-    requests of that batch are affected and no others; the two methods say how. TypeError or
-    ValueError for arguments that cannot work.
+    model_fn refuses an input by bp.InvalidInput in the output's place; the others get their
+    outputs. It may also raise it: for several inputs they run again in parts until the refused one
+    is alone. When model_fn raises anything else, or does not return one output for each input
+    (bp.ModelError), all requests of that batch are affected and no others; the methods say how.
+    TypeError or ValueError for arguments that cannot work.
     """
 
     def __init__(
@@ -83,7 +88,8 @@ class InferenceBatcher:
         """Run the oldest requests now, at most max_batch_size, due or not.
 
         Returns [{"id": request_id, "output": output}, ...], first in, first out; [] when nothing
-        is queued. What model_fn raises comes out; bp.ModelError if it did not return one output
+        is queued. A refused input has "error": its bp.InvalidInput, and no "output". Whatever else
+        model_fn raises comes out; bp.ModelError if it did not return one output
         for each input. Then nothing is lost: the requests of the batch are back at the front of
         the queue, in their places, and the next call runs them again. Where that cannot help,
         `drop_failed` takes them out.
@@ -94,13 +100,13 @@ class InferenceBatcher:
                 return []
             taken = self._line.take(dispatch[0].rows)
         try:
-            outputs = outputs_of(self._model_fn(taken.inputs()), len(taken.requests))
+            outputs = outputs_of_each(partial(run_now, self._model_fn), taken.inputs())
         except BaseException:
             with self._lock:
                 self._line.put_back(taken)
             raise
         return [
-            {"id": request_id, "output": output}
+            {"id": request_id, "error" if isinstance(output, InvalidInput) else "output": output}
             for (_, request_id), output in zip(taken.requests, outputs, strict=True)
         ]
 
@@ -118,10 +124,10 @@ class InferenceBatcher:
         """The output for one input, which rides with those of other calls on the running loop.
 
         A batch leaves when it is full, or when its oldest input has waited max_wait_ms; while
-        model_fn still runs one, the next forms behind it. Raises what model_fn raised for the
-        batch; bp.ModelError if it did not return one output for each input. Cancelling drops
-        this input only: it is not run unless its batch has left already, and the others get
-        their outputs.
+        model_fn still runs one, the next forms behind it. Raises bp.InvalidInput if model_fn
+        refused this input, whatever else it raised for the batch; bp.ModelError if it did not
+        return one output for each input. Cancelling drops this input only: it is not run unless
+        its batch has left already, and the others get their outputs.
         """
         return await self._driver().predict(input_data)
 

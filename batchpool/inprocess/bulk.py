@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from batchpool.inprocess.arguments import at_least_one, check_callable
-from batchpool.inprocess.function import ModelFn, kind_of, outputs_of
+from batchpool.inprocess.function import ModelFn, kind_of, run_now
+from batchpool.inprocess.refusals import outputs_of_each
 
 
 def batch_inference(model_fn: ModelFn, inputs: Iterable[Any], batch_size: int = 32) -> list[Any]:
@@ -18,9 +20,11 @@ def batch_inference(model_fn: ModelFn, inputs: Iterable[Any], batch_size: int = 
     slices [k, ...] of that instead: views, no copies. Other iterables are read a batch at a
     time, and only the batch that runs is held, so a generator may be longer than memory.
 
-    What model_fn raises comes out, with a note that says which inputs it was; bp.ModelError if
-    it did not return one output for each. TypeError or ValueError for arguments that cannot
-    work: text, bytes, and what has keys (dicts, data frames) are no inputs.
+    An input that model_fn refuses, by bp.InvalidInput in the output's place or raised, has that
+    exception for its output; raised for several inputs, they run again in parts until the refused
+    one is alone. Whatever else model_fn raises comes out, with a note that says which inputs it
+    was; bp.ModelError if it did not return one output for each. TypeError or ValueError for
+    arguments that cannot work: text, bytes, and what has keys (dicts, data frames) are no inputs.
     """
     check_callable("model_fn", model_fn)
     size = at_least_one("batch_size", batch_size)
@@ -28,7 +32,7 @@ def batch_inference(model_fn: ModelFn, inputs: Iterable[Any], batch_size: int = 
     for batch in _cut(inputs, size):
         first, n = len(outputs), len(batch)
         try:
-            outputs += outputs_of(model_fn(batch), n)
+            outputs += outputs_of_each(partial(run_now, model_fn), batch)
         except Exception as exc:
             exc.add_note(f"in batchpool.batch_inference, inputs {first} to {first + n - 1}")
             raise

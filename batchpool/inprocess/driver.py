@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from batchpool.core.errors import ModelError
+from batchpool.core.errors import InvalidInput, ModelError
 from batchpool.core.scheduler.decide import NEVER_NS, Limits
 from batchpool.inprocess.queue import RequestQueue
+from batchpool.inprocess.refusals import await_outputs_of_each
 
 ClockNs: TypeAlias = Callable[[], int]
 Request: TypeAlias = "tuple[Any, asyncio.Future[Any]]"  # an input, and the reply to its caller
@@ -92,9 +93,13 @@ class Driver:
 
     async def _run(self, requests: list[Request]) -> None:
         try:
-            outputs = await self._answer([given for given, _ in requests])
+            outputs = await await_outputs_of_each(self._answer, [given for given, _ in requests])
             for (_, reply), output in zip(requests, outputs, strict=True):
-                if not reply.done():
+                if reply.done():
+                    continue
+                if isinstance(output, InvalidInput):
+                    reply.set_exception(output)
+                else:
                     reply.set_result(output)
         except asyncio.CancelledError:
             # By the model itself, or by whoever ends all tasks of the loop. A caller that was

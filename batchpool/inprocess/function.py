@@ -39,6 +39,12 @@ def run(model_fn: ModelFn, inputs: list[Any]) -> Any:
     return answer if inspect.isawaitable(answer) else outputs_of(answer, n)
 
 
+def run_now(model_fn: ModelFn, inputs: Any) -> list[Any]:
+    """Run one batch, a list or a slice of an array; its outputs."""
+    n = len(inputs)  # before model_fn gets the list, which it may change
+    return outputs_of(model_fn(inputs), n)
+
+
 def outputs_of(answer: Any, n: int) -> list[Any]:
     """The result of model_fn for n inputs, as a list of n outputs. Raises ModelError for others."""
     if inspect.iscoroutine(answer):

@@ -190,6 +190,7 @@ class Batcher:
                 with_cancels.append(lane)
             rows = lane.admit()
             if rows.size:
+                lane.bound_times(rows, now_ns)
                 admitted.setdefault(lane.model, []).append(rows)
         for index, parts in admitted.items():
             model = self.models[index]

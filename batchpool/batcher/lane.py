@@ -16,6 +16,7 @@ from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with a member of an enum costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
+_EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
@@ -35,7 +36,8 @@ class AdmittedLane:
     evicted: closing although its client may be alive. broken: its client wrote what no correct
     client writes; report_damage was called with the number and what was found. admitted: rows so
     far. own_flow: all rows are of one flow, the lane's own; False: each row carries its
-    flow, as those of a front end do, whose callers share one lane.
+    flow, as those of a front end do, whose callers share one lane. mapped_ns: when it was mapped,
+    by which the times of rows that a former batcher left are bounded; 0: they are not.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class AdmittedLane:
         ring_client: Callable[[], None],
         *,
         own_flow: bool = True,
+        mapped_ns: int = 0,
         report_damage: Callable[[int, str], None] = lambda number, damage: None,
     ) -> None:
         self.number = number
@@ -60,6 +63,7 @@ class AdmittedLane:
         self.broken = False
         self.admitted = 0
         self._report_damage = report_damage
+        self._mapped_ns = mapped_ns
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
@@ -88,7 +92,7 @@ class AdmittedLane:
         """Store MOVED or GONE, then raise the generation, which makes the client check the gate and
         its slots."""
         self.lane.gate.set(int(gate))
-        self.lane.generation.set(self.lane.generation.get() + 1)
+        self.lane.generation.raise_by(1)
         self.ring_client()
 
     def admit(self) -> I64:
@@ -163,7 +167,7 @@ class AdmittedLane:
         first[1:] = ranked[1:] != ranked[:-1]
         keep = np.zeros(len(slots), dtype=bool)
         keep[candidates[order[first]]] = True
-        self.lane.stale.set(self.lane.stale.get() + int((~keep).sum()))
+        self.lane.stale.raise_by(int((~keep).sum()))
         return slots[keep], sequences[keep]
 
     def _break(self, damage: str) -> None:
@@ -206,14 +210,16 @@ class AdmittedLane:
     def complete(self, slots: Array, sequences: Array) -> None:
         """Return slots to the client: DONE first, then the completion entries, then the bell."""
         self.lane.state[slots] = _DONE
-        if len(slots) > self._cq.room():
-            # Its client reuses slots without ever taking completions.
-            self._break(f"no room for {len(slots)} completions, which are never taken")
+        try:
+            if len(slots) == 1:
+                self._cq.push_few([slots.item() | sequences.item() << 32])
+            else:
+                self._cq.push(pack(slots, sequences))
+        except (AssertionError, OverflowError, ValueError):
+            # Its client reuses slots without ever taking completions, or wrote into the counters,
+            # which it may do between any two looks at them.
+            self._break(f"the completion queue has no room for {len(slots)} entries")
             return
-        if len(slots) == 1:
-            self._cq.push_few([slots.item() | sequences.item() << 32])
-        else:
-            self._cq.push(pack(slots, sequences))
         self.ring_client()
 
     def queued_rows(self) -> I64:
@@ -222,9 +228,25 @@ class AdmittedLane:
         slots = np.flatnonzero(lane.state == _QUEUED)
         return self.rows_in(slots, lane.sequence[slots])
 
+    def bound_times(self, rows: I64, now_ns: int) -> None:
+        """Bound the times at which a local client says that it submitted rows [QUEUE_COLUMNS, n].
+
+        A row that claims to wait for long is served and dispatched before others, and its wait is
+        added to what all clients share: the counters.
+        """
+        if self._own_flow is None:
+            return
+        submits = rows[QueueColumn.SUBMIT_NS]
+        if len(submits) == 1:
+            submits[0] = min(max(submits.item(0), now_ns - _EARLIER_NS), now_ns)
+        else:
+            np.minimum(np.maximum(submits, now_ns - _EARLIER_NS), now_ns, out=submits)
+
     def rows_in(self, slots: Array, sequences: Array) -> I64:
         """Rows [QUEUE_COLUMNS, n] in these slots, with the attempts an earlier batcher counted."""
         rows = self._read_headers(slots, sequences)
+        if self._mapped_ns:
+            self.bound_times(rows, self._mapped_ns)
         rows[QueueColumn.ATTEMPT] = self.lane.attempt[slots]
         return rows
 

@@ -214,7 +214,8 @@ class BatcherProcess:
             bell = self._lane_bells[number] = Doorbell(*bell_fds)
         admitted = AdmittedLane(
             number, message.serial, message.model, lane, bell.ring,
-            own_flow=message.client > 0, report_damage=self._lane_broken,
+            own_flow=message.client > 0, mapped_ns=time.monotonic_ns(),
+            report_damage=self._lane_broken,
         )  # fmt: skip
         if message.client:
             self._local_bells.add_lane(message.client, admitted)

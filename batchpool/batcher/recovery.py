@@ -39,7 +39,7 @@ def take_over(batcher: Batcher) -> None:
             rows = np.concatenate(queued, axis=1)
             model.queue.append(rows[:, np.argsort(rows[QueueColumn.SUBMIT_NS], kind="stable")])
     for lane in lanes:
-        lane.lane.generation.set(lane.lane.generation.get() + 1)
+        lane.lane.generation.raise_by(1)
         lane.ring_client()
     for worker in workers:
         worker.ring()  # the former batcher may have died between a record's ring entry and the bell

@@ -24,6 +24,7 @@ from batchpool.shm.segment import Cells, Memory, ring_parts, word
 # The batch and the process in which a row failed: the batch's token, the worker's number among
 # its model's workers, the worker's pid.
 Origin = tuple[int, int, int]
+_LARGEST = 2**64 - 1
 _ORIGIN = re.compile(rb"\x1e(\d+) (\d+) (\d+)\Z")  # appended to the text of a message
 
 
@@ -41,6 +42,10 @@ class Word:
 
     def set(self, value: int) -> None:
         self._cells[self._at] = value
+
+    def raise_by(self, n: int) -> None:
+        """Add n. After the largest value comes 0 again, since others may have written any value."""
+        self._cells[self._at] = (self._cells[self._at] + n) & _LARGEST
 
 
 class Lane:

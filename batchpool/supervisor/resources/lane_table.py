@@ -53,8 +53,8 @@ class LaneEntry:
         return int(_WORD.unpack(os.pread(self.fd, 8, self.layout.words[name]))[0])
 
     def claimed(self) -> int:
-        """Slots its client has claimed, as it last said."""
-        return self.word("claimed")
+        """Slots its client has claimed, as it last said: at most all of them."""
+        return min(self.word("claimed"), self.layout.slots)
 
 
 class LaneTable:

@@ -169,3 +169,106 @@ def test_a_counter_that_no_right_client_writes_is_not_taken_for_quiet() -> None:
     assert not road.side.is_quiet()
     assert road.side.admit().shape[1] == 0
     assert road.side.broken
+
+
+# -- words that a client overwrites --------------------------------------------------------------
+
+LARGEST = 2**64 - 1
+SECOND = 10**9
+
+
+def overwrite(road: Road, name: str, value: int) -> None:
+    cells = road.lane_client.lane.memory.cells()
+    cells[road.lane_client.lane.layout.words[name] // 8] = value
+
+
+def test_a_generation_that_cannot_be_raised_starts_anew() -> None:
+    road = Road()
+    overwrite(road, "generation", LARGEST)
+    road.side.close_gate(LaneGate.MOVED)
+    assert road.side.lane.generation.get() == 0
+
+
+def test_a_count_of_stale_entries_that_cannot_be_raised_starts_anew() -> None:
+    road = Road()
+    gone = road.send()
+    road.lane_client.lane.state[gone.slots[0]] = SlotState.FREE
+    overwrite(road, "stale", LARGEST)
+    assert road.take().shape[1] == 0
+    assert road.side.lane.stale.get() == 0
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("head", "tail", "breaks"),
+    [(0, LARGEST, True), (LARGEST, LARGEST, True), (0, 4 * SLOTS, True), (2**63, 0, False)],
+)
+def test_completion_counters_that_cannot_be_end_the_lane_at_most(
+    n: int, head: int, tail: int, breaks: bool
+) -> None:
+    """The tail is read by a batcher that takes over, the head with every completion."""
+    road = Road()
+    for _ in range(n):
+        road.send()
+    rows = road.take()
+    overwrite(road, "cq_head", head)
+    overwrite(road, "cq_tail", tail)
+    damage: list[tuple[int, str]] = []
+    later = AdmittedLane(
+        3, SERIAL, 0, road.side.lane, road.ring,
+        report_damage=lambda number, text: damage.append((number, text)),
+    )  # fmt: skip
+    for _ in range(3):
+        later.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
+    expected = [(3, f"the completion queue has no room for {n} entries")]
+    assert (later.broken, damage) == (breaks, expected if breaks else [])
+    assert (later.lane.gate.get() == LaneGate.BROKEN) == breaks
+    assert later.lane.state[rows[QueueColumn.SLOT]].tolist() == [SlotState.DONE] * n
+
+
+def test_the_damage_is_reported_once_and_says_what_was_found() -> None:
+    road = Road()
+    damage: list[tuple[int, str]] = []
+    side = AdmittedLane(
+        3, SERIAL, 0, road.side.lane, road.ring,
+        report_damage=lambda number, text: damage.append((number, text)),
+    )  # fmt: skip
+    overwrite(road, "sq_tail", 10**6)
+    for _ in range(3):
+        side.admit()
+    assert damage == [(3, f"ring counters disagree: {10**6} entries pending of {SLOTS}")]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("said_ns", "taken_ns"),
+    [
+        (-(2**63), 99 * SECOND),
+        (0, 99 * SECOND),
+        (2**63 - 1, 100 * SECOND),
+        (100 * SECOND - 5, 100 * SECOND - 5),
+    ],
+)
+def test_a_local_client_cannot_say_that_its_rows_waited_for_long(
+    n: int, said_ns: int, taken_ns: int
+) -> None:
+    """Rows that say so would leave before others, and their waits are added up for all."""
+    for own_flow in (True, False):
+        road = Road(own_flow=own_flow)
+        for _ in range(n):
+            road.send()
+        road.lane_client.lane.submit_ns[:] = said_ns
+        road.lane_client.flush()
+        rows = road.side.admit()
+        road.side.bound_times(rows, 100 * SECOND)
+        assert rows[QueueColumn.SUBMIT_NS].tolist() == [taken_ns if own_flow else said_ns] * n
+
+
+def test_a_batcher_that_takes_over_bounds_the_times_too() -> None:
+    road = Road(own_flow=True)
+    for _ in range(2):
+        road.send()
+    road.take()
+    road.lane_client.lane.submit_ns[:] = 0
+    later = AdmittedLane(3, SERIAL, 0, road.side.lane, road.ring, mapped_ns=100 * SECOND)
+    assert later.queued_rows()[QueueColumn.SUBMIT_NS].tolist() == [99 * SECOND] * 2

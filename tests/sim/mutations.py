@@ -45,6 +45,9 @@ class Deaf:
     def set(self, value: int) -> None:
         pass
 
+    def raise_by(self, n: int) -> None:
+        pass
+
 
 class Always:
     """A column whose every slot seems to hold the same."""

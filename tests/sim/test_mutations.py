@@ -66,7 +66,7 @@ CASES = [
     Case(b.status_after_done, "calm"),
     Case(b.any_sequence_is_admitted, "batcher", found_by=32),
     Case(b.any_state_is_admitted, "batcher", found_by=23),
-    Case(b.any_sequence_is_admitted_alone, "batcher", found_by=27),
+    Case(b.any_sequence_is_admitted_alone, "batcher", found_by=314),
     Case(b.any_state_is_admitted_alone, "batcher"),
     Case(b.stale_entry_hides_the_good_one, "batcher"),
     Case(b.cancels_are_asked_after_admit, "calm", enforce=True),

@@ -1,0 +1,1 @@
+"""Hostile clients beside honest load: see bench/hostile/__main__.py."""

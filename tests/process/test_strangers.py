@@ -1,0 +1,153 @@
+"""A local client of every hostile kind harms nobody: one process each, of another user if may be.
+
+While it does its mischief neighbours get right answers, no process of the pool ends, operators are
+answered, and when it has left nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.hostile.local_kinds import LOCAL_KINDS
+from tests.process.load import Load
+from tests.process.pool_under_test import ROOT, Pool, serving, until
+
+NOBODY = 65534
+ONES = np.ones((1, 4), np.float32)
+AS_ANOTHER = [str(NOBODY)] if os.getuid() == 0 else []
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with serving("Affine", server={"client_slots": 64}) as pool:
+        os.chmod(pool.folder, 0o755)
+        os.chmod(pool.socket, 0o666)
+        yield pool
+
+
+@contextmanager
+def stranger(pool: Pool, kind: str, *uid: str) -> Iterator[dict[str, Any]]:
+    """A hostile process, which has begun; afterwards its account is in what was yielded."""
+    command = [sys.executable, "-m", "bench.hostile.stranger", kind, pool.socket, "affine", *uid]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    account: dict[str, Any] = {"pid": process.pid}
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield account
+        out, _ = process.communicate(timeout=60)
+        account.update(json.loads(out), status=process.returncode)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def pids(pool: Pool) -> dict[str, int]:
+    return {row["name"]: row["pid"] for row in pool.status()["processes"]}
+
+
+def descriptors(pool: Pool) -> dict[int, int]:
+    return {pid: held for pid, (held, _) in pool.holdings().items()}
+
+
+@pytest.mark.parametrize("kind", LOCAL_KINDS)
+def test_a_stranger_harms_nobody(pool: Pool, kind: str) -> None:
+    before, held = pids(pool), descriptors(pool)
+    with Load(pool, threads=1) as load:
+        with stranger(pool, kind, *AS_ANOTHER) as account:
+            answered, until_s = load.answered, time.monotonic() + 2.5
+            while time.monotonic() < until_s or load.answered < answered + 50:
+                assert load.faults == []
+                assert pool.status()["state"] == "ready"
+        assert account["rounds"] >= 1
+    assert account["status"] == 0, account
+    assert (load.faults, load.refused, load.lost, load.absent) == ([], 0, 0, 0)
+    until(lambda: not pool.lanes(), "the return of every lane")
+    assert pids(pool) == before, pool.log
+    # The connection over which they were asked for may have been among them before.
+    until(
+        lambda: all(now <= held[pid] for pid, now in descriptors(pool).items()),
+        "descriptors as before",
+    )
+    assert pool.zombies() == []
+    assert "Traceback" not in pool.log
+
+
+@pytest.mark.parametrize("kind", ["closes_its_bell", "destroys_the_head", "scribbles"])
+def test_a_batcher_that_takes_over_from_a_stranger_serves(pool: Pool, kind: str) -> None:
+    """It is handed the same bells and lanes as the one that died."""
+    with Load(pool, threads=1) as load, stranger(pool, kind, *AS_ANOTHER):
+        for _ in range(2):
+            (victim,) = pool.pids("batcher")
+            os.kill(victim, 9)
+            until(lambda v=victim: pool.pids("batcher") not in ([], [v]), "another batcher")
+            answered = load.answered
+            until(lambda n=answered: load.answered > n + 20, "more answers")
+    assert load.faults == []
+    until(lambda: not pool.lanes(), "the return of every lane")
+    restarts = {row["name"]: row["restarts"] for row in pool.status()["processes"]}
+    assert restarts["batcher"] % 2 == 0, "nobody ended it but this test"
+    assert "Traceback" not in pool.log
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("closes_its_bell", "is dropped: its bell cannot be rung (Broken pipe)"),
+        ("submits_impossible_entries", "to model 'affine' is closed as broken: "),
+    ],
+)
+def test_the_log_names_the_process_of_what_was_closed(pool: Pool, kind: str, line: str) -> None:
+    with stranger(pool, kind, *AS_ANOTHER) as account:
+        uid = AS_ANOTHER[0] if AS_ANOTHER else os.getuid()
+        name = f"(pid {account['pid']}) of uid {uid}, python"
+        until(lambda: any(name in text and line in text for text in pool.log.splitlines()), line)
+
+
+needs_root = pytest.mark.skipif(not AS_ANOTHER, reason="needs root to become another user")
+
+
+@needs_root
+def test_who_never_attaches_leaves_room_for_all_others_and_is_closed(pool: Pool) -> None:
+    with stranger(pool, "never_attaches", *AS_ANOTHER):
+        for _ in range(20):
+            assert pool.status()["state"] == "ready"
+            with pool.client() as client:
+                assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+
+
+@needs_root
+def test_one_user_cannot_take_every_place(pool: Pool) -> None:
+    with stranger(pool, "takes_every_place", *AS_ANOTHER) as account:
+        until(lambda: len(pool.lanes()) == 24, "its share of max_clients = 32")
+        with pool.client() as client:
+            assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+    assert "24 local clients of uid 65534 are attached" in account["refusals"][0][0]
+    until(lambda: not pool.lanes(), "the return of every lane")
+
+
+def test_a_connection_that_says_nothing_is_closed_in_time(pool: Pool) -> None:
+    """One that has attached stays, however long it says nothing."""
+    import socket
+
+    silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    silent.connect(pool.socket)
+    with pool.client() as client:
+        client.infer("affine", x=ONES)
+        silent.settimeout(60)
+        assert b"neither attached nor asked anything in time" in silent.recv(4096)
+        assert silent.recv(1) == b""
+        assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
+    silent.close()

@@ -17,7 +17,7 @@ from batchpool.client.call import Call
 from batchpool.client.chunks import cut, join, part, window_rows
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.pool_facts import ModelFacts
-from batchpool.core.errors import Moved
+from batchpool.core.errors import InvalidInput, Moved
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 
@@ -94,13 +94,25 @@ async def _send(
     if size > bound and call.wait_for_room:
         size = window_rows(bound, driver.facts(lane_client.spec.name).max_batch)
     under_way: deque[PendingRequest] = deque()
-    sent = 0
+    sent = taken = 0
+
+    async def take_oldest() -> None:
+        nonlocal taken
+        n = under_way[0].n
+        try:
+            results.append(await driver.result(lane_client, under_way, call))
+        except InvalidInput as error:
+            if call.rows.n > 1:  # its row counts within the call, not within the window
+                error.row = start + taken + (error.row or 0)
+            raise
+        taken += n
+
     try:
         for window in cut(rows, size):
             try:
                 while (pending := await driver.submit(lane_client, window, call)) is None:
                     if under_way:
-                        results.append(await driver.result(lane_client, under_way, call))
+                        await take_oldest()
                     else:
                         await driver.wait_for_room(lane_client, window.n, call)
             except Moved:
@@ -110,7 +122,7 @@ async def _send(
             under_way.append(pending)
             sent += window.n
         while under_way:
-            results.append(await driver.result(lane_client, under_way, call))
+            await take_oldest()
     except BaseException:
         driver.drop(lane_client, under_way)
         raise

@@ -13,7 +13,7 @@ from batchpool.client.call import Call
 from batchpool.client.infer import infer, run_blocking
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.pool_facts import ModelFacts
-from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, WorkerLost
+from batchpool.core.errors import DeadlineExceeded, InvalidInput, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
@@ -28,6 +28,7 @@ class Lanes:
     """A driver whose lanes follow one another; each takes so many windows and then has moved.
 
     full: how often a window finds no room, on every lane. sent: rows of each window by its lane.
+    refused: the first number of the row that the model refuses.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Lanes:
         idempotent: bool = True,
         full: int = 0,
         late: bool = False,
+        refused: float | None = None,
     ) -> None:
         self._lanes = [LaneClient(new_lane(spec, slots), watermark=1.0) for spec in specs]
         self._takes = dict(zip(self._lanes, takes, strict=True))
         self._facts = ModelFacts(0, AFFINE, 1.0, 30.0, 2, idempotent=idempotent)
         self._full = full
         self._late = late
+        self._refused = refused
         self.sent: list[tuple[int, list[float]]] = []
         self.left = 0
         self.waits: list[str] = []
@@ -65,7 +68,7 @@ class Lanes:
             return None
         self._takes[lane_client] -= 1
         self.sent.append((self.left, window.tensors["x"][:, 0].tolist()))
-        return PendingRequest([], slice(0), 0, 0, window)
+        return PendingRequest(range(window.n), slice(0), 0, 0, window)
 
     async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         self.waits.append("room")
@@ -76,7 +79,12 @@ class Lanes:
         if self._late:
             raise DeadlineExceeded("late")
         self.waits.append("result")
-        return {"y": under_way.popleft().tag.tensors["x"] * 2}
+        x = under_way.popleft().tag.tensors["x"]
+        if self._refused in (first := x[:, 0].tolist()):
+            error = InvalidInput("no")
+            error.row = first.index(self._refused) if len(first) > 1 else None
+            raise error
+        return {"y": x * 2}
 
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
         self.dropped += requests
@@ -87,6 +95,25 @@ class Lanes:
     def infer(self) -> Array:
         """The output of a call of all rows, each row of which must be there once and in order."""
         return run_blocking(infer(self, "m", Call({"x": X})))["y"]
+
+
+@pytest.mark.parametrize("full", [0, 3])
+@pytest.mark.parametrize("takes", [(9,), (1, 9)])
+@pytest.mark.parametrize("row", range(6))
+def test_a_refused_rows_number_counts_within_the_call(
+    row: int, takes: tuple[int, ...], full: int
+) -> None:
+    lanes = Lanes([AFFINE] * len(takes), takes, full=full, refused=4.0 * row)
+    with pytest.raises(InvalidInput) as caught:
+        run_blocking(infer(lanes, "affine", Call({"x": X})))
+    assert caught.value.row == row
+
+
+def test_a_call_of_one_row_needs_no_number() -> None:
+    lanes = Lanes([AFFINE], [9], refused=4.0)
+    with pytest.raises(InvalidInput) as caught:
+        run_blocking(infer(lanes, "affine", Call({"x": X[1:2]})))
+    assert caught.value.row is None
 
 
 def test_a_call_that_fits_is_one_window() -> None:

@@ -19,6 +19,7 @@ from tests.sim import mutations as m
 from tests.sim import mutations_batcher as b
 from tests.sim import mutations_lane_migration as v
 from tests.sim import mutations_metrics as c
+from tests.sim import mutations_refusals as r
 from tests.sim import mutations_worker_swap as d
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
@@ -107,6 +108,10 @@ CASES = [
     Case(c.takeover_counts_again, "batcher"),
     Case(c.counted_after_publication, "batcher", found_by=202),
     Case(c.rows_of_the_gone_are_forgotten, "client"),
+    Case(r.takeover_queues_again_what_a_record_put_back, "refused"),
+    Case(r.refused_rows_share_one_text, "refused"),
+    Case(r.refusals_count_as_failures, "refused"),
+    Case(r.failed_rows_are_not_confirmed, "refused"),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
     Case(m.no_bell(WorkerProxy, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),

@@ -124,7 +124,7 @@ class _Scene:
         while self.proxy.in_flight < _IN_RING:
             self.turn += 1
             block = self.blocks[self.turn % len(self.blocks)]
-            batch = self.proxy.prepare(block, DispatchReason.FULL, time.monotonic_ns())
+            batch = self.proxy.prepare(block, DispatchReason.FULL, time.monotonic_ns(), 1)
             self.proxy.publish(batch)
 
     def run(self, batches: int) -> tuple[float, float]:

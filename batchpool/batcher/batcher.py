@@ -56,6 +56,7 @@ class Batcher:
         self.lanes = MappedLanes(max_lanes, lane_closed)
         self.workers = WorkerTable()
         self.draining = False
+        self.dispatched = 0  # the number of the last batch
         self.warnings: list[str] = []
         self.flight_recorder = FlightRecorder() if flight_recorder is None else flight_recorder
         self.completion = Completion(self.models, self.lanes, self.flight_recorder)
@@ -287,7 +288,8 @@ class Batcher:
         """
         if rows.shape[1] > 1:  # neighbouring slots side by side: an extent is one copy
             rows = rows.take(np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE])), axis=1)
-        batch = worker.prepare(rows, reason, now_ns)
+        self.dispatched += 1
+        batch = worker.prepare(rows, reason, now_ns, self.dispatched)
         for lane, part in self.lanes.by_lane(batch.rows):
             lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
             lane.running += part.shape[1]

@@ -5,8 +5,8 @@ A batch fails when its model raises or its worker dies. Its rows become suspects
 the error when it failed alone for the last time. The same parts, without counting a failure, find
 the row that a model refused as invalid input and did not name; the worker ends that row when it
 is alone. The rows of a batch that its worker never launched are not suspect: they go back to the
-front of the queue. So do those of a batch that was too large for the device's memory; half its
-size is the model's limit from then on.
+front of the queue, in the order of service. So do those of a batch that was too large for the
+device's memory; half its size is the model's limit from then on.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Completion:
             again = self._without_closing_lanes(model, batch.rows)
             self._requeue(again)
             model.metrics.retry(Retry.NOT_STARTED, again.shape[1])
-            model.queue.prepend(again)
+            self._put_back(model, batch, again)
         else:
             spent = batch.rows
             if model.idempotent:
@@ -190,7 +190,13 @@ class Completion:
             for part in np.array_split(rows, -(-rows.shape[1] // cap) or 1, axis=1):
                 model.suspects.add_group(part)
         else:
-            model.queue.prepend(rows)
+            self._put_back(model, batch, rows)
+
+    def _put_back(self, model: ModelQueue, batch: DispatchedBatch, rows: I64) -> None:
+        """Put rows of a batch, which are sorted by slot, back into the order of service."""
+        keys = (QueueColumn.SUBMIT_NS, QueueColumn.RETURN, QueueColumn.KEY)
+        order = np.lexsort([rows[column] for column in keys])
+        model.queue.prepend(rows[:, order], batch.number)
 
     def _run_in_parts(self, model: ModelQueue, batch: DispatchedBatch) -> None:
         """Queue the rows of a batch again in which the model refused one without naming it."""

@@ -252,7 +252,7 @@ class AdmittedLane:
 
     def _read_headers(self, slots: Array, sequences: Array) -> I64:
         lane = self.lane
-        rows = np.empty((QUEUE_COLUMNS, len(slots)), dtype=np.int64)
+        rows = np.zeros((QUEUE_COLUMNS, len(slots)), dtype=np.int64)
         rows[QueueColumn.LANE] = self.number
         rows[QueueColumn.SLOT] = slots
         rows[QueueColumn.SEQUENCE] = sequences

@@ -86,8 +86,9 @@ def _adopt_record(batcher: Batcher, worker: WorkerProxy, record: int, published:
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
         reason, attempt = int(worker_segment.reason[record]), int(worker_segment.attempt[record])
         batch = DispatchedBatch(
-            record, token, rows, 0, n, reason == DispatchReason.APART, reason, attempt
+            record, token, rows, 0, n, token, reason == DispatchReason.APART, reason, attempt
         )
+        batcher.dispatched = max(batcher.dispatched, token)
         batch.counted = batcher.flight_recorder.has(worker.number, token)
         worker.batches[record] = batch
         for lane, part in batcher.lanes.by_lane(rows):

@@ -27,7 +27,8 @@ class DispatchedBatch:
     record, token: its record in the worker's segment, and the number that identifies its use.
     size: the number of rows at its dispatch; a takeover may find fewer of them RUNNING. apart: its
     rows are suspects, and the worker gets no other batch meanwhile. sent_ns: when it was
-    dispatched; 0 if by an earlier batcher. reason, attempt: as in its record. queued_ns: the wait
+    dispatched; 0 if by an earlier batcher. number: rises with each batch of the pool; the token of
+    one that an earlier batcher dispatched. reason, attempt: as in its record. queued_ns: the wait
     of its oldest row. counted: it is in the metrics and in the flight recorder.
     """
 
@@ -36,6 +37,7 @@ class DispatchedBatch:
     rows: I64
     sent_ns: int
     size: int
+    number: int
     apart: bool = False
     reason: int = 0
     attempt: int = 0
@@ -107,9 +109,11 @@ class WorkerProxy:
         self._acknowledged = (self.worker_segment.lanes == serials) & (serials > 0)
         return bool((self._acknowledged | (serials == 0)).all())
 
-    def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
+    def prepare(
+        self, rows: I64, reason: DispatchReason, now_ns: int, number: int
+    ) -> DispatchedBatch:
         """Write a free record; storing its token last makes it the rows' record. The caller then
-        marks the rows RUNNING and calls `publish`."""
+        marks the rows RUNNING and calls `publish`. number: see `DispatchedBatch`."""
         worker_segment = self.worker_segment
         record = 0
         while record in self.batches:
@@ -125,7 +129,9 @@ class WorkerProxy:
         self._token += 1
         worker_segment.token[record] = self._token
         apart = reason is DispatchReason.APART
-        batch = DispatchedBatch(record, self._token, rows, now_ns, n, apart, int(reason), attempt)
+        batch = DispatchedBatch(
+            record, self._token, rows, now_ns, n, number, apart, int(reason), attempt
+        )
         self.batches[record] = batch
         return batch
 

@@ -172,10 +172,12 @@ class _Worker(WorkerProxy):
     def _read_acknowledgements(self, serials: I64) -> bool:
         return True
 
-    def prepare(self, rows: I64, reason: DispatchReason, now_ns: int) -> DispatchedBatch:
+    def prepare(
+        self, rows: I64, reason: DispatchReason, now_ns: int, number: int
+    ) -> DispatchedBatch:
         record = next(i for i in range(RECORDS) if i not in self.batches)
         self._token += 1
-        batch = DispatchedBatch(record, self._token, rows, now_ns, rows.shape[1])
+        batch = DispatchedBatch(record, self._token, rows, now_ns, rows.shape[1], number)
         self.batches[record] = batch
         return batch
 

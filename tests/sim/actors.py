@@ -15,6 +15,7 @@ from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.segments import Layout
 from batchpool.core.scheduler.limits import NEVER_NS
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.shm.lane import Lane
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import MustRestart
@@ -230,5 +231,32 @@ class BatcherActor(Actor):
             lane = world.lanes.get(number)
             if lane is not None:
                 world.lost[(lane.serial, slot, use)].add(records.number)
+        proxy = self.batcher.workers.by_number.get(records.number)
+        unlaunched = [] if proxy is None else in_order_of_service(proxy)
         self.batcher.lose_worker(records.number)
         world.worker_lost(records)
+        queued = tickets(self.batcher.models[records.entry.number].queue.view())
+        back = [ticket for ticket in unlaunched if ticket in set(queued)]
+        if [ticket for ticket in queued if ticket in set(back)] != back:
+            raise Fault(f"rows of lost batches are queued in another order than {back}")
+
+
+TICKET = QueueColumn.LANE, QueueColumn.SLOT, QueueColumn.SEQUENCE
+
+
+def tickets(rows: I64) -> list[tuple[int, int, int]]:
+    """(lane number, slot, sequence) of each row."""
+    return [tuple(ticket) for ticket in rows[[*TICKET]].T.tolist()]
+
+
+def in_order_of_service(proxy: WorkerProxy) -> list[tuple[int, int, int]]:
+    """The tickets of the rows that the worker never launched, the first to be run in front."""
+    columns = QueueColumn.KEY, QueueColumn.RETURN, QueueColumn.SUBMIT_NS
+    found = []
+    for batch in proxy.batches.values():
+        if not proxy.has_finished(batch) and not proxy.has_launched(batch):
+            for row in batch.rows.T:
+                first_return = int(row[QueueColumn.RETURN]) or batch.number << 20
+                place = int(row[QueueColumn.PRIORITY]), first_return, *row[[*columns]].tolist()
+                found.append((place, tuple(row[[*TICKET]].tolist())))
+    return [ticket for _, ticket in sorted(found)]

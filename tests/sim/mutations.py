@@ -270,7 +270,7 @@ def record_entry_before_outputs(patch: Patch) -> None:
     publish = Worker._publish
 
     def hasty(self: Worker) -> None:
-        publish(self, self._in_flight[0], 1, 0)  # type: ignore[arg-type]
+        publish(self, self._in_flight[0], 1, 0, 0)  # type: ignore[arg-type]
         self._in_flight.appendleft(hasty.flight)  # type: ignore[attr-defined]
         finish(self)
 

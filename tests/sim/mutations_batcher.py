@@ -5,6 +5,7 @@ Each function patches the real classes with a small wrong copy of one of their f
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, lane_layout
 from batchpool.core.layout.states import SlotState
-from batchpool.core.scheduler.queue import QueueColumn
+from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.scheduler.suspect_rows import SuspectRows
 from batchpool.shm.ring import pack, unpack
@@ -182,7 +183,7 @@ def record_token_before_rows(patch: Patch) -> None:
 def running_after_publish(patch: Patch) -> None:
     def dispatch(self: Batcher, model: Any, proxy: Any, rows: Any, reason: Any, now: int) -> None:
         order = np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE]))
-        batch = proxy.prepare(rows[:, order], reason, now)
+        batch = proxy.prepare(rows[:, order], reason, now, 1)
         proxy.publish(batch)
         for lane, part in self.lanes.by_lane(batch.rows):
             lane.lane.state[part[QueueColumn.SLOT]] = SlotState.RUNNING
@@ -343,6 +344,20 @@ def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
 
     patch.setattr(World, "supervise", hasty)
     patch.setattr(World, "_any_step", landing)
+
+
+def last_batch_that_comes_back_is_first(patch: Patch) -> None:
+    prepend, returns = Queue.prepend, itertools.count()
+    patch.setattr(
+        Queue, "prepend", lambda self, rows, dispatch: prepend(self, rows, -next(returns))
+    )
+
+
+def rows_of_a_batch_come_back_by_slot(patch: Patch) -> None:
+    def put_back(self: Completion, model: Any, batch: Any, rows: Any) -> None:
+        model.queue.prepend(rows, batch.number)
+
+    patch.setattr(Completion, "_put_back", put_back)
 
 
 def death_counted_before_queued(patch: Patch) -> None:

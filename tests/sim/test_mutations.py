@@ -90,6 +90,8 @@ CASES = [
     Case(b.takeover_runs_published_records_again, "batcher"),
     Case(b.takeover_adopts_rows_in_any_state, "batcher", enforce=True),
     Case(b.worker_is_given_up_before_it_is_reaped, "worker", found_by=15),
+    Case(b.last_batch_that_comes_back_is_first, "worker"),
+    Case(b.rows_of_a_batch_come_back_by_slot, "worker"),
     Case(b.death_counted_before_queued, "poison", found_by=21),
     Case(d.deactivation_is_ignored, "reload", enforce=True),
     Case(d.takeover_forgets_inactive_workers, "reload", enforce=True),

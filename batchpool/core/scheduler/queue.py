@@ -24,7 +24,8 @@ class QueueColumn:
     """Indices into the first dimension of a queue block [QUEUE_COLUMNS, n].
 
     BUCKET: rows of different buckets never share a batch.  KEY: the sort key.  SINCE_NS: the
-    start of the waiting time by which a row ages.  KEY and SINCE_NS are written by `Queue` only.
+    start of the waiting time by which a row ages.  RETURN: the place of a row among those that
+    were put back; 0 if it never was.  KEY, SINCE_NS and RETURN are written by `Queue` only.
     Plain ints, because numpy indexes by them twice as fast as by an enum's members.
     """
 
@@ -39,9 +40,11 @@ class QueueColumn:
     BUCKET: Final = 8
     KEY: Final = 9
     SINCE_NS: Final = 10
+    RETURN: Final = 11
 
 
-QUEUE_COLUMNS = 11
+QUEUE_COLUMNS = 12
+_RETURN_BITS = 20  # of RETURN, for the place within a dispatch; more than a batch can have rows
 
 
 def least(values: npt.NDArray[Any]) -> int:
@@ -130,13 +133,27 @@ class Queue:
             self._sort_by_deadline(priority, flow)
         self._order.prune(len(self))
 
-    def prepend(self, rows: I64) -> None:
-        """Put rows [QUEUE_COLUMNS, n] that were taken before at the front of their priority."""
-        if rows.shape[1]:
-            rows = rows.copy()
-            rows[QueueColumn.KEY] = first_key(rows[QueueColumn.PRIORITY])
-            order = np.argsort(rows[QueueColumn.KEY], kind="stable")
-            self._merge(rows[:, order], side="left")
+    def prepend(self, rows: I64, dispatch: int) -> None:
+        """Put rows [QUEUE_COLUMNS, n] that were taken before at the front of their priority.
+
+        dispatch: the number of the batch that they were in, which rises with each batch of this
+        queue. All rows that were put back are in the order of the numbers of their first return,
+        those of one batch in the order given, whichever comes back first.
+        """
+        n = rows.shape[1]
+        if n == 0:
+            return
+        rows = rows.copy()
+        rows[QueueColumn.KEY] = first_key(rows[QueueColumn.PRIORITY])
+        places = (dispatch << _RETURN_BITS) + np.arange(n)
+        known = rows[QueueColumn.RETURN]
+        rows[QueueColumn.RETURN] = np.where(known, known, places)
+        self._merge(rows[:, np.argsort(rows[QueueColumn.KEY], kind="stable")], side="left")
+        queued = self.view()
+        keys = queued[QueueColumn.KEY]
+        returned = keys == first_key(queued[QueueColumn.PRIORITY])
+        order = np.lexsort((np.where(returned, queued[QueueColumn.RETURN], 0), keys))
+        queued[:] = queued[:, order]
 
     def _assign_keys(self, rows: I64) -> list[tuple[int, int]]:
         """Write the KEYs of rows of one flow and priority.

@@ -21,7 +21,9 @@ def proxy() -> WorkerProxy:
 
 
 def send(proxy: WorkerProxy, n: int, now_ns: int) -> DispatchedBatch:
-    return proxy.prepare(np.zeros((QUEUE_COLUMNS, n), dtype=np.int64), DispatchReason.FULL, now_ns)
+    return proxy.prepare(
+        np.zeros((QUEUE_COLUMNS, n), dtype=np.int64), DispatchReason.FULL, now_ns, 1
+    )
 
 
 def finish(proxy: WorkerProxy, record: int, now_ns: int) -> None:

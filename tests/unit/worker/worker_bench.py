@@ -90,7 +90,7 @@ class Bench:
         block[QueueColumn.LANE] = [lane for lane, _ in rows]
         block[QueueColumn.SLOT] = [slot for _, slot in rows]
         block[QueueColumn.SEQUENCE] = 1
-        batch = self.proxy.prepare(block, DispatchReason.FULL, self.now_ns)
+        batch = self.proxy.prepare(block, DispatchReason.FULL, self.now_ns, 1)
         self.proxy.publish(batch)
         return batch
 

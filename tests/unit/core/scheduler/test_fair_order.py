@@ -177,7 +177,7 @@ def test_a_flow_moves_up_by_turns_of_its_own() -> None:
 def test_who_came_back_and_is_cancelled_leaves_nobody_a_turn() -> None:
     """It has had its turn, and the place at the front was its own."""
     queue = queue_of(rows_of(3, flow=1), rows_of(3, name=range(3, 6), flow=2))
-    queue.prepend(queue.take(front(1)))
+    queue.prepend(queue.take(front(1)), 1)
     queue.drop(positions(0))
     assert names(queue.view()) == [3, 1, 4, 2, 5]
 

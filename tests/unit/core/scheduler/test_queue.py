@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,7 @@ class Row:
     submit: int
     level: int = 0
     turn: int = 0
+    back: tuple[int, int] | None = None  # (dispatch, place in it) of its first return
 
     @property
     def whose(self) -> tuple[int, int]:
@@ -75,11 +77,14 @@ class Turntable:
             for place, turn, row in zip(places, turns, theirs, strict=True):
                 row.turn, self.rows[place] = turn, row
 
-    def prepend(self, rows: Sequence[Row]) -> None:
-        for row in reversed(rows):
-            row.turn = 0
-            at = next((i for i, r in enumerate(self.rows) if r.level >= row.level), len(self.rows))
-            self.rows.insert(at, row)
+    def prepend(self, rows: Sequence[Row], dispatch: int) -> None:
+        """Rows that came back precede the others of their level, in the order of dispatch."""
+        for i, row in enumerate(rows):
+            row.turn, row.back = 0, row.back or (dispatch, i)
+        self.rows = [*rows, *self.rows]
+        self.rows.sort(
+            key=lambda r: (r.level, r.turn, (r.back or (0, 0)) if not r.turn else (0, 0))
+        )
 
     def age(self, now: int) -> None:
         best = min((r.level for r in self.rows), default=0)
@@ -148,6 +153,7 @@ class AgainstTheTurntable(RuleBasedStateMachine):
         self.now = 10**15
         self.next = 0
         self.away: list[tuple[Row, I64]] = []
+        self.lost = itertools.count()
 
     def fresh(self, kinds: Sequence[tuple[int, int, int]]) -> list[Row]:
         rows = [
@@ -213,14 +219,15 @@ class AgainstTheTurntable(RuleBasedStateMachine):
         assert names(dropped) == [r.name for r in self.model.drop(at)]
 
     @precondition(lambda self: self.away)
-    @rule(n=st.integers(1, 6))
-    def a_worker_was_lost(self, n: int) -> None:
+    @rule(n=st.integers(1, 6), dispatch=st.integers(-9, 9))
+    def a_worker_was_lost(self, n: int, dispatch: int) -> None:
+        dispatch = 1000 * (10 + dispatch) + next(self.lost)  # no two have the same number
         back, self.away = self.away[-n:], []
         block = np.concatenate([column for _, column in back], axis=1)
         before = block.copy()
-        self.queue.prepend(block)
+        self.queue.prepend(block, dispatch)
         assert (block == before).all(), "the caller still holds them"
-        self.model.prepend([replace(row) for row, _ in back])
+        self.model.prepend([replace(row) for row, _ in back], dispatch)
 
     @invariant()
     def the_order_is_the_same(self) -> None:
@@ -289,7 +296,7 @@ def test_an_empty_queue() -> None:
     assert len(queue) == 0
     assert queue.view().shape == (QUEUE_COLUMNS, 0)
     queue.append(rows_of(0))
-    queue.prepend(rows_of(0))
+    queue.prepend(rows_of(0), 1)
     queue.age(10**18)
     assert queue.take(front(0)).shape == (QUEUE_COLUMNS, 0)
     assert queue.drop(positions()).shape == (QUEUE_COLUMNS, 0)
@@ -342,14 +349,6 @@ def test_the_earliest_deadline_is_first_within_a_flow_and_priority_only() -> Non
     assert names(queue.view()) == [4, 3, 1, 2, 0, 5]
 
 
-def test_rows_that_came_back_stay_first_whoever_is_more_urgent() -> None:
-    """They were about to run once, and others of their flow take turns without them."""
-    queue = queue_of(rows_of(4, flow=[1, 1, 2, 2], deadline=[800, 900, 50, 60]))
-    queue.prepend(queue.take(front(1)))
-    queue.append(rows_of(1, name=9, flow=1, deadline=10))
-    assert names(queue.view()) == [0, 2, 9, 3, 1]
-
-
 @pytest.mark.parametrize("cancelled", [0, 2])
 def test_the_earliest_deadline_is_first_after_others_were_cancelled(cancelled: int) -> None:
     queue = queue_of(rows_of(3, deadline=[100, 200, 300]))
@@ -364,24 +363,6 @@ def test_rows_of_equal_deadline_keep_the_order_they_came_in() -> None:
         rows_of(3, name=[3, 4, 5], deadline=[50, 40, 50]),
     )
     assert names(queue.view()) == [2, 4, 0, 1, 3, 5]
-
-
-def test_rows_that_come_back_are_the_first_of_their_priority() -> None:
-    queue = queue_of(rows_of(6, flow=[1, 2, 1, 2, 1, 2], priority=[9, 9, 9, 128, 128, 128]))
-    first, second = queue.take(positions(0, 3)), queue.take(positions(0, 2))
-    assert (names(first), names(second)) == ([0, 3], [1, 4])
-    queue.prepend(second)
-    queue.prepend(first)
-    assert names(queue.view()) == [0, 1, 2, 3, 4, 5]
-
-
-def test_the_last_to_come_back_is_the_first() -> None:
-    """Also where nobody else waits."""
-    queue = queue_of(rows_of(4))
-    first, second = queue.take(front(2)), queue.take(front(2))
-    queue.prepend(second)
-    queue.prepend(first)
-    assert names(queue.view()) == [0, 1, 2, 3]
 
 
 def test_a_prefix_moves_no_memory() -> None:

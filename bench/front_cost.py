@@ -132,8 +132,8 @@ def costs_us(
     client_loop = loop.run_until_complete(begin())
     layout = counters_layout(1)
     fd = create(layout, sealed=False)
-    background = BackgroundThread()
-    view = PoolView(client_loop, Counters(fd, 1), Gpus(), background)
+    background, scrapes = BackgroundThread(), BackgroundThread()
+    view = PoolView(client_loop, Counters(fd, 1), Gpus(), background, scrapes)
     os.close(fd)
     config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
     config.load()
@@ -171,6 +171,7 @@ def costs_us(
         to_answer.append((end_ns - again_ns) / group / 1e3)
     client_loop.close()
     background.close()
+    scrapes.close()
     return to_ring, to_answer
 
 

@@ -42,7 +42,7 @@ from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
-from batchpool.frontend.http.connection import ConnectionLimits
+from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.request_context import current_log_fields
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
@@ -160,13 +160,15 @@ async def serve(
 
     client_loop = ClientLoop(session, lost, learn)
     gpus, background = Gpus(), BackgroundThread(beat)
-    sampler = Sampler(session, counters, flight_recorder, gpus, background, package_version())
+    scrapes = BackgroundThread(beat, "scrapes")
+    sampler = Sampler(session, counters, flight_recorder, gpus, scrapes, package_version())
     broadcaster = Broadcaster(sampler)
     view = PoolView(
         client_loop,
         counters,
         gpus,
         background,
+        scrapes,
         number=number,
         on_stop=lambda: broadcaster.end("the server is shutting down"),
     )
@@ -185,6 +187,7 @@ async def serve(
     finally:
         client_loop.close()
         background.close()
+        scrapes.close()
     return bootstrap.EXIT_GAVE_UP if client_loop.given_up else _EXIT_OK
 
 

@@ -115,8 +115,8 @@ class ServerConfig:
     max_body_mib: int = _key(64, "largest HTTP request body", unit="MiB", least=1, most=1 << 20)
     max_bodies_mib: int = _key(
         0,
-        "sum of the request bodies that one front end holds while they arrive; what would exceed it"
-        " is refused with 503",
+        "bytes of requests (arriving, waiting, being decoded) and of unread responses that one"
+        " front end holds; what would exceed it is refused with 503",
         unit="MiB",
         most=1 << 30,
         auto="eight times max_body_mib",

@@ -26,7 +26,7 @@ from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note, outcome_of, run_in_context
 from batchpool.frontend.http.request_counters import ASGI
-from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.http.request_head import RequestHead, flow_of
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import VERSION
@@ -135,7 +135,7 @@ class Infer:
         try:
             endpoint = view.endpoints.find(model, parameters.get("version", VERSION))
             note(model=model)
-            response = await infer(endpoint, head, request_body, view.background, view.bodies)
+            response = await infer(endpoint, head, request_body, view.background, view.memory)
         except Exception as exc:
             response = error_response(exc)
         if response is None:
@@ -149,7 +149,7 @@ class Infer:
 
 
 class Metrics:
-    """GET /metrics, made in the background thread."""
+    """GET /metrics, made in a thread of its own."""
 
     def __init__(self, view: PoolView, discard_bytes: int) -> None:
         self._view = view
@@ -159,7 +159,9 @@ class Metrics:
         headers = _headers(scope)
         try:
             accept = headers.get(b"accept", b"")
-            response = await self._view.background.run(self._view.scrape, accept)
+            peer = scope.get("client") or ("",)
+            flow = flow_of(peer[0].encode())
+            response = await self._view.scrapes.run(flow, self._view.scrape, accept)
         except Exception as exc:
             response = error_response(exc)
         await _send(response, RequestBody(receive, headers), send, self._discard_bytes)

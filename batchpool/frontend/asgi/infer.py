@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from batchpool.client.lane_client import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, Moved
 from batchpool.frontend.http.background import BackgroundThread
-from batchpool.frontend.http.body_budget import BodyBudget, BodyReservation
+from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note
 from batchpool.frontend.http.request_head import RequestHead
@@ -22,27 +23,30 @@ async def infer(
     head: RequestHead,
     request_body: RequestBody,
     background: BackgroundThread,
-    bodies: BodyBudget,
+    memory: MemoryBudget,
 ) -> HttpResponse | None:
     """The response to one request; None when the caller has gone. Raises what refuses it."""
     endpoint.check_head(head)
+    memory.check()
     endpoint = endpoint.admit(head)
     done = Reply()
-    reservation = BodyReservation(bodies)
+    reservation = MemoryReservation(memory, head.flow)
+    decoded = MemoryReservation(memory, head.flow)
     try:
         body = await request_body.read(endpoint.max_body_bytes, reservation)
         if body is None:
             return None
-        endpoint, request, pending = await _submit(endpoint, head, body, done, background)
+        endpoint, request, pending = await _submit(endpoint, head, body, done, background, decoded)
         del body
     finally:
         reservation.release()
+        decoded.release()
     if not await _finished(endpoint, pending, done, request_body):
         return None
     if endpoint.encodes_long(head, request, pending.n):
         # Copies: the slots are free at once, and the thread reads nothing of the lane.
         outputs = endpoint.fetch(request, pending)
-        return await background.run(endpoint.encode, head, request, outputs)
+        return await background.run(head.flow, endpoint.encode, head, request, outputs)
     return endpoint.fetch_and_encode(head, request, pending)
 
 
@@ -52,11 +56,18 @@ async def _submit(
     body: Body,
     done: Reply,
     background: BackgroundThread,
+    decoded: MemoryReservation,
 ) -> tuple[HttpEndpoint, InferRequest, PendingRequest]:
-    """Parse and submit at this endpoint, or at the one that a moved model has by then."""
+    """Parse and submit at this endpoint, or at the one that a moved model has by then.
+
+    decoded: counts the bytes that a compressed body may have when it is decoded in the thread.
+    """
     while True:
         if endpoint.parses_long(head, len(body)):
-            request = await background.run(endpoint.parse, head, body)
+            most_bytes = endpoint.most_decoded_bytes(head, len(body))
+            request = await background.run(
+                head.flow, endpoint.parse, head, body, begin=partial(decoded.grow_to, most_bytes)
+            )
         else:
             request = endpoint.parse(head, body)
         note(rows=request.rows.n)
@@ -80,6 +91,7 @@ async def _finished(
         raise
     finally:
         watch.cancel()
+    pending.tag = None  # it refers to `done`, whose result it is
     return True
 
 

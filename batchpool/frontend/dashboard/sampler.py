@@ -1,7 +1,7 @@
 """Gathers the inputs of the dashboard's snapshots in one front end.
 
-The supervisor is asked on the loop. Counters, flight recorder and GPUs are read in the background
-thread, as for /metrics: together they take some milliseconds.
+The supervisor is asked on the loop. Counters, flight recorder and GPUs are read in the thread of
+/metrics: together they take some milliseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
+_PAGE = 0  # the flow of snapshots, besides the callers' of /metrics
 _BATCHES = 12  # of the last ones
 
 
@@ -32,14 +33,14 @@ class Sampler:
         counters: Counters,
         flight_recorder: FlightRecorder,
         gpus: Gpus,
-        background: BackgroundThread,
+        scrapes: BackgroundThread,
         version: str,
     ) -> None:
         self._session = session
         self._counters = counters
         self._flight_recorder = flight_recorder
         self._gpus = gpus
-        self._background = background
+        self._scrapes = scrapes
         self._version = version
         self._status_client = StatusClient(session.server["socket"])
         self._window = SlidingWindow()
@@ -65,7 +66,7 @@ class Sampler:
             why = exc.message
             if self._status is not None:
                 why += f"; what it said last is {now_s - self._status_s:.0f} s old"
-        return await self._background.run(self._snapshot, self._status, why)
+        return await self._scrapes.run(_PAGE, self._snapshot, self._status, why)
 
     def _snapshot(self, status: dict[str, Any] | None, why: str) -> dict[str, Any]:
         counters, flight_recorder = self._counters, self._flight_recorder

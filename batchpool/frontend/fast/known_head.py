@@ -16,8 +16,9 @@ _LONG_HEAD_BYTES = 4096  # not worth keeping
 class KnownHead(NamedTuple):
     """The last head of a connection as bytes, and as it was read. Equal bytes mean the same again.
 
-    length: of head and body. raw: reads the rows where the body holds nothing else; None where the
-    body must be parsed again.
+    text: exactly the bytes that the parser took for the head, from rest until it was complete.
+    length: of head and body, which has as many bytes as the parser gave. raw: reads the rows where
+    the body holds nothing else; None where the body must be parsed again.
     """
 
     text: bytes
@@ -29,19 +30,17 @@ class KnownHead(NamedTuple):
     raw: RawAgain | None
 
 
-def known_head(request: FastRequest, received: bytes) -> KnownHead | None:
-    """The head of a request that came whole, in one read and alone in it.
+def known_head(request: FastRequest, head: bytes | None, size: int) -> KnownHead | None:
+    """The head of a request whose message is complete.
 
-    None if the request was not parsed or ends its connection, or if its head is long or not
-    followed by exactly the announced body.
+    head: the bytes behind which the parser, at rest before them, had the whole head and nothing
+    of the body; None if the head did not come in one piece. size: of the body.
+
+    None if the request was not parsed or ends its connection, or if its head is long.
     """
     parsed = request.parsed
-    if parsed is None or not request.keep_alive:
-        return None
-    size = int(request.head.headers.get(b"content-length", b"0"))
-    text = received[: len(received) - size]
-    if len(text) > _LONG_HEAD_BYTES or not text.endswith(b"\r\n\r\n"):
+    if parsed is None or head is None or len(head) > _LONG_HEAD_BYTES or not request.keep_alive:
         return None
     endpoint = request.endpoint
     raw = endpoint.raw_reader(parsed, size)
-    return KnownHead(text, len(received), request.path, endpoint, request.head, parsed, raw)
+    return KnownHead(head, len(head) + size, request.path, endpoint, request.head, parsed, raw)

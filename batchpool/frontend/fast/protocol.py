@@ -13,10 +13,8 @@ A request that came whole in one read is not admitted: its claim decides alone. 
 byte for byte, the last one of its connection is not parsed again if its whole body came with it.
 
 ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
-compressed bodies, `Expect`, offers of an upgrade, JSON so long that a thread parses it, requests
-that come before the last response is complete, and callers that are behind with reading. uvicorn's
-pipeline keeps the responses in order; for that, for uvicorn's stop and for the limits of
-`Connection` a `FastRequest` is a cycle like any other.
+compressed bodies, `Expect`, offers of an upgrade, JSON so long that a thread parses it. For
+uvicorn's stop and for the limits of `Connection` a `FastRequest` is a cycle like any other.
 """
 
 from __future__ import annotations
@@ -27,12 +25,13 @@ from typing import Any, ClassVar
 from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from batchpool.core.errors import PoolError
 from batchpool.frontend.fast.known_head import KnownHead, known_head
 from batchpool.frontend.fast.request import FastPath, FastRequest
-from batchpool.frontend.http.body_budget import BodyReservation
-from batchpool.frontend.http.connection import Connection, ConnectionLimits
+from batchpool.frontend.http.connection import Connection
+from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.http.unparsed import UnparsedBytes
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.pool_view import PoolView
 
@@ -50,24 +49,25 @@ class FastProtocol(Connection):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.peer = self.client[0] if self.client else ""
         self._receiving: FastRequest | None = None  # its body is still to come
-        self._reservation = BodyReservation(self.shared.bodies)  # of that body, if in several reads
+        self._reservation = MemoryReservation(self.memory)  # of that body, if in several reads
         self._known: KnownHead | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        request: Any = self.cycle
+        receiving, self._receiving = self._receiving, None
         super().connection_lost(exc)
         self._reservation.release()
-        request: Any = self.cycle
+        self._known = None
         if not isinstance(request, FastRequest):
             return
         if request.pending is not None:
             request.disconnected = True
             request.endpoint.endpoint.abandon(request.pending)
             request.count_gone()
-        elif request is self._receiving and request.discards_body:
+        elif request is receiving and request.discards_body:
             request.log_refused()
-        elif request is self._receiving:
+        elif request is receiving:
             request.count_gone()
 
     def data_received(self, data: bytes) -> None:
@@ -76,24 +76,40 @@ class FastProtocol(Connection):
             known is not None
             and len(data) == known.length
             and data.startswith(known.text)
-            and not self._arriving  # the parser waits for the first byte of a request
-            and self.cycle.response_complete
-            and not self.flow.write_paused
+            and not self._unparsed.size
+            and self._knows(known)
             and not self.transport.is_closing()
-            and self.shared.endpoints.get(known.path) is known.endpoint
         ):
             self._active_s = self.loop.time()
             if self.timeout_keep_alive_task is not None:
                 self._unset_keepalive_if_required()
             self._receive_known(known, data)
             return
-        at_rest, messages = not self._arriving, self._messages
         super().data_received(data)
-        if self._receiving is not None:
-            self._await_body(self._receiving)
-        elif at_rest and self._messages == messages + 1 and not self._arriving:
-            request: Any = self.cycle
-            self._known = known_head(request, data) if isinstance(request, FastRequest) else None
+
+    def _knows(self, known: KnownHead) -> bool:
+        """True if the parser waits for the first byte of a request, which may begin, and this head
+        still means the same."""
+        return (
+            not self._arriving
+            and not self._head_bytes
+            and self.cycle.response_complete
+            and not self.flow.write_paused
+            and not self.memory.is_full
+            and self.shared.endpoints.get(known.path) is known.endpoint
+        )
+
+    def _parse_piece(self, unparsed: UnparsedBytes) -> None:
+        known = self._known
+        if (
+            known is not None
+            and unparsed.contiguous() >= known.length
+            and unparsed.data.startswith(known.text, unparsed.at)
+            and self._knows(known)
+        ):
+            self._receive_known(known, bytes(unparsed.take(known.length, is_end=True)))
+        else:
+            super()._parse_piece(unparsed)
 
     def _receive_known(self, known: KnownHead, data: bytes) -> None:
         """Submit a request whose head is known and whose whole body is there."""
@@ -122,25 +138,25 @@ class FastProtocol(Connection):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_head:
+            self.headers.append((name.lower(), value))
+        else:
+            self._trailers += 1
 
     def _to_asgi(self) -> None:
         url, headers = self.url, self.headers
         HttpToolsProtocol.on_message_begin(self)  # not `Connection`'s, which has begun it already
         self.url = url
         for name, value in headers:
-            super().on_header(name, value)
-        super().on_headers_complete()
+            HttpToolsProtocol.on_header(self, name, value)
+        self._begin_asgi()
 
     def on_headers_complete(self) -> None:
-        if self.transport.is_closing():
-            # Bytes behind a request that ends the connection are dropped.
-            request = FastRequest(self, self.shared, False)
-            request.discards_body = True
-            self._receive(request)
+        headers = self._check_head()
+        if headers is None:
             return
         endpoint = self.shared.endpoints.get(self.url)
-        if endpoint is None or not self._accept_head(endpoint):
+        if endpoint is None or not self._accept_head(endpoint, headers):
             self._to_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -173,17 +189,14 @@ class FastProtocol(Connection):
             return
         body, request.body = request.body, b""
         request.submit_body(body)
+        self._known = known_head(request, self._whole_head, len(body))
+        self._whole_head = None
 
     # -- requests -----------------------------------------------------------------------
 
-    def _accept_head(self, endpoint: HttpEndpoint) -> bool:
+    def _accept_head(self, endpoint: HttpEndpoint, headers: dict[bytes, bytes]) -> bool:
         """Take the request or refuse it by its head; False when it is for ASGI."""
-        if self.flow.write_paused or not (self.cycle is None or self.cycle.response_complete):
-            return False
         parser = self.parser
-        if len(self.headers) > self.limits.fields:
-            return False
-        headers = dict(self.headers)
         announced = headers.get(b"content-length", b"0")
         plain = parser.get_method() == b"POST" and _ASGI_HEADERS.isdisjoint(headers)
         if not plain or not announced.isdigit():
@@ -197,6 +210,8 @@ class FastProtocol(Connection):
         request.head = head = RequestHead.of(headers, self.peer)
         try:
             endpoint.check_head(head)
+            if self.memory.is_full:
+                self.memory.check()
             if endpoint.parses_long(head, int(announced)):
                 return False
         except Exception as exc:
@@ -212,6 +227,11 @@ class FastProtocol(Connection):
         self._in_head = False
         request.is_arriving = True
 
+    def _count_held(self) -> None:
+        if self._receiving is not None:
+            self._await_body(self._receiving)
+        super()._count_held()
+
     def _await_body(self, request: FastRequest) -> None:
         """Admit a request whose body is not complete, and count the bytes held; or refuse it."""
         if request.discards_body:
@@ -219,6 +239,7 @@ class FastProtocol(Connection):
         try:
             if not request.head.admitted:
                 request.endpoint = request.endpoint.admit(request.head)
+                self._reservation.flow = request.head.flow
             self._reservation.grow_to(len(request.body))
         except Exception as exc:
             self._reservation.release()
@@ -226,7 +247,7 @@ class FastProtocol(Connection):
             request.dropped_bytes, request.body = len(request.body), b""
             request.refuse_early(exc)
 
-    def end_with(self, error: PoolError) -> None:
+    def end_with(self, error: BaseException) -> None:
         request = self._receiving
         if request is None or self.transport.is_closing():
             super().end_with(error)
@@ -242,12 +263,11 @@ class FastProtocol(Connection):
         request.response_complete = True
         if not request.keep_alive:
             self.transport.close()
-        if self.pipeline:
-            self.on_response_complete()
-            return
         # No timer for keep-alive: `sweep` closes idle connections.
         self.server_state.total_requests += 1
         self._active_s = self.loop.time()
+        if self._unparsed.size:
+            self._parse()
 
 
 def fast_protocol(view: PoolView) -> type[FastProtocol]:
@@ -255,6 +275,7 @@ def fast_protocol(view: PoolView) -> type[FastProtocol]:
     attributes = {
         "shared": FastPath(view),
         "access": view.access,
+        "memory": view.memory,
         "metrics": view.endpoints.no_model,
         "limits": ConnectionLimits.of(view.session.server),
     }

@@ -36,7 +36,6 @@ class FastPath:
     def __init__(self, view: PoolView) -> None:
         self.endpoints = view.endpoints.by_path
         self.background = view.background
-        self.bodies = view.bodies
         self.access = view.access
         self.discard_bytes = discard_bytes(view.max_body_bytes)
         self._fields: HeaderList | None = None
@@ -183,7 +182,9 @@ class FastRequest:
             elif endpoint.encodes_long(head, parsed, pending.n):
                 # Copies: the slots are free at once, and the thread reads nothing of the lane.
                 outputs = endpoint.fetch(parsed, pending)
-                encoded = self.shared.background.run(endpoint.encode, head, parsed, outputs)
+                encoded = self.shared.background.run(
+                    head.flow, endpoint.encode, head, parsed, outputs
+                )
                 encoded.add_done_callback(self._on_encoded)
             else:
                 self.respond(endpoint.fetch_and_encode(head, parsed, pending))

@@ -3,36 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _Result = TypeVar("_Result")
 
 
-def _no_beat() -> None:
-    """For a thread of a process without a heartbeat."""
+def _nothing() -> None:
+    """For a thread of a process without a heartbeat, and for work that needs nothing to begin."""
+
+
+class _Job(NamedTuple):
+    future: asyncio.Future[Any]
+    begin: Callable[[], None]
+    work: Callable[..., Any]
+    arguments: tuple[object, ...]
 
 
 class BackgroundThread:
-    """Runs long parsing and encoding outside the event loop, one piece of work after another.
+    """Runs long work outside the event loop, one piece after another, in turn for each caller.
 
     It has one thread only. The thread competes with the loop for the interpreter, which a single
     step of reading 50 MB of JSON keeps for up to 0.4 s; with two threads the loop would wait for
-    both.
+    both. A caller with much work waits behind its own: callers take turns, one piece each.
 
     beat: stamps the process's heartbeat. It is called before and after each piece of work, because
     the loop may not run its own timer while several pieces follow one another.
     """
 
-    def __init__(self, beat: Callable[[], None] = _no_beat) -> None:
-        self._thread = ThreadPoolExecutor(1, "batchpool-background")
+    def __init__(self, beat: Callable[[], None] = _nothing, name: str = "background") -> None:
+        self._thread = ThreadPoolExecutor(1, f"batchpool-{name}")
         self._beat = beat
+        self._waiting: dict[int, deque[_Job]] = {}  # by flow, the next one to run first
+        self._running = False
+        self._closed = False
 
-    def run(self, work: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Queue a call of `work`; the future has its result or its exception."""
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._thread, self._call, work, arguments)
+    def run(
+        self,
+        flow: int,
+        work: Callable[..., _Result],
+        *arguments: object,
+        begin: Callable[[], None] = _nothing,
+    ) -> asyncio.Future[_Result]:
+        """Queue a call of `work` for the caller of this flow; the future has its result or its
+        exception.
+
+        begin: called on the loop just before; the call is not made if it raises. Nor is a call
+        whose future was cancelled before.
+        """
+        future: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.cancel()
+            return future
+        self._waiting.setdefault(flow, deque()).append(_Job(future, begin, work, arguments))
+        if not self._running:
+            self._run_next()
+        return future
+
+    def _run_next(self) -> None:
+        """Begin the first call of the caller whose turn it is, who is the last one thereafter."""
+        self._running = False
+        while self._waiting:
+            flow = next(iter(self._waiting))
+            jobs = self._waiting.pop(flow)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[flow] = jobs
+            if self._begins(job):
+                self._running = True
+                return
+
+    def _begins(self, job: _Job) -> bool:
+        """Begin a call, unless nobody waits for it or it may not begin."""
+        future = job.future
+        if future.done():
+            return False
+        try:
+            job.begin()
+        except Exception as exc:
+            future.set_exception(exc)
+            return False
+        loop = future.get_loop()
+        done = loop.run_in_executor(self._thread, self._call, job.work, job.arguments)
+        done.add_done_callback(lambda done: self._finish(future, done))
+        return True
 
     def _call(self, work: Callable[..., _Result], arguments: tuple[object, ...]) -> _Result:
         self._beat()
@@ -41,6 +97,23 @@ class BackgroundThread:
         finally:
             self._beat()
 
+    def _finish(self, future: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if not future.done():
+            if done.cancelled():
+                future.cancel()
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(done.result())
+        if not self._closed:
+            self._run_next()
+
     def close(self) -> None:
         """Cancel what is queued. Work that runs is not waited for."""
+        self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
+        for jobs in self._waiting.values():
+            for job in jobs:
+                job.future.cancel()
+        self._waiting.clear()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from batchpool.core.errors import TooLarge
-from batchpool.frontend.http.body_budget import BodyReservation
+from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.wire.request import Body, Headers
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -48,7 +48,7 @@ class RequestBody:
         """True if nothing more of the body will come."""
         return self.ended or self.lost
 
-    async def read(self, max_bytes: int, reservation: BodyReservation) -> Body | None:
+    async def read(self, max_bytes: int, reservation: MemoryReservation) -> Body | None:
         """The whole body; None when the caller has gone.
 
         reservation: counts the bytes while they arrive. Raises TooLarge beyond `max_bytes`, and

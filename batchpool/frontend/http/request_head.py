@@ -11,6 +11,11 @@ from batchpool.wire.request import Headers
 _CLIENT_ID = b"x-client-id"
 
 
+def flow_of(name: bytes) -> int:
+    """The flow of a caller, by its X-Client-Id or its address: 32 bits, not 0."""
+    return crc32(name) or 1
+
+
 class RequestHead:
     """The facts of a request that are known when its headers are complete.
 
@@ -43,4 +48,4 @@ class RequestHead:
     def of(cls, headers: Headers, peer: str) -> RequestHead:
         """A head that arrives now. peer: the remote address, the flow of callers without a name."""
         name = headers.get(_CLIENT_ID)
-        return cls(headers, crc32(name or peer.encode()) or 1, time.monotonic_ns())
+        return cls(headers, flow_of(name or peer.encode()), time.monotonic_ns())

@@ -42,7 +42,8 @@ VERSION = "1"  # the only version of every model
 # byte of JSON numbers to read, 5 to write; 12 to 42 ns a byte to compress, 6 to decompress.
 _LONG_JSON_BYTES = 256 * 1024
 _LONG_JSON_VALUES = 16 * 1024
-_LONG_COMPRESSED_BYTES = 16 * 1024  # may expand a thousandfold
+_MOST_EXPANSION = 1032  # of deflate
+_LONG_COMPRESSED_BYTES = _LONG_JSON_BYTES // _MOST_EXPANSION
 _LONG_TO_COMPRESS_BYTES = 128 * 1024
 _LEAST_COMPRESSED_BYTES = 1024
 
@@ -127,6 +128,13 @@ class HttpEndpoint:
         if self._takes_bytes:
             return True
         return head.form.text_bytes(head.headers, size) > _LONG_JSON_BYTES
+
+    def most_decoded_bytes(self, head: RequestHead, size: int) -> int:
+        """The most bytes that `parse` may make of a body of `size` bytes before it has its rows; 0
+        for a body that is not compressed."""
+        if not head.headers.get(b"content-encoding"):
+            return 0
+        return min(size * _MOST_EXPANSION, self.max_body_bytes)
 
     def parse(self, head: RequestHead, body: Body) -> InferRequest:
         """The request in a whole body, after `check_head`. Its rows are views of the body."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from batchpool.client.loop import ClientLoop
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.background import BackgroundThread
-from batchpool.frontend.http.body_budget import BodyBudget
+from batchpool.frontend.http.memory_budget import MemoryBudget
 from batchpool.frontend.service.body_limits import max_body_bytes, max_held_bytes
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.gpu_metrics import Gpus
@@ -25,7 +25,8 @@ class PoolView:
     """The state that all connections of one front end share.
 
     session: attached to the pool. counters: the pool's, in which this front end's rows are those of
-    `number`. background: runs long work outside of the event loop. on_stop: called once when this
+    `number`. background: runs long work of infer requests outside of the event loop. scrapes: makes
+    the responses of /metrics, which must not wait for such work. on_stop: called once when this
     front end stops, for parts that keep callers connected.
     """
 
@@ -35,6 +36,7 @@ class PoolView:
         counters: Counters,
         gpus: Gpus,
         background: BackgroundThread,
+        scrapes: BackgroundThread,
         *,
         number: int = 0,
         on_stop: Callable[[], None] = _ignore_stop,
@@ -42,8 +44,9 @@ class PoolView:
         session = client_loop.session
         self.session = session
         self.background = background
+        self.scrapes = scrapes
         self.max_body_bytes = max_body_bytes(session.server)
-        self.bodies = BodyBudget(max_held_bytes(session.server))
+        self.memory = MemoryBudget(max_held_bytes(session.server), self.max_body_bytes)
         self.access = AccessLog(session.server)
         self.scrape = Scrape(counters, gpus, package_version())
         self.endpoints = EndpointTable(client_loop, counters, number)
@@ -66,7 +69,7 @@ class PoolView:
         """Take the session's facts as a reload has changed them."""
         server = self._client_loop.session.server
         self.max_body_bytes = max_body_bytes(server)
-        self.bodies.max_bytes = max_held_bytes(server)
+        self.memory.learn(max_held_bytes(server), self.max_body_bytes)
         self.access.learn(server)
         self.endpoints.learn()
         self.metadata.learn()

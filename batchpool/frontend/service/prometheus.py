@@ -1,7 +1,7 @@
 """GET /metrics: the counters of all processes in the text formats of Prometheus.
 
 Every front end adds up the same shared words, so each gives the whole pool's metrics. It runs in
-the background thread, never on the loop, and takes a few milliseconds.
+a thread for scrapes alone, never on the loop, and takes a few milliseconds.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
-from batchpool.frontend.http.connection import Connection, ConnectionLimits
+from batchpool.frontend.http.connection import Connection
+from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.metadata import package_version
@@ -50,9 +51,9 @@ async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
     async with PoolDouble(*models, **facts) as pool:
         client_loop = ClientLoop(pool.session)
         counters = new_counters(1, *pool.session.models)
-        gpus, background = Gpus(), BackgroundThread()
+        gpus, background, scrapes = Gpus(), BackgroundThread(), BackgroundThread()
         sampler = Sampler(
-            pool.session, counters, FlightRecorder(), gpus, background, package_version()
+            pool.session, counters, FlightRecorder(), gpus, scrapes, package_version()
         )
         broadcaster = Broadcaster(sampler)
         view = PoolView(
@@ -60,6 +61,7 @@ async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
             counters,
             gpus,
             background,
+            scrapes,
             on_stop=lambda: broadcaster.end("the server is shutting down"),
         )
         app = build_app(view, broadcaster if pool.session.server["page"] else None)
@@ -68,6 +70,7 @@ async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
             yield Edge(pool, client_loop, view, broadcaster, counters, app, http)
         client_loop.close()
         background.close()
+        scrapes.close()
 
 
 @dataclass
@@ -100,7 +103,8 @@ async def serving(
 ) -> AsyncIterator[Site]:
     """Serve an edge on loopback; stopped at the end, with at most drain_s to do so."""
     road = fast_protocol(of.view) if fast else Connection
-    protocol = type("Limited", (road,), {"limits": limits or ConnectionLimits()})
+    attributes = {"limits": limits or ConnectionLimits(), "memory": of.view.memory}
+    protocol = type("Limited", (road,), attributes)
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
     server = Server(of.app, drain_s=drain_s, give_up=of.client_loop.close, protocol=protocol)

@@ -19,7 +19,7 @@ from batchpool.control.channel import close_all, pair
 from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.frontend import process as frontend
-from batchpool.frontend.http.connection import ConnectionLimits
+from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.shm.segment import create
 from batchpool.shm.stats.flight_recorder import FlightRecorder

@@ -311,7 +311,7 @@ async def test_work_in_the_background_beats_before_and_after(faulty: bool) -> No
         seen.append("work")
         return 60 // value
 
-    both = [background.run(work, 0 if faulty else 6), background.run(work, 5)]
+    both = [background.run(1, work, 0 if faulty else 6), background.run(1, work, 5)]
     first, second = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(first, ZeroDivisionError) if faulty else first == 10
     assert second == 12
@@ -329,9 +329,9 @@ async def test_large_json_goes_to_the_background_and_comes_back_right() -> None:
         went: list[str] = []
         begin = it.view.background.run
 
-        def noted(work: Any, *arguments: Any) -> Any:
+        def noted(flow: int, work: Any, *arguments: Any, **more: Any) -> Any:
             went.append(work.__name__)
-            return begin(work, *arguments)
+            return begin(flow, work, *arguments, **more)
 
         it.view.background.run = noted  # type: ignore[method-assign]
         answer, _ = split(await it.http.post(INFER, content=body))

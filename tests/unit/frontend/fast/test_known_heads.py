@@ -105,7 +105,7 @@ async def test_a_known_head_while_the_last_request_is_under_way() -> None:
         for _ in range(3):
             await it.take()
 
-    assert (await same(scenario, Affine)).known == 1
+    assert (await same(scenario, Affine)).known == 3
 
 
 @pytest.mark.parametrize("state", STATES)

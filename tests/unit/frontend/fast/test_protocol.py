@@ -129,7 +129,10 @@ SLOW: dict[str, bytes] = {
     "no gzip": request(INFER, GOOD, headers={"Content-Encoding": "gzip"}),
     "unknown encoding": request(INFER, GOOD, headers={"Content-Encoding": "br"}),
     "chunked": lines(
-        f"POST {INFER} HTTP/1.1", "Transfer-Encoding: chunked", body=chunk(GOOD) + chunk(b"")
+        f"POST {INFER} HTTP/1.1",
+        "Host: pool",
+        "Transfer-Encoding: chunked",
+        body=chunk(GOOD) + chunk(b""),
     ),
     "element too long": infer(
         {"inputs": [numbers("text", np.array(["a" * (MIB + 1)]), "BYTES")]}, ECHO

@@ -57,7 +57,7 @@ async def test_what_stops_being_http_in_its_body_is_one_request(
     async with edge(Affine, server=server) as it, serving(it, fast=fast) as site:
         async with calling(site) as caller:
             await caller.send(head.encode() + b"3\r\nabc\r\n")
-            await until(lambda: it.view.bodies.held_bytes == 3, "the application has it")
+            await until(lambda: it.view.memory.held_bytes == 3, "the application has it")
             await caller.send(b"zz\r\n")
             answer = await caller.answer()
         await until(lambda: not site.server.server_state.tasks, "its task has ended")

@@ -8,7 +8,7 @@ import logging
 import numpy as np
 import pytest
 
-from batchpool.frontend.http.connection import ConnectionLimits
+from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.service import body_limits as size_limits
 from tests.unit.frontend.calls import affine, affine_answer, binary
 from tests.unit.frontend.frontend_double import calling, chunk, edge, request, serving
@@ -190,7 +190,7 @@ async def test_expect_100_continue() -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET /v2 HTTP/1.1\r\nno colon here\r\n\r\n",
         head("pool:443", method="CONNECT"),
-        b"GET /v2/models/\xc3\xa9 HTTP/1.1\r\n\r\n",
+        b"GET /v2/models/\xc3\xa9 HTTP/1.1\r\nHost: pool\r\n\r\n",
         head(INFER, "Content-Length: ten"),
         head(INFER, "Content-Length: 3", "Transfer-Encoding: chunked") + b"abc",
         head(INFER, "Transfer-Encoding: chunked") + b"zz\r\n",

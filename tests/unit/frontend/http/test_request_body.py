@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from batchpool.core.errors import Overloaded, TooLarge
-from batchpool.frontend.http.body_budget import BodyBudget, BodyReservation
+from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
 from tests.unit.frontend.loops import on_loop
 
 CHUNKED = {b"transfer-encoding": b"chunked"}
 
 
-def held(most_bytes: int = 1000) -> BodyReservation:
-    return BodyReservation(BodyBudget(most_bytes))
+def held(most_bytes: int = 1000) -> MemoryReservation:
+    return MemoryReservation(MemoryBudget(most_bytes))
 
 
 class Pieces:

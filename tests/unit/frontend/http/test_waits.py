@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.frontend.fast.protocol import fast_protocol
-from batchpool.frontend.http.connection import Connection, ConnectionLimits
+from batchpool.frontend.http.connection import Connection
+from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.shm.resource_errors import open_descriptors
 from tests.unit.frontend.calls import affine, affine_answer, binary, numbers
 from tests.unit.frontend.frontend_double import Site, calling, edge, request, serving
@@ -31,7 +32,7 @@ async def no_connections(site: Site) -> None:
     await until(lambda: site.connections == 0, "the connection is ended")
 
 
-POST = b"POST /v2/models/affine/infer HTTP/1.1\r\n"
+POST = b"POST /v2/models/affine/infer HTTP/1.1\r\nHost: pool\r\n"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ POST = b"POST /v2/models/affine/infer HTTP/1.1\r\n"
         (POST + b"Content-Length: 64000000\r\n\r\n0123456789", [413]),
         (POST + b"Content-Length: 640\r\n\r\n0123456789", [408]),
         (POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n01", [408]),
-        (b"POST /nowhere HTTP/1.1\r\nContent-Length: 640\r\n\r\n0123456789", [404]),
+        (b"POST /nowhere HTTP/1.1\r\nHost: pool\r\nContent-Length: 640\r\n\r\n0123456789", [404]),
         (request(INFER, GOOD) + b"GET /v2 HT", [200, 408]),
     ],
 )
@@ -96,7 +97,7 @@ async def test_a_trickle_is_not_a_stall_but_has_an_end_too(
         assert answer.headers["x-request-id"] == "slow"
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
-        assert it.view.bodies.held_bytes == 0
+        assert it.view.memory.held_bytes == 0
         counts = it.counters.totals().values("http_requests_total", "code", model="affine")
         assert counts == {"408": 1}, "once, on either road"
         (line,) = [found.args for found in caplog.records if found.name == "batchpool.access"]

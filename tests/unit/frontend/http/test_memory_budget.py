@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.errors import Overloaded
-from batchpool.frontend.http.body_budget import BodyBudget, BodyReservation
+from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from tests.unit.frontend.calls import affine, affine_answer
 from tests.unit.frontend.frontend_double import Caller, Site, calling, chunk, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -28,15 +28,15 @@ both_roads = pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"]
 def test_what_is_held_is_the_sum_and_never_above_its_bound(
     steps: Sequence[tuple[int, int]],
 ) -> None:
-    bodies = BodyBudget(100)
-    held = [BodyReservation(bodies) for _ in range(4)]
+    bodies = MemoryBudget(100)
+    held = [MemoryReservation(bodies) for _ in range(4)]
     sizes = [0] * 4
     for which, more in steps:
         if more == 0:
             held[which].release()
             sizes[which] = 0
         elif sum(sizes) + more > 100:
-            with pytest.raises(Overloaded, match="100 bytes are held already"):
+            with pytest.raises(Overloaded, match="100 bytes"):
                 held[which].grow_to(sizes[which] + more)
         else:
             sizes[which] += more
@@ -45,7 +45,7 @@ def test_what_is_held_is_the_sum_and_never_above_its_bound(
         assert [one.size for one in held] == sizes
 
 
-async def begin(site: Site, bodies: BodyBudget, caller: Caller, size: int) -> None:
+async def begin(site: Site, bodies: MemoryBudget, caller: Caller, size: int) -> None:
     """Send the head of a row and so much of it, and wait until that is held."""
     before = bodies.held_bytes
     await caller.send(request(WIDE, ROW, headers=RAW)[: -len(ROW)] + ROW[:size])
@@ -63,13 +63,14 @@ async def test_what_would_be_too_much_is_refused_at_once_and_nobody_else(fast: b
         calling(site) as second,
         calling(site) as third,
     ):
-        bodies = it.view.bodies
+        bodies = it.view.memory
         await begin(site, bodies, first, 600_000)
         await second.send(request(WIDE, ROW, headers=RAW)[: -len(ROW)] + ROW[:500_000])
         answer = await second.answer()
         assert answer.refused == (503, "overloaded")
         assert answer.object["error"] == (
-            "too many request bodies arrive at the same time: 1048576 bytes are held already"
+            "requests and responses take all of the memory that the server has for them,"
+            " 1048576 bytes; send the request again"
         )
         assert answer.headers["retry-after"] == "1"
         assert bodies.held_bytes == 600_000
@@ -93,7 +94,7 @@ async def test_what_would_be_too_much_is_refused_at_once_and_nobody_else(fast: b
 async def test_nothing_is_held_of_those_who_go_or_send_what_is_refused(fast: bool) -> None:
     server = {"max_body_mib": 1, "max_bodies_mib": 4}
     async with edge(Wide, server=server) as it, serving(it, fast=fast) as site:
-        bodies = it.view.bodies
+        bodies = it.view.memory
         async with calling(site) as leaver:
             await begin(site, bodies, leaver, 600_000)
         await until(lambda: bodies.held_bytes == 0, "nothing is held of who has gone")
@@ -119,7 +120,7 @@ async def test_a_body_in_one_read_is_never_counted() -> None:
         serving(it) as site,
         calling(site) as caller,
     ):
-        it.view.bodies.max_bytes = 0
+        it.view.memory.max_bytes = 0
         for _ in range(3):
             await caller.send(SMALL)
             assert (await caller.answer()).status == 200
@@ -128,7 +129,7 @@ async def test_a_body_in_one_read_is_never_counted() -> None:
 @on_loop
 async def test_the_bound_follows_a_reload() -> None:
     async with edge(Affine, server={"max_body_mib": 3}) as it:
-        assert it.view.bodies.max_bytes == 24 * MIB
+        assert it.view.memory.max_bytes == 24 * MIB
         it.pool.session.server["max_bodies_mib"] = 5
         it.view.learn()
-        assert it.view.bodies.max_bytes == 5 * MIB
+        assert it.view.memory.max_bytes == 5 * MIB

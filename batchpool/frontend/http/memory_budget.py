@@ -1,0 +1,136 @@
+"""The memory that the callers of one front end may make it hold, counted in one budget.
+
+Counted, once they are there:
+
+    a head that is not complete
+    a body while it arrives in several reads
+    a compressed body's decoded bytes, from the start of the decoding until its rows are submitted
+    bytes behind a request that is under way, which are not parsed before its response is complete
+    a response beyond the high-water mark of its transport, until the caller has taken it
+
+Bytes count when they have come, not when they are announced: a caller that announces much and sends
+nothing does not exclude others. A request that comes whole in one read never counts: it is freed
+with that read.
+
+A caller has a share. With H bytes held by all, of B in the budget, one caller may hold
+`_SHARE * (B - H)`: four fifths of the budget if it is alone, and less with each other caller that
+holds as much as it may, so that something is left for a newcomer (the dynamic thresholds of
+Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+One body of the largest size is never above a caller's share.
+
+A body or a head that does not fit is refused. A response that does not fit is written all the same,
+since its rows have run; but while the budget is used up no request is taken, and callers that are
+behind with reading are cut.
+"""
+
+from __future__ import annotations
+
+from batchpool.core.errors import Overloaded
+
+_RETRY_AFTER_MS = 1000
+_SHARE = 4
+
+
+class MemoryBudget:
+    """The bytes held for all callers. max_bytes: the most that may be held.
+
+    body_bytes: the largest body of one request. is_full: no byte more may be held.
+    """
+
+    def __init__(self, max_bytes: int, body_bytes: int = 0) -> None:
+        self.max_bytes = max_bytes
+        self.body_bytes = body_bytes
+        self.held_bytes = 0
+        self.is_full = False
+        self._callers: dict[int, int] = {}  # bytes held, by flow; without those who hold nothing
+
+    def learn(self, max_bytes: int, body_bytes: int) -> None:
+        """Take other limits from now on."""
+        self.max_bytes = max_bytes
+        self.body_bytes = body_bytes
+        self.is_full = self.held_bytes >= max_bytes
+
+    def held_for(self, flow: int) -> int:
+        """The bytes held for one caller."""
+        return self._callers.get(flow, 0)
+
+    def take(self, flow: int, more_bytes: int) -> None:
+        """Count more bytes for a caller. Raises Overloaded, counting nothing, for too many."""
+        held_bytes = self.held_bytes + more_bytes
+        if held_bytes > self.max_bytes:
+            raise self._used_up()
+        mine = self._callers.get(flow, 0) + more_bytes
+        if flow and mine > max(self.body_bytes, _SHARE * (self.max_bytes - held_bytes)):
+            raise Overloaded(
+                "this caller's requests and responses take more than its share of the"
+                f" {self.max_bytes} bytes that the server holds of them; send fewer at a time",
+                _RETRY_AFTER_MS,
+            )
+        self._set(flow, held_bytes, mine)
+
+    def count(self, flow: int, more_bytes: int) -> None:
+        """Count bytes of a caller that cannot be refused any more."""
+        self._set(flow, self.held_bytes + more_bytes, self._callers.get(flow, 0) + more_bytes)
+
+    def check(self) -> None:
+        """Raise Overloaded while the budget is used up."""
+        if self.is_full:
+            raise self._used_up()
+
+    def _used_up(self) -> Overloaded:
+        # No text says how much came: that depends on how the bytes were cut into reads.
+        return Overloaded(
+            "requests and responses take all of the memory that the server has for them,"
+            f" {self.max_bytes} bytes; send the request again",
+            _RETRY_AFTER_MS,
+        )
+
+    def give_back(self, flow: int, fewer_bytes: int) -> None:
+        """Count fewer bytes for a caller."""
+        self._set(flow, self.held_bytes - fewer_bytes, self._callers[flow] - fewer_bytes)
+
+    def _set(self, flow: int, held_bytes: int, mine: int) -> None:
+        self.held_bytes = held_bytes
+        self.is_full = held_bytes >= self.max_bytes
+        if mine:
+            self._callers[flow] = mine
+        else:
+            del self._callers[flow]
+
+
+class MemoryReservation:
+    """The bytes held of one thing. size: in bytes. flow: of its caller; 0 has no share."""
+
+    __slots__ = ("_budget", "flow", "size")
+
+    def __init__(self, budget: MemoryBudget, flow: int = 0) -> None:
+        self._budget = budget
+        self.flow = flow
+        self.size = 0
+
+    def grow_to(self, size: int) -> None:
+        """Record that `size` bytes are held by now, which may be fewer than before.
+
+        Raises Overloaded where the budget or the caller's share would be exceeded; the earlier
+        reservation is kept then.
+        """
+        more = size - self.size
+        if more > 0:
+            self._budget.take(self.flow, more)
+        elif more < 0:
+            self._budget.give_back(self.flow, -more)
+        self.size = size
+
+    def count(self, size: int) -> None:
+        """Record that `size` bytes are held by now, of what cannot be refused any more."""
+        if size > self.size:
+            self._budget.count(self.flow, size - self.size)
+            self.size = size
+        else:
+            self.grow_to(size)
+
+    def release(self) -> None:
+        """Give the whole reservation back."""
+        if self.size:
+            self._budget.give_back(self.flow, self.size)
+            self.size = 0

@@ -10,7 +10,6 @@ from typing import Any
 from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call, default_socket
 from batchpool.client.infer import infer
-from batchpool.core.tensors.dtypes import Array
 
 
 class AsyncClient:
@@ -61,7 +60,7 @@ class AsyncClient:
         priority: int = 0,
         wait_for_room: bool = True,
         **tensors: Any,
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """Run n rows, any n, and return {output: array [n, *row shape]}; see Client.infer.
 
         With wait_for_room=False a full lane raises Overloaded at once instead of waiting.

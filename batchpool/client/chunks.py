@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 from batchpool.core.tensors.spec import ModelSpec
 
@@ -33,7 +33,8 @@ def cut(rows: Rows, size: int) -> Iterator[Rows]:
 def part(rows: Rows, start: int, stop: int) -> Rows:
     """Some of the rows, as views."""
     tensors = {name: array[start:stop] for name, array in rows.tensors.items()}
-    return Rows(stop - start, tensors, rows.parameters)
+    sizes = {name: own[start:stop] for name, own in rows.sizes.items()}
+    return Rows(stop - start, tensors, rows.parameters, sizes)
 
 
 def can_join(old: ModelSpec, new: ModelSpec) -> bool:
@@ -41,24 +42,16 @@ def can_join(old: ModelSpec, new: ModelSpec) -> bool:
     return (old.inputs, old.outputs, old.parameters) == (new.inputs, new.outputs, new.parameters)
 
 
-def join(spec: ModelSpec, results: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The outputs of all windows as one; dynamic ones grow to the largest and are padded."""
+def join(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The outputs of all windows as one: an array, or a list of rows where they differ in size."""
     if len(results) == 1:
         return dict(results[0])
-    tensors = {t.name: t for t in spec.outputs}
-    joined: dict[str, Array] = {}
+    joined: dict[str, Any] = {}
     for name in results[0]:
         parts = [result[name] for result in results]
-        if len({part.shape[1:] for part in parts}) == 1:
+        arrays = all(isinstance(part, np.ndarray) for part in parts)
+        if arrays and len({part.shape[1:] for part in parts}) == 1:
             joined[name] = np.concatenate(parts)
-            continue
-        shape = np.max([part.shape[1:] for part in parts], axis=0).tolist()
-        whole = np.full(
-            (sum(map(len, parts)), *shape), tensors[name].stored_pad, dtype=parts[0].dtype
-        )
-        at = 0
-        for part in parts:
-            whole[(slice(at, at + len(part)), *(slice(0, m) for m in part.shape[1:]))] = part
-            at += len(part)
-        joined[name] = whole
+        else:
+            joined[name] = [row for part in parts for row in part]
     return joined

@@ -54,7 +54,7 @@ class Driver(Protocol):
 
 
 async def infer(driver: Driver, model: str, call: Call) -> dict[str, Array]:
-    """Run a call's rows and return {output: array [n, *row shape]}."""
+    """Run a call's rows and return {output: array [n, *row shape]}, or a list where rows differ."""
     while True:
         lane_client = await driver.lane_client(model)
         call.check(lane_client, driver.facts(model))
@@ -74,7 +74,7 @@ async def _run(driver: Driver, lane_client: LaneClient, call: Call) -> dict[str,
         lane_client = await driver.lane_client(old.name)
         call.check_rest(old, lane_client.spec, call.rows.n - sent)
         sent += await _send(driver, lane_client, call, sent, results)
-    return join(lane_client.spec, results)
+    return join(results)
 
 
 async def _send(

@@ -312,18 +312,26 @@ class LaneClient:
         return error
 
     def result(
-        self, pending: PendingRequest, outputs: Iterable[str] | None = None, *, copy: bool = True
-    ) -> dict[str, Array]:
+        self,
+        pending: PendingRequest,
+        outputs: Iterable[str] | None = None,
+        *,
+        copy: bool = True,
+        padded: bool = False,
+    ) -> dict[str, Any]:
         """A finished request's outputs {name: [n, *row shape]}; frees its slots.
 
-        Raises the error of the first row that has one. With copy=False fixed tensors in
-        neighbouring slots are views of the lane, valid until `release`, which the caller owes.
+        An output whose rows differ in size is a list of n arrays or, where `padded` is true, one
+        array with its sizes beside it (`LaneRows.padded_outputs`). Raises the error of the first
+        row that has one. With copy=False fixed tensors in neighbouring slots are views of the lane,
+        valid until `release`, which the caller owes.
         """
         try:
             error = self.failure(pending)
             if error is not None:
                 raise error
-            found = self._rows.outputs(pending.where, outputs, copy)
+            read = self._rows.padded_outputs if padded else self._rows.outputs
+            found: dict[str, Any] = read(pending.where, outputs, copy)
         except BaseException:
             self._free(pending.slots, pending.flow)
             raise

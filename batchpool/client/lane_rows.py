@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.ragged import are_ragged, separate
 from batchpool.core.tensors.rows import Rows
 from batchpool.shm.columns import Where
 from batchpool.shm.lane import Lane
@@ -20,7 +21,9 @@ class LaneRows:
         parameters = lane.parameters.items()
         self._numbers = [(name, column) for name, column in parameters if column.lengths is None]
         self._texts = [(name, column) for name, column in parameters if column.lengths is not None]
+        self._lane_inputs = lane.inputs
         self._outputs = lane.outputs
+        self._sized = {column.tensor.sizes_name: column for column in lane.outputs.values()}
 
     def write(self, where: Where, rows: Rows) -> None:
         """Write the inputs and parameters of n rows into n slots."""
@@ -31,16 +34,50 @@ class LaneRows:
             column.values[where] = parameters[name]
         for name, column in self._texts:
             column.store(where, np.full(rows.n, parameters[name], dtype=object))
+        if rows.sizes:
+            for name, sizes in rows.sizes.items():
+                self._lane_inputs[name].store_sizes(where, sizes)
 
-    def outputs(self, where: Where, names: Iterable[str] | None, copy: bool) -> dict[str, Array]:
+    def outputs(
+        self, where: Where, names: Iterable[str] | None, copy: bool
+    ) -> dict[str, Array | list[Array]]:
         """{output: [n, *row shape]} of rows that are done, of all outputs where names is None.
 
-        Where `copy` is false, fixed tensors in neighbouring slots are views of the lane.
+        An output whose rows differ in size is a list of n arrays. Where `copy` is false, fixed
+        tensors in neighbouring slots are views of the lane.
+        """
+        found: dict[str, Array | list[Array]] = {}
+        for name in self._outputs if names is None else names:
+            column = self._outputs[name]
+            sizes = column.sizes_of(where)
+            rows = column.load(where, sizes=sizes)
+            if sizes is not None and are_ragged(sizes):
+                found[name] = separate(column.tensor, rows, sizes)
+            else:
+                found[name] = rows.copy() if copy and rows.base is not None else rows
+        return found
+
+    def padded_outputs(
+        self, where: Where, names: Iterable[str] | None, copy: bool
+    ) -> dict[str, Array]:
+        """As `outputs`, each output one array, padded to its largest row.
+
+        `Tensor.sizes_name` has the sizes int64 [n, dynamic dimensions] where rows differ, and
+        where it is among the names.
         """
         found: dict[str, Array] = {}
         for name in self._outputs if names is None else names:
-            rows = self._outputs[name].load(where)
+            column = self._outputs.get(name)
+            if column is None:
+                sizes = self._sized[name].sizes_of(where)
+                assert sizes is not None
+                found[name] = sizes
+                continue
+            sizes = column.sizes_of(where)
+            rows = column.load(where, sizes=sizes)
             found[name] = rows.copy() if copy and rows.base is not None else rows
+            if sizes is not None and are_ragged(sizes):
+                found[column.tensor.sizes_name] = sizes
         return found
 
     def views(self, where: Where) -> list[Array]:

@@ -12,7 +12,6 @@ from batchpool.client.call import Call, default_socket
 from batchpool.client.infer import infer, run_blocking
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import Moved
-from batchpool.core.tensors.dtypes import Array
 
 
 class Client:
@@ -45,8 +44,11 @@ class Client:
         timeout_s: float | None = None,
         priority: int = 0,
         **tensors: Any,
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """Run n rows, any n, and return {output: array [n, *row shape]}.
+
+        An output with dynamic dimensions is a list of n arrays where its rows differ in size. An
+        input with dynamic dimensions may be such a list.
 
         Tensors come as keywords (`x=rows`) or in `inputs`; each is [n, *row shape]. More rows
         than the lane holds go in windows that fit it; a full lane makes the call wait. Where a
@@ -69,7 +71,7 @@ class Client:
         timeout_s: float | None = None,
         priority: int = 0,
         **tensors: Any,
-    ) -> Future[dict[str, Array]]:
+    ) -> Future[dict[str, Any]]:
         """Submit rows as `infer` does and return a Future of the outputs without waiting.
 
         Overloaded when the lane is full. The rows are copied before this returns. At most the

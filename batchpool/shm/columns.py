@@ -64,6 +64,11 @@ class TensorColumn:
         else:
             self._store_bytes(where, rows)
 
+    def store_sizes(self, where: Where, sizes: npt.NDArray[np.int64]) -> None:
+        """Write each row's own sizes, [n, dynamic dimensions], over those that `store` wrote."""
+        for at, (k, _) in enumerate(self.places):
+            self.sizes[where, k] = sizes[:, at]
+
     def _store_bytes(self, where: Where, rows: Array) -> None:
         assert self.lengths is not None
         slots = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.ragged import trimmed
 from batchpool.core.tensors.rows import Rows, check_named, check_parameters
 from batchpool.core.tensors.spec import Dim, ModelSpec
 from batchpool.wire.inputs import InputReader
@@ -46,16 +47,28 @@ class ModelTables:
         self.version = version
         self.readers = {tensor.name: InputReader(tensor) for tensor in spec.inputs}
         self.writers = {tensor.name: OutputWriter(tensor) for tensor in spec.outputs}
+        self._size_readers = {
+            tensor.sizes_name: InputReader(tensor.row_sizes())
+            for tensor in spec.inputs
+            if tensor.dynamic
+        }
+        self._size_writers = {
+            tensor.sizes_name: OutputWriter(tensor.row_sizes())
+            for tensor in spec.outputs
+            if tensor.dynamic
+        }
+        self._all_writers = {**self.writers, **self._size_writers}
         self.declared = frozenset(parameter.name for parameter in spec.parameters)
         self.float_parameters = frozenset(
             parameter.name
             for parameter in spec.parameters
             if parameter.np_dtype.kind == "f" or parameter.element.is_bfloat16
         )
-        self._as_json = {name: OutputChoice(name, False) for name in self.writers}
-        self._as_bytes = {name: OutputChoice(name, True) for name in self.writers}
-        self._all_json = tuple(self._as_json.values())
-        self.all_binary = tuple(self._as_bytes.values())
+        outputs = [*self.writers, *self._size_writers]
+        self._as_json = {name: OutputChoice(name, False) for name in outputs}
+        self._as_bytes = {name: OutputChoice(name, True) for name in outputs}
+        self._all_json = tuple(self._as_json[name] for name in self.writers)
+        self.all_binary = tuple(self._as_bytes[name] for name in self.writers)
         dims = [dim for tensor in spec.inputs for dim in tensor.shape]
         self._has_named = any(isinstance(dim, Dim) and dim.name for dim in dims)
         self._defaults = (
@@ -102,7 +115,7 @@ class ModelTables:
 
     def reader(self, name: str, seen: Collection[str]) -> InputReader:
         """The reader of an input; InvalidRequest unless it is declared and not yet in `seen`."""
-        reader = self.readers.get(name)
+        reader = self.readers.get(name) or self._size_readers.get(name)
         if reader is None:
             expected = ", ".join(map(repr, self.readers))
             raise InvalidRequest(
@@ -115,16 +128,35 @@ class ModelTables:
     def rows(self, n: int, tensors: dict[str, Array], parameters: dict[str, Any] | None) -> Rows:
         """The rows of a request; InvalidRequest where an input or a parameter is missing.
 
-        parameters: None or empty for the defaults.
+        parameters: None or empty for the defaults. The sizes of an input's rows, if they are among
+        the tensors, are taken out of them.
         """
+        given = self._take_sizes(tensors) if self._size_readers else {}
         if len(tensors) != len(self.readers):
             missing = next(name for name in self.readers if name not in tensors)
             raise InvalidRequest(f"input {missing!r} of model {self.spec.name!r} is missing")
+        sizes = self._differing(tensors, given) if given else {}
         if self._has_named:
-            check_named(self.spec, tensors)
+            check_named(self.spec, tensors, sizes)
         if not parameters and self._defaults is not None:
-            return Rows(n, tensors, self._defaults.copy())
-        return Rows(n, tensors, check_parameters(self.spec, parameters or {}))
+            return Rows(n, tensors, self._defaults.copy(), sizes)
+        return Rows(n, tensors, check_parameters(self.spec, parameters or {}), sizes)
+
+    def _take_sizes(self, tensors: dict[str, Array]) -> dict[str, Array]:
+        return {name: tensors.pop(name) for name in self._size_readers if name in tensors}
+
+    def _differing(self, tensors: dict[str, Array], given: dict[str, Array]) -> dict[str, Array]:
+        """The sizes of the inputs whose rows differ; each input with sizes is cut to its largest
+        row."""
+        differing: dict[str, Array] = {}
+        for tensor in self.spec.inputs:
+            sizes = given.get(tensor.sizes_name)
+            if sizes is not None:
+                array, own = trimmed(tensor, tensors[tensor.name], sizes)
+                tensors[tensor.name] = array
+                if own is not None:
+                    differing[tensor.name] = own
+        return differing
 
     def check_same_rows(self, name: str, rows: int, first: Iterable[str], n: int) -> None:
         """Raise InvalidRequest for an input with another row count than the first one."""
@@ -141,9 +173,27 @@ class ModelTables:
             raise _needs_binary(writer)
         return self._all_json
 
+    def answered(
+        self, choices: tuple[OutputChoice, ...], outputs: Mapping[str, Array]
+    ) -> list[tuple[OutputChoice, OutputWriter, Array]]:
+        """The parts of a response in its order: the outputs asked for, then the sizes of those
+        whose rows differ, if they were not asked for."""
+        if not self._size_writers:
+            return [(choice, self.writers[choice.name], outputs[choice.name]) for choice in choices]
+        every = list(choices)
+        for tensor in self.spec.outputs:
+            if tensor.sizes_name in outputs and tensor.dynamic:
+                name = tensor.sizes_name
+                every += [
+                    (self._as_bytes if choice.binary else self._as_json)[name]
+                    for choice in choices
+                    if choice.name == tensor.name and all(other.name != name for other in choices)
+                ]
+        return [(c, self._all_writers[c.name], outputs[c.name]) for c in every]
+
     def output(self, name: str, binary: bool, seen: Collection[str]) -> OutputChoice:
         """The choice of one output; InvalidRequest unless it is declared and not in `seen`."""
-        writer = self.writers.get(name)
+        writer = self._all_writers.get(name)
         if writer is None:
             expected = ", ".join(map(repr, self.writers))
             raise InvalidRequest(

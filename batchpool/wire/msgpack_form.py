@@ -23,6 +23,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import elements, parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader
 from batchpool.wire.model_tables import ModelTables
+from batchpool.wire.outputs import OutputWriter
 from batchpool.wire.request import (
     Body,
     HeaderList,
@@ -111,8 +112,8 @@ class MsgpackForm:
         if model_parameters:
             response["parameters"] = dict(model_parameters)
         response["outputs"] = {
-            choice.name: _tensor(tables, choice.name, outputs[choice.name])
-            for choice in request.outputs
+            choice.name: _tensor(writer, array)
+            for choice, writer, array in tables.answered(request.outputs, outputs)
         }
         body = msgspec.msgpack.encode(response)
         return [
@@ -156,8 +157,7 @@ def _outputs(tables: ModelTables, asked: list[str] | None) -> tuple[OutputChoice
     return tuple(choices.values())
 
 
-def _tensor(tables: ModelTables, name: str, array: Array) -> dict[str, Any]:
-    writer = tables.writers[name]
+def _tensor(writer: OutputWriter, array: Array) -> dict[str, Any]:
     form: dict[str, Any] = {"dtype": writer.wire_dtype, "shape": list(array.shape)}
     if writer.wire_dtype == "BYTES":
         form["data"] = array.reshape(-1).tolist()

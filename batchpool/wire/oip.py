@@ -183,9 +183,7 @@ class OipForm:
         pieces: list[bytes] = []
         tail: list[Any] = [b""]
         tail_size = 0
-        for choice in request.outputs:
-            array = outputs[choice.name]
-            writer = tables.writers[choice.name]
+        for choice, writer, array in tables.answered(request.outputs, outputs):
             if choice.binary:
                 payload = writer.to_bytes(array)
                 size = len(payload) if isinstance(payload, bytes) else payload.nbytes

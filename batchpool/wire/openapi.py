@@ -82,7 +82,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
         "summary": f"Run {name} on n rows",
         "description": (
             "JSON, or binary tensors behind the JSON (Inference-Header-Content-Length), or the"
-            f" same as msgpack.{split}"
+            f" same as msgpack.{split}{_ragged_note(spec)}"
         ),
         "parameters": [{"$ref": f"#/components/parameters/{key}"} for key in _header_parameters()],
         "requestBody": {
@@ -110,6 +110,17 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
         f"{path}/config": _get(name, f"config_{name}", f"How {name} is served", 404),
         f"{path}/ready": _get(name, f"ready_{name}", f"Whether {name} can be asked now", 404, 503),
     }
+
+
+def _ragged_note(spec: ModelSpec) -> str:
+    names = [t.sizes_name for t in (*spec.inputs, *spec.outputs) if t.dynamic]
+    if not names:
+        return ""
+    return (
+        " Rows of different sizes are padded to the largest of them; the tensor NAME.sizes"
+        f" (INT64 [n, dynamic dimensions]) tells the size of each: {', '.join(names)}. It stands"
+        " in the answer where the rows of an output differ, and wherever it is asked for."
+    )
 
 
 def _described(notes: Iterable[tuple[str, str]]) -> Json:

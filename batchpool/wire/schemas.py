@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def model_schemas(spec: ModelSpec) -> Json:
     }
     if required:
         asked["required"] = required
+    sized_in, sized_out = _sizes_of(spec.inputs), _sizes_of(spec.outputs)
     request: Json = {
         "type": "object",
         "required": ["inputs", *(["parameters"] if required else [])],
@@ -43,9 +45,9 @@ def model_schemas(spec: ModelSpec) -> Json:
             "id": {"type": "string", "description": "Comes back in the answer."},
             "parameters": asked,
             "inputs": {
-                **_list_of([_tensor_schema(t, sent=True) for t in spec.inputs]),
+                **_list_of([_tensor_schema(t, sent=True) for t in (*spec.inputs, *sized_in)]),
                 "minItems": len(spec.inputs),
-                "maxItems": len(spec.inputs),
+                "maxItems": len(spec.inputs) + len(sized_in),
             },
             "outputs": {
                 "type": "array",
@@ -54,7 +56,7 @@ def model_schemas(spec: ModelSpec) -> Json:
                     "type": "object",
                     "required": ["name"],
                     "properties": {
-                        "name": {"enum": [tensor.name for tensor in spec.outputs]},
+                        "name": {"enum": [t.name for t in (*spec.outputs, *sized_out)]},
                         "parameters": {
                             "type": "object",
                             "properties": {"binary_data": {"type": "boolean"}},
@@ -71,10 +73,17 @@ def model_schemas(spec: ModelSpec) -> Json:
             "id": {"type": "string"},
             "model_name": {"const": spec.name},
             "model_version": {"type": "string"},
-            "outputs": _list_of([_tensor_schema(t, sent=False) for t in spec.outputs]),
+            "outputs": _list_of(
+                [_tensor_schema(t, sent=False) for t in (*spec.outputs, *sized_out)]
+            ),
         },
     }
     return {"Request": request, "Response": response}
+
+
+def _sizes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that may tell the sizes of each row of those with dynamic dimensions."""
+    return [tensor.row_sizes() for tensor in tensors if tensor.dynamic]
 
 
 def _list_of(kinds: list[Json]) -> Json:

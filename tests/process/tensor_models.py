@@ -36,3 +36,32 @@ class Greet(bp.Model):
             "letters": [len(name) for name in names],
             "codes": [list(name) for name in names],
         }
+
+
+class Boxes(bp.Model):
+    """Boxes of a row, doubled; their labels; and the sum of all that the model saw in the row."""
+
+    framework = "numpy"
+    inputs = [
+        bp.Tensor("boxes", "float32", (bp.Dim(8, "box"), 4), pad=-1),
+        bp.Tensor("labels", "bytes", (bp.Dim(8, "box"),), max_bytes=8),
+    ]
+    outputs = [
+        bp.Tensor("doubled", "float32", (bp.Dim(8), 4), pad=-5),
+        bp.Tensor("named", "bytes", (bp.Dim(8),), max_bytes=16),
+        bp.Tensor("count", "int64"),
+    ]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        counts = batch.sizes["boxes"][:, 0].tolist()
+        rows = zip(batch["boxes"], batch["labels"], counts, strict=True)
+        rest = [boxes[n:] for boxes, n in zip(batch["boxes"], counts, strict=True)]
+        assert all((boxes == -1).all() for boxes in rest)  # beyond its size a row holds the pad
+        cut = [
+            (boxes[:n] * 2, [b"is " + label for label in labels[:n]]) for boxes, labels, n in rows
+        ]
+        return {
+            "doubled": [doubled for doubled, _ in cut],
+            "named": [named for _, named in cut],
+            "count": counts,
+        }

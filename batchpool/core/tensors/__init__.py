@@ -7,5 +7,6 @@ In reading order:
     numbers   Python numbers to arrays of a dtype, without silent loss
     strings   strings to object arrays of `bytes`
     arrays    one input's rows as an array of its storage dtype
+    ragged    rows of different sizes as one padded array with their sizes, and back
     rows      Rows and check_rows: a request's rows, checked against the declaration
 """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.arrays import as_rows
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.ragged import Sizes, as_sized_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 
@@ -18,12 +20,14 @@ class Rows:
 
     tensors: every input as an array [n, *row shape], native byte order, storage dtype (an object
     array of `bytes` for a bytes tensor).  parameters: a value for each declared parameter as
-    `Tensor.scalar` gives it, which applies to all n rows.
+    `Tensor.scalar` gives it, which applies to all n rows.  sizes: int64 [n, dynamic dimensions] of
+    each input whose rows differ in size; its array is padded to the largest.
     """
 
     n: int
     tensors: dict[str, Array]
     parameters: dict[str, Any]
+    sizes: dict[str, Sizes] = field(default_factory=dict)
 
 
 def check_rows(
@@ -32,7 +36,8 @@ def check_rows(
     """Check a caller's tensors and parameters: names, dtypes, shapes, row counts.
 
     Arrays may have any layout (strided, big-endian, read-only) but must have the declared dtype.
-    Python numbers and lists are converted to it where they fit. Raises InvalidRequest that names
+    Python numbers and lists are converted to it where they fit. Rows of different sizes are a list
+    with an array or a list for each. Raises InvalidRequest that names
     the tensor, what it is and what was expected; TooLarge for a row that no slot can hold.
     """
     declared = {t.name: t for t in spec.inputs}
@@ -44,11 +49,14 @@ def check_rows(
                 f"model {spec.name!r} has no input {name!r}{hint}; it has {expected}"
             )
     checked: dict[str, Array] = {}
+    sizes: dict[str, Sizes] = {}
     n = -1
     for tensor in spec.inputs:
         if tensor.name not in tensors:
             raise InvalidRequest(f"input {tensor.name!r} of model {spec.name!r} is missing")
-        array = as_rows(tensor, tensors[tensor.name])
+        array, own = as_sized_rows(tensor, tensors[tensor.name])
+        if own is not None:
+            sizes[tensor.name] = own
         if n >= 0 and array.shape[0] != n:
             raise InvalidRequest(
                 f"input {tensor.name!r} has {array.shape[0]} rows, "
@@ -58,26 +66,36 @@ def check_rows(
         checked[tensor.name] = array
     if n < 1:
         raise InvalidRequest(f"input {spec.inputs[0].name!r} has 0 rows; at least 1 was expected")
-    check_named(spec, checked)
-    return Rows(n, checked, check_parameters(spec, parameters or {}))
+    check_named(spec, checked, sizes)
+    return Rows(n, checked, check_parameters(spec, parameters or {}), sizes)
 
 
-def check_named(spec: ModelSpec, arrays: Mapping[str, Array]) -> None:
-    """Raise InvalidRequest where dynamic dimensions of one name differ in size."""
+def check_named(spec: ModelSpec, arrays: Mapping[str, Array], sizes: Mapping[str, Sizes]) -> None:
+    """Raise InvalidRequest where dynamic dimensions of one name differ in size in a row.
+
+    sizes: of the inputs whose rows differ, as in `Rows`.
+    """
     if not spec.has_dynamic_inputs:
         return
-    first: dict[str, tuple[str, int]] = {}
+    first: dict[str, tuple[str, Array]] = {}
     for tensor in spec.inputs:
-        for at in tensor.dynamic:
+        for k, at in enumerate(tensor.dynamic):
             dim = tensor.shape[at]
             if isinstance(dim, Dim) and dim.name:
-                size = arrays[tensor.name].shape[1 + at]
+                own = sizes.get(tensor.name)
+                array = arrays[tensor.name]
+                size = np.full(len(array), array.shape[1 + at]) if own is None else own[:, k]
                 other, known = first.setdefault(dim.name, (tensor.name, size))
-                if size != known:
-                    raise InvalidRequest(
-                        f"input {tensor.name!r} has {size} along {dim.name!r},"
-                        f" but input {other!r} has {known}"
-                    )
+                if not np.array_equal(size, known):
+                    raise _named_differ(tensor.name, dim.name, other, size, known)
+
+
+def _named_differ(name: str, dim: str, other: str, size: Array, known: Array) -> InvalidRequest:
+    row = int((size != known).argmax())
+    where = f" in row {row}" if len({*size.tolist()}) > 1 or len({*known.tolist()}) > 1 else ""
+    return InvalidRequest(
+        f"input {name!r} has {size[row]} along {dim!r}{where}, but input {other!r} has {known[row]}"
+    )
 
 
 def check_parameters(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,6 +134,15 @@ class Tensor:
             return as_text_value(self.name, self.max_bytes, value)
         return as_row_value(self.name, self.element, value)
 
+    @property
+    def sizes_name(self) -> str:
+        """The name of the tensor that tells the rows' sizes."""
+        return f"{self.name}.sizes"
+
+    def row_sizes(self) -> Tensor:
+        """The tensor that tells the sizes of each row: int64 [n, dynamic dimensions]."""
+        return Tensor(self.sizes_name, "int64", (len(self.dynamic),))
+
     def is_plain(self, array: Any) -> bool:
         """True for an array [n, *row shape] of a fixed tensor, which needs no conversion."""
         return (
@@ -189,6 +198,12 @@ class ModelSpec:
             for name in names:
                 if names.count(name) > 1:
                     raise ConfigError(f"model {self.name!r}: {name!r} stands twice in its {kind}")
+            for tensor in getattr(self, kind):
+                if tensor.dynamic and tensor.sizes_name in names:
+                    raise ConfigError(
+                        f"model {self.name!r}: {tensor.sizes_name!r} among its {kind} is the name"
+                        f" of the sizes of {tensor.name!r}; give it another name"
+                    )
         for parameter in self.parameters:
             if parameter.shape:
                 raise ConfigError(

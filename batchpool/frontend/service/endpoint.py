@@ -95,14 +95,15 @@ class Endpoint:
     ) -> dict[str, Array]:
         """Copies of the outputs {name: [n, *row shape]} of a finished request; frees its slots.
 
-        outputs: the names wanted; all in the model's order when None. Raises the error of the first
-        row that has one.
+        outputs: the names wanted; all in the model's order when None. Where the rows of an output
+        differ in size, `Tensor.sizes_name` has their sizes. Raises the error of the first row that
+        has one.
         """
-        return self.lane_client.result(pending, outputs)
+        return self.lane_client.result(pending, outputs, padded=True)
 
     def view(self, pending: PendingRequest, outputs: Iterable[str]) -> dict[str, Array]:
         """As `fetch`, without copies: arrays may be views of the lane, valid until `release`."""
-        return self.lane_client.result(pending, outputs, copy=False)
+        return self.lane_client.result(pending, outputs, copy=False, padded=True)
 
     def release(self, pending: PendingRequest) -> None:
         """Free the slots of a finished request."""

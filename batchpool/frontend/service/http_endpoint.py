@@ -73,6 +73,9 @@ class HttpEndpoint:
         self._takes_bytes = any(tensor.is_bytes for tensor in spec.inputs)
         self._row_values = {t.name: max(1, math.prod(t.max_shape)) for t in spec.outputs}
         self._row_bytes = {t.name: t.row_bytes for t in spec.outputs}
+        for tensor in spec.outputs:
+            self._row_values[tensor.sizes_name] = len(tensor.dynamic)
+            self._row_bytes[tensor.sizes_name] = 8 * len(tensor.dynamic)
 
     def learn(self, facts: ModelFacts, max_body_bytes: int) -> None:
         """Take other limits from now on; the tensors of the model stay as they are."""

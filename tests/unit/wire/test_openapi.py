@@ -221,3 +221,24 @@ def test_a_text_parameter_is_a_string_with_its_default() -> None:
     assert errors_of(schema, request | {"parameters": {}}) != []
     config = model_config(spec, 8)["parameters"]
     assert config["language"] == {"string_value": "bytes, default en"}
+
+
+def test_requests_and_answers_with_the_sizes_of_rows_fit_the_schemas() -> None:
+    ids = Tensor("ids", "int64", (Dim(4),))
+    spec = model(ids, outputs=(ids,))
+    schemas = model_schemas(spec)
+    rows = {"name": "ids", "datatype": "INT64", "shape": [2, 3], "data": [1, 2, 0, 4, 5, 6]}
+    sizes = {"name": "ids.sizes", "datatype": "INT64", "shape": [2, 1], "data": [2, 3]}
+    asked = {"inputs": [rows, sizes], "outputs": [{"name": "ids.sizes"}, {"name": "ids"}]}
+    assert errors_of(schemas["Request"], asked) == []
+    assert errors_of(schemas["Request"], {"inputs": [rows]}) == []
+    assert errors_of(schemas["Request"], {"inputs": [rows, sizes | {"shape": [2, 2]}]}) != []
+    codec = Codec(spec)
+    request = codec.parse({}, json.dumps({"inputs": [rows, sizes]}).encode())
+    outputs = {"ids": np.array([[1, 2, 0], [4, 5, 6]]), "ids.sizes": np.array([[2], [3]])}
+    answer = json.loads(codec.encode(request, outputs)[1])
+    assert [output["name"] for output in answer["outputs"]] == ["ids", "ids.sizes"]
+    assert errors_of(schemas["Response"], answer) == []
+    text = made(spec)["paths"]["/v2/models/m/infer"]["post"]["description"]
+    assert "ids.sizes" in text
+    assert "sizes" not in made(AFFINE)["paths"]["/v2/models/m/infer"]["post"]["description"]

@@ -123,6 +123,10 @@ X = Tensor("x", "float32", (4,))
             "model 'm': 'x' stands twice in its inputs",
         ),
         (
+            lambda: model(Tensor("ids", "int8", (Dim(2),)), Tensor("ids.sizes", "int8")),
+            "model 'm': 'ids.sizes' among its inputs is the name of the sizes of 'ids'",
+        ),
+        (
             lambda: model(X, parameters=(Tensor("k", "int8", (2,)),)),
             "model 'm': parameter 'k' has shape [2]; one number or string was expected",
         ),

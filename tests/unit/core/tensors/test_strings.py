@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from batchpool.core.errors import TooLarge
+from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, Tensor
 from tests.unit.core.tensors.test_rows import refused, rows
+from tests.unit.specs import model
 
 TEXT = Tensor("text", "bytes", (), max_bytes=8)
 PAIR = Tensor("text", "bytes", (2,), max_bytes=8)
@@ -85,4 +87,6 @@ def test_rows_of_several_strings() -> None:
     assert rows(many, [["a", "b"], ["c", "d"]]).tolist() == [[b"a", b"b"], [b"c", b"d"]]
     assert rows(many, np.empty((2, 0), dtype=object)).shape == (2, 0)
     refused(many, [["a"] * 4], "has shape [1, 4], larger than a slot holds: [n, 0..3]", TooLarge)
-    refused(many, [["a", "b"], ["c"]], "input 'text'")
+    found = check_rows(model(many), {"text": [["a", "b"], ["c"]]})
+    assert found.tensors["text"].tolist() == [[b"a", b"b"], [b"c", b""]]
+    assert found.sizes["text"].tolist() == [[2], [1]]

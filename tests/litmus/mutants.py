@@ -236,8 +236,7 @@ FENCE_MUTANTS = [
 
 # -- a lane ---------------------------------------------------------------------------------
 
-_STORE = """            for name, column in self._inputs:
-                column.store(where, tensors[name])
+_STORE = """            self._rows.write(where, rows)
 """
 _RETURN = """        self._due_at[first] = deadline_ns
         return pending
@@ -269,8 +268,7 @@ LANE_MUTANTS = [
             (
                 _RETURN,
                 _PUBLISH_FIRST
-                + """        for name, column in self._inputs:
-            column.store(where, rows.tensors[name])
+                + """        self._rows.write(where, rows)
         return pending
 """,
             ),

@@ -20,13 +20,15 @@ from batchpool.worker.backends.backend import FAILED_ROWS
 
 def failed_rows(found: Mapping[Any, Any], n: int) -> dict[int, Exception]:
     """The rows 0..n-1 that the model failed, {row: exception}."""
-    failed = {row: error for row, error in found.get(FAILED_ROWS, {}).items() if row < n}
+    failed: dict[int, Exception] = {}
+    if FAILED_ROWS in found:
+        failed = {row: error for row, error in found[FAILED_ROWS].items() if row < n}
     for value in found.values():
         if isinstance(value, (list, tuple)):
             for row, element in enumerate(value[:n]):
                 if isinstance(element, Exception):
                     failed.setdefault(row, element)
-        elif isinstance(value, np.ndarray) and value.dtype == object and value.ndim:
+        elif isinstance(value, np.ndarray) and value.dtype.hasobject and value.ndim:
             for at, element in np.ndenumerate(value[:n]):
                 if isinstance(element, Exception):
                     failed.setdefault(at[0], element)
@@ -41,7 +43,7 @@ def with_blanks(tensor: Tensor, value: Any, failed: Mapping[int, Exception], row
     blank: Any = blank_row(tensor)
     if isinstance(value, (list, tuple)):
         value = list(value)
-    elif isinstance(value, np.ndarray) and value.dtype == object and value.ndim:
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject and value.ndim:
         value, blank = (list(value), blank) if value.ndim == 1 else (value.copy(), b"")
     else:
         return value

@@ -54,6 +54,25 @@ class Raises(bp.Model):
         return {"y": x * 2 + 1}
 
 
+class Refuses(bp.Model):
+    """y = 2x + 1; refuses rows by `how`: 1 named, 2 in a list in the row's place, 3 raised."""
+
+    inputs = (bp.Tensor("x", "float32", (4,)), bp.Tensor("how", "int64"))
+    outputs = (bp.Tensor("y", "float32", (4,)), bp.Tensor("z", "float32", (2,)))
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        y, hows = batch["x"] * 2 + 1, batch["how"].tolist()
+        z: list[Any] = list(y[:, :2])
+        if 3 in hows:
+            raise bp.InvalidInput("raised")
+        for row, how in enumerate(hows):
+            if how == 1:
+                batch.fail(row, bp.InvalidInput("named", {"row": row}))
+            elif how == 2:
+                z[row] = bp.InvalidInput("listed")
+        return {"y": y, "z": z if 2 in hows else y[:, :2]}
+
+
 class Hungry(bp.Model):
     """Wants memory for every row, more than the card has for more than a few of them."""
 

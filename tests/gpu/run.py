@@ -4,7 +4,7 @@
 
 1. one worker per GPU, each seeing its own device and no other
 2. CUDA_VISIBLE_DEVICES of the parent as a UUID and as a subset
-3. memory too small for a batch, and a row that breaks the CUDA context
+3. rows that the model refuses; memory too small for a batch, and a row that breaks the CUDA context
 4. how many copies a batch takes on every road in and out
 5. CUDA graphs, which take certain batch sizes only
 6. the MLP of the examples through local clients and HTTP: answers equal a direct call
@@ -168,6 +168,34 @@ def check_errors() -> dict[str, Any]:
     return {"a raising model": "20 errors, 20 right answers, no restart"}
 
 
+def check_refusals() -> dict[str, Any]:
+    """Rows that the model refuses among 64, by each way of refusing: the others are answered."""
+    flags = ("--frontends", "1", "--max-wait-ms", "500", "--policy", "fixed")
+    with serving(["tests.gpu.models:Refuses"], *flags) as served:
+        pids = served.pids()
+        with bp.Client(served.socket) as pool:
+            for how, text in ((1, "named"), (2, "listed"), (3, "raised")):
+                rows = [np.full((1, 4), i, np.float32) for i in range(64)]
+                futures = [
+                    pool.submit("refuses", x=x, how=[how * (i % 9 == 4)])
+                    for i, x in enumerate(rows)
+                ]
+                for i, future in enumerate(futures):
+                    error = future.exception(60)
+                    if i % 9 == 4:
+                        assert isinstance(error, bp.InvalidInput), error
+                        assert str(error) == text
+                    else:
+                        found = future.result()
+                        assert np.array_equal(found["y"], rows[i] * 2 + 1)
+                        assert np.array_equal(found["z"], found["y"][:, :2])
+                tally = ask_status(served.socket)["models"]["refuses"]
+                assert tally["failed"] == tally["lost"] == 0
+                assert bool(tally["retried"]) == (how == 3), "a named row costs no second run"
+        assert served.pids() == pids, "a worker was restarted"
+    return {"7 rows refused among 64, in three ways": "57 right answers each, no restart"}
+
+
 def check_memory() -> dict[str, Any]:
     """64 rows of 4 GiB each in one batch: every row is answered, and the cap is learnt."""
     flags = ("--frontends", "1", "--max-wait-ms", "500", "--devices", "0")
@@ -251,6 +279,7 @@ def main() -> None:
     steps: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: check_devices(uuids()),
         check_errors,
+        check_refusals,
         check_memory,
         check_broken_context,
         check_copies,

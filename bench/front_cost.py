@@ -82,7 +82,7 @@ class _Session(Session):
         self._state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
         self._state_page.state.set(int(PoolState.READY))
-        self._state_page.serving[:] = 1
+        self._state_page.accepting[:] = 1
         spec = spec_of(Affine)
         layout = lane_layout(spec, slots)
         fd = create(layout, sealed=False)
@@ -92,7 +92,7 @@ class _Session(Session):
         self.models[spec.name] = ModelFacts(0, spec, 0.9, 30.0, 64)
         state_page = self._state_page
         self.lane_set[spec.name] = LaneClient(
-            lane, watermark=0.9, serving=lambda: state_page.serves(0)
+            lane, watermark=0.9, accepting=lambda: state_page.accepts(0)
         )
         self.lane.gate.set(int(LaneGate.OPEN))
         self._sq, self._cq = self.lane.sq_consumer(), self.lane.cq_producer()

@@ -71,7 +71,7 @@ class LaneClient:
         lane: Lane,
         *,
         watermark: float = 0.90,
-        serving: Callable[[], bool] = lambda: True,
+        accepting: Callable[[], bool] = lambda: True,
         serial: int = 0,
         moved: Callable[[], None] = lambda: None,
     ) -> None:
@@ -83,7 +83,7 @@ class LaneClient:
         self.stale = 0
         self._moved: Callable[[], None] | None = moved
         self._refusals = Rejections(lane.spec.name, self.map, self.drain_rate)
-        self._serving = serving
+        self._accepting = accepting
         self._sq = lane.sq_producer()
         self._cq = lane.cq_consumer()
         self._state = lane.scalars("state")
@@ -127,7 +127,7 @@ class LaneClient:
         if gate != _OPEN:
             self.sees_move()
             raise self._refusals.shut(gate, now_ns)
-        if not self._serving():
+        if not self._accepting():
             raise self._refusals.unserved(now_ns)
         self._refusals.backoff = None
 

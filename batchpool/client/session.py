@@ -200,7 +200,7 @@ class Session(Connection):
         return LaneClient(
             lane,
             watermark=facts.watermark,
-            serving=lambda: state_page.serves(index),
+            accepting=lambda: state_page.accepts(index),
             serial=form.serial,
             moved=self.lane_set.note_move,
         )

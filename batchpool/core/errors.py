@@ -159,7 +159,7 @@ class Draining(Retryable):
 
 
 class NotReady(Retryable):
-    """No worker can serve this model now."""
+    """No worker serves this model, nor is one back in time."""
 
     code = "not_ready"
 

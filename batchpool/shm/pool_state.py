@@ -19,11 +19,17 @@ class PoolStatePage:
         self.stalled = Word(cells, word(layout, "stalled"))
         self.edition = Word(cells, word(layout, "edition"))
         self.serving = segment.array(layout.columns["serving"])
+        self.accepting = segment.array(layout.columns["accepting"])
         self._serving_at = segment.scalars(layout.columns["serving"])
+        self._accepting_at = segment.scalars(layout.columns["accepting"])
 
     def serves(self, model: int) -> bool:
         """True if at least one warm worker serves the model with this index."""
         return self._serving_at[model] > 0
+
+    def accepts(self, model: int) -> bool:
+        """True if the model takes requests: a warm worker serves it, or one is soon back."""
+        return self._accepting_at[model] > 0
 
     def is_ready(self) -> bool:
         return self.state.get() == PoolState.READY

@@ -136,12 +136,33 @@ def test_a_worker_that_cannot_load_any_more_is_tried_again_with_pauses() -> None
         assert time.monotonic() - start > 0.4
         row = next(r for r in pool.status()["processes"] if r["name"].startswith("worker"))
         assert "the disk is gone" in row["last_error"]
-        with pytest.raises(bp.NotReady, match=r"no worker serves"):
-            client.infer("loadsonce", x=x)
+        until(lambda: refused(client, x), "its time to come back is over")
         (pool.notes / "mended").touch()
         until(lambda: pool.status()["models"]["loadsonce"]["ready"], "the worker's return")
         assert client.infer("loadsonce", x=x)["y"].tolist() == [[3] * 4]
         assert pool.log.count("the disk is gone") < 30
+
+
+def refused(client: bp.Client, x: Any) -> bool:
+    """True once a request is refused; before that it is taken, and waits for its deadline."""
+    with pytest.raises((bp.NotReady, bp.DeadlineExceeded)) as caught:
+        client.infer("loadsonce", x=x, timeout_s=0.05)
+    if isinstance(caught.value, bp.NotReady):
+        assert "no worker serves" in str(caught.value)
+    return isinstance(caught.value, bp.NotReady)
+
+
+def test_requests_are_taken_while_the_only_worker_comes_back() -> None:
+    with serving("LoadsOnce") as pool, pool.client() as client:
+        x = np.ones((1, 4), np.float32)
+        assert client.infer("loadsonce", x=x)["y"].tolist() == [[3] * 4]
+        pool.tracebacks_expected = True
+        os.kill(*pool.pids("worker"), signal.SIGKILL)
+        until(lambda: pool.status()["models"]["loadsonce"]["workers"] == "0/1", "the end")
+        assert not refused(client, x)
+        waiting = client.submit("loadsonce", x=x, timeout_s=30)
+        (pool.notes / "mended").touch()
+        assert waiting.result(30)["y"].tolist() == [[3] * 4]
 
 
 def test_no_memory_for_the_next_worker_is_no_end_of_the_pool() -> None:

@@ -71,7 +71,7 @@ from functools import cached_property
 
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
-VERSION = 4
+VERSION = 5
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
 LINE = 128
@@ -306,7 +306,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
 
 
 def state_page_layout() -> Layout:
-    """The layout of the pool's state page. serving[model]: warm workers; 0 means not ready.
+    """The layout of the pool's state page. serving[model]: warm workers. accepting[model]: 1 while
+    the model takes requests; 0 means not ready.
 
     stalled: 1 while the batcher makes no progress.  edition: raised when a reload changes facts
     that clients have been told of the pool.
@@ -314,6 +315,7 @@ def state_page_layout() -> Layout:
     words, at = words_at(BOARD_WORDS)
     adder = Adder(at)
     adder.add("serving", "u4", (MODELS_MOST,), "supervisor")
+    adder.add("accepting", "u4", (MODELS_MOST,), "supervisor")
     return finish("board", MODELS_MOST, 1, words, adder)
 
 

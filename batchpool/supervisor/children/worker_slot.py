@@ -9,7 +9,7 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import Child, ProcessSlot
-from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
+from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
 
 
 @dataclass
@@ -46,6 +46,13 @@ class WorkerSlot:
     start_at_ns: int | None = None
     waiting_since_ns: int | None = None
     waiting_after: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
+        """An empty slot for a worker of the plan's model with this number."""
+        model = plan.entries[entry]
+        slot = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
+        return cls(entry, worker, slot, model, plan.server)
 
     @property
     def label(self) -> tuple[str, int, str]:

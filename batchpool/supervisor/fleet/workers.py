@@ -2,7 +2,8 @@
 
 A worker that ends is reaped, then its rows run again elsewhere. Another is started at once after
 useful work, with exponential back-off when it died before finishing anything. Before the pool was
-ready once, a worker that cannot load ends the start instead.
+ready once, a worker that cannot load ends the start instead. Meanwhile the model takes requests for
+as long as supervisor/fleet/outages.py says.
 
 While a reload lasts there are workers beside those of the plan: replacements that load, and
 standbys of the old plan. The reload acts on their ends, which the observer reports to it.
@@ -33,10 +34,10 @@ from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.resource_errors import named
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
-from batchpool.supervisor.children.child import Child, ProcessSlot, log_flags, start_child
+from batchpool.supervisor.children.child import Child, log_flags, start_child
 from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
-from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
+from batchpool.supervisor.fleet.outages import Outages
 from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
 
@@ -98,9 +99,10 @@ class WorkerFleet:
         self._numbers = 0
         self._duties = 0
         self._lost: dict[int, _Lost] = {}
+        self._outages = Outages()
         plan = resources.plan
         self.worker_slots = [
-            new_worker_slot(plan, model.entry, worker)
+            WorkerSlot.of(plan, model.entry, worker)
             for model in plan.models
             for worker in model.workers
         ]
@@ -258,9 +260,24 @@ class WorkerFleet:
         self.count_serving()
 
     def count_serving(self) -> None:
-        state_page = self._resources.state_page
+        """Tell everybody how many warm workers serve each model, and whether it takes requests."""
+        state_page, outages, now_ns = self._resources.state_page, self._outages, self._clock_ns()
         for entry in range(MODELS_MOST):
-            state_page.serving[entry] = sum(s.serves for s in self.worker_slots if s.entry == entry)
+            worker_slots = [s for s in self.worker_slots if s.entry == entry]
+            serving = [s for s in worker_slots if s.serves]
+            state_page.serving[entry] = len(serving)
+            if not worker_slots:
+                outages.forget(entry)
+                state_page.accepting[entry] = 0
+                continue
+            useful = outages.is_open(entry) and any(s.was_useful() for s in serving)
+            state_page.accepting[entry] = outages.accepts(
+                entry,
+                serving=bool(serving),
+                useful=useful,
+                timeout_ns=int(worker_slots[0].model.config.request_timeout_s * 1e9),
+                now_ns=now_ns,
+            )
 
     # -- messages and ends -------------------------------------------------------------
 
@@ -278,11 +295,13 @@ class WorkerFleet:
         worker_slot = self.of_child(child)
         worker_slot.ready = True
         child.state = "serving"
+        took_ns = self._clock_ns() - child.started_ns
+        self._outages.started(worker_slot.entry, took_ns)
         self.count_serving()
-        took_s = (self._clock_ns() - child.started_ns) / 1e9
         _LOG.info(
-            "%s is warm on %s after %.1f s", worker_slot.name, worker_slot.plan.device, took_s
-        )
+            "%s is warm on %s after %.1f s",
+            worker_slot.name, worker_slot.plan.device, took_ns / 1e9,
+        )  # fmt: skip
         if self.observer is not None:
             self.observer.warm(worker_slot)
 
@@ -311,6 +330,8 @@ class WorkerFleet:
         useful = worker_slot.was_useful()
         worker_slot.child = None
         worker_slot.ready = False
+        if useful:
+            self._outages.ended(worker_slot.entry, self._clock_ns())
         self.count_serving()
         why = child.reason()
         self._lost[worker_slot.number] = _Lost(
@@ -348,7 +369,7 @@ class WorkerFleet:
     def tick(self, now_ns: int) -> int:
         """Start the workers that are due; returns the time of the next one (CLOCK_MONOTONIC ns)."""
         self.count_serving()  # one may have been condemned since
-        due_ns = 1 << 62
+        due_ns = self._outages.next_ns()
         for worker_slot in self.worker_slots:
             if worker_slot.start_at_ns is not None:
                 if worker_slot.start_at_ns <= now_ns:
@@ -363,13 +384,6 @@ class WorkerFleet:
             worker_slot.start_at_ns = now_ns + int(
                 worker_slot.process_slot.start_failed_s(exc) * 1e9
             )
-
-
-def new_worker_slot(plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
-    """An empty slot of the plan's model with this number."""
-    model: ModelPlan = plan.entries[entry]
-    slot = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
-    return WorkerSlot(entry, worker, slot, model, plan.server)
 
 
 def _tell_lane(child: Child, entry: LaneEntry) -> None:

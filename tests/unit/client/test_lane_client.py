@@ -68,7 +68,7 @@ def test_the_gate_says_why(gate: LaneGate, kind: type[Exception]) -> None:
 
 def test_no_worker_serves_the_model() -> None:
     serving = False
-    lane_client = new_lane_client(serving=lambda: serving)
+    lane_client = new_lane_client(accepting=lambda: serving)
     with pytest.raises(NotReady, match="no worker serves model 'm' now"):
         lane_client.check(1, NOW)
     serving = True
@@ -142,7 +142,7 @@ def test_retry_after_comes_from_the_measured_drain_rate() -> None:
 
 def test_not_ready_lasts_as_long_again() -> None:
     serving = False
-    lane_client = new_lane_client(serving=lambda: serving)
+    lane_client = new_lane_client(accepting=lambda: serving)
 
     def wait_ms(now_ns: int) -> int:
         with pytest.raises(NotReady) as caught:

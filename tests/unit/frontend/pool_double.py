@@ -68,7 +68,7 @@ class SessionDouble(Session):
         self._state_page = PoolStatePage(fd, writable=True)
         os.close(fd)
         self._state_page.state.set(int(PoolState.READY))
-        self._state_page.serving[:] = 1
+        self._state_page.accepting[:] = 1
         self.batchers_end = Doorbell()
         self.bell = HeardBell(os.dup(self.batchers_end.fd))
 
@@ -154,7 +154,7 @@ class PoolDouble:
         lane_client = LaneClient(
             lane(),
             watermark=0.9,
-            serving=lambda: state_page.serves(index),
+            accepting=lambda: state_page.accepts(index),
             serial=index + 1,
             moved=self.session.lane_set.note_move,
         )

@@ -213,10 +213,10 @@ async def test_shut_lane(gate: LaneGate, refusal: tuple[int, str]) -> None:
 @on_loop
 async def test_no_worker_serves() -> None:
     async with edge(Affine) as it:
-        it.pool.session.state_page.serving[0] = 0
+        it.pool.session.state_page.accepting[0] = 0
         answer = await it.http.post(INFER, json=affine(1))
         assert refused(answer) == (503, "not_ready")
-        it.pool.session.state_page.serving[0] = 1
+        it.pool.session.state_page.accepting[0] = 1
         await works(it)
 
 

@@ -29,10 +29,10 @@ from batchpool.core.layout.segments import (
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 4
-GOLDEN_DIGEST = "9c31f3602ea64d82fb599a921dd2a0bd"
+GOLDEN_VERSION = 5
+GOLDEN_DIGEST = "0eeacb375c46fbe0e6a5b889cad611a8"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 4, digest 9c31f3602ea64d82fb599a921dd2a0bd
+lane: 6 slots, 36864 bytes, version 5, digest 0eeacb375c46fbe0e6a5b889cad611a8
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher

@@ -164,11 +164,11 @@ async def test_ready_when_the_pool_and_every_model_is() -> None:
     async with edge(Affine, Two, slots=8) as it:
         assert await health(it.http) == says(200, 200, 200)
         state_page = it.pool.session.state_page
-        state_page.serving[1] = 0  # the other model
+        state_page.accepting[1] = 0  # the other model
         assert await health(it.http) == says(200, "not_ready", 200)
-        state_page.serving[0] = 0
+        state_page.accepting[0] = 0
         assert await health(it.http) == says(200, "not_ready", "not_ready")
-        state_page.serving[:] = 1
+        state_page.accepting[:] = 1
         assert await health(it.http) == says(200, 200, 200)
 
 

@@ -46,7 +46,7 @@ STATES = {
     "draining": lambda it: shut(it, LaneGate.DRAINING),
     "broken": lambda it: shut(it, LaneGate.BROKEN),
     "not open": lambda it: shut(it, LaneGate.CLOSED),
-    "no worker": lambda it: it.of.pool.session.state_page.serving.fill(0),
+    "no worker": lambda it: it.of.pool.session.state_page.accepting.fill(0),
     "pool gone": lambda it: it.of.client_loop.close(),
 }
 

@@ -33,7 +33,9 @@ class Office:
         resources = SimpleNamespace(
             plan=plan("a", server={"frontends": 1, "stall_timeout_s": 0.0}),
             state_page=SimpleNamespace(
-                edition=SimpleNamespace(get=lambda: 1), serving=[0] * MODELS_MOST
+                edition=SimpleNamespace(get=lambda: 1),
+                serving=[0] * MODELS_MOST,
+                accepting=[0] * MODELS_MOST,
             ),
             heartbeats=None, lanes=[], batcher_bell=fds, listeners=[fds], max_lanes=8,
             heartbeats_fd=0, counters_fd=0, flight_recorder_fd=0, flight_recorder_read_fd=0,

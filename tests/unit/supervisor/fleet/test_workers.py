@@ -34,9 +34,10 @@ class Office:
         resources = SimpleNamespace(
             plan=plan("a", workers_per_device=2), state_page=self.state_page, lanes=[]
         )
+        self.now_ns = 0
         self.told: list[ToBatcher] = []
         self.workers = WorkerFleet(
-            cast(Any, resources), lambda child: None, lambda: 0,
+            cast(Any, resources), lambda child: None, lambda: self.now_ns,
             lambda message, fds: self.told.append(message),
         )  # fmt: skip
         self._theirs = []
@@ -124,3 +125,35 @@ def test_the_remains_of_a_worker(office: Office) -> None:
     assert isinstance(office.told[-1], WorkerLost)
     assert ([*workers], workers.has_stuck(0)) == ([other], False)
     assert workers.tick(0) == 1 << 62, "nobody is started in its place"
+
+
+def test_the_model_takes_requests_until_its_workers_did_not_come_back_in_time(
+    office: Office,
+) -> None:
+    """A worker that the watchdog condemned counts as gone. Clients look at the state page."""
+    accepting, workers = office.state_page.accepting, office.workers
+    assert accepting[0] == 0, "nobody has served yet"
+    workers.tick(0)
+    for worker_slot in workers.worker_slots:
+        assert worker_slot.child is not None
+        worker_slot.child.terminate("did not finish a batch")
+    until_ns = workers.tick(0)
+    assert (office.state_page.serving[0], accepting[0], until_ns) == (0, 1, 2_000_000_000)
+    office.now_ns = until_ns
+    workers.tick(until_ns)
+    assert accepting[0] == 0
+
+
+def test_a_worker_that_ends_after_useful_work_begins_the_time_anew(office: Office) -> None:
+    workers, slots = office.workers, office.workers.worker_slots
+    workers.tick(0)
+    office.now_ns = 5_000_000_000
+    for worker_slot in slots:
+        end(office, worker_slot)
+        worker_slot.start_at_ns = None
+    office.now_ns += 1_999_999_999
+    workers.tick(0)
+    assert office.state_page.accepting[0] == 1
+    office.now_ns += 1
+    workers.tick(0)
+    assert office.state_page.accepting[0] == 0

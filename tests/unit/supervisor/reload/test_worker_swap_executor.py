@@ -13,7 +13,7 @@ from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
-from batchpool.supervisor.fleet.workers import WorkerFleet, new_worker_slot
+from batchpool.supervisor.fleet.workers import WorkerFleet
 from batchpool.supervisor.plan.diff import revised
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.reload.worker_swap_executor import WorkerSwapExecutor
@@ -41,7 +41,7 @@ class WorkersDouble:
 
     def __init__(self, old: Plan) -> None:
         self.worker_slots = [
-            new_worker_slot(old, m.entry, worker) for m in old.models for worker in m.workers
+            WorkerSlot.of(old, m.entry, worker) for m in old.models for worker in m.workers
         ]
         self.off_plan: list[WorkerSlot] = []
         self.observer: Any = None

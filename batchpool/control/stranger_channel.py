@@ -59,8 +59,8 @@ class StrangerChannel(Channel):
 
     def _drain(self) -> bool:
         """Drop what waits in the socket; False before a packet that brings descriptors."""
-        empty = 0  # packets without a byte look like the end
-        while empty <= _longest_queue():
+        empty, most = 0, _longest_queue()  # packets without a byte look like the end
+        while empty <= most:
             if self._next_has_descriptors():
                 return False
             try:

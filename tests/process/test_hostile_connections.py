@@ -1,0 +1,83 @@
+"""A hostile HTTP caller of every kind harms nobody: one process each.
+
+While it does its mischief neighbours get right answers over HTTP and without it, /metrics answers,
+no process of the pool ends, and afterwards memory and descriptors are as before.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from bench.hostile.http_kinds import HTTP_KINDS
+from tests.process.load import Load
+from tests.process.pool_under_test import ROOT, Pool, serving, until
+from tests.process.web import ask
+
+HELD_MIB = 64  # max_bodies_mib
+# What a front end may grow by: what it may hold, twice as much for one decoded body and the values
+# that are read of it, and what allocators keep.
+GROWS_BY_MIB = 400
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    limits = {"max_body_mib": 32, "max_bodies_mib": HELD_MIB, "frontends": 1}
+    with serving("Affine", server=limits) as pool:
+        yield pool
+
+
+@contextmanager
+def caller(pool: Pool, kind: str) -> Iterator[dict[str, Any]]:
+    """A hostile process, which has begun; afterwards its account is in what was yielded."""
+    command = [sys.executable, "-m", "bench.hostile.stranger", kind, f"{pool.port}", "affine"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    account: dict[str, Any] = {}
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield account
+        out, _ = process.communicate(timeout=100)
+        account.update(json.loads(out), status=process.returncode)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def front_end(pool: Pool) -> psutil.Process:
+    (pid,) = pool.pids("frontend")
+    return psutil.Process(pid)
+
+
+@pytest.mark.parametrize("kind", HTTP_KINDS)
+def test_a_hostile_connection_harms_nobody(pool: Pool, kind: str) -> None:
+    process = front_end(pool)
+    before = process.memory_info().rss, process.num_fds()
+    most = 0
+    with Load(pool, threads=1) as load:
+        with caller(pool, kind) as account:
+            answered, until_time = load.answered, time.monotonic() + 3
+            while time.monotonic() < until_time or load.answered < answered + 50:
+                assert load.faults == []
+                assert ask(pool, "/metrics").status == 200
+                most = max(most, process.memory_info().rss)
+        assert account["rounds"] >= 1
+    assert account["status"] == 0, account
+    assert (load.faults, load.lost, load.absent) == ([], 0, 0)
+    assert front_end(pool).pid == process.pid, pool.log
+    assert (most - before[0]) >> 20 < GROWS_BY_MIB
+    until(lambda: process.num_fds() <= before[1] + 2, "descriptors as before")
+    with pool.client() as client:
+        assert client.infer("affine", x=np.ones((1, 4), np.float32))["y"].tolist() == [[3] * 4]
+    assert "Traceback" not in pool.log

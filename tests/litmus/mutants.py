@@ -261,7 +261,8 @@ LANE_MUTANTS = [
     Mutant(
         "the entry before its payload",
         "client",
-        "does not match its checksum|client ended with 1: (answers .* to rows|an answer)",
+        "does not match its checksum|has the deadline of another request"
+        "|client ended with 1: (answers .* to rows|an answer)",
         LANE_CLIENT,
         (
             (_STORE, ""),

@@ -53,7 +53,7 @@ def model_config(
         "platform": FRAMEWORKS[spec.framework].platform,
         "backend": "batchpool",
         "max_batch_size": max_batch,
-        "input": [_config_tensor(tensor) for tensor in spec.inputs],
+        "input": [_config_input(tensor) for tensor in spec.inputs],
         "output": [_config_tensor(tensor) for tensor in spec.outputs],
         "dynamic_batching": {"max_queue_delay_microseconds": max_wait_us},
         "model_transaction_policy": {"decoupled": False},
@@ -71,6 +71,11 @@ def model_config(
 def _config_tensor(tensor: Tensor) -> dict[str, Any]:
     word = "STRING" if tensor.is_bytes else tensor.wire_dtype
     return {"name": tensor.name, "data_type": f"TYPE_{word}", "dims": tensor.wire_shape[1:]}
+
+
+def _config_input(tensor: Tensor) -> dict[str, Any]:
+    config = _config_tensor(tensor)
+    return config if tensor.default is None else config | {"optional": True}
 
 
 def _describe(parameter: Tensor) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.ragged import trimmed
-from batchpool.core.tensors.rows import Rows, check_named, check_parameters
+from batchpool.core.tensors.rows import Rows, check_named, check_parameters, fill_defaults
 from batchpool.core.tensors.spec import Dim, ModelSpec
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
@@ -132,15 +132,24 @@ class ModelTables:
         the tensors, are taken out of them.
         """
         given = self._take_sizes(tensors) if self._size_readers else {}
-        if len(tensors) != len(self.readers):
-            missing = next(name for name in self.readers if name not in tensors)
-            raise InvalidRequest(f"input {missing!r} of model {self.spec.name!r} is missing")
+        complete = len(tensors) == len(self.readers)
+        if not complete:
+            self._check_missing(tensors)
         sizes = self._differing(tensors, given) if given else {}
+        if not complete:
+            fill_defaults(self.spec, n, tensors, sizes)
         if self._has_named:
             check_named(self.spec, tensors, sizes)
         if not parameters and self._defaults is not None:
             return Rows(n, tensors, self._defaults.copy(), sizes)
         return Rows(n, tensors, check_parameters(self.spec, parameters or {}), sizes)
+
+    def _check_missing(self, tensors: Collection[str]) -> None:
+        for tensor in self.spec.inputs:
+            if tensor.name not in tensors and tensor.default is None:
+                raise InvalidRequest(
+                    f"input {tensor.name!r} of model {self.spec.name!r} is missing"
+                )
 
     def _take_sizes(self, tensors: dict[str, Array]) -> dict[str, Array]:
         return {name: tensors.pop(name) for name in self._size_readers if name in tensors}
@@ -151,6 +160,10 @@ class ModelTables:
         differing: dict[str, Array] = {}
         for tensor in self.spec.inputs:
             sizes = given.get(tensor.sizes_name)
+            if sizes is not None and tensor.name not in tensors:
+                raise InvalidRequest(
+                    f"input {tensor.sizes_name!r} came without the input {tensor.name!r}"
+                )
             if sizes is not None:
                 array, own = trimmed(tensor, tensors[tensor.name], sizes)
                 tensors[tensor.name] = array

@@ -46,7 +46,7 @@ def model_schemas(spec: ModelSpec) -> Json:
             "parameters": asked,
             "inputs": {
                 **_list_of([_tensor_schema(t, sent=True) for t in (*spec.inputs, *sized_in)]),
-                "minItems": len(spec.inputs),
+                "minItems": sum(tensor.default is None for tensor in spec.inputs),
                 "maxItems": len(spec.inputs) + len(sized_in),
             },
             "outputs": {

@@ -58,6 +58,8 @@ def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:
     if tensor.name in given:
         value = given[tensor.name]
         return as_rows(tensor, [value] if tensor.is_bytes else np.asarray(value)[np.newaxis])
+    if tensor.default is not None:
+        return np.full((1, *tensor.max_shape), tensor.scalar(tensor.default), tensor.np_dtype)
     if tensor.is_bytes:
         return np.full((1, *tensor.max_shape), _warm_up_text(tensor), dtype=object)
     return np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)

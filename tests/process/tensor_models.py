@@ -65,3 +65,20 @@ class Boxes(bp.Model):
             "named": [named for _, named in cut],
             "count": counts,
         }
+
+
+class Masked(bp.Model):
+    """The sum of a row's ids where the mask is 1, and of the mask."""
+
+    framework = "numpy"
+    inputs = [
+        bp.Tensor("ids", "int64", (bp.Dim(8, "token"),)),
+        bp.Tensor("mask", "int64", (bp.Dim(8, "token"),), default=1),
+    ]
+    outputs = [bp.Tensor("sum", "int64"), bp.Tensor("ones", "int64")]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        return {
+            "sum": (batch["ids"] * batch["mask"]).sum(axis=1),
+            "ones": batch["mask"].sum(axis=1),
+        }

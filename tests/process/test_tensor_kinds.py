@@ -20,7 +20,7 @@ INFER = "/v2/models/greet/infer"
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     greet = {"import": f"{MODELS}:Greet", "batch_sizes": [4, 8], "max_wait_ms": 20}
-    with serving(greet) as pool:
+    with serving(greet, f"{MODELS}:Masked") as pool:
         yield pool
 
 
@@ -63,3 +63,14 @@ def test_lists_of_numbers_are_outputs(pool: Pool) -> None:
             "uint8",
             [list(b"Eva"), list(b"Ale")],
         )
+
+
+def test_an_input_that_is_left_out_has_its_default_in_each_row(pool: Pool) -> None:
+    with pool.client() as client:
+        found = client.infer("masked", ids=[[5], [1, 2, 3], []])
+        assert (found["sum"].tolist(), found["ones"].tolist()) == ([5, 6, 0], [1, 3, 0])
+        found = client.infer("masked", ids=[[5, 6], [1, 2]], mask=[[1, 0], [0, 0]])
+        assert (found["sum"].tolist(), found["ones"].tolist()) == ([5, 0], [1, 0])
+    ids = {"name": "ids", "shape": [2, 2], "datatype": "INT64", "data": [5, 0, 1, 2]}
+    answer = ask(pool, "/v2/models/masked/infer", json.dumps({"inputs": [ids]}).encode())
+    assert outputs(answer) == {"sum": [5, 3], "ones": [2, 2]}

@@ -10,7 +10,7 @@ import numpy as np
 
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.ragged import Sizes, as_sized_rows
+from batchpool.core.tensors.ragged import Sizes, are_ragged, as_sized_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 
@@ -53,6 +53,8 @@ def check_rows(
     n = -1
     for tensor in spec.inputs:
         if tensor.name not in tensors:
+            if tensor.default is not None:
+                continue
             raise InvalidRequest(f"input {tensor.name!r} of model {spec.name!r} is missing")
         array, own = as_sized_rows(tensor, tensors[tensor.name])
         if own is not None:
@@ -60,14 +62,50 @@ def check_rows(
         if n >= 0 and array.shape[0] != n:
             raise InvalidRequest(
                 f"input {tensor.name!r} has {array.shape[0]} rows, "
-                f"but input {spec.inputs[0].name!r} has {n}"
+                f"but input {next(iter(checked))!r} has {n}"
             )
         n = array.shape[0]
         checked[tensor.name] = array
     if n < 1:
-        raise InvalidRequest(f"input {spec.inputs[0].name!r} has 0 rows; at least 1 was expected")
+        raise InvalidRequest(f"input {next(iter(checked))!r} has 0 rows; at least 1 was expected")
+    fill_defaults(spec, n, checked, sizes)
     check_named(spec, checked, sizes)
     return Rows(n, checked, check_parameters(spec, parameters or {}), sizes)
+
+
+def fill_defaults(
+    spec: ModelSpec, n: int, arrays: dict[str, Array], sizes: dict[str, Sizes]
+) -> None:
+    """Add n rows of every input that is not there and has a default.
+
+    A dynamic dimension has the size, in each row, of those of its name. sizes: as in `Rows`.
+    """
+    for tensor in spec.inputs:
+        if tensor.name in arrays or tensor.default is None:
+            continue
+        shape = list(tensor.max_shape)
+        own = np.empty((n, len(tensor.dynamic)), dtype=np.int64)
+        for k, at in enumerate(tensor.dynamic):
+            shape[at], own[:, k] = _size_of_name(spec, tensor.shape[at], arrays, sizes)
+        value = tensor.scalar(tensor.default)
+        arrays[tensor.name] = np.full((n, *shape), value, dtype=tensor.np_dtype)
+        if are_ragged(own):
+            sizes[tensor.name] = own
+
+
+def _size_of_name(
+    spec: ModelSpec, dim: int | Dim, arrays: Mapping[str, Array], sizes: Mapping[str, Sizes]
+) -> tuple[int, Array | int]:
+    """The size of the arrays along the named dimension, and that in each row."""
+    assert isinstance(dim, Dim)
+    for tensor in spec.inputs:
+        for k, at in enumerate(tensor.dynamic):
+            other = tensor.shape[at]
+            if tensor.name in arrays and isinstance(other, Dim) and other.name == dim.name:
+                size = arrays[tensor.name].shape[1 + at]
+                own = sizes.get(tensor.name)
+                return size, size if own is None else own[:, k]
+    raise InvalidRequest(f"no input tells the size of the dimension {dim.name!r}")
 
 
 def check_named(spec: ModelSpec, arrays: Mapping[str, Array], sizes: Mapping[str, Sizes]) -> None:

@@ -50,7 +50,8 @@ class Tensor:
     name: as callers spell it.  dtype: numpy's name, or "bfloat16", or "bytes".  shape: the row's
     shape, ints and `Dim`s.  pad: the value that fills shorter rows of a batch.  max_bytes: the
     longest element of a "bytes" tensor.  default: the value of a parameter that a request does
-    not set.  Raises ConfigError for a declaration that cannot work.
+    not set; of an input that it leaves out, the value of all its elements.  Raises ConfigError
+    for a declaration that cannot work.
     """
 
     name: str
@@ -125,7 +126,8 @@ class Tensor:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def scalar(self, value: Any) -> Any:
-        """A value of this parameter as it is stored: a number, the bits of a bfloat16, or `bytes`.
+        """One value, as of a parameter, in its stored form: a number, the bits of a bfloat16, or
+        `bytes`.
 
         Raises InvalidRequest for a value that is no scalar or does not fit the dtype, TooLarge
         for a string of more than `max_bytes` bytes.
@@ -175,7 +177,7 @@ class ModelSpec:
     """The declaration of a model: its name, framework and tensors.
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
-    and a parameter that is no scalar.
+    a parameter that is no scalar, and an input's default that cannot work.
     """
 
     name: str
@@ -215,6 +217,34 @@ class ModelSpec:
                     parameter.scalar(parameter.default)
                 except (InvalidRequest, TooLarge) as exc:
                     raise ConfigError(f"model {self.name!r}: its default: {exc}") from None
+        for tensor in self.outputs:
+            if tensor.default is not None:
+                raise ConfigError(f"model {self.name!r}: output {tensor.name!r} has a default")
+        self._check_optional_inputs()
+
+    def _check_optional_inputs(self) -> None:
+        required = [tensor for tensor in self.inputs if tensor.default is None]
+        if not required:
+            raise ConfigError(
+                f"model {self.name!r}: every input has a default; one without, which tells the"
+                " number of rows, was expected"
+            )
+        known = {dim.name for t in required for dim in t.shape if isinstance(dim, Dim)} - {""}
+        for tensor in self.inputs:
+            if tensor.default is None:
+                continue
+            what = f"model {self.name!r}: input {tensor.name!r} has the default {tensor.default!r}"
+            try:
+                tensor.scalar(tensor.default)
+            except (InvalidRequest, TooLarge):
+                raise ConfigError(
+                    f"{what}; one {tensor.dtype}, which fills the row, was expected"
+                ) from None
+            if any(isinstance(dim, Dim) and dim.name not in known for dim in tensor.shape):
+                raise ConfigError(
+                    f"{what}, so each of its dynamic dimensions must have the name of one of an"
+                    " input without a default, whose size it takes"
+                )
 
     @cached_property
     def has_dynamic_inputs(self) -> bool:

@@ -127,6 +127,30 @@ X = Tensor("x", "float32", (4,))
             "model 'm': 'ids.sizes' among its inputs is the name of the sizes of 'ids'",
         ),
         (
+            lambda: model(Tensor("x", "int8", default=1)),
+            "model 'm': every input has a default; one without, which tells the number of rows",
+        ),
+        (
+            lambda: model(X, outputs=(Tensor("y", "int8", default=1),)),
+            "model 'm': output 'y' has a default",
+        ),
+        (
+            lambda: model(X, Tensor("mask", "int8", (2,), default=[1, 1])),
+            "model 'm': input 'mask' has the default [1, 1]; one int8, which fills the row, was",
+        ),
+        (
+            lambda: model(X, Tensor("mask", "int8", (2,), default=300)),
+            "model 'm': input 'mask' has the default 300; one int8",
+        ),
+        (
+            lambda: model(X, Tensor("mask", "int8", (Dim(4),), default=1)),
+            "so each of its dynamic dimensions must have the name of one of an input without",
+        ),
+        (
+            lambda: model(X, Tensor("mask", "int8", (Dim(4, "t"),), default=1)),
+            "so each of its dynamic dimensions must have the name of one of an input without",
+        ),
+        (
             lambda: model(X, parameters=(Tensor("k", "int8", (2,)),)),
             "model 'm': parameter 'k' has shape [2]; one number or string was expected",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call, default_socket
@@ -59,6 +59,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         priority: int = 0,
         wait_for_room: bool = True,
+        errors: Literal["raise", "return"] = "raise",
         **tensors: Any,
     ) -> dict[str, Any]:
         """Run n rows, any n, and return {output: array [n, *row shape]}; see Client.infer.
@@ -66,5 +67,8 @@ class AsyncClient:
         With wait_for_room=False a full lane raises Overloaded at once instead of waiting.
         """
         given = {**(inputs or {}), **tensors}
-        call = Call(given, parameters, outputs, timeout_s, priority, wait_for_room=wait_for_room)
+        call = Call(
+            given, parameters, outputs, timeout_s, priority,
+            wait_for_room=wait_for_room, errors=errors,
+        )  # fmt: skip
         return await infer(self._driver, model, call)

@@ -17,7 +17,6 @@ from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
-from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 
 
@@ -159,10 +158,10 @@ class LoopDriver:
 
     async def result(
         self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         pending = await cast(Reply, under_way[0].tag)
         under_way.popleft()
-        return lane_client.result(pending, call.outputs)
+        return call.take(lane_client, pending)
 
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
         for pending in requests:

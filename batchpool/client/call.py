@@ -10,11 +10,11 @@ from numbers import Real
 from typing import Any
 
 from batchpool.client.chunks import can_join
-from batchpool.client.lane_client import LaneClient
+from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig
-from batchpool.core.errors import InvalidRequest, Moved, WorkerLost
+from batchpool.core.errors import InvalidRequest, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import ModelSpec
 
@@ -26,7 +26,9 @@ class Call:
 
     rows: the checked tensors and parameters. start_ns, deadline_ns: CLOCK_MONOTONIC, set by the
     first `check`. outputs: the names asked for; None means all. idempotent: the rows may run twice.
-    wait_for_room: a full lane makes the call wait; else it raises Overloaded.
+    wait_for_room: a full lane makes the call wait; else it raises Overloaded. returns_errors: the
+    errors of rows stand in their places. A timeout_s of the caller's holds for the whole call; the
+    model's request_timeout_s for each of its windows, so that a call may have any number of rows.
     """
 
     __slots__ = (
@@ -35,9 +37,11 @@ class Call:
         "outputs",
         "parameters",
         "priority",
+        "returns_errors",
         "rows",
         "start_ns",
         "tensors",
+        "timed_by_window",
         "timeout_s",
         "wait_for_room",
     )
@@ -54,6 +58,7 @@ class Call:
         priority: int = 0,
         *,
         wait_for_room: bool = True,
+        errors: str = "raise",
     ) -> None:
         self.tensors = tensors
         self.parameters = parameters
@@ -61,6 +66,10 @@ class Call:
         self.timeout_s = timeout_s
         self.priority = priority
         self.wait_for_room = wait_for_room
+        if errors not in ("raise", "return"):
+            raise InvalidRequest(f"errors is {errors!r}; 'raise' or 'return' was expected")
+        self.returns_errors = errors == "return"
+        self.timed_by_window = timeout_s is None
         self.start_ns = 0
         self.deadline_ns = 0
 
@@ -96,8 +105,30 @@ class Call:
         if not self.start_ns:
             self.timeout_s = timeout = float(timeout)
             self.idempotent = facts.idempotent
-            self.start_ns = now_ns = time.monotonic_ns()
-            self.deadline_ns = now_ns + int(min(timeout, _TIMEOUT_MAX_S) * 1e9)
+            self._start(time.monotonic_ns())
+
+    def _start(self, now_ns: int) -> None:
+        self.start_ns = now_ns
+        self.deadline_ns = now_ns + int(min(self.timeout_s or 0.0, _TIMEOUT_MAX_S) * 1e9)
+
+    def begin_window(self) -> None:
+        """Begin a window after the first: it has the model's request_timeout_s for itself."""
+        if self.timed_by_window:
+            self._start(time.monotonic_ns())
+
+    def take(self, lane_client: LaneClient, pending: PendingRequest) -> dict[str, Any]:
+        """The outputs of a finished request, one array or, with returns_errors, one list each."""
+        if self.returns_errors:
+            try:
+                return lane_client.listed(pending, self.outputs)
+            finally:
+                lane_client.release(pending)
+        return lane_client.result(pending, self.outputs)
+
+    def error_rows(self, lane_client: LaneClient, n: int, error: PoolError) -> dict[str, Any]:
+        """The outputs of n rows that all have this error."""
+        names = lane_client.lane.outputs if self.outputs is None else self.outputs
+        return {name: [error] * n for name in names}
 
     def check_rest(self, old: ModelSpec, new: ModelSpec, rest: int) -> None:
         """Check that the last `rest` rows may go to a new lane, after the others ran in the old.

@@ -40,6 +40,8 @@ class Connection:
     def __init__(self, channel: Channel, where: str) -> None:
         self.where = where
         self.channel = channel
+        # By the socket and not by each call: a socket of gevent waits in spite of MSG_DONTWAIT.
+        channel.sock.setblocking(False)
 
     def is_over(self) -> bool:
         """True if the pool has closed the connection; never waits."""
@@ -52,7 +54,7 @@ class Connection:
     def _first_byte(self) -> bytes | None:
         """The first byte to read; None if there is none yet, b"" at the end."""
         try:
-            return self.channel.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return self.channel.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return None
         except OSError:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import PoolError
-from batchpool.core.tensors.dtypes import Array
 
 
-class RowsFuture(Future[dict[str, Array]]):
+class RowsFuture(Future[dict[str, Any]]):
     """A future of outputs. Cancelling it takes back rows that have not been dispatched.
 
     take_back: told of a cancel; returns True the first time.
@@ -33,10 +32,10 @@ class RowsFuture(Future[dict[str, Array]]):
         return True
 
 
-Outcome: TypeAlias = "tuple[RowsFuture, dict[str, Array] | PoolError]"
+Outcome: TypeAlias = "tuple[RowsFuture, dict[str, Any] | PoolError]"
 
 
-def resolve(future: RowsFuture, outcome: dict[str, Array] | PoolError) -> None:
+def resolve(future: RowsFuture, outcome: dict[str, Any] | PoolError) -> None:
     """Set result or error, unless the future was cancelled meanwhile. Runs its callbacks."""
     try:
         if isinstance(outcome, PoolError):
@@ -60,7 +59,7 @@ def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[O
             continue
         future, call = pending.tag
         try:
-            outcomes.append((future, lane_client.result(pending, call.outputs)))
+            outcomes.append((future, call.take(lane_client, pending)))
         except PoolError as exc:
             outcomes.append((future, exc))
     return outcomes

@@ -17,8 +17,7 @@ from batchpool.client.call import Call
 from batchpool.client.chunks import cut, join, part, window_rows
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.pool_facts import ModelFacts
-from batchpool.core.errors import InvalidInput, Moved
-from batchpool.core.tensors.dtypes import Array
+from batchpool.core.errors import InvalidInput, Moved, PoolError
 from batchpool.core.tensors.rows import Rows
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ class Driver(Protocol):
 
     async def result(
         self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """Wait for the oldest request, remove it from under_way, and return its outputs."""
 
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
@@ -53,8 +52,9 @@ class Driver(Protocol):
         """Forget the lane clients whose models have moved to other lanes."""
 
 
-async def infer(driver: Driver, model: str, call: Call) -> dict[str, Array]:
-    """Run a call's rows and return {output: array [n, *row shape]}, or a list where rows differ."""
+async def infer(driver: Driver, model: str, call: Call) -> dict[str, Any]:
+    """Run a call's rows; returns {output: array [n, *row shape]}, or a list of n where rows differ
+    in size or may be errors."""
     while True:
         lane_client = await driver.lane_client(model)
         call.check(lane_client, driver.facts(model))
@@ -64,9 +64,9 @@ async def infer(driver: Driver, model: str, call: Call) -> dict[str, Array]:
             driver.leave_moved()
 
 
-async def _run(driver: Driver, lane_client: LaneClient, call: Call) -> dict[str, Array]:
+async def _run(driver: Driver, lane_client: LaneClient, call: Call) -> dict[str, Any]:
     """Send all rows, over several lanes if the model moves; Moved if the call must begin anew."""
-    results: list[dict[str, Array]] = []
+    results: list[dict[str, Any]] = []
     sent = await _send(driver, lane_client, call, 0, results)
     while sent < call.rows.n:
         driver.leave_moved()
@@ -82,7 +82,7 @@ async def _send(
     lane_client: LaneClient,
     call: Call,
     start: int,
-    results: list[dict[str, Array]],
+    results: list[dict[str, Any]],
 ) -> int:
     """Send the rows from `start` on to one lane and append their results.
 
@@ -95,20 +95,28 @@ async def _send(
         size = window_rows(bound, driver.facts(lane_client.spec.name).max_batch)
     under_way: deque[PendingRequest] = deque()
     sent = taken = 0
+    unsent: PoolError | None = None  # why the rest of the rows is not sent
 
     async def take_oldest() -> None:
         nonlocal taken
-        n = under_way[0].n
+        oldest = under_way[0]
         try:
             results.append(await driver.result(lane_client, under_way, call))
-        except InvalidInput as error:
-            if call.rows.n > 1:  # its row counts within the call, not within the window
-                error.row = start + taken + (error.row or 0)
-            raise
-        taken += n
+        except PoolError as error:
+            if not call.returns_errors:
+                if isinstance(error, InvalidInput) and call.rows.n > 1:
+                    # Its row counts within the call, not within the window.
+                    error.row = start + taken + (error.row or 0)
+                raise
+            if under_way and under_way[0] is oldest:
+                driver.drop(lane_client, [under_way.popleft()])
+            results.append(call.error_rows(lane_client, oldest.n, error))
+        taken += oldest.n
 
     try:
         for window in cut(rows, size):
+            if start + sent:
+                call.begin_window()
             try:
                 while (pending := await driver.submit(lane_client, window, call)) is None:
                     if under_way:
@@ -119,10 +127,18 @@ async def _send(
                 if not start + sent:
                     raise
                 break
+            except PoolError as error:
+                if not (call.returns_errors and start + sent):
+                    raise
+                unsent = error
+                break
             under_way.append(pending)
             sent += window.n
         while under_way:
             await take_oldest()
+        if unsent is not None:
+            results.append(call.error_rows(lane_client, rows.n - sent, unsent))
+            sent = rows.n
     except BaseException:
         driver.drop(lane_client, under_way)
         raise

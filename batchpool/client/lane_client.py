@@ -339,6 +339,10 @@ class LaneClient:
             self._free(pending.slots, pending.flow)
         return found
 
+    def listed(self, pending: PendingRequest, names: Iterable[str] | None) -> dict[str, list[Any]]:
+        """As `result`, but one entry a row, the error of a row in its place. `release` is owed."""
+        return self._rows.listed(pending.slots, names, self._error_of)
+
     def views(self, pending: PendingRequest) -> list[Array]:
         """A finished request's outputs, [n, *row shape] each: of fixed tensors in neighbouring
         slots views of the lane, valid until `release`, which the caller owes. Raises the error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+from batchpool.core.errors import PoolError, Status
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.ragged import are_ragged, separate
 from batchpool.core.tensors.rows import Rows
-from batchpool.shm.columns import Where
+from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
 
 
@@ -24,6 +26,7 @@ class LaneRows:
         self._lane_inputs = lane.inputs
         self._outputs = lane.outputs
         self._sized = {column.tensor.sizes_name: column for column in lane.outputs.values()}
+        self._status = lane.scalars("status")
 
     def write(self, where: Where, rows: Rows) -> None:
         """Write the inputs and parameters of n rows into n slots."""
@@ -78,6 +81,28 @@ class LaneRows:
             found[name] = rows.copy() if copy and rows.base is not None else rows
             if sizes is not None and are_ragged(sizes):
                 found[column.tensor.sizes_name] = sizes
+        return found
+
+    def listed(
+        self,
+        slots: Sequence[int],
+        names: Iterable[str] | None,
+        error_of: Callable[[int], PoolError],
+    ) -> dict[str, list[Any]]:
+        """{output: one entry a row}: copies of the outputs of rows that are done, and the errors of
+        those whose status is not OK."""
+        status = self._status
+        good = [at for at, slot in enumerate(slots) if status[slot] == Status.OK]
+        bad = {at: error_of(slot) for at, slot in enumerate(slots) if status[slot] != Status.OK}
+        outputs: dict[str, Array | list[Array]] = {}
+        if good:
+            outputs = self.outputs(where_of([slots[at] for at in good]), names, True)
+        found: dict[str, list[Any]] = {}
+        for name in self._outputs if names is None else names:
+            entries: list[Any] = [bad.get(at) for at in range(len(slots))]
+            for at, row in zip(good, outputs.get(name, ()), strict=True):
+                entries[at] = row
+            found[name] = entries
         return found
 
     def views(self, where: Where) -> list[Array]:

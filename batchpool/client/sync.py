@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from batchpool.client.call import Call, default_socket
 from batchpool.client.infer import infer, run_blocking
@@ -43,6 +43,7 @@ class Client:
         outputs: Iterable[str] | None = None,
         timeout_s: float | None = None,
         priority: int = 0,
+        errors: Literal["raise", "return"] = "raise",
         **tensors: Any,
     ) -> dict[str, Any]:
         """Run n rows, any n, and return {output: array [n, *row shape]}.
@@ -54,10 +55,15 @@ class Client:
         than the lane holds go in windows that fit it; a full lane makes the call wait. Where a
         reload gives the model other tensors meanwhile, the call is checked and run with those; if
         windows of it have run and `idempotent` is false, it fails with WorkerLost instead.
-        Raises DeadlineExceeded after timeout_s (default: the model's request_timeout_s), and
-        every other PoolError with its reason.
+        With errors="return" every output is a list with one entry a row: the row's array, or the
+        PoolError that it ended with; an error of one row costs no other. What concerns the whole
+        call (wrong arguments, or before any row was sent) is raised.
+        A timeout_s is the time of the whole call. Without one each window of rows has the model's
+        request_timeout_s for itself, from when it is its turn to be sent, so that a call may have
+        any number of rows. What is late is DeadlineExceeded; every other PoolError has its reason.
         """
-        call = Call({**(inputs or {}), **tensors}, parameters, outputs, timeout_s, priority)
+        given = {**(inputs or {}), **tensors}
+        call = Call(given, parameters, outputs, timeout_s, priority, errors=errors)
         return run_blocking(infer(self._driver, model, call))
 
     def submit(
@@ -70,14 +76,16 @@ class Client:
         outputs: Iterable[str] | None = None,
         timeout_s: float | None = None,
         priority: int = 0,
+        errors: Literal["raise", "return"] = "raise",
         **tensors: Any,
     ) -> Future[dict[str, Any]]:
         """Submit rows as `infer` does and return a Future of the outputs without waiting.
 
         Overloaded when the lane is full. The rows are copied before this returns. At most the
-        lane's bound of rows at once.
+        lane's bound of rows at once. errors: as of `infer`.
         """
-        call = Call({**(inputs or {}), **tensors}, parameters, outputs, timeout_s, priority)
+        given = {**(inputs or {}), **tensors}
+        call = Call(given, parameters, outputs, timeout_s, priority, errors=errors)
         driver = self._driver
         while True:
             lane_client = driver.open_lane_client(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from time import monotonic_ns
+from typing import Any
 
 from batchpool.client.call import Call
 from batchpool.client.futures import RowsFuture, failures
@@ -14,7 +15,6 @@ from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, PoolStopped
-from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 
 
@@ -171,18 +171,18 @@ class ThreadDriver:
 
     async def result(
         self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         pending = under_way[0]
         with self._lock:
             self.reaper.wait(lane_client, lambda: pending.remaining == 0 or pending.abandoned,
-                             call.deadline_ns)  # fmt: skip
+                             pending.deadline_ns)  # fmt: skip
             if pending.remaining == 0 and not pending.abandoned:
                 under_way.popleft()
                 try:
-                    return lane_client.result(pending, call.outputs)
+                    return call.take(lane_client, pending)
                 finally:
                     self.reaper.made_room()
-            expired = monotonic_ns() >= call.deadline_ns
+            expired = monotonic_ns() >= pending.deadline_ns
         if expired:
             raise DeadlineExceeded(call.late_text(lane_client.spec.name))
         raise PoolStopped(

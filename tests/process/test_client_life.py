@@ -32,10 +32,13 @@ SOCKET = sys.argv[1]
 """
 
 
-def run_script(folder: Path, body: str, *arguments: str, **more: Any) -> Any:
-    """Run a script that uses the client; returns the finished process with its texts."""
+def run_script(folder: Path, body: str, *arguments: str, first: str = "", **more: Any) -> Any:
+    """Run a script that uses the client; returns the finished process with its texts.
+
+    first: code that comes before every import.
+    """
     path = folder / "script.py"
-    path.write_text(PREAMBLE + body)
+    path.write_text(first + PREAMBLE + body)
     return subprocess.run(
         [sys.executable, "-W", "error", str(path), *arguments],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,

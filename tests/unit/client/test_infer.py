@@ -185,3 +185,75 @@ def test_an_error_of_a_step_is_the_callers() -> None:
 
     with pytest.raises(PoolError, match="it is"):
         run_blocking(steps())
+
+
+class FailsAt(Lanes):
+    """Lanes whose result, or whose submission, of one window fails with an error."""
+
+    def __init__(self, error: PoolError, *, result: int = -1, submission: int = -1) -> None:
+        super().__init__([AFFINE], [3])
+        self._error = error
+        self._result, self._submission = result, submission
+        self.deadlines: list[int] = []
+
+    async def submit(
+        self, lane_client: LaneClient, window: Rows, call: Call
+    ) -> PendingRequest | None:
+        self.deadlines.append(call.deadline_ns)
+        if len(self.sent) == self._submission:
+            raise self._error
+        pending = await super().submit(lane_client, window, call)
+        assert pending is not None
+        pending.n = window.n
+        return pending
+
+    async def result(
+        self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
+    ) -> dict[str, Array]:
+        found = await super().result(lane_client, under_way, call)
+        if len(self.waits) == self._result + 1:
+            raise self._error
+        return {"y": list(found["y"])} if call.returns_errors else found  # type: ignore[dict-item]
+
+    def entries(self) -> list[object]:
+        found = run_blocking(infer(self, "m", Call({"x": X}, errors="return")))["y"]
+        return [row if isinstance(row, PoolError) else row.tolist() for row in found]
+
+
+GOOD = (X * 2).tolist()
+
+
+def test_a_window_that_fails_has_its_error_in_the_place_of_its_rows_only() -> None:
+    error = DeadlineExceeded("late")
+    assert FailsAt(error, result=1).entries() == [*GOOD[:2], error, error, *GOOD[4:]]
+
+
+def test_windows_that_nobody_waits_for_any_more_are_dropped() -> None:
+    lanes = FailsAt(PoolError("never"))
+    lanes._late = True
+    assert [type(entry) for entry in lanes.entries()] == [DeadlineExceeded] * 6
+    assert [request.n for request in lanes.dropped] == [2, 2, 2]
+
+
+def test_what_cannot_be_sent_after_other_rows_costs_only_the_rest() -> None:
+    error = PoolError("it is over")
+    assert FailsAt(error, submission=1).entries() == [*GOOD[:2], error, error, error, error]
+
+
+def test_what_fails_before_any_row_was_sent_is_raised() -> None:
+    with pytest.raises(PoolError, match="it is over"):
+        FailsAt(PoolError("it is over"), submission=0).entries()
+
+
+def test_without_a_timeout_each_window_has_the_models_time_for_itself() -> None:
+    lanes = FailsAt(PoolError("never"))
+    run_blocking(infer(lanes, "m", Call({"x": X})))
+    assert len(lanes.deadlines) == 3
+    assert lanes.deadlines[0] < lanes.deadlines[1] < lanes.deadlines[2]
+
+
+def test_a_timeout_of_the_caller_holds_for_the_whole_call() -> None:
+    lanes = FailsAt(PoolError("never"))
+    run_blocking(infer(lanes, "m", Call({"x": X}, timeout_s=5.0)))
+    assert len(lanes.deadlines) == 3
+    assert len(set(lanes.deadlines)) == 1

@@ -60,7 +60,8 @@ from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.held_bells import HeldBells
 from batchpool.supervisor.resources.resources import PoolResources
 
-_LOG = logging.getLogger("batchpool.supervisor")
+# Not the supervisor's own, whose messages are all written: strangers must not fill the log.
+_LOG = logging.getLogger("batchpool.clients")
 _MOST_AT_ONCE = 16
 
 

@@ -18,7 +18,8 @@ from batchpool.supervisor.event_loop import EventLoop
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.time_shares import TimeShares
 
-_LOG = logging.getLogger("batchpool.supervisor")
+# Not the supervisor's own, whose messages are all written: strangers must not fill the log.
+_LOG = logging.getLogger("batchpool.clients")
 _PAUSE_NS = 1_000_000_000  # without descriptors or memory for another client
 _ENDING_NS = 500_000_000  # a process that ends closes its bell before its end is noticed
 _NEVER_NS = 2**63 - 1
@@ -76,7 +77,7 @@ class LocalClients:
             overdue_ns = overdue_at_ns(client.connected_ns, client.heard_ns)
             if overdue_ns <= now_ns:
                 text = "the connection neither attached nor asked anything in time"
-                _LOG.info("%s is dropped: %s", client.owner, text)
+                _LOG.warning("%s is dropped: %s", client.owner, text)
                 sent(client.channel, Refused(NotReady.code, text), [])
                 self._drop(client)
                 return _NEVER_NS

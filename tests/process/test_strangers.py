@@ -116,6 +116,18 @@ def test_the_log_names_the_process_of_what_was_closed(pool: Pool, kind: str, lin
         until(lambda: any(name in text and line in text for text in pool.log.splitlines()), line)
 
 
+def test_strangers_cannot_fill_the_log(pool: Pool) -> None:
+    """Of equal messages within ten seconds five are written, and the number of the others."""
+    with stranger(pool, "sends_descriptors", *AS_ANOTHER) as account:
+        until_s = time.monotonic() + 4
+        while time.monotonic() < until_s:
+            assert pool.status()["state"] == "ready"
+    name = f"(pid {account['pid']})"
+    lines = [text for text in pool.log.splitlines() if name in text and "descriptors" in text]
+    assert account["rounds"] >= 2
+    assert len(lines) <= 6, lines
+
+
 needs_root = pytest.mark.skipif(not AS_ANOTHER, reason="needs root to become another user")
 
 

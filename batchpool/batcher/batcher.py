@@ -293,6 +293,7 @@ class Batcher:
         for lane, part in self.lanes.by_lane(batch.rows):
             lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
             lane.running += part.shape[1]
+            batch.cancels += lane.cancels_heard
         worker.publish(batch)
         batch.queued_ns = model.metrics.dispatch(rows[QueueColumn.SUBMIT_NS], reason, now_ns)
         return batch

@@ -65,7 +65,8 @@ class Completion:
                 spent = batch.rows
                 if model.idempotent:
                     spent = self._suspect(model, batch, Retry.MODEL_ERROR)
-                model.metrics.end(End.MODEL_ERROR, spent.shape[1])
+                others = self._count_others(worker, model, batch) if spent is batch.rows else 0
+                model.metrics.end(End.MODEL_ERROR, spent.shape[1] - others)
                 self._note_error(worker, spent)
                 self._complete(spent)  # with the status and text that the worker wrote
             self._stop_running(batch.rows)
@@ -140,10 +141,7 @@ class Completion:
         else:
             metrics.finish(outcome, extents, done_ns - batch.sent_ns if batch.sent_ns else 0)
         if outcome == _OK:
-            refused = min(worker_segment.refused_at[record], rows)
-            metrics.end(End.OK, rows - refused)
-            if refused:
-                metrics.end(End.INVALID_INPUT, refused)
+            metrics.end(End.OK, rows - self._count_others(worker, model, batch))
         self._flight_recorder.write(
             model=worker.model,
             worker_slot=worker.row,
@@ -161,6 +159,21 @@ class Completion:
             finished_ns=end_ns,
             completed_ns=done_ns,
         )
+
+    def _count_others(self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch) -> int:
+        """Count the rows that the worker ended without an output; returns how many these are."""
+        segment, record = worker.worker_segment, batch.record
+        rows: int = batch.rows.shape[1]  # fewer than the worker counted, after a takeover
+        left = rows
+        for end, counted in (
+            (End.INVALID_INPUT, segment.refused_at[record]),
+            (End.DEADLINE, segment.expired_at[record]),
+            (End.CANCELLED, segment.cancelled_at[record]),
+        ):
+            if counted:
+                model.metrics.end(end, min(counted, left))
+                left -= min(counted, left)
+        return rows - left
 
     def _note_error(self, worker: WorkerProxy, spent: I64) -> None:
         """Record the error of the first of these rows among the recent errors."""

@@ -186,6 +186,11 @@ class AdmittedLane:
         cells = self._cells
         return cells[self._tail_at] == self._sq_head and cells[self._cancels_at] == self._cancels
 
+    @property
+    def cancels_heard(self) -> int:
+        """The lane's `cancels` at the last `has_new_cancels`; negative if all are to be checked."""
+        return self._cancels
+
     def has_new_cancels(self) -> bool:
         """True if cancel words were set since the last call. Call it before `admit`.
 

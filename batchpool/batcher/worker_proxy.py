@@ -12,8 +12,8 @@ from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import I64, QueueColumn, largest
-from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.core.scheduler.queue import I64, QueueColumn, largest, least
+from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
 
 _OK = int(BatchOutcome.OK)
 # A batch is overdue after so many times the usual time, and this besides: it may never end.
@@ -29,7 +29,8 @@ class DispatchedBatch:
     rows are suspects, and the worker gets no other batch meanwhile. sent_ns: when it was
     dispatched; 0 if by an earlier batcher. number: rises with each batch of the pool; the token of
     one that an earlier batcher dispatched. reason, attempt: as in its record. queued_ns: the wait
-    of its oldest row. counted: it is in the metrics and in the flight recorder.
+    of its oldest row. cancels: the sum of `cancels_heard` of its lanes. counted: it is in the
+    metrics and in the flight recorder.
     """
 
     record: int
@@ -42,6 +43,7 @@ class DispatchedBatch:
     reason: int = 0
     attempt: int = 0
     queued_ns: int = 0
+    cancels: int = 0
     counted: bool = False
 
 
@@ -123,6 +125,7 @@ class WorkerProxy:
         worker_segment.n[record] = n
         worker_segment.reason[record] = int(reason)
         worker_segment.attempt[record] = attempt = largest(rows[QueueColumn.ATTEMPT])
+        worker_segment.due_ns_at[record] = least(rows[QueueColumn.DEADLINE_NS])
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
@@ -137,6 +140,7 @@ class WorkerProxy:
 
     def publish(self, batch: DispatchedBatch) -> None:
         """Push the record's ring entry and ring the worker."""
+        self.worker_segment.cancels_at[batch.record] = batch.cancels & CANCELS_MASK
         self._sq.push_few([batch.record | (batch.token & 0xFFFFFFFF) << 32])
         self.ring()
 
@@ -169,9 +173,11 @@ class WorkerProxy:
         self._last_done_ns = now_ns
         segment = self.worker_segment
         if batch.sent_ns and segment.outcome_at[batch.record] == _OK:
-            if segment.refused_at[batch.record] >= batch.size:
-                return  # nothing was computed: such times would make the next batches look cheap
-            self.service_time.took(batch.size, now_ns - since_ns)
+            at = batch.record
+            if segment.refused_at[at] >= batch.size or segment.expired_at[at]:
+                return  # less was computed: such times would make the next batches look cheap
+            if not segment.cancelled_at[at]:
+                self.service_time.took(batch.size, now_ns - since_ns)
 
     def reset_service_time(self, sizes: tuple[int, ...]) -> None:
         """Forget the measured times. sizes: the batch sizes that the model accepts; () for any."""

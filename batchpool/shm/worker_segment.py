@@ -9,6 +9,8 @@ from batchpool.shm.lane import Word
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Memory, ring_parts, word
 
+CANCELS_MASK = 2**63 - 1  # clients may count as high as they please
+
 
 class WorkerSegment:
     """The words and columns of one worker's segment; see core/layout/segments.py:worker_layout.
@@ -35,7 +37,11 @@ class WorkerSegment:
         self.start_ns = memory.array(columns["start_ns"])
         self.end_ns = memory.array(columns["end_ns"])
         # The same for single loads, at a third of the cost.
+        self.due_ns_at = memory.scalars(columns["due_ns"])
+        self.cancels_at = memory.scalars(columns["cancels"])
         self.refused_at = memory.scalars(columns["refused"])
+        self.expired_at = memory.scalars(columns["expired"])
+        self.cancelled_at = memory.scalars(columns["cancelled"])
         self.outcome_at = memory.scalars(columns["outcome"])
         self.extents_at = memory.scalars(columns["extents"])
         self.start_ns_at = memory.scalars(columns["start_ns"])

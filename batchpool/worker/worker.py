@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from batchpool.core.errors import InvalidInput, Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
@@ -26,6 +28,7 @@ from batchpool.worker.device_errors import (
     is_device_broken,
     is_out_of_memory,
 )
+from batchpool.worker.ended_rows import end_rows, may_have_ended
 from batchpool.worker.failed_rows import refusal_details, refusal_text
 from batchpool.worker.gather import count_extents, load_input, parts_of, store_output
 from batchpool.worker.metrics import COMPUTE, GATHER, SCATTER, WorkerMetrics
@@ -38,11 +41,11 @@ _LOG = logging.getLogger("batchpool.worker")
 
 @dataclass
 class LaunchedBatch:
-    """A batch in flight: `rows` rows, padded to n. sizes: {input: [n, dynamic dimensions]}.
+    """A batch in flight: `rows` rows, 0 if all were over before, padded to n.
 
-    handle: the backend's, for `finish`. error: raised by `launch`; the batch fails with it when
-    it is finished. loaded_ns, computed_ns: when its inputs and the model's outputs were complete;
-    0 before that.
+    sizes: {input: [n, dynamic dimensions]}. handle: the backend's, for `finish`. error: raised by
+    `launch`; the batch fails with it when it is finished. loaded_ns, computed_ns: when its inputs
+    and the model's outputs were complete; 0 before that.
     """
 
     record: int
@@ -130,16 +133,24 @@ class Worker:
         rows = int(worker_segment.n[record])
         token = int(worker_segment.token[record])
         now_ns = self._clock_ns()
+        numbers = worker_segment.row_lane[record, :rows]
+        slots = worker_segment.row_slot[record, :rows].copy()
+        parts = parts_of(self.lanes, numbers, slots)
+        ended = None
+        if may_have_ended(worker_segment, record, parts, now_ns):
+            ended = end_rows(worker_segment, record, parts, now_ns)
+        worker_segment.expired_at[record] = ended.expired if ended else 0
+        worker_segment.cancelled_at[record] = ended.cancelled if ended else 0
+        if ended is not None:
+            rows = int(np.count_nonzero(ended.kept))
+            parts = parts_of(self.lanes, numbers[ended.kept], slots[ended.kept]) if rows else []
         worker_segment.start_ns[record] = now_ns
         worker_segment.launched.set(token)
         if not self._in_flight:
             self._stamp(token, now_ns)
-        parts = parts_of(
-            self.lanes,
-            worker_segment.row_lane[record, :rows],
-            worker_segment.row_slot[record, :rows].copy(),
-        )
         worker_segment.extents[record] = count_extents(parts)
+        if rows == 0:
+            return LaunchedBatch(record, token, parts, 0, 0, {}, None, None)
         n = rows if self._padding is None else self._padding.size_for(rows)
         batch = LaunchedBatch(record, token, parts, rows, n, {}, None, None)
         try:
@@ -183,6 +194,10 @@ class Worker:
         batch = self._in_flight[0]
         checked: CheckedOutputs | None = None
         outcome = BatchOutcome.OK
+        if batch.rows == 0:
+            batch.computed_ns = self._clock_ns()
+            self._publish(batch, outcome, 0, 0)
+            return
         try:
             if batch.error is not None:
                 raise batch.error
@@ -276,7 +291,7 @@ class Worker:
         worker_segment.fence()
         worker_segment.finished[record] = batch.token
         worker_segment.batches.set(worker_segment.batches.get() + 1)
-        if outcome is BatchOutcome.OK:
+        if outcome is BatchOutcome.OK and batch.rows:
             worker_segment.good.set(worker_segment.good.get() + 1)
         worker_segment.rows.set(worker_segment.rows.get() + batch.rows)
         self._in_flight.popleft()

@@ -130,3 +130,24 @@ def test_of_one_caller_the_earliest_deadline_goes_first(pool: Pool) -> None:
         held.result(60)
         ran = sorted(futures, key=lambda timeout: call_of(futures[timeout]))
     assert ran == sorted(limits)
+
+
+def test_rows_that_are_over_before_the_worker_comes_to_them_are_not_executed(pool: Pool) -> None:
+    """They are with the worker already, behind one that runs, when they are late or cancelled."""
+    with pool.client() as client:
+        submit(client, 0).result(60)  # the worker has mapped its lane
+        before = pool.tally("gated")
+        held = submit(client, 1, gate=31)
+        wait_for(pool, 1)
+        late = [submit(client, tag, timeout_s=2) for tag in (7, 8)]
+        cancelled = submit(client, 9)
+        wait_for(pool, RECORDS)
+        assert cancelled.cancel()
+        for future in late:
+            with pytest.raises(bp.DeadlineExceeded):
+                future.result(60)
+        open_gate(pool, 31)
+        assert call_of(submit(client, 10)) - call_of(held) == 1
+        after = pool.tally("gated")
+    ended = {key: after[key] - before[key] for key in ("expired", "cancelled", "completed")}
+    assert ended == {"expired": 2, "cancelled": 1, "completed": 5}

@@ -276,8 +276,10 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
 
     `token` names one use of a record. The batcher stores it when the record's rows are written;
     the worker copies it into `finished` when the outputs are written; the batcher copies it into
-    `freed` when the completions are written. A record is free where token == freed. `refused`
-    counts the rows that the model refused as invalid.
+    `freed` when the completions are written. A record is free where token == freed. `due_ns`: the
+    earliest deadline of its rows. `cancels`: the sum of its lanes' `cancels` as the batcher last
+    read them. `expired`, `cancelled`: the rows that were over when the worker came to them, which
+    the model did not get. `refused`: the rows that the model refused as invalid.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)
@@ -292,8 +294,12 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
         ("n", "u4", "batcher"),
         ("reason", "u4", "batcher"),
         ("attempt", "u4", "batcher"),
+        ("due_ns", "i8", "batcher"),
+        ("cancels", "i8", "batcher"),
         ("outcome", "u4", "worker"),
         ("refused", "u4", "worker"),
+        ("expired", "u4", "worker"),
+        ("cancelled", "u4", "worker"),
         ("extents", "u4", "worker"),
         ("start_ns", "i8", "worker"),
         ("end_ns", "i8", "worker"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.states import DispatchReason
+from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
@@ -84,15 +85,26 @@ class Bench:
             self.worker.add_lane(number, serial, other_side(self.lanes[number]))
         self.proxy = WorkerProxy(0, 0, self.worker_segment, lambda: self.rings.append("worker"))
 
-    def send(self, *rows: tuple[int, int]) -> DispatchedBatch:
-        """Rows as (lane, slot), in the order of the batcher: by lane, then slot."""
+    def send(self, *rows: tuple[int, int], due_ns: Sequence[int] = ()) -> DispatchedBatch:
+        """Rows as (lane, slot), in the order of the batcher: by lane, then slot.
+
+        due_ns: the deadlines of the rows, where they have any.
+        """
         block: I64 = np.zeros((QUEUE_COLUMNS, len(rows)), dtype=np.int64)
         block[QueueColumn.LANE] = [lane for lane, _ in rows]
         block[QueueColumn.SLOT] = [slot for _, slot in rows]
         block[QueueColumn.SEQUENCE] = 1
+        block[QueueColumn.DEADLINE_NS] = due_ns or [NEVER_NS] * len(rows)
+        for (lane, slot), deadline_ns in zip(rows, block[QueueColumn.DEADLINE_NS], strict=True):
+            self.lanes[lane].deadline_ns[slot] = deadline_ns
         batch = self.proxy.prepare(block, DispatchReason.FULL, self.now_ns, 1)
+        batch.cancels = sum(self.lanes[lane].cancels.get() for lane in {lane for lane, _ in rows})
         self.proxy.publish(batch)
         return batch
+
+    def cancel(self, lane: int, slot: int) -> None:
+        self.lanes[lane].cancel[slot] = 1
+        self.lanes[lane].cancels.set(self.lanes[lane].cancels.get() + 1)
 
     def run(self) -> int:
         steps = 0

@@ -32,7 +32,7 @@ def pool_status(
     for index, model in plan.entries.items():
         lanes_of = [lane for lane in resources.lanes if lane.model == index and not lane.closing]
         models[model.spec.name] = {
-            "ready": state_page.serves(index),
+            "ready": state_page.accepts(index),
             "workers": f"{int(state_page.serving[index])}/{len(model.workers)}",
             "fill": _share(
                 sum(lane.claimed() for lane in lanes_of),

@@ -94,7 +94,7 @@ def test_batcher_and_worker_die_together() -> None:
             assert [future.result(10)["tag"][0] for future in futures] == list(tags)
             # They may all have been answered before the deaths are known.
             until(lambda: pool.pids("worker") not in ([], victims[:1]), "another worker")  # noqa: B023
-            until(lambda: pool.status()["models"]["probe"]["ready"], "its readiness")
+            until(lambda: pool.status()["models"]["probe"]["workers"] == "1/1", "its readiness")
         until(lambda: pool.claimed() == 0, "the return of all slots")
 
 

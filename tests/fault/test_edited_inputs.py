@@ -27,7 +27,7 @@ def test_a_torch_model_may_edit_its_input(pool: Pool) -> None:
         found = client.infer("torchinplace", x=rows, mark=marks)["y"]
         np.testing.assert_array_equal(found, rows + 1)
     assert (pool.notes / "torch-1").exists(), "it did not die at first"
-    until(lambda: pool.status()["models"]["torchinplace"]["ready"], "the next worker")
+    until(lambda: pool.status()["models"]["torchinplace"]["workers"] == "1/1", "the next worker")
 
 
 def test_a_numpy_model_may_go_on_with_torch(pool: Pool) -> None:

@@ -15,6 +15,7 @@ import batchpool as bp
 from tests.process.load import Load
 from tests.process.models import DEATHS
 from tests.process.pool_under_test import Pool, in_small_shm, serving, until
+from tests.process.web import ask
 
 FATAL = ["kill", "segfault", "exit", "abort"]
 
@@ -138,7 +139,9 @@ def test_a_worker_that_cannot_load_any_more_is_tried_again_with_pauses() -> None
         assert "the disk is gone" in row["last_error"]
         until(lambda: refused(client, x), "its time to come back is over")
         (pool.notes / "mended").touch()
-        until(lambda: pool.status()["models"]["loadsonce"]["ready"], "the worker's return")
+        until(
+            lambda: pool.status()["models"]["loadsonce"]["workers"] == "1/1", "the worker's return"
+        )
         assert client.infer("loadsonce", x=x)["y"].tolist() == [[3] * 4]
         assert pool.log.count("the disk is gone") < 30
 
@@ -159,6 +162,10 @@ def test_requests_are_taken_while_the_only_worker_comes_back() -> None:
         pool.tracebacks_expected = True
         os.kill(*pool.pids("worker"), signal.SIGKILL)
         until(lambda: pool.status()["models"]["loadsonce"]["workers"] == "0/1", "the end")
+        model = pool.status()["models"]["loadsonce"]
+        assert (model["ready"], model["workers"]) == (True, "0/1"), "ready: requests are taken"
+        assert ask(pool, "/v2/health/ready").status == 200
+        assert ask(pool, "/v2/models/loadsonce/ready").status == 200
         assert not refused(client, x)
         waiting = client.submit("loadsonce", x=x, timeout_s=30)
         (pool.notes / "mended").touch()

@@ -150,7 +150,7 @@ def worker_gone(pool: Pool) -> Iterator[None]:
     os.kill(worker, signal.SIGKILL)
     yield
     until(lambda: pool.pids("worker") not in ([], [worker]), "another worker")
-    until(lambda: pool.status()["models"]["affine"]["ready"], "its readiness")
+    until(lambda: pool.status()["models"]["affine"]["workers"] == "1/1", "its readiness")
 
 
 def test_nothing_depends_on_names_in_dev_shm() -> None:

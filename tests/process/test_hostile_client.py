@@ -171,7 +171,7 @@ def kill(pool: Pool, role: str, number: int = 0) -> None:
     before = pool.pids(role)
     os.kill(before[number % len(before)], signal.SIGKILL)
     until(lambda: len({*pool.pids(role)} - {*before}) == 1, f"another {role}")
-    until(lambda: all(m["ready"] for m in pool.status()["models"].values()), "its readiness")
+    until(lambda: all(m["workers"] == "1/1" for m in pool.status()["models"].values()), "warmth")
 
 
 NONSENSE = [

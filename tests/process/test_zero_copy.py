@@ -125,4 +125,4 @@ def test_a_model_that_edits_its_input_starts_each_attempt_from_the_original(
         found = client.infer("inplace", x=rows, mark=marks)["y"]
         np.testing.assert_array_equal(found, rows + 1)
         assert (pool.notes / f"inplace-{100 + neighbours}").exists(), "it did not die at first"
-        until(lambda: pool.status()["models"]["inplace"]["ready"], "the next worker")
+        until(lambda: pool.status()["models"]["inplace"]["workers"] == "1/1", "the next worker")

@@ -2,8 +2,8 @@
 
 live     200 while the process runs
 ready    200 when the pool has started and is not draining, its batcher is not stuck, and every
-         model's lane is open and served by a worker; else 503 with the reason. Overload does not
-         make a server unready
+         model takes requests: its lane is open, and a worker serves it or is expected back in
+         time; else 503 with the reason. Overload does not make a server unready
 """
 
 from __future__ import annotations

@@ -2,8 +2,15 @@
 
 A worker that ends after useful work is back in about the time that its last start took, and rows
 wait for it in their rings. So the model takes requests for a time after its last worker went away:
-twice the longest recent start and `_MARGIN_NS`, at most the model's request_timeout_s, beyond which
-the first of them would be late anyway. After that it is not ready until a worker serves.
+twice the longest recent start and `_MARGIN_NS`. After that it is not ready until a worker serves.
+Where a start takes longer than the model's request_timeout_s, it is not ready at first either,
+since what is taken so early would be late when the worker is back:
+
+    last worker ends                    expected back                  given up
+        |---------- longest start ------------|                            |
+        |------------- twice the longest start and the margin -------------|
+              |-- request_timeout_s ----------|
+              |----------------- requests are taken -----------------------|
 
 The time counts from the end of the last useful worker. One that comes back and ends again before
 it has finished a good batch, over and over, does not begin it anew.
@@ -23,7 +30,7 @@ class Outages:
         self._since_ns: dict[int, int] = {}
         self._serving_since_ns: dict[int, int] = {}
         self._start_ns: dict[int, int] = {}
-        self._until_ns: dict[int, int] = {}
+        self._change_ns: dict[int, int] = {}
 
     def started(self, entry: int, took_ns: int) -> None:
         """A worker of this model is warm, took_ns after its process was started."""
@@ -46,8 +53,9 @@ class Outages:
         serving: a warm worker serves it. useful: one of those has finished a good batch.
         timeout_ns: the model's request_timeout_s. False for a model that was never served.
         """
-        self._until_ns.pop(entry, None)
-        wait_ns = min(_STARTS * self._start_ns.get(entry, 0) + _MARGIN_NS, timeout_ns)
+        self._change_ns.pop(entry, None)
+        start_ns = self._start_ns.get(entry, 0)
+        wait_ns = _STARTS * start_ns + _MARGIN_NS
         if serving:
             since_ns = self._serving_since_ns.setdefault(entry, now_ns)
             if useful or now_ns - since_ns >= wait_ns:
@@ -57,16 +65,17 @@ class Outages:
             self._since_ns.setdefault(entry, now_ns)
         if entry not in self._since_ns:
             return False
+        from_ns = self._since_ns[entry] + start_ns - timeout_ns
         until_ns = self._since_ns[entry] + wait_ns
         if now_ns < until_ns:
-            self._until_ns[entry] = until_ns
-        return now_ns < until_ns
+            self._change_ns[entry] = from_ns if now_ns < from_ns else until_ns
+        return from_ns <= now_ns < until_ns
 
     def forget(self, entry: int) -> None:
         """The model has no workers any more."""
-        for by_entry in (self._since_ns, self._serving_since_ns, self._start_ns, self._until_ns):
+        for by_entry in (self._since_ns, self._serving_since_ns, self._start_ns, self._change_ns):
             by_entry.pop(entry, None)
 
     def next_ns(self) -> int:
-        """When the next of the models that take requests without a worker stops taking them."""
-        return min(self._until_ns.values(), default=_NEVER_NS)
+        """When the next of the models without a worker begins or stops to take requests."""
+        return min(self._change_ns.values(), default=_NEVER_NS)

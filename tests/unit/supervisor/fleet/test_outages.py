@@ -49,11 +49,28 @@ def test_requests_are_taken_for_two_starts_and_two_seconds() -> None:
     assert model.accepts(101 * S, serving=True)
 
 
-def test_but_not_for_longer_than_a_request_may_take() -> None:
+def test_requests_that_would_be_late_when_the_worker_is_back_are_not_taken() -> None:
+    """A start of 40 s, deadlines of 30 s."""
+    model = Model(timeout_s=30)
+    model.outages.started(3, 40 * S)
+    assert model.accepts(0, serving=True)
+    model.outages.ended(3, 0)
+    assert not model.accepts(0, serving=False)
+    assert model.outages.next_ns() == 10 * S
+    assert not model.accepts(10 * S - 1, serving=False)
+    assert model.accepts(10 * S, serving=False)
+    assert model.outages.next_ns() == 82 * S
+    assert model.accepts(82 * S - 1, serving=False)
+    assert not model.accepts(82 * S, serving=False)
+    assert model.outages.next_ns() == 1 << 62
+
+
+def test_a_deadline_shorter_than_the_whole_time_ends_no_outage() -> None:
+    """Requests that come later may be in time: their deadlines end later too."""
     model = Model(timeout_s=1)
     model.serves_until(10 * S)
-    assert model.accepts(11 * S - 1, serving=False)
-    assert not model.accepts(11 * S, serving=False)
+    assert model.accepts(10 * S + WAIT - 1, serving=False)
+    assert not model.accepts(10 * S + WAIT, serving=False)
 
 
 def test_a_slow_start_counts_and_is_forgotten_in_time() -> None:

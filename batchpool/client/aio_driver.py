@@ -133,17 +133,22 @@ class LoopDriver:
         raise client_loop.session.stopped()
 
     async def submit(
-        self, lane_client: LaneClient, window: Rows, call: Call
-    ) -> PendingRequest | None:
+        self,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        under_way: deque[PendingRequest],
+    ) -> bool:
         client_loop = self._loop_of(lane_client)
         if call.wait_for_room and not lane_client.may_claim(window.n, call.priority):
             lane_client.check_gate(time.monotonic_ns())
-            return None
+            return False
         pending = lane_client.submit(
             window, call.start_ns, call.deadline_ns, priority=call.priority, tag=Reply()
         )
+        under_way.append(pending)
         client_loop.publish(lane_client)
-        return pending
+        return True
 
     async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         client_loop = self._loop_of(lane_client)

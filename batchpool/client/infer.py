@@ -33,9 +33,16 @@ class Driver(Protocol):
         """The limits of a model."""
 
     async def submit(
-        self, lane_client: LaneClient, window: Rows, call: Call
-    ) -> PendingRequest | None:
-        """Submit a window; None when the lane has no room. Raises Moved, or one of the 503s."""
+        self,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        under_way: deque[PendingRequest],
+    ) -> bool:
+        """Submit a window and add it to under_way; False when the lane has no room.
+
+        Raises Moved, or one of the 503s.
+        """
 
     async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         """Wait until n rows may fit; DeadlineExceeded when the call's time is up."""
@@ -118,7 +125,7 @@ async def _send(
             if start + sent:
                 call.begin_window()
             try:
-                while (pending := await driver.submit(lane_client, window, call)) is None:
+                while not await driver.submit(lane_client, window, call, under_way):
                     if under_way:
                         await take_oldest()
                     else:
@@ -132,7 +139,6 @@ async def _send(
                     raise
                 unsent = error
                 break
-            under_way.append(pending)
             sent += window.n
         while under_way:
             await take_oldest()

@@ -2,6 +2,11 @@
 
 One waiter polls the bell, without the lock, and reaps for all; the others wait for its word.
 Futures are resolved by a thread that starts with the first of them.
+
+A signal handler, Ctrl-C's too, may raise in the main thread after any call that Python code makes
+here, so that what follows is not done. A wait puts everything back. A change of the tables is
+marked as `torn` while it lasts; whoever takes the lock next and finds the mark ends the session,
+and the pool takes its slots back.
 """
 
 from __future__ import annotations
@@ -9,14 +14,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from batchpool.client.call import Call
 from batchpool.client.futures import Outcome, failures, outcomes_of, resolve
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.client.session import Session
-from batchpool.core.errors import DeadlineExceeded, Moved, PoolError
+from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
 from batchpool.shm.doorbell import Waiter
 
+TORN = (
+    "this client's session ended, because an exception of a signal handler interrupted a call in"
+    " another thread; the request may or may not have run"
+)
 _LOOK_NS = 500_000_000  # every wait has an end: look at the counters at least this often
 
 
@@ -27,7 +37,11 @@ class Reaper:
     """
 
     def __init__(self) -> None:
-        self.turn = threading.Condition()
+        # Taken by `with`, which no exception can part from its release, as it is written in C.
+        self.lock: Any = threading.RLock()
+        self.turn = threading.Condition(self.lock)
+        self.torn = False
+        self.retired: list[LaneClient] = []  # those of a session that was ended as torn
         self.session: Session | None = None
         self.closed = False
         self.busy = False  # somebody waits on the bell, and closes a session that is lost meanwhile
@@ -36,8 +50,8 @@ class Reaper:
         self._thread: threading.Thread | None = None
 
     def begin(self, session: Session) -> None:
-        self.session = session
         self._waiter = Waiter(session.bell.fd, session.self_bell.fd, session.channel.fileno())
+        self.session = session
 
     def lose(self, session: Session) -> list[PendingRequest]:
         """The session is over: forget it; returns what was under way."""
@@ -49,13 +63,28 @@ class Reaper:
         self.turn.notify_all()
         return lost
 
+    def mend(self) -> None:
+        """After an exception struck in the middle of a change: end the session, since nobody knows
+        which slots are whose. Calls under way in other threads fail; the next call connects anew.
+        """
+        session = self.session
+        if session is not None:
+            self.retired = list(session.lane_set.driven)
+            lost = self.lose(session)
+            self.deliver(failures(lost, PoolStopped(TORN)))
+            if self.busy:
+                session.self_bell.ring()  # the thread that waits on it closes it
+            else:
+                session.close()
+        self.torn = False
+
     def drives(self, lane_client: LaneClient) -> bool:
         """True while completions of this lane client are taken."""
         return self.session is not None and lane_client in self.session.lane_set.driven
 
     def why_not(self, lane_client: LaneClient, session: Session) -> PoolError:
         """Why completions of this lane client are not taken any more."""
-        if lane_client.has_moved:
+        if lane_client.has_moved or lane_client in self.retired:
             return Moved.replaced(lane_client.spec.name)
         return session.stopped()
 
@@ -64,6 +93,8 @@ class Reaper:
     def wait(self, lane_client: LaneClient, done: Callable[[], bool], deadline_ns: int) -> None:
         """Until `done()`, the deadline, or the end of the session."""
         while not done():
+            if self.torn:
+                self.mend()
             session = self.session
             if session is None or lane_client not in session.lane_set.driven:
                 return
@@ -72,7 +103,7 @@ class Reaper:
                 return
             until_ns = min(deadline_ns, now_ns + _LOOK_NS)
             if self.busy:
-                self.turn.wait((until_ns - now_ns) / 1e9)
+                self._follow((until_ns - now_ns) / 1e9)
             else:
                 self._reap_once(session, until_ns)
 
@@ -102,15 +133,27 @@ class Reaper:
 
     def _reap_once(self, session: Session, until_ns: int) -> None:
         """Wait on the bell without the lock, then reap with it."""
-        self.busy = True
         waiter = self._waiter
-        self.turn.release()
         try:
+            self.busy = True
+            self.lock.release()
             ready = waiter.wait_until(until_ns)
-        finally:
-            self.turn.acquire()
+        except BaseException:
             self.busy = False
+            self._hold()
+            if self.session is not session:
+                session.close()
+            self.turn.notify_all()  # another one waits on the bell
+            raise
+        self.busy = False
+        try:
+            self.lock.acquire()
+        except BaseException:
+            self._hold()
+            self.turn.notify_all()
+            raise
         if self.session is session:
+            self.torn = True
             if session.bell.fd in ready:
                 session.bell.clear()
             if session.self_bell.fd in ready:
@@ -119,12 +162,27 @@ class Reaper:
             if session.channel.fileno() in ready and session.is_over():
                 lost = self.lose(session)
                 session.close()
-                self.deliver(outcomes_of(finished) + failures(lost, session.stopped()))
+                outcomes = outcomes_of(finished) + failures(lost, session.stopped())
             else:
-                self.deliver(outcomes_of(finished))
+                outcomes = outcomes_of(finished)
+            self.torn = False
+            self.deliver(outcomes)
         else:
             session.close()
         self.turn.notify_all()
+
+    def _follow(self, timeout_s: float) -> None:
+        """Wait for the word of the thread that waits on the bell."""
+        try:
+            self.turn.wait(timeout_s)
+        except BaseException:
+            self._hold()  # it struck between the release and the wait
+            raise
+
+    def _hold(self) -> None:
+        """Take the lock back, unless it is held already."""
+        if not self.lock._is_owned():
+            self.lock.acquire()
 
     def _reap(self, session: Session) -> list[tuple[LaneClient, PendingRequest]]:
         now_ns = time.monotonic_ns()
@@ -142,12 +200,18 @@ class Reaper:
         caller's code."""
         if not outcomes:
             return
-        self.turn.release()
         try:
+            self.lock.release()
             for future, outcome in outcomes:
                 resolve(future, outcome)
-        finally:
-            self.turn.acquire()
+        except BaseException:
+            self._hold()
+            raise
+        try:
+            self.lock.acquire()
+        except BaseException:
+            self._hold()
+            raise
 
     def expect(self, session: Session, call: Call) -> None:
         """A future was submitted."""
@@ -177,7 +241,7 @@ class Reaper:
         due_ns = min((p.next_deadline_ns() for p in session.lane_set.driven), default=2**63 - 1)
         self._look_at_ns = min(due_ns, now_ns + _LOOK_NS)
         if self.busy:
-            self.turn.wait(max(0, self._look_at_ns - now_ns) / 1e9)
+            self._follow(max(0, self._look_at_ns - now_ns) / 1e9)
         else:
             self._reap_once(session, self._look_at_ns)
         if self.session is session:

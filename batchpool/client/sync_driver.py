@@ -14,7 +14,7 @@ from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
 from batchpool.client.session import Session
-from batchpool.core.errors import DeadlineExceeded, PoolStopped
+from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
 from batchpool.core.tensors.rows import Rows
 
 
@@ -28,7 +28,7 @@ class ThreadDriver:
     def __init__(self, socket: str, timeout_s: float, *, pinned: bool) -> None:
         self.socket = socket
         self.reaper = Reaper()
-        self._lock = self.reaper.turn
+        self._lock = self.reaper.lock
         self._timeout_s, self._pinned = timeout_s, pinned
         self._pid = this_process()
         with self._lock:
@@ -53,6 +53,8 @@ class ThreadDriver:
         """The live session, connected anew where the pool went away. Needs the lock."""
         if self.reaper.closed:
             raise PoolStopped("this client is closed")
+        if self.reaper.torn:
+            self.reaper.mend()
         if self.reaper.session is None:
             self._connect()
         assert self.reaper.session is not None
@@ -86,7 +88,7 @@ class ThreadDriver:
         """
         self.check_process()
         session = self.reaper.session
-        if session is not None and not self.reaper.closed:
+        if session is not None and not self.reaper.closed and not self.reaper.torn:
             lane_client = session.lane_set.get(model)
             if (
                 lane_client is not None
@@ -99,11 +101,22 @@ class ThreadDriver:
 
     def _open(self, model: str) -> LaneClient:
         session = self._usable()
+        self.reaper.torn = True
+        try:
+            lane_client = self._open_in(session, model)
+        except PoolError:
+            self.reaper.torn = False
+            raise
+        self.reaper.torn = False
+        return lane_client
+
+    def _open_in(self, session: Session, model: str) -> LaneClient:
         if session.is_over():
             lost = self.reaper.lose(session)
             if not self.reaper.busy:  # else the thread that waits on its bell closes it
                 session.close()
             self.reaper.deliver(failures(lost, session.stopped()))
+            self.reaper.torn = False
             session = self._usable()
         lane_client = session.lane_set.get(model)
         if lane_client is not None and lane_client.sees_move():
@@ -131,27 +144,38 @@ class ThreadDriver:
         if thread is not None:
             thread.join()
         with self._lock:
-            self._lock.wait_for(lambda: not reaper.busy)
+            reaper.turn.wait_for(lambda: not reaper.busy)
             session.close()
 
     # -- requests -----------------------------------------------------------------------
 
     async def submit(
-        self, lane_client: LaneClient, window: Rows, call: Call
-    ) -> PendingRequest | None:
+        self,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        under_way: deque[PendingRequest],
+    ) -> bool:
         with self._lock:
             session = self._usable()
             if lane_client not in session.lane_set.driven:
                 raise self.reaper.why_not(lane_client, session)
             if not lane_client.may_claim(window.n, call.priority):
                 lane_client.check_gate(monotonic_ns())
-                return None
-            pending = lane_client.submit(
-                window, call.start_ns, call.deadline_ns, priority=call.priority
-            )
+                return False
+            self.reaper.torn = True
+            try:
+                pending = lane_client.submit(
+                    window, call.start_ns, call.deadline_ns, priority=call.priority
+                )
+            except PoolError:
+                self.reaper.torn = False
+                raise
+            under_way.append(pending)
             lane_client.flush()
             session.ring()
-            return pending
+            self.reaper.torn = False
+        return True
 
     def submit_future(self, lane_client: LaneClient, call: Call) -> RowsFuture:
         """Submit all rows; Overloaded when the lane is full. A thread resolves the future."""
@@ -160,13 +184,19 @@ class ThreadDriver:
             session = self._usable()
             if lane_client not in session.lane_set.driven:
                 raise self.reaper.why_not(lane_client, session)
-            future.pending = lane_client.submit(
-                call.rows, call.start_ns, call.deadline_ns, priority=call.priority,
-                tag=(future, call),
-            )  # fmt: skip
+            self.reaper.torn = True
+            try:
+                future.pending = lane_client.submit(
+                    call.rows, call.start_ns, call.deadline_ns, priority=call.priority,
+                    tag=(future, call),
+                )  # fmt: skip
+            except PoolError:
+                self.reaper.torn = False
+                raise
             lane_client.flush()
             session.ring()
             self.reaper.expect(session, call)
+            self.reaper.torn = False
         return future
 
     async def result(
@@ -177,11 +207,17 @@ class ThreadDriver:
             self.reaper.wait(lane_client, lambda: pending.remaining == 0 or pending.abandoned,
                              pending.deadline_ns)  # fmt: skip
             if pending.remaining == 0 and not pending.abandoned:
+                self.reaper.torn = True
                 under_way.popleft()
                 try:
-                    return call.take(lane_client, pending)
-                finally:
+                    found = call.take(lane_client, pending)
+                except PoolError:
+                    self.reaper.torn = False
                     self.reaper.made_room()
+                    raise
+                self.reaper.torn = False
+                self.reaper.made_room()
+                return found
             expired = monotonic_ns() >= pending.deadline_ns
         if expired:
             raise DeadlineExceeded(call.late_text(lane_client.spec.name))
@@ -197,15 +233,19 @@ class ThreadDriver:
 
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
         with self._lock:
+            if self.reaper.torn:
+                self.reaper.mend()
             session = self.reaper.session
             if session is None or not self.reaper.drives(lane_client):
                 return
+            self.reaper.torn = True
             for pending in requests:
                 if pending.remaining == 0 and not pending.abandoned:
                     lane_client.release(pending)
                 else:
                     lane_client.abandon(pending)
             session.ring()
+            self.reaper.torn = False
             self.reaper.made_room()
 
     def _take_back(self, future: RowsFuture) -> bool:

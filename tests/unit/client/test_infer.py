@@ -60,15 +60,20 @@ class Lanes:
         return self._facts
 
     async def submit(
-        self, lane_client: LaneClient, window: Rows, call: Call
-    ) -> PendingRequest | None:
+        self,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        under_way: deque[PendingRequest],
+    ) -> bool:
         if not self._takes[lane_client]:
             raise Moved("send it again")
         if len(self.waits) < self._full:
-            return None
+            return False
         self._takes[lane_client] -= 1
         self.sent.append((self.left, window.tensors["x"][:, 0].tolist()))
-        return PendingRequest(range(window.n), slice(0), 0, 0, window)
+        under_way.append(PendingRequest(range(window.n), slice(0), 0, 0, window))
+        return True
 
     async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         self.waits.append("room")
@@ -197,15 +202,18 @@ class FailsAt(Lanes):
         self.deadlines: list[int] = []
 
     async def submit(
-        self, lane_client: LaneClient, window: Rows, call: Call
-    ) -> PendingRequest | None:
+        self,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        under_way: deque[PendingRequest],
+    ) -> bool:
         self.deadlines.append(call.deadline_ns)
         if len(self.sent) == self._submission:
             raise self._error
-        pending = await super().submit(lane_client, window, call)
-        assert pending is not None
-        pending.n = window.n
-        return pending
+        taken = await super().submit(lane_client, window, call, under_way)
+        under_way[-1].n = window.n
+        return taken
 
     async def result(
         self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call

@@ -233,6 +233,30 @@ async def test_a_slow_reader_makes_progress_and_gets_everything() -> None:
             assert found.startswith(b"HTTP/1.1 200")
 
 
+@on_loop
+async def test_a_steady_reader_is_never_cut_however_slow_and_one_that_stops_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight megabytes, of which 64 KiB are taken between two looks, however far apart these are."""
+    left = 8 << 20
+    async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
+        await caller.send(request(INFER, GOOD))
+        await caller.answer()
+        (connection,) = site.server.server_state.connections
+        assert isinstance(connection, Connection)
+        monkeypatch.setattr(type(connection), "unsent_bytes", lambda self: left)
+        now_s, stall_s = asyncio.get_running_loop().time(), connection.limits.stall_s
+        connection.sweep(now_s)
+        while left > 64 << 10:
+            now_s, left = now_s + stall_s + 0.01, left - (64 << 10)
+            connection.sweep(now_s)
+            assert not connection.transport.is_closing(), f"cut with {left} bytes unsent"
+        connection.sweep(now_s + stall_s)
+        assert not connection.transport.is_closing()
+        connection.sweep(now_s + stall_s + 0.01)
+        assert connection.transport.is_closing()
+
+
 # -- callers that go -------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Generator
 
@@ -54,6 +55,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hangups_reach_the_processes_under_test() -> None:
+    """Under nohup SIGHUP is ignored, and a pool that is started so ignores it too.
+
+    A function of Python's is not passed on by exec, and keeps the hangup from ending this process.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = "tests.process.models"
 PATIENCE_S = 90.0  # for what must happen, on a machine that is busy with something else
 POLL_S = 0.003
+# Ends a pool with the test process that started it, however that one ends.
+_TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 Settings = Mapping[str, Any]
 
@@ -289,7 +291,7 @@ def start(
     (folder / "pool.toml").write_text(toml(settings, tables))
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
-            [*wrapper, *command("serve", str(folder / "pool.toml"), *flags)],
+            [*_TIED, *wrapper, *command("serve", str(folder / "pool.toml"), *flags)],
             cwd=ROOT,
             env={**os.environ, NOTES: str(folder / "notes"), **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -88,10 +88,12 @@ def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> N
         assert not blocker.cancel(), "it has its result"
         until(lambda: everyday.claimed() == 0, "the return of all slots")
         after = everyday.tally("probe")
-        # Batches of 8 that stand behind the blocker were dispatched already.
+        # Batches of 8 that stand behind the blocker were dispatched already; the worker leaves out
+        # their cancelled rows when it comes to them.
         cancelled = after["cancelled"] - before["cancelled"]
         assert 50 - (RECORDS - 1) * 4 <= cancelled <= 50
-        assert after["rows"] - before["rows"] == 101 - cancelled
+        dispatched = after["rows"] - before["rows"]
+        assert 101 - cancelled <= dispatched <= 101 - cancelled + (RECORDS - 1) * 4
 
 
 def test_cancelling_a_running_row_gives_its_slot_back_later(everyday: Pool) -> None:

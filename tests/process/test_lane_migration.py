@@ -218,7 +218,9 @@ def test_a_worker_that_starts_again_does_not_run_other_code_than_is_served() -> 
         (worker,) = pool.pids("worker")
         os.kill(worker, signal.SIGKILL)
         until(lambda: "declares other tensors than model 'shaped'" in pool.log, "its refusal")
-        assert ask(pool, "/v2/health/ready").status == 503
+        until(
+            lambda: ask(pool, "/v2/health/ready").status == 503, "the end of the time to come back"
+        )
         write(pool, "shape", 4)
         until(lambda: pool.status()["models"]["shaped"]["workers"] == "1/1", "the right code")
         assert own.infer("shaped", x=np.ones((1, 3), np.int64))["y"][0] == 2

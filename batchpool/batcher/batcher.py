@@ -289,11 +289,12 @@ class Batcher:
         if rows.shape[1] > 1:  # neighbouring slots side by side: an extent is one copy
             rows = rows.take(np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE])), axis=1)
         self.dispatched += 1
-        batch = worker.prepare(rows, reason, now_ns, self.dispatched)
-        for lane, part in self.lanes.by_lane(batch.rows):
+        parts = list(self.lanes.by_lane(rows))
+        cancels = sum([lane.cancels_heard for lane, _ in parts])
+        batch = worker.prepare(rows, reason, now_ns, self.dispatched, cancels)
+        for lane, part in parts:
             lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
             lane.running += part.shape[1]
-            batch.cancels += lane.cancels_heard
         worker.publish(batch)
         batch.queued_ns = model.metrics.dispatch(rows[QueueColumn.SUBMIT_NS], reason, now_ns)
         return batch

@@ -29,8 +29,7 @@ class DispatchedBatch:
     rows are suspects, and the worker gets no other batch meanwhile. sent_ns: when it was
     dispatched; 0 if by an earlier batcher. number: rises with each batch of the pool; the token of
     one that an earlier batcher dispatched. reason, attempt: as in its record. queued_ns: the wait
-    of its oldest row. cancels: the sum of `cancels_heard` of its lanes. counted: it is in the
-    metrics and in the flight recorder.
+    of its oldest row. counted: it is in the metrics and in the flight recorder.
     """
 
     record: int
@@ -43,7 +42,6 @@ class DispatchedBatch:
     reason: int = 0
     attempt: int = 0
     queued_ns: int = 0
-    cancels: int = 0
     counted: bool = False
 
 
@@ -112,10 +110,11 @@ class WorkerProxy:
         return bool((self._acknowledged | (serials == 0)).all())
 
     def prepare(
-        self, rows: I64, reason: DispatchReason, now_ns: int, number: int
+        self, rows: I64, reason: DispatchReason, now_ns: int, number: int, cancels: int = 0
     ) -> DispatchedBatch:
         """Write a free record; storing its token last makes it the rows' record. The caller then
-        marks the rows RUNNING and calls `publish`. number: see `DispatchedBatch`."""
+        marks the rows RUNNING and calls `publish`. number: see `DispatchedBatch`. cancels: the sum
+        of `cancels_heard` of the rows' lanes."""
         worker_segment = self.worker_segment
         record = 0
         while record in self.batches:
@@ -126,6 +125,7 @@ class WorkerProxy:
         worker_segment.reason[record] = int(reason)
         worker_segment.attempt[record] = attempt = largest(rows[QueueColumn.ATTEMPT])
         worker_segment.due_ns_at[record] = least(rows[QueueColumn.DEADLINE_NS])
+        worker_segment.cancels_at[record] = cancels & CANCELS_MASK
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
@@ -140,7 +140,6 @@ class WorkerProxy:
 
     def publish(self, batch: DispatchedBatch) -> None:
         """Push the record's ring entry and ring the worker."""
-        self.worker_segment.cancels_at[batch.record] = batch.cancels & CANCELS_MASK
         self._sq.push_few([batch.record | (batch.token & 0xFFFFFFFF) << 32])
         self.ring()
 

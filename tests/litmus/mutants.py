@@ -247,12 +247,15 @@ _PUBLISH_FIRST = f"""        self._due_at[first] = deadline_ns
 """
 _HEADER = """                self._deadline[slot] = deadline_ns
 """
-_PUSH_DONE = """        if len(slots) == 1:
-            self._cq.push_few([slots.item() | sequences.item() << 32])
-        else:
-            self._cq.push(pack(slots, sequences))
+_PUSH_DONE = """        try:
+            if len(slots) == 1:
+                self._cq.push_few([slots.item() | sequences.item() << 32])
+            else:
+                self._cq.push(pack(slots, sequences))
 """
-_COMPLETE = _PUSH_DONE + "        self.ring_client()\n"
+_RING_CLIENT = """            return
+        self.ring_client()
+"""
 _NO_ENTRY = """        if n == 0:
             return _NO_ROWS
 """
@@ -319,10 +322,9 @@ LANE_MUTANTS = [
         (
             ("        self.lane.state[slots] = _DONE\n", ""),
             (
-                _COMPLETE,
-                f"""{_PUSH_DONE}        {PAUSE}
-        self.lane.state[slots] = _DONE
-        self.ring_client()
+                _PUSH_DONE,
+                f"""{_PUSH_DONE}            {PAUSE}
+            self.lane.state[slots] = _DONE
 """,
             ),
         ),
@@ -332,7 +334,7 @@ LANE_MUTANTS = [
         "server",
         "nobody rang",
         ADMISSION,
-        ((_COMPLETE, _PUSH_DONE),),
+        ((_RING_CLIENT, "            return\n"),),
     ),
     Mutant(
         "an entry is admitted whatever its sequence",
@@ -384,7 +386,7 @@ SOUND_DEATHS = [
         "server",
         "",
         ADMISSION,
-        ((_COMPLETE, f"        {DEATH}\n{_COMPLETE}"),),
+        ((_PUSH_DONE, f"        {DEATH}\n{_PUSH_DONE}"),),
     ),
     Mutant(
         "death between the entries and the tail",

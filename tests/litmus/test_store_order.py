@@ -276,14 +276,16 @@ def test_a_batch_there_and_back() -> None:
     proxy = WorkerProxy(0, 0, worker_segment, lambda: order.append("worker's bell"))
     rows: I64 = np.zeros((QUEUE_COLUMNS, 2), dtype=np.int64)
     rows[QueueColumn.SLOT] = (2, 3)
+    rows[QueueColumn.DEADLINE_NS] = 6
     batch = proxy.prepare(rows, DispatchReason.FULL, 1, 1)
     assert order[-1] == "token", "it makes the record the rows' own"
-    assert {"n", "rows.lane", "rows.slot", "rows.sequence"} <= set(order[:-1])
+    assert {"n", "rows.lane", "rows.slot", "rows.sequence", "due_ns", "cancels"} <= set(order[:-1])
     order.clear()
     proxy.publish(batch)
     assert order == ["sq", "fence", "sq_tail", "worker's bell"]
 
     lane_client = new_lane_client(order)
+    lane_client.lane.deadline_ns[:] = 6
     worker = Worker(
         SPEC, worker_segment, Affine(), lambda: order.append("batcher's bell"), lambda: 5
     )
@@ -311,6 +313,7 @@ def test_a_failed_batch_has_its_statuses_before_it_is_finished() -> None:
     worker.spec = ModelSpec("affine", "numpy", SPEC.inputs, (Tensor("z", "int8"),), SPEC.parameters)
     proxy = WorkerProxy(0, 0, worker_segment, lambda: None)
     rows: I64 = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
+    rows[QueueColumn.DEADLINE_NS] = lane_client.lane.deadline_ns[:] = 6
     proxy.publish(proxy.prepare(rows, DispatchReason.FULL, 1, 1))
     order.clear()
     while worker.step():

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -139,6 +140,9 @@ def start(kind: Callable[[bp.Client], None], socket: str) -> int:
             status = int(exc.code or 0)
         except RuntimeError:
             status = 1
+        except BaseException:
+            traceback.print_exc()
+            status = 70
         finally:
             os._exit(status)
     return pid

@@ -97,8 +97,8 @@ class Bench:
         block[QueueColumn.DEADLINE_NS] = due_ns or [NEVER_NS] * len(rows)
         for (lane, slot), deadline_ns in zip(rows, block[QueueColumn.DEADLINE_NS], strict=True):
             self.lanes[lane].deadline_ns[slot] = deadline_ns
-        batch = self.proxy.prepare(block, DispatchReason.FULL, self.now_ns, 1)
-        batch.cancels = sum(self.lanes[lane].cancels.get() for lane in {lane for lane, _ in rows})
+        heard = sum(self.lanes[lane].cancels.get() for lane in {lane for lane, _ in rows})
+        batch = self.proxy.prepare(block, DispatchReason.FULL, self.now_ns, 1, heard)
         self.proxy.publish(batch)
         return batch
 

@@ -36,7 +36,6 @@ from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import spec_of
-from batchpool.shm.client_bells import HeardBell
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.lane import Lane
 from batchpool.shm.pool_state import PoolStatePage
@@ -80,7 +79,7 @@ class _Session(Session):
         ours, self.theirs = pair()
         super().__init__(ours, "nobody")
         self.batchers_end = Doorbell()
-        self.bell = HeardBell(os.dup(self.batchers_end.fd))
+        self.bell = Doorbell(os.dup(self.batchers_end.fd))
         self.server = dict(_SERVER)
         fd = create(state_page_layout(), sealed=False)
         self._state_page = PoolStatePage(fd, writable=True)

@@ -17,7 +17,7 @@ import select
 from dataclasses import dataclass, field
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.shm.client_bells import ClientBell
+from batchpool.shm.doorbell import Doorbell
 
 _CREDIT_MOST = 256
 _CREDIT_AGAIN = 2
@@ -30,7 +30,7 @@ class _LocalClient:
     """A client with its lanes. admitted: rows of all its lanes at its last ring. muted_until_ns: 0
     while its bell is waited for."""
 
-    bell: ClientBell
+    bell: Doorbell
     wake_fd: int
     lanes: dict[int, AdmittedLane] = field(default_factory=dict)
     credit: int = _CREDIT_MOST
@@ -41,29 +41,26 @@ class _LocalClient:
 class LocalBells:
     """The bells of all local clients that have lanes here.
 
-    fd: readable when one has rung. lost: (client, reason) of each client that cannot be rung any
-    more, to be taken out by the caller.
+    fd: readable when one has rung.
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self.fd = self._epoll.fileno()
-        self.lost: list[tuple[int, str]] = []
         self._clients: dict[int, _LocalClient] = {}
         self._by_fd: dict[int, _LocalClient] = {}
         self._client_of: dict[int, int] = {}  # by lane number
         self._next_look_ns = _NEVER_NS  # when a muted bell is waited for again
 
-    def bell_of(self, client: int, bell_fd: int, wake_fd: int) -> ClientBell:
+    def bell_of(self, client: int, bell_fd: int, wake_fd: int) -> Doorbell:
         """The bell to ring for a client, by its number. Takes over the descriptors: bell_fd is the
-        pool's end of its bell, wake_fd what it rings."""
+        eventfd that its epoll waits for, wake_fd what it rings."""
         known = self._clients.get(client)
         if known is not None:  # it has another lane, and these are the same bells
             os.close(bell_fd)
             os.close(wake_fd)
             return known.bell
-        bell = ClientBell(bell_fd, lambda why: self.lost.append((client, why)))
-        added = _LocalClient(bell, wake_fd)
+        added = _LocalClient(Doorbell(bell_fd), wake_fd)
         self._clients[client] = self._by_fd[wake_fd] = added
         self._epoll.register(wake_fd, select.EPOLLIN | select.EPOLLET)
         return added.bell

@@ -29,7 +29,6 @@ from batchpool.control.process_messages import (
     BatcherModel,
     BatcherRunning,
     Begin,
-    BellLost,
     CloseLane,
     DrainBatcher,
     Drained,
@@ -50,7 +49,6 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.process import bootstrap
-from batchpool.shm.client_bells import ClientBell
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.lane import Lane
@@ -132,8 +130,6 @@ class BatcherProcess:
             self._send(Drained(self._drain_number, self._reported_empty))
         for number, duty in self.batcher.workers.take_idle():
             self._send(WorkerIdle(number, duty))
-        while self._local_bells.lost:
-            self._send(BellLost(*self._local_bells.lost.pop()))
 
     def _send(self, message: FromBatcher) -> None:
         self._channel.send(message)
@@ -207,7 +203,6 @@ class BatcherProcess:
             return
         finally:
             os.close(segment_fd)
-        bell: Doorbell | ClientBell
         if message.client:
             bell = self._local_bells.bell_of(message.client, *bell_fds)
         else:

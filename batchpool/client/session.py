@@ -65,7 +65,7 @@ class Session(Connection):
         require_memory_order()
         super().__init__(channel, where)
         self.pid = this_process()
-        self.bell = HeardBell(-1)
+        self.bell: Doorbell | HeardBell = Doorbell(-1)
         self.self_bell = Doorbell()
         self.models: dict[str, ModelFacts] = {}
         self.server: dict[str, Any] = {}
@@ -114,16 +114,23 @@ class Session(Connection):
         assert self._batcher_bell is not None, "attach first"
         self._batcher_bell.ring()
 
-    def attach(self, timeout_s: float = 10.0, *, pinned: bool = False) -> None:
+    def attach(
+        self,
+        timeout_s: float = 10.0,
+        *,
+        pinned: bool = False,
+        bell: type[Doorbell | HeardBell] = HeardBell,
+    ) -> None:
         """Sends the Attach message; takes the models, the state page and the bells.
 
-        pinned: GPUs are to read and write this client's lanes by themselves.
+        pinned: GPUs are to read and write this client's lanes by themselves. bell: what the pool
+        rings; front ends share a Doorbell with it.
         """
         attach = Attach(VERSION, pinned)
         reply, fds = self.ask_for_fds(attach, Attached, timeout_s)
         self.learn(reply)
         state_page_fd, batcher_bell_fd, bell_fd = fds
-        self._batcher_bell, self.bell = Doorbell(batcher_bell_fd), HeardBell(bell_fd)
+        self._batcher_bell, self.bell = Doorbell(batcher_bell_fd), bell(bell_fd)
         try:
             self._state_page = PoolStatePage(state_page_fd)
         finally:

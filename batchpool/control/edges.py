@@ -40,7 +40,6 @@ from batchpool.control.process_messages import (
     AddWorkerLane,
     BatcherRunning,
     Begin,
-    BellLost,
     CloseLane,
     Discovered,
     DiscoveryFailed,
@@ -98,7 +97,7 @@ ToBatcher: TypeAlias = (
     | DrainBatcher
 )
 FromBatcher: TypeAlias = (
-    BatcherRunning | LaneClosed | LaneBroken | BellLost | WorkerHandled | WorkerIdle | Drained
+    BatcherRunning | LaneClosed | LaneBroken | WorkerHandled | WorkerIdle | Drained
 )
 ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane
 FromWorker: TypeAlias = WorkerReady | WorkerFailed

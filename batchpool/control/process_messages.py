@@ -165,13 +165,6 @@ class LaneBroken(Message, frozen=True, tag="lane_broken"):
     damage: str
 
 
-class BellLost(Message, frozen=True, tag="bell_lost"):
-    """A local client cannot be rung any more. client: its number. error: the reason."""
-
-    client: Natural
-    error: str
-
-
 class WorkerHandled(Message, frozen=True, tag="worker_handled"):
     """The batcher has taken back every row of a lost worker."""
 

@@ -50,6 +50,7 @@ from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.log import setup
 from batchpool.process import bootstrap
+from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_word
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
@@ -88,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     close_all((own.heartbeats_fd, own.counters_fd, own.flight_recorder_fd))
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
     try:
-        session.attach()
+        session.attach(bell=Doorbell)
         for name in list(session.models):
             with suppress(NotFound):  # a reload removed it just now
                 session.open_lane_client(name)

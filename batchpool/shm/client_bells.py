@@ -1,33 +1,33 @@
 """The bells between the pool and one local client, whom the pool does not trust.
 
-Either way the pool does only what cannot wait and cannot fail for others, whatever the client does
-to its ends (fill, drain, shut down, close, change flags, hand on):
+Either way the pool does only what cannot wait and cannot fail, whatever the client does to its ends
+(fill, drain, close, change flags, wait in them a thousand times, hand them on):
 
     client -> batcher   an eventfd. The batcher neither reads nor writes it: it waits by an
                         edge-triggered epoll, in which each ring counts once. The file's flags,
                         which both sides share, and its counter mean nothing to such a wait.
-    batcher -> client   a pair of connected sockets, which are two open files with flags of their
-                        own. The pool's end sends single bytes, non-blocking by the call. It is
-                        shut down for receiving before the client has the other end, so that the
-                        client cannot queue descriptors in it, whose last close may wait.
+    batcher -> client   an eventfd that the client never gets. It is handed an epoll that waits for
+                        it, edge-triggered: it hears and forgets rings by looking at its epoll, and
+                        can neither read nor fill the eventfd, nor change its flags. Nobody reads
+                        it: 2**64 - 2 rings fit in.
 
-Front ends and workers, which are the pool's own, share eventfds (`batchpool/shm/doorbell.py`).
+The pool's own processes share eventfds (`batchpool/shm/doorbell.py`).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import socket
-from collections.abc import Callable
+import select
+from contextlib import ExitStack
 from dataclasses import dataclass
-
-_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_CLEAR_BYTES = 512  # more than a socket of the default size holds; an eventfd gives eight
+from typing import Any
 
 
 @dataclass(frozen=True)
 class ClientBellFds:
-    """rung_by_pool, heard_by_client: the ends of the socket pair. rung_by_client: the eventfd."""
+    """rung_by_pool: an eventfd. heard_by_client: an epoll that waits for it. rung_by_client: an
+    eventfd."""
 
     rung_by_pool: int
     heard_by_client: int
@@ -36,65 +36,47 @@ class ClientBellFds:
 
 def make_client_bells() -> ClientBellFds:
     """New bells for one local client, all close-on-exec. Raises OSError without a descriptor."""
-    rung_by_client = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    try:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    except OSError:
-        os.close(rung_by_client)
-        raise
-    ours.shutdown(socket.SHUT_RD)
-    theirs.setblocking(False)
-    return ClientBellFds(ours.detach(), theirs.detach(), rung_by_client)
-
-
-class ClientBell:
-    """The pool's end of the bell of one local client. Takes over the descriptor.
-
-    lost: called once with the reason when it cannot be rung any more, because the client has closed
-    its end or shut it down.
-    """
-
-    __slots__ = ("_is_lost", "_lost", "_send", "_sock")
-
-    def __init__(self, fd: int, lost: Callable[[str], None] = lambda why: None) -> None:
-        self._lost = lost
-        self._is_lost = False
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
-        self._send = self._sock.send
-
-    def ring(self) -> None:
-        """Wake the client. Never waits and never raises."""
-        try:
-            self._send(b"\1", _FLAGS)
-        except BlockingIOError:
-            pass  # hundreds of unheard rings: it is ringing already
-        except ConnectionError as exc:
-            if not self._is_lost:
-                self._is_lost = True
-                self._lost(exc.strerror or str(exc))
-        except OSError:
-            pass  # the kernel is short of memory; the client looks at its counters without a ring
-
-    def close(self) -> None:
-        self._sock.close()
+    with ExitStack() as undo:
+        made = []
+        for _ in range(2):
+            made.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            undo.callback(os.close, made[-1])
+        with select.epoll() as epoll:
+            epoll.register(made[0], select.EPOLLIN | select.EPOLLET)
+            heard = os.dup(epoll.fileno())
+        undo.pop_all()
+    return ClientBellFds(made[0], heard, made[1])
 
 
 class HeardBell:
-    """The end of a bell that the pool rings for a client: a socket, or a front end's eventfd."""
+    """A local client's end of the bell that the pool rings. Takes over the epoll's descriptor.
 
-    __slots__ = ("fd",)
+    fd: readable when the pool has rung; for poll and asyncio.
+    """
+
+    __slots__ = ("_epoll", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self._epoll = _epoll_class().fromfd(fd)
 
     def clear(self) -> None:
         """Forget the rings so far. Look at the counters after this, not before."""
-        try:  # noqa: SIM105 - contextlib.suppress costs as much as the call itself
-            os.read(self.fd, _CLEAR_BYTES)
-        except BlockingIOError:
-            pass
+        self._epoll.poll(0, 1)
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._epoll.close()
+        self.fd = -1
+
+
+def _epoll_class() -> Any:
+    """select.epoll, also where gevent or eventlet have taken it out of the module: looking at an
+    epoll without waiting is what they need not replace."""
+    if hasattr(select, "epoll"):
+        return select.epoll
+    spec = importlib.util.find_spec("select")
+    assert spec is not None
+    assert spec.loader is not None
+    unpatched = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unpatched)
+    return unpatched.epoll

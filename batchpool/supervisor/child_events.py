@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from functools import partial
 from typing import assert_never
 
@@ -12,7 +11,6 @@ from batchpool.control.edges import BadPacket, FromBatcher
 from batchpool.control.messages import FrontendServing
 from batchpool.control.process_messages import (
     BatcherRunning,
-    BellLost,
     Discovered,
     DiscoveryFailed,
     Drained,
@@ -119,7 +117,7 @@ class ChildEvents:
                 if child.slot.restarts:
                     _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
             case (
-                BatcherRunning() | LaneClosed() | LaneBroken() | BellLost()
+                BatcherRunning() | LaneClosed() | LaneBroken()
                 | WorkerIdle() | WorkerHandled() | Drained()
             ):  # fmt: skip
                 self._route_batcher(child, message)
@@ -137,9 +135,6 @@ class ChildEvents:
                 self._process_fleet.lane_closed(message.lane)
             case LaneBroken():
                 self._control_server.lane_broken(message.lane, message.damage)
-            case BellLost():
-                now_ns = time.monotonic_ns()
-                self._control_server.bell_lost(message.client, message.error, now_ns)
             case WorkerIdle():
                 self._process_fleet.workers.idle(message.worker, message.duty)
             case WorkerHandled():

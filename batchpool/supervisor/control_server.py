@@ -300,13 +300,6 @@ class ControlServer:
                 "the lane of %s to model %r is closed as broken: %s", entry.owner, model, damage
             )
 
-    def bell_lost(self, number: int, error: str, now_ns: int) -> None:
-        """The batcher cannot ring a local client; `LocalClients` drops it unless it just ends."""
-        for client in self.local:
-            if client.number == number and not client.fault:
-                client.fault_ns = now_ns
-                client.fault = f"its bell cannot be rung ({error}); its lanes are closed"
-
     def drop(self, who: ClientConnection) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""
         for entry in self._resources.lanes.of_owner(who.owner):

@@ -21,7 +21,6 @@ from batchpool.supervisor.time_shares import TimeShares
 # Not the supervisor's own, whose messages are all written: strangers must not fill the log.
 _LOG = logging.getLogger("batchpool.clients")
 _PAUSE_NS = 1_000_000_000  # without descriptors or memory for another client
-_ENDING_NS = 500_000_000  # a process that ends closes its bell before its end is noticed
 _NEVER_NS = 2**63 - 1
 
 
@@ -62,12 +61,6 @@ class LocalClients:
     def _check(self, client: ClientConnection, now_ns: int) -> int:
         """Drop a client, or read it again, if it is time to; returns when to look next."""
         due_ns = _NEVER_NS
-        if client.fault:
-            due_ns = client.fault_ns + _ENDING_NS
-            if due_ns <= now_ns:
-                _LOG.error("%s is dropped: %s", client.owner, client.fault)
-                self._drop(client)
-                return _NEVER_NS
         if client.resumes_ns:
             if client.resumes_ns <= now_ns:
                 client.resumes_ns = 0

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
+import select
+import threading
 import time
-from collections.abc import Callable
 
-from bench.hostile.intruder import Intruder
-from bench.hostile.kind import LARGEST, Kind, NotStopped, intruding, until_s
+from bench.hostile.kind import LARGEST, Kind, intruding, until_s
+
+LISTENERS = 400
 
 
 def never_hears(path: str, model: str) -> None:
-    """Makes its end of its bell blocking and never reads it, while rows come back."""
+    """Makes its end of its bell blocking and never looks at it, while rows come back."""
     with intruding(path, model) as intruder:
         os.set_blocking(intruder.bell_fd, True)
         end_s = until_s()
@@ -24,29 +25,71 @@ def never_hears(path: str, model: str) -> None:
             intruder.reap()
 
 
-def _loses_bell(intruder: Intruder, lose: Callable[[], None]) -> None:
-    intruder.submit(8)
-    lose()
-    give_up_s = time.monotonic() + 20
-    while not intruder.is_dropped():
-        intruder.submit(1)
-        time.sleep(0.01)
-        if time.monotonic() > give_up_s:
-            raise NotStopped("a client without a bell was not dropped")
-
-
 def closes_its_bell(path: str, model: str) -> None:
-    """Closes its end of its bell with rows under way."""
+    """Closes its end of its bell with rows under way, and goes on submitting."""
     with intruding(path, model) as intruder:
-        _loses_bell(intruder, lambda: os.close(intruder.bell_fd))
+        intruder.submit(8)
+        os.close(intruder.bell_fd)
+        end_s = until_s()
+        while time.monotonic() < end_s:
+            intruder.submit(1)
+            time.sleep(0.002)
+            intruder.reap()
 
 
-def shuts_its_bell(path: str, model: str) -> None:
-    """Shuts its end of its bell down with rows under way."""
+def listens_many_times(path: str, model: str) -> None:
+    """Waits for its bell in as many epolls and threads as it can, so that a ring wakes them all."""
+    with intruding(path, model) as intruder, contextlib.ExitStack() as held:
+        listening = os.dup(intruder.bell_fd)
+        ended = os.eventfd(0)
+        for _ in range(LISTENERS):
+            epoll = held.enter_context(select.epoll())
+            try:
+                epoll.register(listening, select.EPOLLIN)
+            except OSError:
+                break  # the kernel bounds the paths by which one ring may wake
+        threads = [threading.Thread(target=poll_until, args=(listening, ended)) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        end_s = until_s()
+        while time.monotonic() < end_s:
+            intruder.submit(4)
+            time.sleep(0.002)
+            intruder.reap()
+        os.eventfd_write(ended, 1)
+        for thread in threads:
+            thread.join()
+        os.close(listening)
+        os.close(ended)
+
+
+def poll_until(listening: int, ended: int) -> None:
+    """Wait for a bell again and again, until `ended` is readable."""
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    while all(fd != ended for fd, _ in poll.poll()):
+        pass
+
+
+def changes_the_epoll_of_its_bell(path: str, model: str) -> None:
+    """Adds eventfds of its own, always ready, takes them out, and looks without end."""
     with intruding(path, model) as intruder:
-        sock = socket.socket(fileno=os.dup(intruder.bell_fd))
-        _loses_bell(intruder, lambda: sock.shutdown(socket.SHUT_RDWR))
-        sock.close()
+        epoll = select.epoll.fromfd(os.dup(intruder.bell_fd))
+        ready = [os.eventfd(1) for _ in range(64)]
+        end_s = until_s()
+        while time.monotonic() < end_s:
+            intruder.submit(1)
+            for fd in ready:
+                epoll.register(fd, select.EPOLLIN)
+            for _ in range(100):
+                epoll.poll(0)
+            for fd in ready:
+                epoll.unregister(fd)
+            intruder.reap()
+        epoll.close()
+        for fd in ready:
+            os.close(fd)
 
 
 def spoils_the_bell_it_rings(path: str, model: str) -> None:
@@ -85,6 +128,6 @@ def cancels_without_end(path: str, model: str) -> None:
 
 
 BELL_KINDS: tuple[Kind, ...] = (
-    never_hears, closes_its_bell, shuts_its_bell, spoils_the_bell_it_rings, rings_without_end,
-    cancels_without_end,
+    never_hears, closes_its_bell, listens_many_times, changes_the_epoll_of_its_bell,
+    spoils_the_bell_it_rings, rings_without_end, cancels_without_end,
 )  # fmt: skip

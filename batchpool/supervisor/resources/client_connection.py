@@ -20,7 +20,7 @@ class ClientConnection:
 
     Times are of CLOCK_MONOTONIC. connected_ns: when it connected. heard_ns: when its last message
     came, 0 before the first. waits: for a reply that comes later. resumes_ns: until then it is not
-    read, 0 while it is. fault: why it is to be dropped, "" if it is not; fault_ns: since when.
+    read, 0 while it is.
     """
 
     owner: str
@@ -35,8 +35,6 @@ class ClientConnection:
     heard_ns: int = 0
     waits: bool = False
     resumes_ns: int = 0
-    fault: str = ""
-    fault_ns: int = 0
 
     @property
     def attached(self) -> bool:

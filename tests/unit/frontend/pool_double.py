@@ -29,7 +29,6 @@ from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, spec_of
-from batchpool.shm.client_bells import HeardBell
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.lane import Lane
 from batchpool.shm.pool_state import PoolStatePage
@@ -70,7 +69,7 @@ class SessionDouble(Session):
         self._state_page.state.set(int(PoolState.READY))
         self._state_page.accepting[:] = 1
         self.batchers_end = Doorbell()
-        self.bell = HeardBell(os.dup(self.batchers_end.fd))
+        self.bell = Doorbell(os.dup(self.batchers_end.fd))
 
     def ring(self) -> None:
         self._ring_batcher()

@@ -137,17 +137,6 @@ def test_who_has_attached_or_waits_for_a_reply_may_be_silent(scene: Scene) -> No
     assert scene.is_open(1)
 
 
-def test_who_cannot_be_rung_is_dropped_unless_it_just_ends(scene: Scene) -> None:
-    """A process that ends closes its bell a moment before its end is noticed."""
-    client = scene.connect()
-    client.bells = HeldBells.of_local_client()
-    client.fault, client.fault_ns = "its bell cannot be rung", 101 * S
-    assert scene.tick(101 * S) == 101 * S + S // 2
-    assert scene.is_open(0)
-    scene.tick(101 * S + S // 2)
-    assert not scene.is_open(0)
-
-
 def test_a_user_who_takes_too_much_time_is_left_unread_for_a_while(scene: Scene) -> None:
     client = scene.connect()
     client.bells = HeldBells.of_local_client()

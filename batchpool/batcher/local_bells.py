@@ -27,8 +27,8 @@ _NEVER_NS = 2**63 - 1
 
 @dataclass
 class _LocalClient:
-    """A client with its lanes. admitted: rows of all its lanes at its last ring. muted_until_ns: 0
-    while its bell is waited for."""
+    """A client with its lanes. admitted: rows of all its lanes that its credit is for.
+    muted_until_ns: 0 while its bell is waited for."""
 
     bell: Doorbell
     wake_fd: int
@@ -36,6 +36,13 @@ class _LocalClient:
     credit: int = _CREDIT_MOST
     admitted: int = 0
     muted_until_ns: int = 0
+
+    def earns(self) -> bool:
+        """Raise the credit by what the rows since the last time are worth; True if any is left."""
+        admitted = sum(lane.admitted for lane in self.lanes.values())
+        credit = self.credit + 2 * (admitted - self.admitted)
+        self.credit, self.admitted = min(credit, _CREDIT_MOST), admitted
+        return self.credit > 0
 
 
 class LocalBells:
@@ -88,10 +95,8 @@ class LocalBells:
         """Take the rings so far; call it before the lanes are looked at."""
         for fd, _ in self._epoll.poll(0):
             client = self._by_fd[fd]
-            admitted = sum(lane.admitted for lane in client.lanes.values())
-            credit = client.credit - 1 + 2 * (admitted - client.admitted)
-            client.credit, client.admitted = min(credit, _CREDIT_MOST), admitted
-            if client.credit <= 0:
+            client.credit -= 1
+            if client.credit <= 0 and not client.earns():
                 self._epoll.unregister(fd)
                 client.muted_until_ns = now_ns + _MUTE_NS
                 self._next_look_ns = min(self._next_look_ns, client.muted_until_ns)

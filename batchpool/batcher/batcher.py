@@ -200,9 +200,11 @@ class Batcher:
             model.traffic.arrived(rows.shape[1], now_ns)
             model.metrics.admit(rows.shape[1])
         for lane in with_cancels:
-            self._drop_cancelled(self.models[lane.model], lane)
+            self._drop_cancelled(self.models[lane.model], lane, now_ns)
 
-    def _drop_cancelled(self, model: ModelQueue, lane: AdmittedLane) -> None:
+    def _drop_cancelled(self, model: ModelQueue, lane: AdmittedLane, now_ns: int) -> None:
+        """End the queued rows of a lane that are cancelled. One that is late too ends as late:
+        clients cancel what they no longer wait for."""
         queued = model.queue.view()
         found = np.flatnonzero(queued[QueueColumn.LANE] == lane.number)
         gone = found[
@@ -214,7 +216,9 @@ class Batcher:
             mask = lane.cancelled(apart[QueueColumn.SLOT], apart[QueueColumn.SEQUENCE])
             dropped.append(model.suspects.take_tickets(apart[QueueColumn.SLOT, mask], lane.number))
         for rows in dropped:
-            self.completion.end(model, rows, Status.CANCELLED)
+            late = rows[QueueColumn.DEADLINE_NS] <= now_ns
+            self.completion.end(model, rows[:, late], Status.DEADLINE)
+            self.completion.end(model, rows[:, ~late], Status.CANCELLED)
 
     def _decide(self, index: int, model: ModelQueue, now_ns: int) -> int:
         """Dispatch, expire and refuse rows of one model; return when to decide again."""

@@ -26,11 +26,13 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test coverage lint format readme docs wheel compile interpret clean always
+.PHONY: help serve test test-long mutants coverage lint format readme docs wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
 	@echo 'make test     install, then lint and run all tests'
+	@echo 'make test-long  the tests that take minutes each; before a release'
+	@echo 'make mutants  mutate the code, and see whether the unit tests notice; minutes'
 	@echo 'make coverage  the lines of batchpool/ that the tests run, those of its processes included'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff rewrite the files'
@@ -50,6 +52,13 @@ serve: $(stamp)serve
 # One more than there are cores: many tests wait for something now and then.
 test: lint
 	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+# What takes minutes by itself: the compiled modules, and tests that run tests.
+test-long: $(stamp)dev
+	$(bin)/python -m pytest -n $$(nproc) -m long $(PYTEST_ARGS)
+
+mutants: $(stamp)dev
+	$(bin)/python -m tests.mutants $(MUTANTS_ARGS)
 
 # The tests that are marked slow, the simulator and the litmus tests run the same lines many times.
 # tests/coverage_saves.py has to be found by processes in any folder. Tests that fail do not keep

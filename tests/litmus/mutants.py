@@ -7,14 +7,12 @@ other side may see meanwhile, the broken order pauses in between, to make the wi
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from tests.mutants.importer import SourceImporter
 
 ROOT = Path(__file__).parents[2]
 PAUSE = "__import__('time').sleep(1e-4)"
@@ -59,26 +57,9 @@ class Mutant:
         return broken
 
 
-class _Breaker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and loads one module from its patched source."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-        self._source = mutant.source()
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        return importlib.util.spec_from_loader(name, self) if name == self._mutant.module else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._source, self._mutant.module, "exec"), module.__dict__)
-
-
 def install(rule: str) -> None:
     """Break a rule in this process; call it before batchpool is imported."""
-    assert "batchpool" not in sys.modules
-    sys.meta_path.insert(0, _Breaker(ALL[rule]))
+    SourceImporter(ALL[rule].module, ALL[rule].source()).install()
 
 
 # -- the ring -------------------------------------------------------------------------------

@@ -57,6 +57,10 @@ def test_rows_that_raise_their_refusal_are_found_alone_and_count_as_no_failure()
                 assert error is None
         assert outcomes(pool)["invalid"] == 2
         assert outcomes(pool)["failed"] == outcomes(pool)["lost"] == restarts(pool) == 0
+
+
+def test_a_model_that_refuses_every_row_for_long_is_not_restarted() -> None:
+    with serving(table("Picky", max_wait_ms=0)) as pool, pool.client() as client:
         for i in range(30):
             with pytest.raises(bp.InvalidRequest, match=f"tag {i + 1} is not wanted"):
                 client.infer("picky", tag=[i + 1], how=[RAISED])

@@ -34,9 +34,12 @@ AGAIN = [
     "tests/process/test_http.py::test_the_msgpack_form_and_a_local_client_give_the_same",
     "tests/process/test_http.py::test_a_dead_worker_costs_http_callers_only_time",
 ]
-pytestmark = pytest.mark.skipif(
-    COMPILED or shutil.which("cc") is None, reason="compiled already, or no C compiler"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        COMPILED or shutil.which("cc") is None, reason="compiled already, or no C compiler"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.house.tree import ROOT
 from tests.process.pool_under_test import is_alive, until
 
@@ -17,6 +19,7 @@ THOSE_THAT_SEND_IT = (
 )
 
 
+@pytest.mark.long
 def test_the_tests_of_hangups_pass_where_hangups_are_ignored() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     run = subprocess.run(

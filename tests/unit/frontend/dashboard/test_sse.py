@@ -190,7 +190,7 @@ async def test_a_viewer_without_news_hears_a_beat(monkeypatch: pytest.MonkeyPatc
         numbers.refused = False
         while (piece := await viewer.next()) == ": beat":
             pass
-        assert piece == 'data: {"n":1}'
+        assert piece.startswith('data: {"n":')  # those that it did not take in time are left out
 
 
 @on_loop

@@ -12,6 +12,7 @@ import time
 from bench.hostile.kind import LARGEST, Kind, intruding, until_s
 
 LISTENERS = 400
+THREADS = 16
 
 
 def never_hears(path: str, model: str) -> None:
@@ -38,37 +39,38 @@ def closes_its_bell(path: str, model: str) -> None:
 
 
 def listens_many_times(path: str, model: str) -> None:
-    """Waits for its bell in as many epolls and threads as it can, so that a ring wakes them all."""
+    """Waits for its bell in as many epolls as it can, some of them in threads, so that a ring wakes
+    them all."""
     with intruding(path, model) as intruder, contextlib.ExitStack() as held:
-        listening = os.dup(intruder.bell_fd)
         ended = os.eventfd(0)
+        epolls = []
         for _ in range(LISTENERS):
             epoll = held.enter_context(select.epoll())
+            epoll.register(ended, select.EPOLLIN)
             try:
-                epoll.register(listening, select.EPOLLIN)
+                epoll.register(intruder.bell_fd, select.EPOLLIN | select.EPOLLET)
             except OSError:
                 break  # the kernel bounds the paths by which one ring may wake
-        threads = [threading.Thread(target=poll_until, args=(listening, ended)) for _ in range(64)]
+            epolls.append(epoll)
+        threads = [
+            threading.Thread(target=wait_until, args=(epoll, ended)) for epoll in epolls[:THREADS]
+        ]
         for thread in threads:
             thread.start()
         end_s = until_s()
         while time.monotonic() < end_s:
             intruder.submit(4)
-            time.sleep(0.002)
+            time.sleep(0.01)
             intruder.reap()
         os.eventfd_write(ended, 1)
         for thread in threads:
             thread.join()
-        os.close(listening)
         os.close(ended)
 
 
-def poll_until(listening: int, ended: int) -> None:
-    """Wait for a bell again and again, until `ended` is readable."""
-    poll = select.poll()
-    poll.register(listening, select.POLLIN)
-    poll.register(ended, select.POLLIN)
-    while all(fd != ended for fd, _ in poll.poll()):
+def wait_until(epoll: select.epoll, ended: int) -> None:
+    """Wait in an epoll again and again, until `ended` is readable."""
+    while all(fd != ended for fd, _ in epoll.poll()):
         pass
 
 

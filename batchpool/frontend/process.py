@@ -50,6 +50,7 @@ from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.log import setup
 from batchpool.process import bootstrap
+from batchpool.process.heap import return_large_blocks
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_word
 from batchpool.shm.stats.counters import Counters
@@ -77,6 +78,7 @@ def main(argv: Sequence[str]) -> int:
     own, rest = parser.parse_known_args(argv)
     args = bootstrap.arguments("frontend", rest)
     bootstrap.start(args.parent)
+    return_large_blocks()
     bootstrap.log_to_stderr("frontend", args)
     # The front end logs its start and stop itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import zlib
 
+import numpy as np
+
 from batchpool.core.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 from batchpool.wire.request import Body, HeaderList, Headers, brief
 
@@ -15,6 +17,8 @@ _GZIP, _ZLIB = 31, 15
 _CODINGS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
 # Tensors hardly shrink further at higher levels, and compression occupies the event loop.
 _LEVEL = 1
+MOST_EXPANSION = 1032  # of deflate, as zlib's documentation has it
+_PIECE_BYTES = 1 << 18  # of what is decompressed at once
 
 
 def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
@@ -38,7 +42,7 @@ def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
         )
     stream = zlib.decompressobj(window)
     try:
-        decoded = stream.decompress(body, limit_bytes + 1)
+        decoded = _decompressed(stream, body, limit_bytes + 1)
     except zlib.error as exc:
         raise InvalidRequest(f"the body is not {coding.decode()}: {exc}") from None
     if len(decoded) > limit_bytes:
@@ -51,6 +55,27 @@ def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
             f" {coding.decode()} stream"
         )
     return decoded
+
+
+def _decompressed(stream: zlib._Decompress, body: Body, most_bytes: int) -> memoryview:
+    """Up to `most_bytes` decompressed bytes.
+
+    zlib lets other threads run while it works, but nothing lets them run while large blocks are
+    copied: it works in pieces, which are written to their place. What is not written of that place
+    takes no memory.
+    """
+    room_bytes = min(most_bytes, MOST_EXPANSION * len(body) + 1)
+    decoded = np.empty(room_bytes, np.uint8).data
+    size, left = 0, body
+    while size < room_bytes:
+        wanted = min(_PIECE_BYTES, room_bytes - size)
+        piece = stream.decompress(left, wanted)
+        decoded[size : size + len(piece)] = piece
+        size += len(piece)
+        if len(piece) < wanted:
+            break
+        left = stream.unconsumed_tail
+    return decoded[:size]
 
 
 def _too_large(limit_bytes: int) -> TooLarge:

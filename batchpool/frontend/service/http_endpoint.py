@@ -31,7 +31,7 @@ from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, ok_response
 from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
 from batchpool.wire.codec import Codec
-from batchpool.wire.encoding import decode_body, encode_answer
+from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
 from batchpool.wire.forms import form_of
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.raw import RawAgain
@@ -42,8 +42,7 @@ VERSION = "1"  # the only version of every model
 # byte of JSON numbers to read, 5 to write; 12 to 42 ns a byte to compress, 6 to decompress.
 _LONG_JSON_BYTES = 256 * 1024
 _LONG_JSON_VALUES = 16 * 1024
-_MOST_EXPANSION = 1032  # of deflate
-_LONG_COMPRESSED_BYTES = _LONG_JSON_BYTES // _MOST_EXPANSION
+_LONG_COMPRESSED_BYTES = _LONG_JSON_BYTES // MOST_EXPANSION
 _LONG_TO_COMPRESS_BYTES = 128 * 1024
 _LEAST_COMPRESSED_BYTES = 1024
 
@@ -137,7 +136,7 @@ class HttpEndpoint:
         for a body that is not compressed."""
         if not head.headers.get(b"content-encoding"):
             return 0
-        return min(size * _MOST_EXPANSION, self.max_body_bytes)
+        return min(size * MOST_EXPANSION, self.max_body_bytes)
 
     def parse(self, head: RequestHead, body: Body) -> InferRequest:
         """The request in a whole body, after `check_head`. Its rows are views of the body."""

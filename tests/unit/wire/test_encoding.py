@@ -39,6 +39,17 @@ def test_gzip_and_deflate(level: int) -> None:
         assert decode_body({b"content-encoding": b"gzip"}, body, LIMIT) == BODY
 
 
+PIECE = 1 << 18
+
+
+@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, LIMIT])
+def test_bodies_of_many_pieces_and_of_any_expansion(size: int) -> None:
+    """The last bytes may be within zlib when all of its input is used up."""
+    for body in (bytes(size), bytes(range(256)) * (size // 256) + b"x" * (size % 256)):
+        assert decode(b"gzip", gzip.compress(body)) == body
+        assert decode(b"deflate", zlib.compress(body, 9)) == body
+
+
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, deflate", b"gzip,gzip", b"\xff"])
 def test_other_codings_are_not_known(coding: bytes) -> None:
     with pytest.raises(UnsupportedMediaType):

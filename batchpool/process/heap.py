@@ -1,0 +1,25 @@
+"""The return of freed memory to the system.
+
+glibc keeps freed blocks of up to 32 MiB in the heap once one of them has been freed, so that a
+process would hold what its callers once sent at most for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_MMAPPED_BYTES = 4 << 20  # a block so large takes longer to fill than to map
+_KEPT_BYTES = 8 << 20
+
+
+def return_large_blocks() -> None:
+    """Give blocks of 4 MiB and more back to the system when they are freed, and what is free at the
+    end of the heap beyond 8 MiB. Does nothing for a C library without `mallopt`."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return
+    mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -85,6 +85,6 @@ FRONTEND = Role(
     is_client=True,
     sigterm_at_start=True,
 )
-DISCOVERY = Role("discovery", "batchpool.cli.reread", FROM_DISCOVERY, RestartPolicy.NEVER)
+DISCOVERY = Role("discovery", "batchpool.cli.discovery", FROM_DISCOVERY, RestartPolicy.NEVER)
 
 ROLES = (BATCHER, WORKER, FRONTEND, DISCOVERY)

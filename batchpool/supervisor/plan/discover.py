@@ -1,7 +1,7 @@
 """Discovery: the configuration, its probed models, and the devices of this machine.
 
 At the start the supervisor's process discovers these itself. For a reload, while it serves, a child
-process does (`batchpool/cli/reread.py`) and sends the result as a message.
+process does (`batchpool/cli/discovery.py`) and sends the result as a message.
 """
 
 from __future__ import annotations

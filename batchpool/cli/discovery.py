@@ -1,4 +1,4 @@
-"""`python -m batchpool.cli.reread ... -- serve ...`: discovers the next plan, for a reload.
+"""`python -m batchpool.cli.discovery ... -- serve ...`: discovers the next plan, for a reload.
 
 The supervisor starts it with a control channel and its own command line, so that reading files and
 probing models does not hold up the supervisor. It sends one message, `Discovered` or

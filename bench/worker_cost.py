@@ -25,6 +25,7 @@ import torch
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
+from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.queue import QUEUE_COLUMNS, QueueColumn
 from batchpool.model import spec_of
 from batchpool.process import bootstrap
@@ -94,6 +95,7 @@ class _Scene:
         slots = max(64, 2 * each * turns)
         blocks = np.zeros((turns, QUEUE_COLUMNS, each * parts), np.int64)
         blocks[:, QueueColumn.SEQUENCE] = 1
+        blocks[:, QueueColumn.DEADLINE_NS] = NEVER_NS
         layout = lane_layout(self.spec, slots)
         for number in range(parts):
             fd = create(layout, sealed=False)
@@ -103,6 +105,7 @@ class _Scene:
                 lane.inputs[tensor.name].values[...] = np.resize(
                     values[: min(len(values), slots)], (slots, *tensor.max_shape)
                 )
+            lane.deadline_ns[:] = NEVER_NS
             for column in lane.outputs.values():
                 column.values[...] = 0
             self.worker.add_lane(number, number + 1, lane, adopt=True)
@@ -119,6 +122,8 @@ class _Scene:
         for batch in self.proxy.finished():
             if int(self.proxy.worker_segment.outcome[batch.record]) != int(BatchOutcome.OK):
                 raise SystemExit("a batch failed")
+            if self.proxy.worker_segment.expired_at[batch.record]:
+                raise SystemExit("rows were left out as late")
             self.proxy.free(batch)
         self.proxy.advance()
         while self.proxy.in_flight < _IN_RING:

@@ -61,6 +61,9 @@ class Call:
         errors: str = "raise",
     ) -> None:
         self.tensors = tensors
+        for name, value in tensors.items():
+            if hasattr(value, "__next__"):  # an iterator, which would be used up by the first check
+                self.tensors = {**self.tensors, name: list(value)}
         self.parameters = parameters
         self.outputs = outputs
         self.timeout_s = timeout_s

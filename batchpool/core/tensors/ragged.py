@@ -24,8 +24,11 @@ Sizes = npt.NDArray[np.int64]
 def as_sized_rows(tensor: Tensor, value: Any) -> tuple[Array, Sizes | None]:
     """`value` as `as_rows` takes it, or a list of rows of different sizes, and the rows' sizes.
 
-    Raises InvalidRequest or TooLarge that names the input and the row.
+    An iterator, such as a generator, gives one row after another. Raises InvalidRequest or TooLarge
+    that names the input and the row.
     """
+    if hasattr(value, "__next__"):
+        value = list(value)
     if not (tensor.dynamic and isinstance(value, (list, tuple)) and value):
         return as_rows(tensor, value), None
     return (

@@ -34,6 +34,14 @@ def test_without_a_timeout_the_models_own_counts() -> None:
     assert "30 s" in made.late_text("m")
 
 
+def test_an_iterator_of_rows_is_there_for_the_next_check_too() -> None:
+    """Where the model moves, the call is checked again for its new lane."""
+    made = Call({"x": (row for row in X)})
+    for _ in range(2):
+        made.check(new_lane_client(), FACTS)
+        assert made.rows.tensors["x"].tolist() == X.tolist()
+
+
 @pytest.mark.parametrize("timeout_s", [1e-9, 0.25, 5, 1e8])
 def test_a_timeout_counts_from_now(timeout_s: float) -> None:
     made = call(timeout_s=timeout_s)

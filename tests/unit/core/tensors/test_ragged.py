@@ -123,3 +123,24 @@ def test_separated_rows_hold_no_memory_of_the_others() -> None:
     whole, sizes = padded(IDS, [np.array([1]), np.array([2, 3])])
     assert sizes is not None
     assert all(row.base is None for row in separate(IDS, whole, sizes))
+
+
+def test_an_iterator_gives_one_row_after_another() -> None:
+    """Of arrays, of lists and of texts; once, as iterators do, and none is an error as for a
+    list."""
+    spec = model(IDS, Tensor("x", "float32", (2,)), Tensor("word", "bytes", max_bytes=4))
+    rows = check_rows(
+        spec,
+        {
+            "ids": ([i] * i for i in range(3)),
+            "x": (np.full(2, i, np.float32) for i in range(3)),
+            "word": iter([b"a", "b", b"c"]),
+        },
+    )
+    assert rows.n == 3
+    assert rows.sizes["ids"].tolist() == [[0], [1], [2]]
+    assert rows.tensors["x"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert rows.tensors["word"].tolist() == [b"a", b"b", b"c"]
+    for none in ([], iter(())):
+        with pytest.raises(InvalidRequest, match=r"input 'x' has shape \[0\]"):
+            check_rows(model(Tensor("x", "float32", (2,))), {"x": none})

@@ -30,7 +30,7 @@ from batchpool.frontend.http.unparsed import END, UnparsedBytes
 _FRAMING_SHARE = 16
 _CHECKED_BYTES = 1024  # of a chunked message, between two comparisons with that limit
 _WAITING_BYTES = 64 * 1024  # behind a request under way; above it nothing more is read
-_TURN_PIECES = 16  # fed to the parser in one turn of the loop, so that others have their turn
+_TURN_PIECES = 4  # fed to the parser in one turn of the loop, so that others have their turn
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
 _STOPPED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _NO_BUDGET = MemoryBudget(2**63)

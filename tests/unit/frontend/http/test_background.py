@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sys
 import threading
 from typing import Any
 
@@ -149,3 +150,17 @@ def test_what_cannot_be_refused_is_counted_and_fills_the_budget() -> None:
     assert memory.is_full
     reservation.release()
     assert (memory.held_bytes, memory.is_full) == (0, False)
+
+
+def test_a_thread_that_computes_gives_the_interpreter_back_soon() -> None:
+    """Each turn of the loop waits for it: 5 ms where Python's own interval holds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    try:
+        BackgroundThread().close()
+        assert sys.getswitchinterval() == pytest.approx(0.0005, abs=2e-6)
+        sys.setswitchinterval(0.0001)
+        BackgroundThread().close()
+        assert sys.getswitchinterval() == pytest.approx(0.0001, abs=2e-6)
+    finally:
+        sys.setswitchinterval(before)

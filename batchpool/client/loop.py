@@ -167,10 +167,12 @@ class ClientLoop:
     def listen(self) -> None:
         """Take now what the pool has said, or is about to say: it may still have to hear that this
         front end serves."""
+        if self._heard is None or self.over:
+            return
         waiter = Waiter(self.session.channel.fileno())
-        while self._heard is not None and not self.over and waiter.wait_ms(_SAID_SOON_MS):
+        while waiter.wait_ms(_SAID_SOON_MS):
             self._on_control()
-            if not self.session.has_word():
+            if self.over or not self.session.has_word():
                 return
 
     def _plan_look(self) -> None:

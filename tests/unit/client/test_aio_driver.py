@@ -1,0 +1,398 @@
+"""The steps of bp.AsyncClient's calls, on a loop that lives by the test's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from batchpool.client import aio_driver
+from batchpool.client.aio_driver import LoopDriver
+from batchpool.client.call import Call
+from batchpool.client.infer import infer
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.loop import ClientLoop
+from batchpool.client.session import Session
+from batchpool.control.messages import Facts
+from batchpool.core.errors import DeadlineExceeded, Draining, Moved, Overloaded, PoolStopped
+from batchpool.core.layout.states import LaneGate
+from tests.unit.client.lane_clients import answer, new_lane_client, rows_of
+from tests.unit.client.scene import WAIT_S, Scene
+from tests.unit.inprocess.clock import run, turns
+
+
+def opened(scene: Scene) -> LoopDriver:
+    """A driver with a live session."""
+    driver = LoopDriver("here", 10.0, pinned=False)
+    scene.connect()
+    driver.client_loop = ClientLoop(scene.session)
+    return driver
+
+
+def driving(scene: Scene, test: Callable[[LoopDriver], Coroutine[Any, Any, None]]) -> None:
+    """Run a test on the loop of the test's clock."""
+
+    async def main() -> None:
+        driver = opened(scene)
+        await test(driver)
+        await driver.close()
+        await turns(3)
+
+    run(scene.clock, main())
+
+
+def connecting(test: Callable[[LoopDriver], Coroutine[Any, Any, None]]) -> None:
+    """Run a test on an ordinary loop: threads open what it needs."""
+
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S):
+            driver = LoopDriver("here", 10.0, pinned=False)
+            await test(driver)
+            await driver.close()
+
+    asyncio.run(main())
+
+
+def started(driver: LoopDriver, n: int, **options: Any) -> asyncio.Task[dict[str, Any]]:
+    call = Call({"x": rows_of(n).tensors["x"]}, **{"timeout_s": 2.0, **options})
+    return asyncio.create_task(infer(driver, "m", call))
+
+
+def error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    assert task.done()
+    return task.exception()
+
+
+# -- calls ----------------------------------------------------------------------------------
+
+
+def test_a_call_and_its_answer(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        task = started(driver, 2)
+        await turns(3)
+        assert scene.rings == 1
+        scene.answer()
+        await turns(4)
+        assert task.result()["y"].tolist() == answer(2)
+        assert scene.lane_client.map.claimed == 0
+
+    driving(scene, test)
+
+
+def test_a_result_is_under_way_no_more(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        call, under_way = scene.call(), deque[PendingRequest]()
+        assert await driver.submit(scene.lane_client, call.rows, call, under_way)
+        assert len(under_way) == 1
+        await turns(1)
+        scene.answer()
+        await driver.result(scene.lane_client, under_way, call)
+        assert not under_way
+
+    driving(scene, test)
+
+
+def test_a_call_waits_for_room_and_is_then_sent(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        first, second = started(driver, 9), started(driver, 9)
+        await turns(3)
+        assert (scene.rings, scene.lane_client.map.claimed) == (1, 9)
+        scene.answer()
+        await turns(6)
+        assert (first.done(), second.done(), scene.rings) == (True, False, 2)
+        scene.answer()
+        await turns(6)
+        assert second.result()["y"].tolist() == answer(9)
+
+    driving(scene, test)
+
+
+def test_a_call_that_does_not_wait_is_refused_at_once(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        first, second = started(driver, 9), started(driver, 1, wait_for_room=False)
+        await turns(3)
+        assert isinstance(error_of(second), Overloaded)
+        first.cancel()
+        await turns(3)
+
+    driving(scene, test)
+
+
+def test_a_full_lane_whose_gate_is_shut_is_not_waited_for(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        first = started(driver, 9)
+        await turns(3)
+        scene.lane_client.lane.gate.set(int(LaneGate.DRAINING))
+        second = started(driver, 1)
+        await turns(3)
+        assert isinstance(error_of(second), Draining)
+        first.cancel()
+        await turns(3)
+
+    driving(scene, test)
+
+
+def test_the_wait_for_room_ends_with_the_calls_deadline(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        first, second = started(driver, 9), started(driver, 1, timeout_s=0.3)
+        await asyncio.sleep(0.29)
+        assert not second.done()
+        await asyncio.sleep(0.02)
+        error = error_of(second)
+        assert isinstance(error, DeadlineExceeded)
+        assert str(error) == "model 'm' did not answer within 0.3 s"
+        first.cancel()
+        await turns(3)
+
+    driving(scene, test)
+
+
+def test_a_cancelled_call_cancels_its_rows_and_rings(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        task = started(driver, 2)
+        await turns(3)
+        task.cancel()
+        await turns(3)
+        assert task.cancelled()
+        assert (scene.rings, scene.lane_client.lane.cancel.tolist()[:2]) == (2, [1, 1])
+        scene.answer()
+        await turns(3)
+        assert scene.lane_client.map.claimed == 0
+
+    driving(scene, test)
+
+
+def test_what_is_finished_and_dropped_is_freed_and_what_runs_is_cancelled(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        call, under_way = scene.call(2), deque[PendingRequest]()
+        await driver.submit(scene.lane_client, call.rows, call, under_way)
+        await turns(1)
+        scene.answer()
+        await turns(2)
+        await driver.submit(scene.lane_client, call.rows, call, under_way)
+        await turns(1)
+        driver.drop(scene.lane_client, under_way)
+        assert scene.lane_client.map.claimed == 2
+        assert scene.lane_client.lane.cancel[list(under_way[1].slots)].tolist() == [1, 1]
+        assert under_way[1].tag.cancelled()
+        await turns(1)
+        assert scene.rings == 3
+
+    driving(scene, test)
+
+
+def test_rows_of_an_ended_session_are_not_touched_when_they_are_dropped(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        call, under_way = scene.call(2), deque[PendingRequest]()
+        await driver.submit(scene.lane_client, call.rows, call, under_way)
+        old = scene.lane_client
+        assert driver.client_loop is not None
+        driver.client_loop.close()
+        assert isinstance(under_way[0].tag.exception(), PoolStopped)
+        driver.client_loop = ClientLoop(scene.connect())
+        driver.drop(old, under_way)
+        await turns(1)
+        assert (scene.rings, old.lane.cancels.get()) == (0, 0)
+
+    driving(scene, test)
+
+
+# -- sessions -------------------------------------------------------------------------------
+
+
+def test_calls_fail_when_the_pool_goes_away(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        waits, runs = started(driver, 9), started(driver, 9)
+        await turns(3)
+        scene.stop()
+        await turns(5)
+        for task in (waits, runs):
+            assert isinstance(error_of(task), PoolStopped)
+
+    driving(scene, test)
+
+
+def test_calls_fail_when_the_client_is_closed_and_none_begins(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        runs, waits = started(driver, 9), started(driver, 9)
+        await turns(3)
+        lane_client = scene.lane_client
+        await driver.close()
+        await turns(5)
+        for task in (waits, runs):
+            assert isinstance(error_of(task), PoolStopped)
+        assert scene.session.closed
+        with pytest.raises(PoolStopped, match="this client is closed"):
+            await driver.usable()
+        call = scene.call()
+        with pytest.raises(PoolStopped, match="this client is closed"):
+            await driver.submit(lane_client, call.rows, call, deque())
+        driver.leave_moved()
+
+    driving(scene, test)
+
+
+def test_a_lane_that_is_not_driven_takes_no_rows(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        call, other = scene.call(), new_lane_client()
+        with pytest.raises(PoolStopped):
+            await driver.submit(other, call.rows, call, deque())
+        other.lane.gate.set(int(LaneGate.MOVED))
+        other.sees_move()
+        with pytest.raises(Moved):
+            await driver.submit(other, call.rows, call, deque())
+
+    driving(scene, test)
+
+
+def test_many_that_need_a_session_at_once_open_one(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        loops = await asyncio.gather(*(driver.usable() for _ in range(3)))
+        assert len(scene.sessions) == 1
+        assert loops == [driver.client_loop] * 3
+        loops[0].close()
+        again = await driver.usable()
+        assert (again.over, again.session) == (False, scene.sessions[1])
+
+    connecting(test)
+
+
+def test_a_caller_that_is_cancelled_leaves_the_opening_to_the_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def connect(*arguments: Any, **options: Any) -> Session:
+        go_on.wait(WAIT_S)
+        return scene.connect()
+
+    async def test(driver: LoopDriver) -> None:
+        first, second = (asyncio.create_task(driver.usable()) for _ in range(2))
+        await turns(2)
+        first.cancel()
+        await turns(2)
+        assert first.cancelled()
+        go_on.set()
+        assert (await second).session is scene.session
+        assert len(scene.sessions) == 1
+
+    monkeypatch.setattr(Session, "connect", connect)
+    connecting(test)
+
+
+def test_closing_waits_for_what_is_being_opened_and_closes_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def connect(*arguments: Any, **options: Any) -> Session:
+        go_on.wait(WAIT_S)
+        return scene.connect()
+
+    async def test(driver: LoopDriver) -> None:
+        opening = asyncio.create_task(driver.usable())
+        await turns(2)
+        closing = asyncio.create_task(driver.close())
+        await turns(2)
+        assert not closing.done()
+        go_on.set()
+        await closing
+        await asyncio.wait([opening])
+        assert scene.session.closed
+        assert driver.client_loop is None
+
+    monkeypatch.setattr(Session, "connect", connect)
+    connecting(test)
+
+
+def test_a_connection_that_fails_is_tried_again_by_the_next_caller(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [PoolStopped("not yet")]
+
+    def connect(*arguments: Any, **options: Any) -> Session:
+        if errors:
+            raise errors.pop()
+        return scene.connect()
+
+    async def test(driver: LoopDriver) -> None:
+        with pytest.raises(PoolStopped, match="not yet"):
+            await driver.usable()
+        assert (await driver.usable()).session is scene.session
+
+    monkeypatch.setattr(Session, "connect", connect)
+    connecting(test)
+
+
+def test_many_that_need_a_lane_at_once_open_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+    lane_client = new_lane_client()
+
+    def new(session: Session, model: str, timeout_s: float) -> LaneClient:
+        asked.append((model, timeout_s))
+        return lane_client
+
+    async def test(driver: LoopDriver) -> None:
+        found = await asyncio.gather(*(driver.lane_client("n") for _ in range(3)))
+        assert found == [lane_client] * 3
+        assert asked == [("n", 10.0)]
+        assert lane_client in scene.session.lane_set.driven
+
+    monkeypatch.setattr(Session, "new_lane_client", new)
+    connecting(test)
+
+
+def test_a_session_that_is_closed_while_a_lane_opens_has_stopped(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new(session: Session, model: str, timeout_s: float) -> LaneClient:
+        raise ValueError("the file descriptor is -1")
+
+    async def test(driver: LoopDriver) -> None:
+        with pytest.raises(PoolStopped):
+            await driver.lane_client("n")
+
+    monkeypatch.setattr(Session, "new_lane_client", new)
+    connecting(test)
+
+
+def test_a_client_of_another_loop_is_refused(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        await driver.usable()
+        with pytest.raises(RuntimeError, match="belongs to another event loop"):
+            await asyncio.to_thread(asyncio.run, driver.usable())
+
+    connecting(test)
+
+
+def test_after_a_fork_the_client_is_the_parents(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(driver: LoopDriver) -> None:
+        await driver.usable()
+        with monkeypatch.context() as child:
+            child.setattr(aio_driver, "this_process", lambda: 1)
+            with pytest.raises(PoolStopped, match=r"must open its own bp\.AsyncClient"):
+                await driver.usable()
+            await driver.close()
+        assert not scene.session.closed, "the session is the parent's"
+        await driver.close()
+        assert scene.session.closed
+
+    connecting(test)
+
+
+def test_the_names_of_the_models_are_those_of_now(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        assert await driver.models() == ["m"]
+        scene.session.state_page.edition.set(1)
+        scene.session.theirs.send(Facts((), {}, 1))
+        assert await driver.models() == []
+
+    connecting(test)

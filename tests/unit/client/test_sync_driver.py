@@ -1,0 +1,371 @@
+"""The steps of bp.Client's calls, in one thread: what another does happens while it waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from batchpool.client import sync_driver
+from batchpool.client.call import Call
+from batchpool.client.infer import infer, run_blocking
+from batchpool.client.lane_client import PendingRequest
+from batchpool.client.sync_driver import ThreadDriver
+from batchpool.control.messages import Facts
+from batchpool.core.errors import (
+    DeadlineExceeded,
+    Draining,
+    ModelError,
+    Moved,
+    PoolStopped,
+    Status,
+)
+from batchpool.core.layout.states import LaneGate
+from batchpool.core.tensors.rows import Rows
+from tests.unit.client.lane_clients import MS, NOW, S, answer, new_lane_client, rows_of, send
+from tests.unit.client.scene import Scene, Turn, is_rung
+from tests.unit.control.packets import receive_form
+
+
+@pytest.fixture
+def driver(scene: Scene) -> Iterator[ThreadDriver]:
+    driver = ThreadDriver("here", 10.0, pinned=False)
+    yield driver
+    driver.close()
+
+
+def sent(
+    driver: ThreadDriver, scene: Scene, n: int = 1, **options: Any
+) -> tuple[Call, deque[PendingRequest]]:
+    """A call of n rows that has been submitted, and what of it is under way."""
+    call, under_way = scene.call(n, **options), deque[PendingRequest]()
+    assert run_blocking(driver.submit(scene.lane_client, call.rows, call, under_way))
+    return call, under_way
+
+
+def outputs(
+    driver: ThreadDriver, scene: Scene, call: Call, under_way: deque[PendingRequest]
+) -> list[list[float]]:
+    found = run_blocking(driver.result(scene.lane_client, under_way, call))["y"]
+    values: list[list[float]] = found.tolist()
+    return values
+
+
+# -- submit and result ----------------------------------------------------------------------
+
+
+def test_a_call_is_published_with_a_ring_and_its_result_frees_its_slots(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    call, under_way = sent(driver, scene, 2)
+    assert (len(under_way), scene.rings, driver.reaper.torn) == (1, 1, False)
+    scene.waits.steps.append(scene.answer)
+    assert outputs(driver, scene, call, under_way) == answer(2)
+    assert (list(under_way), scene.lane_client.map.claimed, driver.reaper.torn) == ([], 0, False)
+    assert not is_rung(scene.session.bell)
+    assert scene.clock() == NOW, "the bell ended the wait"
+
+
+def test_a_wait_looks_each_half_second_and_ends_with_its_deadline(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    call, under_way = sent(driver, scene, timeout_s=1.2)
+    with pytest.raises(DeadlineExceeded, match=r"did not answer within 1\.2 s"):
+        outputs(driver, scene, call, under_way)
+    assert scene.waits.until_ns == [NOW + 500 * MS, NOW + S, NOW + 1200 * MS]
+
+
+def test_a_completion_that_nobody_rang_for_is_found_by_the_next_look(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    call, under_way = sent(driver, scene)
+    scene.waits.steps.append(scene.pool.finish_all)
+    assert outputs(driver, scene, call, under_way) == answer(1)
+    assert scene.clock() == NOW + 500 * MS
+
+
+def test_a_call_follows_the_thread_that_waits_on_the_bell(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    driver.reaper.turn = Turn(driver.reaper.lock, scene.waits)
+    call, under_way = sent(driver, scene, timeout_s=0.7)
+    driver.reaper.busy = True
+    scene.waits.steps += [lambda: None, scene.answer_unheard]
+    assert outputs(driver, scene, call, under_way) == answer(1)
+    late, under_way = sent(driver, scene, timeout_s=0.7)
+    with pytest.raises(DeadlineExceeded):
+        outputs(driver, scene, late, under_way)
+    driver.reaper.busy = False
+    assert scene.waits.until_ns == [NOW + 500 * MS] * 3 + [NOW + 700 * MS]
+
+
+def test_whoever_follows_hears_of_completions_and_of_the_end(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    reaper = driver.reaper
+    turn = reaper.turn = Turn(reaper.lock, scene.waits)
+    call, under_way = sent(driver, scene)
+    scene.waits.steps.append(scene.answer)
+    outputs(driver, scene, call, under_way)
+    assert turn.words == 1
+    with reaper.lock:
+        reaper.lose(scene.session)
+    assert turn.words == 2
+
+
+def test_rows_that_failed_leave_the_session_and_its_room_as_they_were(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    call, under_way = sent(driver, scene)
+    scene.pool.admit()
+    scene.pool.finish(*scene.pool.rows, status=Status.MODEL_ERROR, text="no")
+    with pytest.raises(ModelError, match="no"):
+        outputs(driver, scene, call, under_way)
+    assert (scene.lane_client.map.claimed, driver.reaper.torn) == (0, False)
+
+
+def test_a_lane_that_is_full_is_waited_for_unless_its_gate_is_shut(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    sent(driver, scene, 9)
+    call, under_way = scene.call(), deque[PendingRequest]()
+    lane_client = scene.lane_client
+    assert not run_blocking(driver.submit(lane_client, call.rows, call, under_way))
+    lane_client.lane.gate.set(int(LaneGate.DRAINING))
+    with pytest.raises(Draining):
+        run_blocking(driver.submit(lane_client, call.rows, call, under_way))
+    assert not under_way
+
+
+def test_a_refused_submission_does_not_end_the_session(driver: ThreadDriver, scene: Scene) -> None:
+    scene.lane_client.lane.gate.set(int(LaneGate.DRAINING))
+    call = scene.call()
+    with pytest.raises(Draining):
+        run_blocking(driver.submit(scene.lane_client, call.rows, call, deque()))
+    with pytest.raises(Draining):
+        driver.submit_future(scene.lane_client, call)
+    assert not driver.reaper.torn
+    assert driver.open_lane_client("m") is scene.lane_client
+    assert len(scene.sessions) == 1
+
+
+# -- room -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["result", "error", "drop"])
+def test_room_that_another_call_makes_ends_the_wait_for_it(
+    driver: ThreadDriver, scene: Scene, end: str
+) -> None:
+    full, under_way = sent(driver, scene, 9)
+    scene.pool.admit()
+    status = Status.MODEL_ERROR if end == "error" else Status.OK
+    scene.pool.finish(*scene.pool.rows, status=status)
+    lane_client = scene.lane_client
+    lane_client.reap(NOW)
+
+    def make_room() -> None:
+        if end == "drop":
+            driver.drop(lane_client, under_way)
+        elif end == "error":
+            with pytest.raises(ModelError):
+                outputs(driver, scene, full, under_way)
+        else:
+            outputs(driver, scene, full, under_way)
+
+    scene.waits.steps.append(make_room)
+    run_blocking(driver.wait_for_room(lane_client, 9, scene.call(9)))
+    assert lane_client.may_claim(9)
+    assert scene.clock() == NOW, "it was told"
+    assert not is_rung(scene.session.self_bell)
+    with driver.reaper.lock:
+        driver.reaper.made_room()
+    assert not is_rung(scene.session.self_bell), "nobody waits for room any more"
+
+
+def test_whoever_follows_hears_of_room(driver: ThreadDriver, scene: Scene) -> None:
+    sent(driver, scene, 9)
+    reaper = driver.reaper
+    turn = reaper.turn = Turn(reaper.lock, scene.waits)
+    reaper.busy = True
+    told: list[int] = []
+
+    def tell() -> None:
+        reaper.made_room()
+        told.append(turn.words)
+
+    scene.waits.steps.append(tell)
+    with pytest.raises(DeadlineExceeded):
+        run_blocking(driver.wait_for_room(scene.lane_client, 1, scene.call(timeout_s=0.2)))
+    reaper.busy = False
+    assert told == [1]
+
+
+def test_the_wait_for_room_ends_with_the_calls_deadline(driver: ThreadDriver, scene: Scene) -> None:
+    sent(driver, scene, 9)
+    call = scene.call(3, timeout_s=0.7)
+    with pytest.raises(DeadlineExceeded, match="no room for 3 rows of 'm' in time"):
+        run_blocking(driver.wait_for_room(scene.lane_client, 3, call))
+    assert scene.clock() == NOW + 700 * MS
+
+
+def test_windows_of_one_call_take_the_room_that_its_own_results_make(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    """Two windows of four rows fit at a time."""
+    scene.waits.steps += [scene.answer, scene.answer, scene.answer]
+    found = run_blocking(infer(driver, "m", Call({"x": rows_of(20).tensors["x"]})))
+    assert found["y"].tolist() == answer(20)
+    assert scene.clock() == NOW
+    assert (scene.lane_client.map.claimed, scene.rings) == (0, 5)
+
+
+# -- drop -----------------------------------------------------------------------------------
+
+
+def test_what_is_dropped_is_freed_or_cancelled_with_a_ring(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    lane_client = scene.lane_client
+    _, done = sent(driver, scene, 3)
+    scene.answer_unheard()
+    _, running = sent(driver, scene, 2)
+    rings = scene.rings
+    driver.drop(lane_client, [*done, *running])
+    assert lane_client.map.claimed == 2, "those of the rows that run"
+    assert lane_client.lane.cancel[list(running[0].slots)].tolist() == [1, 1]
+    assert (scene.rings, driver.reaper.torn) == (rings + 1, False)
+
+
+def test_rows_of_a_lane_that_is_not_driven_are_not_touched(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    other = new_lane_client()
+    pending = send(other)
+    driver.drop(other, [pending])
+    assert (pending.abandoned, scene.rings) == (False, 0)
+
+
+class Struck(BaseException):
+    """Raised where a signal handler could raise."""
+
+
+class Strikes:
+    shape = (1, 4)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise Struck
+
+
+@pytest.mark.parametrize("kind", ["call", "future", "drop"])
+def test_a_call_that_is_struck_in_a_change_ends_the_session(
+    driver: ThreadDriver, scene: Scene, kind: str
+) -> None:
+    def strike() -> Iterator[PendingRequest]:
+        raise Struck
+        yield
+
+    call, lane_client = scene.call(), scene.lane_client
+    call.rows = Rows(1, {"x": Strikes()}, {})  # type: ignore[dict-item]
+    with pytest.raises(Struck):
+        if kind == "call":
+            run_blocking(driver.submit(lane_client, call.rows, call, deque()))
+        elif kind == "future":
+            driver.submit_future(lane_client, call)
+        else:
+            driver.drop(lane_client, strike())
+    assert driver.open_lane_client("m") is not lane_client
+    assert [session.closed for session in scene.sessions] == [True, False]
+    with pytest.raises(Moved):  # so that the call goes on with the new lane
+        driver.submit_future(lane_client, scene.call())
+
+
+# -- sessions -------------------------------------------------------------------------------
+
+
+def test_a_pool_that_stops_fails_the_call_under_way_and_the_next_one_connects_anew(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    call, under_way = sent(driver, scene)
+    scene.waits.steps.append(scene.stop)
+    with pytest.raises(PoolStopped, match="the pool at here has stopped; the request may"):
+        outputs(driver, scene, call, under_way)
+    assert scene.clock() == NOW
+    assert (scene.session.closed, driver.reaper.session) == (True, None)
+    with pytest.raises(PoolStopped, match="the pool at here has stopped"):
+        driver.facts("m")
+    driver.drop(scene.lane_client, under_way)
+    driver.leave_moved()
+    assert driver.open_lane_client("m") is scene.lane_client
+    assert len(scene.sessions) == 2
+
+
+def test_a_client_without_rows_under_way_sees_by_itself_that_the_pool_has_gone(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    scene.stop()
+    assert driver.open_lane_client("m") is scene.lane_client
+    assert [session.closed for session in scene.sessions] == [True, False]
+    assert not driver.reaper.torn
+
+
+def test_with_rows_under_way_it_is_left_to_the_thread_that_waits(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    sent(driver, scene)
+    scene.stop()
+    assert driver.open_lane_client("m") is scene.lane_client
+    assert len(scene.sessions) == 1
+
+
+def test_a_lane_of_an_ended_session_takes_no_rows(driver: ThreadDriver, scene: Scene) -> None:
+    call, other = scene.call(), new_lane_client()
+    with pytest.raises(PoolStopped):
+        run_blocking(driver.submit(other, call.rows, call, deque()))
+    other.lane.gate.set(int(LaneGate.MOVED))
+    other.sees_move()
+    with pytest.raises(Moved):
+        run_blocking(driver.submit(other, call.rows, call, deque()))
+    with pytest.raises(Moved):
+        driver.submit_future(other, call)
+
+
+@pytest.mark.parametrize("when", ["reap", "result", "leave_moved"])
+def test_the_pool_is_told_when_the_last_row_has_left_a_moved_lane(
+    driver: ThreadDriver, scene: Scene, when: str
+) -> None:
+    lane_client, session = scene.lane_client, scene.session
+    call, under_way = sent(driver, scene)
+    lane_client.lane.gate.set(int(LaneGate.MOVED))
+    lane_client.lane.generation.set(1)
+    scene.answer_unheard()
+    if when == "result":
+        outputs(driver, scene, call, under_way)
+    else:
+        lane_client.release(under_way.popleft())
+    if when == "leave_moved":
+        driver.leave_moved()
+    if when == "reap":
+        session.lane_set["n"] = other = new_lane_client()
+        with driver.reaper.lock:
+            driver.reaper.wait(other, lambda: bool(scene.waits.until_ns), NOW + S)
+    assert receive_form(session.theirs)[0] == {"op": "left", "serial": 7}
+
+
+def test_the_names_of_the_models_are_those_of_now(driver: ThreadDriver, scene: Scene) -> None:
+    assert driver.models() == ["m"]
+    scene.session.state_page.edition.set(1)
+    scene.session.theirs.send(Facts((), {}, 1))
+    assert driver.models() == []
+
+
+def test_after_a_fork_the_client_is_the_parents(
+    driver: ThreadDriver, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert driver.is_ours
+    monkeypatch.setattr(sync_driver, "this_process", lambda: 1)
+    assert not driver.is_ours
+    for step in (driver.models, lambda: driver.open_lane_client("m")):
+        with pytest.raises(PoolStopped, match="after a fork the child must open its own bp"):
+            step()

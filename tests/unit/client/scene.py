@@ -107,7 +107,8 @@ class Turn(threading.Condition):
 class Scene:
     """The sessions of one client, the last of which is the live one, with a lane of the model m.
 
-    rings: how often the batcher was rung.
+    rings: how often the batcher was rung; at_ring: what it does then. connected: the arguments of
+    each connection.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +116,8 @@ class Scene:
         self.clock.now_ns = NOW
         self.waits = Waits(self.clock)
         self.rings = 0
+        self.at_ring: Callable[[], Any] = lambda: None
+        self.connected: list[tuple[str, float, bool]] = []
         self.sessions: list[SessionDouble] = []
         self.lane_clients: list[LaneClient] = []
         self.pools: list[Pool] = []
@@ -126,6 +129,7 @@ class Scene:
     def connect(
         self, path: str = "", timeout_s: float = 10.0, *, pinned: bool = False
     ) -> SessionDouble:
+        self.connected.append((path, timeout_s, pinned))
         session = SessionDouble(1, self._ring, {})
         lane_client = LaneClient(
             new_lane(AFFINE, SLOTS), moved=session.lane_set.note_move, serial=7
@@ -140,6 +144,7 @@ class Scene:
 
     def _ring(self) -> None:
         self.rings += 1
+        self.at_ring()
 
     @property
     def session(self) -> SessionDouble:

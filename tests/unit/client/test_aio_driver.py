@@ -20,7 +20,8 @@ from batchpool.client.session import Session
 from batchpool.control.messages import Facts
 from batchpool.core.errors import DeadlineExceeded, Draining, Moved, Overloaded, PoolStopped
 from batchpool.core.layout.states import LaneGate
-from tests.unit.client.lane_clients import answer, new_lane_client, rows_of
+from batchpool.core.scheduler.queue import QueueColumn
+from tests.unit.client.lane_clients import NOW, S, answer, new_lane_client, rows_of
 from tests.unit.client.scene import WAIT_S, Scene
 from tests.unit.inprocess.clock import run, turns
 
@@ -50,7 +51,7 @@ def connecting(test: Callable[[LoopDriver], Coroutine[Any, Any, None]]) -> None:
 
     async def main() -> None:
         async with asyncio.timeout(WAIT_S):
-            driver = LoopDriver("here", 10.0, pinned=False)
+            driver = LoopDriver("here", 10.0, pinned=True)
             await test(driver)
             await driver.close()
 
@@ -92,6 +93,22 @@ def test_a_result_is_under_way_no_more(scene: Scene) -> None:
         scene.answer()
         await driver.result(scene.lane_client, under_way, call)
         assert not under_way
+
+    driving(scene, test)
+
+
+def test_a_raised_priority_is_passed_on_and_has_the_last_slot(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        first, raised, other = (started(driver, n, priority=p) for n, p in ((9, 0), (1, 3), (1, 0)))
+        await turns(3)
+        assert scene.lane_client.map.claimed == 10
+        rows = scene.pool.admit()
+        assert rows[QueueColumn.PRIORITY].tolist() == [0] * 9 + [3]
+        assert set(rows[QueueColumn.SUBMIT_NS].tolist()) == {NOW}
+        assert set(rows[QueueColumn.DEADLINE_NS].tolist()) == {NOW + 2 * S}
+        for task in (first, raised, other):
+            task.cancel()
+        await turns(3)
 
     driving(scene, test)
 
@@ -252,7 +269,7 @@ def test_a_lane_that_is_not_driven_takes_no_rows(scene: Scene) -> None:
 def test_many_that_need_a_session_at_once_open_one(scene: Scene) -> None:
     async def test(driver: LoopDriver) -> None:
         loops = await asyncio.gather(*(driver.usable() for _ in range(3)))
-        assert len(scene.sessions) == 1
+        assert scene.connected == [("here", 10.0, True)]
         assert loops == [driver.client_loop] * 3
         loops[0].close()
         again = await driver.usable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -133,6 +134,12 @@ def test_a_call_that_does_not_fit_goes_in_whole_batches() -> None:
     assert lanes.sent == [(0, [0, 4]), (0, [8, 12]), (0, [16, 20])]
 
 
+def test_a_call_that_may_not_wait_for_room_is_one_window() -> None:
+    lanes = Lanes([AFFINE], [1])
+    run_blocking(infer(lanes, "m", Call({"x": X}, wait_for_room=False)))
+    assert lanes.sent == [(0, [0, 4, 8, 12, 16, 20])]
+
+
 def test_a_full_lane_is_waited_for_only_when_nothing_is_under_way() -> None:
     lanes = Lanes([AFFINE], [3], full=2)
     assert lanes.infer().tolist() == (X * 2).tolist()
@@ -180,8 +187,10 @@ def test_a_step_that_suspends_is_an_error_of_the_driver() -> None:
     async def steps() -> None:
         await Suspended()  # type: ignore[misc]
 
+    begun = steps()
     with pytest.raises(RuntimeError, match="suspended"):
-        run_blocking(steps())
+        run_blocking(begun)
+    assert inspect.getcoroutinestate(begun) == inspect.CORO_CLOSED
 
 
 def test_an_error_of_a_step_is_the_callers() -> None:

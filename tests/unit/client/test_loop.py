@@ -99,6 +99,23 @@ def test_what_one_turn_submits_is_one_group_with_one_ring(scene: Scene) -> None:
     driving(scene, test)
 
 
+def test_what_is_submitted_or_cancelled_is_there_when_the_batcher_is_rung(scene: Scene) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def test(driven: Driven) -> None:
+        cancels = scene.lane_client.lane.cancels
+        scene.at_ring = lambda: seen.append((driven.admitted(), cancels.get()))
+        pending = driven.submit(Listener(), deadline_ns=NOW + 20 * MS)
+        other = driven.submit(Listener())
+        await asyncio.sleep(0.025)
+        assert pending.abandoned
+        driven.loop.abandon(scene.lane_client, other)
+        await turns(1)
+        assert seen == [(2, 0), (0, 1), (0, 2)]
+
+    driving(scene, test)
+
+
 def test_a_ring_tells_the_listener_and_is_forgotten(scene: Scene) -> None:
     async def test(driven: Driven) -> None:
         listener = Listener()

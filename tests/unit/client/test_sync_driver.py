@@ -11,7 +11,8 @@ import pytest
 from batchpool.client import sync_driver
 from batchpool.client.call import Call
 from batchpool.client.infer import infer, run_blocking
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.session import Session
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.control.messages import Facts
 from batchpool.core.errors import (
@@ -23,6 +24,7 @@ from batchpool.core.errors import (
     Status,
 )
 from batchpool.core.layout.states import LaneGate
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.rows import Rows
 from tests.unit.client.lane_clients import MS, NOW, S, answer, new_lane_client, rows_of, send
 from tests.unit.client.scene import Scene, Turn, is_rung
@@ -66,6 +68,45 @@ def test_a_call_is_published_with_a_ring_and_its_result_frees_its_slots(
     assert (list(under_way), scene.lane_client.map.claimed, driver.reaper.torn) == ([], 0, False)
     assert not is_rung(scene.session.bell)
     assert scene.clock() == NOW, "the bell ended the wait"
+
+
+@pytest.mark.parametrize("kind", ["call", "future"])
+def test_rows_are_there_with_their_times_and_priority_when_the_batcher_is_rung(
+    driver: ThreadDriver, scene: Scene, kind: str
+) -> None:
+    seen: list[list[int]] = []
+    columns = [QueueColumn.SUBMIT_NS, QueueColumn.DEADLINE_NS, QueueColumn.PRIORITY]
+    scene.at_ring = lambda: seen.append(scene.pool.admit()[columns].ravel().tolist())
+    if kind == "call":
+        sent(driver, scene, priority=3)
+    else:
+        driver.submit_future(scene.lane_client, scene.call(priority=3)).cancel()
+    assert seen[0] == [NOW, NOW + 2 * S, 3]
+
+
+def test_a_cancel_is_there_when_the_batcher_is_rung(driver: ThreadDriver, scene: Scene) -> None:
+    seen: list[int] = []
+    _, under_way = sent(driver, scene)
+    scene.at_ring = lambda: seen.append(scene.lane_client.lane.cancels.get())
+    driver.drop(scene.lane_client, under_way)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("priority", [1, 0])
+def test_a_raised_priority_has_the_last_slot(
+    driver: ThreadDriver, scene: Scene, priority: int
+) -> None:
+    sent(driver, scene, 9)
+    call = scene.call(priority=priority)
+    assert run_blocking(driver.submit(scene.lane_client, call.rows, call, deque())) == priority
+
+
+def test_a_raised_priority_waits_for_the_room_that_it_may_have(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    sent(driver, scene, 9)
+    run_blocking(driver.wait_for_room(scene.lane_client, 1, scene.call(priority=1)))
+    assert scene.clock() == NOW
 
 
 def test_a_wait_looks_each_half_second_and_ends_with_its_deadline(
@@ -358,6 +399,23 @@ def test_the_names_of_the_models_are_those_of_now(driver: ThreadDriver, scene: S
     scene.session.state_page.edition.set(1)
     scene.session.theirs.send(Facts((), {}, 1))
     assert driver.models() == []
+
+
+def test_the_options_of_the_client_reach_its_connections_and_its_lanes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+    lane_client = new_lane_client()
+
+    def new(session: Session, model: str, timeout_s: float) -> LaneClient:
+        asked.append((model, timeout_s))
+        return lane_client
+
+    monkeypatch.setattr(Session, "new_lane_client", new)
+    driver = ThreadDriver("there", 3.0, pinned=True)
+    assert driver.open_lane_client("n") is lane_client
+    driver.close()
+    assert (scene.connected, asked) == ([("there", 3.0, True)], [("n", 3.0)])
 
 
 def test_after_a_fork_the_client_is_the_parents(

@@ -385,8 +385,9 @@ def test_after_the_end_there_is_nothing_to_listen_to(scene: Scene) -> None:
 
 def test_a_client_that_is_told_nothing_does_not_listen(scene: Scene) -> None:
     async def test(driven: Driven) -> None:
-        scene.stop()
+        scene.session.theirs.send(CHANGED)
         driven.loop.listen()
-        assert not driven.loop.over
+        await turns(2)
+        assert scene.session.has_word()
 
     driving(scene, test)

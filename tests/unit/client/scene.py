@@ -32,7 +32,7 @@ SLOTS = 10  # of which nine may be claimed
 
 
 def is_rung(bell: Any) -> bool:
-    """Whether a bell has been rung and not been cleared since."""
+    """True if a bell has been rung and not been cleared since."""
     return bool(Waiter(bell.fd).wait_ms(0))
 
 

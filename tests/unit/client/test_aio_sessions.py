@@ -1,4 +1,4 @@
-"""What bp.AsyncClient opens in threads: sessions and lanes, once for all that need them."""
+"""Sessions and lanes that bp.AsyncClient opens in threads, once for all that need them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Driven:
         return pending
 
     def admitted(self) -> int:
-        """How many rows were published since."""
+        """The number of rows that were published since the last look."""
         found: int = self.scene.pool.admit().shape[1]
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any, cast
@@ -29,17 +31,22 @@ class ControlServerDouble:
         self.local: list[ClientConnection] = []
         self.heard = 0
         self.takes_ns = 0
+        self.shortage: OSError | None = None
+        self.is_here = True
+        self.dropped: list[ClientConnection] = []
         self._scene = scene
 
     def accept(self) -> ClientConnection | None:
+        if self.shortage is not None:
+            raise self.shortage
         theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         theirs.setblocking(False)
         self._scene.theirs.append(Channel(theirs))
         number = len(self._scene.theirs)
         client = ClientConnection(
-            f"client {number}", StrangerChannel(ours), Peer(1, self._scene.uid, 1), -1,
-            number=number,
+            f"client {number}", StrangerChannel(ours), Peer(1, self._scene.uid, 1),
+            self._scene.pidfd, number=number,
         )  # fmt: skip
         self.local.append(client)
         return client
@@ -48,10 +55,11 @@ class ControlServerDouble:
         client.channel.sock.recv(100)
         self.heard += 1
         self._scene.now_ns += self.takes_ns
-        return True
+        return self.is_here
 
     def drop(self, client: ClientConnection) -> None:
         self.local.remove(client)
+        self.dropped.append(client)
         client.close()
 
 
@@ -61,6 +69,7 @@ class Scene:
     def __init__(self) -> None:
         self.now_ns = 100 * S
         self.uid = STRANGER
+        self.pidfd = -1
         self.theirs: list[Channel] = []
         self.loop = EventLoop()
         self.server = ControlServerDouble(self)
@@ -161,3 +170,53 @@ def test_root_and_the_pools_user_are_always_read(scene: Scene) -> None:
         scene.theirs[0].sock.send(b"status")
         scene.turn()
     assert scene.server.heard == 8
+
+
+def test_without_descriptors_nobody_is_taken_for_a_second(scene: Scene) -> None:
+    """The socket stays readable: the loop would turn without end."""
+    scene.server.shortage = OSError(errno.EMFILE, "Too many open files")
+    scene._knock.send(b"x")
+    scene.turn()
+    assert scene.loop.wait(0) == [], "it is left alone"
+    assert scene.tick(100 * S + 1) == 101 * S
+    assert scene.tick(101 * S - 1) == 101 * S
+    scene.server.shortage = None
+    scene.turn()
+    assert scene.server.local == []
+    assert scene.tick(101 * S) == 2**63 - 1
+    scene.turn()
+    assert len(scene.server.local) == 1
+
+
+def test_a_client_that_is_gone_when_it_is_heard_is_dropped(scene: Scene) -> None:
+    gone = scene.connect()
+    scene.server.is_here = False
+    scene.theirs[0].sock.send(b"status")
+    scene.turn()
+    assert (scene.server.dropped, scene.is_open(0)) == ([gone], False)
+    scene.turn()
+    assert scene.server.heard == 1
+
+
+def test_a_client_whose_process_has_ended_is_dropped_although_its_socket_is_open(
+    scene: Scene,
+) -> None:
+    """A forked child of it may hold the socket."""
+    scene.pidfd = os.eventfd(0)
+    ended = scene.connect()
+    other_end = os.dup(scene.pidfd)
+    assert scene.server.dropped == []
+    os.eventfd_write(other_end, 1)
+    scene.turn()
+    os.close(other_end)
+    assert scene.server.dropped == [ended]
+    assert scene.loop.wait(0) == []
+
+
+def test_of_two_silent_connections_the_next_to_be_closed_sets_the_time(scene: Scene) -> None:
+    scene.connect()
+    scene.now_ns = 102 * S
+    scene.connect()
+    assert scene.tick(103 * S) == 105 * S
+    assert scene.tick(105 * S) == 107 * S
+    assert (scene.is_open(0), scene.is_open(1)) == (False, True)

@@ -10,6 +10,7 @@ import pytest
 
 from batchpool.control.channel import Channel, close_all, pair
 from batchpool.control.edges import TO_BATCHER, TO_FRONTEND, TO_WORKER
+from batchpool.control.messages import Message
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import state_page_layout
 from batchpool.shm.pool_state import PoolStatePage
@@ -27,19 +28,81 @@ from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 S = 1_000_000_000
 
 
-class FleetScene:
-    """A fleet that `room` lets start its children. watched, unwatched: children, in order.
-    started: the names of those that were started. flags: of the last one."""
+class StartedChildren:
+    """Starts children without processes, while there is `room`. started: their names, in order.
+    flags: of the last one."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, plan: Plan) -> None:
-        self.now_ns = 100 * S
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.room = True
         self.started: list[str] = []
         self.flags: list[str] = []
+        self._ends: dict[int, tuple[Role, Channel]] = {}
+        for module in (batcher_child, frontend_children, workers):
+            patch.setattr(module, "start_child", self._start)
+
+    def _start(
+        self, role: Role, slot: ProcessSlot, *, started_ns: int, flags: Any = (), **_: Any
+    ) -> Child:
+        if not self.room:
+            raise StartError(f"cannot start {slot.name}: no room")
+        ours, theirs = pair()
+        for channel in (ours, theirs):
+            channel.sock.setblocking(False)
+        pid = 10 + len(self._ends)
+        self._ends[pid] = role, theirs
+        self.started.append(slot.name)
+        self.flags = [*map(str, flags)]
+        return Child(role, slot, cast(Any, ProcessDouble(pid)), ours, -1, started_ns)
+
+    def say(self, child: Child | None, message: Message) -> None:
+        """Let a child say this; the supervisor reads it at its next turn."""
+        assert child is not None
+        self._ends[child.pid][1].send(message)
+
+    def told(self, child: Child | None) -> list[Any]:
+        """What a child was told since the last look."""
+        return [message for message, _ in self.told_with(child)]
+
+    def told_with(self, child: Child | None) -> list[tuple[Any, tuple[int, ...]]]:
+        """The same, with the identities of the descriptors."""
+        assert child is not None
+        role, theirs = self._ends[child.pid]
+        edge: Any = {BATCHER: TO_BATCHER, FRONTEND: TO_FRONTEND}.get(role, TO_WORKER)
+        found: list[tuple[Any, tuple[int, ...]]] = []
+        while True:
+            try:
+                message, fds = theirs.receive(edge)
+            except BlockingIOError:
+                return found
+            found.append((message, tuple(map(identity, fds))))
+            close_all(fds)
+
+    def close(self) -> None:
+        for _, theirs in self._ends.values():
+            theirs.close()
+
+
+def identity(fd: int) -> int:
+    """A number that tells whether two descriptors are of the same counter or segment."""
+    with open(f"/proc/self/fdinfo/{fd}") as facts:
+        for line in facts:
+            if line.startswith("eventfd-id:"):
+                return int(line.split()[1])
+    return -os.fstat(fd).st_ino
+
+
+class FleetScene:
+    """A fleet, its lanes and its clients. watched, unwatched: children, in order. named: the plans
+    whose models were written into the counters."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, plan: Plan) -> None:
+        self.now_ns = 100 * S
+        self.children = StartedChildren(patch)
+        self.told = self.children.told
+        self.told_with = self.children.told_with
         self.watched: list[Child] = []
         self.unwatched: list[Child] = []
         self.named: list[Plan] = []
-        self._ends: dict[int, tuple[Role, Channel]] = {}
         self._clients: list[ClientConnection] = []
         page_fd = create(state_page_layout(), sealed=False)
         self.state_page = PoolStatePage(page_fd, writable=True)
@@ -65,47 +128,6 @@ class FleetScene:
             cast(Any, self.resources), self.watched.append, self.unwatched.append,
             lambda: self.now_ns,
         )  # fmt: skip
-        for module in (batcher_child, frontend_children, workers):
-            patch.setattr(module, "start_child", self._start)
-
-    def _start(
-        self, role: Role, slot: ProcessSlot, *, started_ns: int, flags: Any = (), **_: Any
-    ) -> Child:
-        if not self.room:
-            raise StartError(f"cannot start {slot.name}: no room")
-        ours, theirs = pair()
-        theirs.sock.setblocking(False)
-        pid = 10 + len(self._ends)
-        self._ends[pid] = role, theirs
-        self.started.append(slot.name)
-        self.flags = [*map(str, flags)]
-        return Child(role, slot, cast(Any, ProcessDouble(pid)), ours, -1, started_ns)
-
-    def told(self, child: Child | None) -> list[Any]:
-        """What a child was told since the last look."""
-        return [message for message, _ in self.told_with(child)]
-
-    def told_with(self, child: Child | None) -> list[tuple[Any, tuple[int, ...]]]:
-        """The same, with the inodes of the descriptors, which tell what each of them is."""
-        assert child is not None
-        role, theirs = self._ends[child.pid]
-        edge: Any = {BATCHER: TO_BATCHER, FRONTEND: TO_FRONTEND}.get(role, TO_WORKER)
-        found: list[tuple[Any, tuple[int, ...]]] = []
-        while True:
-            try:
-                message, fds = theirs.receive(edge)
-            except BlockingIOError:
-                return found
-            found.append((message, tuple(map(self.identity, fds))))
-            close_all(fds)
-
-    def identity(self, fd: int) -> int:
-        """A number that tells whether two descriptors are of the same counter or segment."""
-        with open(f"/proc/self/fdinfo/{fd}") as facts:
-            for line in facts:
-                if line.startswith("eventfd-id:"):
-                    return int(line.split()[1])
-        return -os.fstat(fd).st_ino
 
     def client(self, name: str = "client", frontend: int | None = None) -> ClientConnection:
         """An attached client: local if it has no place as a front end."""
@@ -132,8 +154,7 @@ class FleetScene:
             client.channel.close()
         for child in self.watched:
             child.close()
-        for _, theirs in self._ends.values():
-            theirs.close()
+        self.children.close()
         for worker_slot in self.fleet.workers:
             if worker_slot.bell is not None:
                 worker_slot.bell.close()

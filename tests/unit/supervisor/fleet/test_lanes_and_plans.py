@@ -21,7 +21,7 @@ from batchpool.control.process_messages import (
     SetLimits,
 )
 from batchpool.supervisor.plan.plan import Plan
-from tests.unit.supervisor.fleet.fleet_scene import FleetScene, S
+from tests.unit.supervisor.fleet.fleet_scene import FleetScene, S, identity
 from tests.unit.supervisor.plan.test_diff import plan, revise
 
 
@@ -165,7 +165,7 @@ def test_a_front_end_is_handed_each_of_its_new_lanes_once(scene: FleetScene) -> 
     fleet.frontends.send_plan_to_all()
     ((changed, fds),) = scene.told_with(child)
     assert [(form.serial, form.model) for form in changed.lanes] == [(lane.serial, 1)]
-    assert (fds, lane.handed) == ((scene.identity(lane.fd),), True)
+    assert (fds, lane.handed) == ((identity(lane.fd),), True)
     fleet.frontends.send_plan_to_all()
     ((changed, _),) = scene.told_with(child)
     assert changed.lanes == ()

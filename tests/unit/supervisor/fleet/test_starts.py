@@ -26,7 +26,7 @@ from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from tests.unit.shm.scarcity import open_files
-from tests.unit.supervisor.fleet.fleet_scene import FleetScene, S
+from tests.unit.supervisor.fleet.fleet_scene import FleetScene, S, identity
 from tests.unit.supervisor.plan.test_diff import plan
 
 
@@ -63,7 +63,7 @@ def test_every_process_of_the_plan_is_started_and_watched(scene: FleetScene) -> 
     fleet = scene.fleet
     fleet.start_all()
     names = ["batcher", "frontend 0", "frontend 1", "worker 0 of a", "worker 0 of b"]
-    assert scene.started == names
+    assert scene.children.started == names
     assert [child.slot.name for child in scene.watched] == names
     assert fleet.everybody() == scene.watched
     assert {child.started_ns for child in scene.watched} == {100 * S}
@@ -80,15 +80,15 @@ def test_a_batcher_is_told_models_lanes_and_workers_before_it_begins(scene: Flee
     assert [(form.model, form.limits.max_batch) for form in start.models] == [(0, 4), (1, 64)]
     assert (start.draining, start.max_lanes, start.processes) == (0, 8, 3)
     assert start.beat_ns == S // 10, "a quarter of stall_timeout_s"
-    assert fds == tuple(map(scene.identity, scene.fds[:4]))
+    assert fds == tuple(map(identity, scene.fds[:4]))
     bells = local.bells
     assert first == (
         AddBatcherLane(local.number, local.serial, 0, 8, 1, True),
-        tuple(map(scene.identity, (local.fd, bells.to_client, bells.from_client))),
+        tuple(map(identity, (local.fd, bells.to_client, bells.from_client))),
     )
     assert second == (
         AddBatcherLane(theirs.number, theirs.serial, 1, theirs.layout.slots, 0, False),
-        tuple(map(scene.identity, (theirs.fd, theirs.bells.to_client))),
+        tuple(map(identity, (theirs.fd, theirs.bells.to_client))),
     )
     assert begin == (Begin(False, ()), ())
     assert [type(message) for message, _ in rest] == [AddWorker, AddWorker]
@@ -123,7 +123,7 @@ def test_a_new_batcher_is_told_what_an_earlier_one_did_not_finish(scene: FleetSc
 
 def test_a_front_end_is_started_on_its_socket_with_its_own_heartbeat(scene: FleetScene) -> None:
     scene.fleet.frontends.start(1)
-    flags = dict(zip(scene.flags[::2], scene.flags[1::2], strict=True))
+    flags = dict(zip(scene.children.flags[::2], scene.children.flags[1::2], strict=True))
     fds = [flags[f"--{name}-fd"] for name in ("listen", "heartbeats", "counters")]
     assert fds == [str(scene.fds[i]) for i in (5, 1, 2)]
     assert flags["--flight-recorder-fd"] == str(scene.fds[4]), "for reading"
@@ -145,9 +145,9 @@ def test_a_worker_is_told_its_model_and_the_lanes_to_it(scene: FleetScene) -> No
     assert (start.max_lanes, start.frontends, start.row) == (8, 2, 0)
     assert worker_slot.bell is not None
     kept = (worker_slot.fd, worker_slot.bell.fd, scene.fds[0], scene.fds[2])
-    assert fds == tuple(map(scene.identity, kept))
+    assert fds == tuple(map(identity, kept))
     assert lane == AddWorkerLane(own.number, own.serial, 8, False)
-    assert lane_fds == (scene.identity(own.fd),)
+    assert lane_fds == (identity(own.fd),)
     ((introduced, told_fds),) = scene.told_with(fleet.batcher.child)
     child = worker_slot.child
     assert child is not None
@@ -158,11 +158,11 @@ def test_a_worker_is_told_its_model_and_the_lanes_to_it(scene: FleetScene) -> No
 def test_a_worker_for_which_there_is_no_room_holds_nothing(scene: FleetScene) -> None:
     (worker_slot, _) = scene.fleet.workers.worker_slots
     before = open_files()
-    scene.room = False
+    scene.children.room = False
     with pytest.raises(StartError, match="no room"):
         scene.fleet.workers.start(worker_slot)
     assert (open_files(), worker_slot.child, worker_slot.bell) == (before, None, None)
-    scene.room = True
+    scene.children.room = True
     scene.fleet.workers.start(worker_slot)
     assert worker_slot.number == 2, "no number is used twice"
 
@@ -179,13 +179,13 @@ def test_a_worker_that_ended_is_followed_at_once_only_after_useful_work(
     scene.end(worker_slot.child)
     assert (worker_slot.child, worker_slot.ready) == (None, False)
     assert scene.told(scene.fleet.batcher.child) == [WorkerLost(1, "was killed by SIGKILL")]
-    scene.started.clear()
+    scene.children.started.clear()
     due_ns = scene.fleet.workers.tick(scene.now_ns)
-    assert scene.started == (["worker 0 of a"] if useful else [])
+    assert scene.children.started == (["worker 0 of a"] if useful else [])
     if not useful:
         assert due_ns == scene.now_ns + S // 2
         scene.fleet.workers.tick(due_ns)
-    assert scene.started == ["worker 0 of a"]
+    assert scene.children.started == ["worker 0 of a"]
     assert (worker_slot.number, os.fstat(fds).st_size > 0) == (3, True)
     scene.fleet.workers.handled(1)
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -196,11 +196,11 @@ def test_a_worker_that_cannot_be_started_again_is_tried_again(scene: FleetScene)
     worker_slot = serve(scene)[0]
     did_work(worker_slot)
     scene.end(worker_slot.child)
-    scene.room = False
+    scene.children.room = False
     due_ns = scene.fleet.workers.tick(scene.now_ns)
     assert worker_slot.process_slot.last_error == "cannot start worker 0 of a: no room"
     assert due_ns == scene.now_ns + S // 2
-    scene.room = True
+    scene.children.room = True
     scene.fleet.workers.tick(due_ns - 1)
     assert worker_slot.child is None
     scene.fleet.workers.tick(due_ns)
@@ -238,10 +238,10 @@ def test_a_pool_that_stops_replaces_no_front_end_and_still_its_batcher(scene: Fl
     fleet.frontends.stop()
     scene.end(fleet.frontends.children[1], "serving")
     scene.end(fleet.batcher.child, "running")
-    scene.started.clear()
+    scene.children.started.clear()
     scene.now_ns += 60 * S
     fleet.tick()
-    assert (fleet.frontends.children, scene.started) == ([None, None], ["batcher"])
+    assert (fleet.frontends.children, scene.children.started) == ([None, None], ["batcher"])
 
 
 def test_front_ends_that_are_to_stop_get_a_sigterm(scene: FleetScene) -> None:
@@ -304,7 +304,7 @@ def test_a_start_that_took_long_is_expected_to_take_long_again(scene: FleetScene
     did_work(worker_slot)
     scene.fleet.was_ready = True
     scene.end(worker_slot.child)
-    scene.room = False
+    scene.children.room = False
     assert (scene.state_page.serving[0], scene.state_page.accepting[0]) == (0, 1)
     scene.fleet.workers.tick(scene.now_ns)
     scene.now_ns += 8 * S - 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from batchpool.control.peer import Peer
 from batchpool.core.errors import InvalidRequest, StartError
 from batchpool.core.layout.segments import VERSION
 from batchpool.supervisor import control_server
+from batchpool.supervisor.client_places import CONNECTIONS_MOST
 from batchpool.supervisor.control_server import ControlServer, attached_frontend
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.held_bells import HeldBells
@@ -53,7 +56,7 @@ class Desk:
         self.lanes = LaneTable(4)
         self.retired: list[LaneEntry] = []
         self.bell_fd, self.page_fd = os.eventfd(0), os.eventfd(0)
-        resources = SimpleNamespace(
+        resources = self.resources = SimpleNamespace(
             plan=plan("a", "b", server={"max_clients": 4}),
             state_page=SimpleNamespace(edition=SimpleNamespace(get=lambda: 7)),
             state_page_read_fd=self.page_fd,
@@ -180,6 +183,37 @@ def test_only_attached_clients_fill_the_places(desk: Desk) -> None:
         "overloaded", "4 local clients are attached, max_clients = 4",
     )  # fmt: skip
     assert desk.attach(desk.frontend())["op"] == "attached", "it needs no place"
+
+
+def test_attached_clients_take_no_place_of_those_that_only_ask(desk: Desk, tmp_path: Path) -> None:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    listening.bind(str(tmp_path / "s"))
+    listening.listen()
+    desk.resources.control = SimpleNamespace(sock=listening)
+    for number in range(CONNECTIONS_MOST):
+        desk.local(f"client {number}").bells = HeldBells.of_frontend()
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    caller.connect(str(tmp_path / "s"))
+    taken = desk.server.accept()
+    assert taken is not None
+    assert taken.number == 1
+    desk.clients.append(taken)
+    caller.close()
+    listening.close()
+
+
+def test_a_lane_that_the_client_does_not_know_yet_cannot_be_left(desk: Desk) -> None:
+    client = desk.local("ann")
+    desk.attach(client)
+    lane = desk.add_lane(client)
+    lane.moved, lane.handed = True, False
+    send_form(desk.theirs["ann"], {"op": "left", "serial": lane.serial})
+    assert desk.server.hear(client)
+    assert not lane.left
+    lane.handed = True
+    send_form(desk.theirs["ann"], {"op": "left", "serial": lane.serial})
+    assert desk.server.hear(client)
+    assert lane.left
 
 
 def test_an_operator_who_does_not_wait_is_answered_at_once(desk: Desk) -> None:

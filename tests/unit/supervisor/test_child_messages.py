@@ -1,4 +1,4 @@
-"""What each message and each end of a child sets in motion."""
+"""Each message and each end of a child sets in motion what it should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How clients attach, what operators may ask for, and what becomes of a client that goes."""
+"""Clients attach, operators reload and drain, and a client that goes leaves nothing behind."""
 
 from __future__ import annotations
 

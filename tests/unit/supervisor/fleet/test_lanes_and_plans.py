@@ -1,4 +1,4 @@
-"""Who is told of a lane and of another plan."""
+"""Lanes and plans are told to the processes that need them, and to no other."""
 
 from __future__ import annotations
 

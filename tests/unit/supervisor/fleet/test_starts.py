@@ -1,4 +1,4 @@
-"""What each child is told when it starts, and who is started again, and when."""
+"""Each child is told all it needs when it starts, and is started again in its time."""
 
 from __future__ import annotations
 

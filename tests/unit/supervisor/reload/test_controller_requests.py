@@ -1,4 +1,4 @@
-"""When a reload begins, who is told of its end, and what a discovery that fails leaves behind."""
+"""Reloads begin one at a time, and everybody who asked is told of the end."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class StartedChildren:
         return [message for message, _ in self.told_with(child)]
 
     def told_with(self, child: Child | None) -> list[tuple[Any, tuple[int, ...]]]:
-        """The same, with the identities of the descriptors."""
+        """What a child was told, with the identities of the descriptors that came with it."""
         assert child is not None
         role, theirs = self._ends[child.pid]
         edge: Any = {BATCHER: TO_BATCHER, FRONTEND: TO_FRONTEND}.get(role, TO_WORKER)

@@ -313,3 +313,26 @@ def test_a_start_that_took_long_is_expected_to_take_long_again(scene: FleetScene
     scene.now_ns += 1
     scene.fleet.workers.count_serving()
     assert scene.state_page.accepting[0] == 0
+
+
+def test_a_worker_that_ends_again_after_more_work_is_waited_for_as_long_again(
+    scene: FleetScene,
+) -> None:
+    """Nothing has looked at its work between its start and its end."""
+    worker_slot = serve(scene)[0]
+    workers, accepting = scene.fleet.workers, scene.state_page.accepting
+    did_work(worker_slot)
+    scene.end(worker_slot.child)
+    workers.tick(scene.now_ns)
+    scene.now_ns += S
+    assert worker_slot.child is not None
+    workers.says(worker_slot.child, WorkerReady())
+    did_work(worker_slot)
+    scene.now_ns += 2 * S
+    scene.end(worker_slot.child)
+    scene.now_ns += 4 * S - 1  # two starts and two seconds
+    workers.count_serving()
+    assert accepting[0] == 1
+    scene.now_ns += 1
+    workers.count_serving()
+    assert accepting[0] == 0

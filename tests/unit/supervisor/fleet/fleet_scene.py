@@ -60,11 +60,11 @@ class StartedChildren:
         self._ends[child.pid][1].send(message)
 
     def told(self, child: Child | None) -> list[Any]:
-        """What a child was told since the last look."""
+        """The messages that a child got since the last look."""
         return [message for message, _ in self.told_with(child)]
 
     def told_with(self, child: Child | None) -> list[tuple[Any, tuple[int, ...]]]:
-        """What a child was told, with the identities of the descriptors that came with it."""
+        """The messages that a child got, with the identities of the descriptors."""
         assert child is not None
         role, theirs = self._ends[child.pid]
         edge: Any = {BATCHER: TO_BATCHER, FRONTEND: TO_FRONTEND}.get(role, TO_WORKER)

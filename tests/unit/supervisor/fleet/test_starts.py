@@ -174,6 +174,8 @@ def test_a_worker_that_ended_is_followed_at_once_only_after_useful_work(
     slots = serve(scene)
     worker_slot = slots[0]
     fds = worker_slot.fd
+    assert worker_slot.bell is not None
+    bell_fd = worker_slot.bell.fd
     if useful:
         did_work(worker_slot)
     scene.end(worker_slot.child)
@@ -188,8 +190,9 @@ def test_a_worker_that_ended_is_followed_at_once_only_after_useful_work(
     assert scene.children.started == ["worker 0 of a"]
     assert (worker_slot.number, os.fstat(fds).st_size > 0) == (3, True)
     scene.fleet.workers.handled(1)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fds)
+    for fd in (fds, bell_fd):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_a_worker_that_cannot_be_started_again_is_tried_again(scene: FleetScene) -> None:
@@ -336,3 +339,50 @@ def test_a_worker_that_ends_again_after_more_work_is_waited_for_as_long_again(
     scene.now_ns += 1
     workers.count_serving()
     assert accepting[0] == 0
+
+
+def test_a_reload_is_told_of_workers_that_become_warm_and_fills_the_slots_itself(
+    scene: FleetScene,
+) -> None:
+    worker_slot = serve(scene)[0]
+    workers = scene.fleet.workers
+    seen: list[Any] = []
+
+    def lost(slot: WorkerSlot, child: Child) -> bool:
+        seen.append((slot, child))
+        return True
+
+    workers.observer = cast(Any, SimpleNamespace(warm=seen.append, lost=lost))
+    child = worker_slot.child
+    assert child is not None
+    workers.says(child, WorkerReady())
+    scene.end(child)
+    assert seen == [worker_slot, (worker_slot, child)]
+    workers.tick(scene.now_ns + 60 * S)
+    assert worker_slot.child is None
+
+
+def test_messages_that_a_child_had_no_room_for_are_sent_when_it_reads(scene: FleetScene) -> None:
+    serve(scene)
+    fleet = scene.fleet
+    child = fleet.batcher.child
+    assert child is not None
+    child.channel.sock.setblocking(False)
+    sent = 0
+    while not child.outbox:
+        sent += 1
+        fleet.batcher.set_drain(sent)
+    told = scene.told(child)
+    assert [message.drain for message in told] == [*range(1, sent)]
+    fleet.tick()
+    assert [message.drain for message in scene.told(child)] == [sent]
+
+
+def test_the_loop_wakes_when_the_next_batcher_is_due(scene: FleetScene) -> None:
+    serve(scene)
+    scene.end(scene.fleet.batcher.child, "starting")
+    scene.now_ns += 45 * S // 100
+    assert scene.fleet.tick() == scene.now_ns + S // 20, "half a second after the end"
+    scene.now_ns += S // 20
+    scene.fleet.tick()
+    assert scene.fleet.batcher.child is not None

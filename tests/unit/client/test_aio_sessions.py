@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -15,8 +16,10 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import Session
 from batchpool.control.messages import Facts
 from batchpool.core.errors import PoolStopped
+from batchpool.core.layout.states import LaneGate
 from tests.unit.client.lane_clients import new_lane_client
 from tests.unit.client.scene import WAIT_S, Scene
+from tests.unit.control.packets import receive_form
 from tests.unit.inprocess.clock import turns
 
 
@@ -108,6 +111,48 @@ def test_a_connection_that_fails_is_tried_again_by_the_next_caller(
         assert (await driver.usable()).session is scene.session
 
     monkeypatch.setattr(Session, "connect", connect)
+    connecting(test)
+
+
+def test_an_error_that_no_caller_waits_for_any_more_is_no_surprise_to_the_loop(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, surprises = threading.Event(), list[Any]()
+
+    def connect(*arguments: Any, **options: Any) -> Session:
+        go_on.wait(WAIT_S)
+        raise PoolStopped("not yet")
+
+    async def test(driver: LoopDriver) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: surprises.append(context))
+        caller = asyncio.create_task(driver.usable())
+        await turns(2)
+        caller.cancel()
+        await turns(2)
+        closing = asyncio.create_task(driver.close())
+        go_on.set()
+        await closing
+        await turns(2)
+
+    monkeypatch.setattr(Session, "connect", connect)
+    connecting(test)
+    gc.collect()
+    assert surprises == []
+
+
+def test_a_lane_that_has_moved_is_left_before_the_next_one_is_opened(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = new_lane_client()
+
+    async def test(driver: LoopDriver) -> None:
+        first = await driver.lane_client("m")
+        first.lane.gate.set(int(LaneGate.MOVED))
+        assert await driver.lane_client("m") is second
+        assert receive_form(scene.session.theirs)[0] == {"op": "left", "serial": 7}
+
+    monkeypatch.setattr(Session, "new_lane_client", lambda *arguments: second)
     connecting(test)
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,14 +132,19 @@ def test_a_pool_that_goes_away_before_the_gate_opens_has_stopped(
 
 def test_a_lane_has_the_settings_of_its_model_and_asks_the_page_for_its_workers() -> None:
     talk = Talk()
-    form, fd, _ = talk.lane(talk.old[0].spec)
+    facts = talk.session.models["a"] = replace(talk.session.facts("a"), watermark=0.5)
+    form, fd, view = talk.lane(facts.spec)
     talk.session.take_lanes([form], [fd])
-    lane_client, facts = talk.session.lane_set["a"], talk.session.facts("a")
-    assert lane_client.map.bound == max(1, int(4 * facts.watermark))
+    lane_client = talk.session.lane_set["a"]
+    assert (lane_client.map.slots, lane_client.map.bound) == (4, 2)
     lane_client.check_gate(NOW)
     talk.session.state_page.accepting[facts.index] = 0
     with pytest.raises(NotReady, match="no worker serves model 'a' now"):
         lane_client.check_gate(NOW)
+    view.gate.set(int(LaneGate.MOVED))
+    assert not talk.session.lane_set.moving
+    assert lane_client.sees_move()
+    assert talk.session.lane_set.moving
     talk.session.close()
     assert (dict(talk.session.lane_set), talk.session.lane_set.driven) == ({}, [])
 

@@ -97,6 +97,13 @@ class Opening:
 
 
 @pytest.fixture
+def talk() -> Iterator[Talk]:
+    talk = Talk()
+    yield talk
+    talk.session.close()
+
+
+@pytest.fixture
 def opening(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opening]:
     monkeypatch.setattr(module, "Waiter", scene.waits.waiter)
     opening = Opening()
@@ -112,6 +119,12 @@ def test_a_lane_is_waited_for_until_its_gate_opens(scene: Scene, opening: Openin
     assert session.lane_set["a"] is lane_client
     assert not is_rung(session.bell)
     assert is_rung(session.self_bell), "the ring may have been meant for another thread"
+
+
+def test_a_pool_that_does_not_answer_in_time_is_not_ready(talk: Talk) -> None:
+    with pytest.raises(NotReady, match=r"did not answer within 0\.01 s"):
+        talk.session.new_lane_client("a", 0.01)
+    assert talk.session.is_over(), "a late reply must not be taken for that of another question"
 
 
 def test_a_gate_that_stays_closed_ends_the_session(scene: Scene, opening: Opening) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 
 import pytest
 
@@ -110,6 +110,7 @@ def test_a_cancel_takes_the_rows_back_once(driver: ThreadDriver, scene: Scene) -
         assert future.cancel()
         assert scene.lane_client.lane.cancel.tolist()[:2] == [1, 1]
         assert scene.rings == 2
+    assert wait([future], 0).done == {future}, "whoever waits for it hears of the cancel"
     with pytest.raises(CancelledError):
         future.result(WAIT_S)
 
@@ -166,12 +167,12 @@ def test_closing_ends_the_session_only_when_nobody_waits_on_its_bell(
     call, ended = scene.call(), []
     under_way = deque([scene.lane_client.submit(call.rows, call.start_ns, call.deadline_ns)])
 
-    def wait() -> None:
+    def wait_for_it() -> None:
         with pytest.raises(PoolStopped):
             run_blocking(driver.result(scene.lane_client, under_way, call))
         ended.append(scene.session.closed)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait_for_it)
     thread.start()
     scene.waits.begun.get(timeout=WAIT_S)
     driver.close()

@@ -9,7 +9,8 @@ from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import QUEUE_COLUMNS
+from batchpool.core.scheduler.queue import QUEUE_COLUMNS, QueueColumn
+from tests.unit.core.scheduler.queued import rows_of
 from tests.unit.lanes import new_worker_segment
 
 MS = 1_000_000
@@ -138,3 +139,115 @@ def test_other_sizes_make_other_times(proxy: WorkerProxy) -> None:
     assert again is not seen
     assert again.time is proxy.service_time
     assert not proxy.service_time.known
+
+
+def test_a_batch_behind_another_is_over_that_long_after_the_others_end(proxy: WorkerProxy) -> None:
+    send(proxy, 4, 1 * MS)
+    send(proxy, 4, 2 * MS)
+    finish(proxy, 0, 11 * MS)
+    assert proxy.free_at_ns(12 * MS) == 21 * MS
+    limit_ns = 4 * int(proxy.service_time.high_ns(4)) + 100 * MS
+    assert proxy.overdue_since_ns(11 * MS + limit_ns) == 0
+    assert proxy.overdue_since_ns(11 * MS + limit_ns + 1) == 11 * MS
+
+
+@pytest.mark.parametrize(
+    ("word", "rows", "learns"),
+    [
+        ("refused_at", 4, False),
+        ("refused_at", 3, True),
+        ("expired_at", 1, False),
+        ("cancelled_at", 1, False),
+    ],
+)
+def test_the_time_of_a_batch_of_which_less_was_computed_is_not_learnt(
+    proxy: WorkerProxy, word: str, rows: int, learns: bool
+) -> None:
+    send(proxy, 4, 1 * MS)
+    getattr(proxy.worker_segment, word)[0] = rows
+    finish(proxy, 0, 2 * MS)
+    assert proxy.service_time.known is learns
+
+
+def test_a_record_holds_what_the_worker_needs_of_its_rows(proxy: WorkerProxy) -> None:
+    rows = rows_of(3, name=[7, 8, 9], lane=[1, 1, 2], deadline=[50, 40, 60])
+    rows[QueueColumn.SLOT] = [4, 5, 6]
+    rows[QueueColumn.ATTEMPT] = [0, 2, 1]
+    batch = proxy.prepare(rows, DispatchReason.APART, MS, 12, cancels=2**63 + 5)
+    segment = proxy.worker_segment
+    assert (segment.n[0], segment.token[0], segment.attempt[0]) == (3, 1, 2)
+    assert (segment.due_ns_at[0], segment.cancels_at[0]) == (40, 5)
+    assert segment.reason[0] == DispatchReason.APART
+    assert segment.row_lane[0, :3].tolist() == [1, 1, 2]
+    assert segment.row_slot[0, :3].tolist() == [4, 5, 6]
+    assert segment.row_sequence[0, :3].tolist() == [7, 8, 9]
+    assert (batch.apart, batch.size, batch.number, batch.attempt) == (True, 3, 12, 2)
+    assert proxy.runs_apart()
+
+
+def test_free_records_are_used_again_and_their_tokens_rise(proxy: WorkerProxy) -> None:
+    first, second = send(proxy, 1, MS), send(proxy, 1, MS)
+    proxy.free(first)
+    assert proxy.worker_segment.freed[0] == first.token
+    third = send(proxy, 1, MS)
+    assert [(b.record, b.token) for b in (first, second, third)] == [(0, 1), (1, 2), (0, 3)]
+    later = WorkerProxy(0, 0, proxy.worker_segment, lambda: None)
+    assert send(later, 1, MS).token == 4, "also those of a later batcher"
+
+
+def test_a_completion_entry_of_another_use_of_the_record_ends_nothing(proxy: WorkerProxy) -> None:
+    first = send(proxy, 1, MS)
+    cq = proxy.worker_segment.cq_producer()
+    cq.push_few([first.record | first.token << 32])
+    proxy.free(first)
+    second = send(proxy, 1, MS)
+    cq.push_few([5 | 9 << 32])
+    assert second.record == first.record
+    assert proxy.finished() == []
+    cq.push_few([second.record | second.token << 32])
+    assert proxy.finished() == [second]
+    assert proxy.worker_segment.cq_consumer().pending() == 3, "until the rows are completed"
+    proxy.advance()
+    proxy.advance()
+    assert proxy.worker_segment.cq_consumer().pending() == 0
+
+
+def test_which_batches_a_worker_began_and_finished(proxy: WorkerProxy) -> None:
+    batches = [send(proxy, 1, MS) for _ in range(3)]
+    proxy.worker_segment.launched.set(batches[1].token)
+    assert [proxy.has_launched(batch) for batch in batches] == [True, True, False]
+    proxy.worker_segment.finished[batches[0].record] = batches[0].token
+    assert [proxy.has_finished(batch) for batch in batches] == [True, False, False]
+
+
+def test_lanes_are_runnable_as_the_worker_acknowledges_them(proxy: WorkerProxy) -> None:
+    serials = np.array([0, 11, 12, 0, 0, 0, 0, 0])
+    acknowledged = proxy.worker_segment.lanes
+    acknowledged[[1, 4]] = 11, 14  # 4: of a lane that is gone
+    some = proxy.runnable_lanes(serials, version=1)
+    assert some is not None
+    assert np.flatnonzero(some).tolist() == [1]
+    acknowledged[2] = 12
+    assert proxy.runnable_lanes(serials, version=1) is None
+    acknowledged[1] = 0
+    assert proxy.runnable_lanes(serials, version=1) is None, "not read again"
+    serials[1] = 13
+    again = proxy.runnable_lanes(serials, version=2)
+    assert again is not None
+    assert np.flatnonzero(again).tolist() == [2]
+
+
+def test_a_published_batch_is_in_the_ring_before_the_worker_is_rung() -> None:
+    segment = new_worker_segment(8)
+    seen: list[list[int]] = []
+    proxy = WorkerProxy(0, 0, segment, lambda: seen.append(segment.sq_consumer().peek().tolist()))
+    batch = send(proxy, 2, MS)
+    assert seen == []
+    proxy.publish(batch)
+    assert seen == [[batch.record | batch.token << 32]]
+
+
+def test_a_worker_is_ready_when_it_says_so(proxy: WorkerProxy) -> None:
+    assert not proxy.is_ready()
+    proxy.worker_segment.ready.set(1)
+    assert proxy.is_ready()

@@ -10,7 +10,7 @@ from batchpool.batcher.recovery import take_over
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.client.lane_client import LaneClient, PendingRequest
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import BatchOutcome, LaneGate
+from batchpool.core.layout.states import BatchOutcome, LaneGate, SlotState
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.scheduler.decide import Limits
@@ -66,9 +66,7 @@ class Bench:
 
     # -- lanes and their clients ------------------------------------------------------------
 
-    def add_lane(
-        self, number: int, model: int = 0, gate: LaneGate = LaneGate.CLOSED
-    ) -> LaneClient:
+    def add_lane(self, number: int, model: int = 0, gate: LaneGate = LaneGate.CLOSED) -> LaneClient:
         """A lane of 32 slots, whose rows are of one flow with those of all others."""
         self.clients[number] = new_lane_client(32, gate)
         self._map_lane(number, model)
@@ -111,12 +109,20 @@ class Bench:
 
     def _map_worker(self, number: int, model: int, segment: WorkerSegment) -> WorkerProxy:
         worker = WorkerProxy(
-            number, model, segment, lambda: self.rung.append(f"worker {number}"),
+            number, model, segment, lambda: self._ring_worker(number),
             row=number + 1, identity=(number % 10, 1000 + number),
         )  # fmt: skip
         self.batcher.add_worker(worker)
         worker.service_time.took(2, 2 * MS)
         return worker
+
+    def _ring_worker(self, number: int) -> None:
+        self.rung.append(f"worker {number}")
+        worker = self.batcher.workers.by_number[number]
+        for batch in worker.batches.values():
+            for lane, slot in tickets(batch.rows):
+                state = self.clients[lane].lane.state[slot]
+                assert state == SlotState.RUNNING, "a worker may store into it from now on"
 
     def step(self, after_ns: int = 0) -> int:
         """A step of the batcher so much later."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchpool.batcher.metrics import End
-from batchpool.core.errors import ModelError, Status, WorkerLost
+from batchpool.core.errors import DeadlineExceeded, ModelError, Status, WorkerLost
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, SlotState
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import QueueColumn
@@ -188,6 +188,19 @@ def test_what_runs_again_is_no_error() -> None:
     assert bench.clients[1].lane.state[:2].tolist() == [SlotState.QUEUED] * 2
 
 
+def test_rows_of_several_lanes_that_end_together_end_each_in_its_own() -> None:
+    bench = Bench()
+    for lane in (1, 4):
+        bench.add_lane(lane)
+    for lane in (4, 1, 4):
+        bench.send(lane, 1, NOW + 10 * MS)
+        bench.step(after_ns=MS)
+    bench.step(after_ns=10 * MS)
+    assert bench.answers(1) == [DeadlineExceeded]
+    assert bench.answers(4) == [DeadlineExceeded] * 2
+    assert bench.counts("rows_ended_total", "reason") == {"deadline_exceeded": 3}
+
+
 # -- clients that are gone ------------------------------------------------------------------------
 
 
@@ -220,7 +233,24 @@ def test_rows_of_a_client_that_is_gone_do_not_run_again(outcome: BatchOutcome | 
     assert bench.closed == [1, 4], "nothing of it runs"
 
 
-# -- too large for the device's memory --------------------------------------------------------------
+def test_a_row_did_not_fail_alone_because_the_others_are_gone() -> None:
+    bench = Bench(Limits(2, 0), attempts=1)
+    for lane in (1, 4):
+        bench.add_lane(lane)
+    worker = bench.add_worker(5)
+    bench.send(1, 1)
+    bench.send(4, 1)
+    bench.step()
+    (batch,) = worker.batches.values()
+    bench.batcher.close_lane(1)
+    bench.run(worker, batch, BatchOutcome.FAILED)
+    bench.step()
+    (alone,) = worker.batches.values()
+    assert (tickets(alone.rows), alone.apart) == ([(4, 0)], True)
+    assert bench.answers(4) == []
+
+
+# -- too large for the device's memory ------------------------------------------------------
 
 
 def test_a_batch_that_is_too_large_lowers_the_limit_and_its_rows_run_again() -> None:

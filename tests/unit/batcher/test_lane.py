@@ -119,6 +119,42 @@ def test_a_slot_that_there_is_not_closes_the_lane(others: int) -> None:
     assert road.rings == 1
 
 
+def test_every_admitted_row_is_counted_and_no_stale_one() -> None:
+    road = Road()
+    for n in (1, 3):
+        for _ in range(n):
+            road.send()
+        road.take()
+    gone = road.send()
+    road.lane_client.lane.state[gone.slots[0]] = SlotState.FREE
+    road.take()
+    assert road.side.admitted == 4
+
+
+def test_a_completion_is_in_the_queue_before_the_client_is_rung() -> None:
+    for n in (1, 3):
+        road = Road()
+        seen: list[tuple[list[int], int]] = []
+        lane = road.lane_client.lane
+        road.side.ring_client = lambda lane=lane, seen=seen: seen.append(
+            (lane.state[:3].tolist(), len(lane.cq_consumer().peek()))
+        )
+        pending = [road.send() for _ in range(n)]
+        rows = road.take()
+        road.side.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
+        assert seen == [([SlotState.DONE] * n + [SlotState.FREE] * (3 - n), n)]
+        assert road.lane_client.reap(0) == pending
+
+
+def test_a_shut_gate_is_stored_before_the_client_is_rung() -> None:
+    road = Road()
+    seen: list[tuple[int, int]] = []
+    lane = road.lane_client.lane
+    road.side.ring_client = lambda: seen.append((lane.gate.get(), lane.generation.get()))
+    road.side.close_gate(LaneGate.MOVED)
+    assert seen == [(LaneGate.MOVED, 1)]
+
+
 # -- quiet lanes ----------------------------------------------------------------------------
 
 

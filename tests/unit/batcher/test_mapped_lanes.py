@@ -54,9 +54,7 @@ def rows(*numbers: int) -> I64:
     return found
 
 
-@pytest.mark.parametrize(
-    ("draining", "gate"), [(False, LaneGate.OPEN), (True, LaneGate.DRAINING)]
-)
+@pytest.mark.parametrize(("draining", "gate"), [(False, LaneGate.OPEN), (True, LaneGate.DRAINING)])
 def test_a_client_hears_that_its_lane_is_mapped(
     lanes: Lanes, draining: bool, gate: LaneGate
 ) -> None:

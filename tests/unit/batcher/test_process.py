@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from batchpool.batcher.process import BatcherProcess
 from batchpool.control.channel import Channel, Closed, close_all, pair
 from batchpool.control.edges import FROM_BATCHER
-from batchpool.control.process_messages import BatcherRunning, Begin, StartBatcher
+from batchpool.control.process_messages import BatcherRunning, Begin, SetLimits, StartBatcher
 from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.shm.doorbell import Doorbell
@@ -70,4 +71,23 @@ def test_the_batcher_beats_with_nothing_to_do(beat_ns: int) -> None:
     supervisor.close()
     thread.join(PATIENCE_S)
     assert ends == ["closed"]
+    own.close()
+
+
+def test_the_batcher_beats_as_a_reload_has_told_it() -> None:
+    supervisor, own = pair()
+    heartbeats = start(supervisor, beat_ns=3600 * 10**9)
+    process = BatcherProcess(own)
+    thread = threading.Thread(target=run, args=(process, []))
+    thread.start()
+    level = logging.getLogger().level
+    supervisor.send(Begin(takeover=False, evicted=()))
+    assert supervisor.receive(FROM_BATCHER) == (BatcherRunning(), [])
+    supervisor.send(SetLimits((), 1_000_000, "info"))
+    for _ in range(3):
+        since_ns = time.monotonic_ns()
+        until(lambda: heartbeats.last_ns(BATCHER, since_ns) is not None)  # noqa: B023
+    supervisor.close()
+    thread.join(PATIENCE_S)
+    logging.getLogger().setLevel(level)
     own.close()

@@ -33,9 +33,6 @@ def with_suspects(bench: Bench, n: int) -> None:
     assert len(bench.models[0].suspects) == n
 
 
-# -- which worker ---------------------------------------------------------------------------
-
-
 def test_rows_go_to_the_workers_of_their_model() -> None:
     bench = Bench(Limits(2, 0), Limits(2, 0))
     for model in (0, 1):

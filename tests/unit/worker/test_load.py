@@ -1,8 +1,11 @@
-"""Code that changed under a pool is not run on rows that were laid out for the old."""
+"""Which class a worker runs: the one of its name, unless that changed under the pool."""
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,8 @@ import pytest
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.worker.load import check_declaration
+from batchpool.model import Model
+from batchpool.worker.load import check_declaration, load_class
 
 SERVED = ModelSpec(
     "m",
@@ -48,3 +52,67 @@ def test_the_same_tensors_are_the_same_whatever_the_name() -> None:
 def test_another_declaration_is_refused_by_what_differs(change: dict[str, Any], error: str) -> None:
     with pytest.raises(ModelError, match=error):
         check_declaration(served(), replace(SERVED, **change))
+
+
+# -- importing ------------------------------------------------------------------------------
+
+SOURCE = """
+import batchpool as bp
+class Known(bp.Model):
+    class Inner(bp.Model):
+        pass
+class Other:
+    pass
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, which is not on Python's path, with the module `load_class_here`."""
+    (tmp_path / "load_class_here.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    monkeypatch.delitem(sys.modules, "load_class_here", raising=False)
+    return tmp_path
+
+
+def test_a_class_of_the_current_directory_is_found(folder: Path) -> None:
+    found = load_class("load_class_here:Known")
+    assert issubclass(found, Model)
+    assert (found.__module__, found.__name__) == ("load_class_here", "Known")
+    assert load_class("load_class_here:Known.Inner").__qualname__ == "Known.Inner"
+    assert sys.path.count(str(folder)) == 1
+    assert sys.path[0] == str(folder), "before a module of that name elsewhere"
+    sys.modules.pop("load_class_here")
+
+
+@pytest.mark.parametrize("name", ["load_class_here", "load_class_here:", ":Known", ""])
+def test_a_name_has_two_parts(folder: Path, name: str) -> None:
+    with pytest.raises(ImportError, match="is not of the form MODULE:CLASS"):
+        load_class(name)
+    assert "load_class_here" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("Nobody", AttributeError, "module 'load_class_here' has no 'Nobody'"),
+        ("Known.Nobody", AttributeError, "module 'load_class_here' has no 'Known.Nobody'"),
+        ("Other", TypeError, "load_class_here:Other is not a subclass of batchpool.Model"),
+        ("number", TypeError, "load_class_here:number is not a subclass of batchpool.Model"),
+    ],
+)
+def test_what_is_no_model_is_refused_by_its_name(
+    folder: Path, name: str, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        load_class(f"load_class_here:{name}")
+    assert str(caught.value) == text
+    sys.modules.pop("load_class_here")
+
+
+def test_a_fifo_in_the_place_of_the_module_is_told(folder: Path) -> None:
+    os.mkfifo(folder / "load_class_fifo.py")
+    with pytest.raises(ImportError, match=r"load_class_fifo.py is not a regular file"):
+        load_class("load_class_fifo:Known")

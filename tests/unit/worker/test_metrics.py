@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchpool.core.errors import InvalidInput
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, Tensor
 from tests.unit.specs import X, model
-from tests.unit.worker.worker_bench import Bench, affine
+from tests.unit.worker.worker_bench import ROWS, Bench, affine, raising
 
 SEAT = ("m", "0", "cpu")
 PHASES = ("gather", "compute", "scatter")
@@ -84,3 +85,45 @@ def test_single_rows_that_the_answer_marks_are_counted_as_failed() -> None:
     totals = counts(bench)
     assert totals.values("worker_batches_total", "outcome") == {"ok": 1}
     assert totals.values("worker_rows_total", "outcome") == {"ok": 2, "failed": 1}
+
+
+class Ticking(Bench):
+    """A bench whose clock goes on by a millisecond whenever it is read."""
+
+    read = 0
+
+    @property
+    def now_ns(self) -> int:
+        self.read += 1
+        return 1_000_000 * self.read
+
+    @now_ns.setter
+    def now_ns(self, now_ns: int) -> None:
+        """It starts where it starts."""
+
+
+def test_every_phase_takes_the_time_between_its_ends() -> None:
+    bench = Ticking()
+    bench.send(*ROWS)
+    bench.run()
+    totals = counts(bench)
+    for phase in PHASES:
+        assert totals.histogram(f"worker_{phase}_seconds").total == pytest.approx(0.001), phase
+
+
+def test_a_batch_of_rows_that_are_over_takes_no_time_of_the_model() -> None:
+    bench = Ticking()
+    bench.send(*ROWS, due_ns=(1, 1, 1))
+    bench.run()
+    totals = counts(bench)
+    taken = [totals.histogram(f"worker_{phase}_seconds").total for phase in PHASES]
+    assert taken == pytest.approx([0, 0, 0.001])
+
+
+def test_a_row_that_the_model_refuses_alone_takes_its_time() -> None:
+    bench = Ticking(infer=raising(InvalidInput("no")))
+    bench.send((1, 2))
+    bench.run()
+    totals = counts(bench)
+    assert totals.histogram("worker_compute_seconds").total == pytest.approx(0.001)
+    assert totals.values("worker_rows_total", "outcome") == {"invalid_input": 1}

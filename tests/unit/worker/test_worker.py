@@ -14,9 +14,11 @@ from batchpool.core.layout.segments import MESSAGE_BYTES
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, Tensor
+from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import describe_error
+from tests.unit.lanes import new_lane
 from tests.unit.specs import model
-from tests.unit.worker.worker_bench import ROWS, Bench, Infer, affine
+from tests.unit.worker.worker_bench import ROWS, Bench, FakeBackend, affine, raising
 
 # -- what goes well -------------------------------------------------------------------------
 
@@ -132,6 +134,53 @@ def test_acknowledged_lanes_are_told() -> None:
     assert list(bench.worker.lanes) == [1]
 
 
+class Adopter(FakeBackend):
+    """A backend that transfers rows of lanes by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(affine)
+        self.events: list[tuple[str, Lane]] = []
+
+    def adopt(self, lane: Lane) -> None:
+        self.events.append(("adopt", lane))
+
+    def release(self, lane: Lane) -> None:
+        self.events.append(("release", lane))
+
+
+def test_a_device_adopts_the_lanes_that_it_may_and_releases_each_once() -> None:
+    backend = Adopter()
+    bench = Bench(backend=backend)
+    assert backend.events == [], "these are not pinned"
+    lane = new_lane(bench.spec, 8)
+    bench.worker.add_lane(2, 22, lane, adopt=True)
+    assert backend.events == [("adopt", lane)]
+    assert bench.worker_segment.lanes[2] == 22
+    for _ in range(2):
+        bench.worker.drop_lane(2)
+    assert backend.events == [("adopt", lane), ("release", lane)]
+
+
+def test_a_batch_is_announced_by_its_last_stores() -> None:
+    """The fence stands between what a batch holds and the store that says that it is there."""
+    bench = Bench()
+    segment = bench.worker_segment
+    batch = bench.send(*ROWS)
+    bench.fill(*ROWS)
+    seen: list[tuple[int, int, int, list[Any]]] = []
+
+    def look() -> None:
+        at = batch.record
+        words = segment.outcome_at[at], int(segment.finished[at]), len(bench.rings)
+        seen.append((*words, bench.y(ROWS[0])))
+
+    segment.fence = look
+    bench.run()
+    assert seen[0] == (BatchOutcome.OK, 0, 1, [[25] * 4])
+    assert segment.finished[batch.record] == batch.token
+    assert len(bench.rings) == 2
+
+
 # -- progress: a hung batch is judged from when it became the oldest -------------------------
 
 
@@ -203,13 +252,6 @@ CAUSES: list[tuple[BaseException, str]] = [
     (ValueError("é" * 10**6), "ValueError: " + "é" * ((TEXT_BYTES - 12) // 2)),
     (InvalidRequest("x" * 10**6), "x" * TEXT_BYTES),
 ]
-
-
-def raising(cause: BaseException) -> Infer:
-    def infer(n: int, inputs: dict[str, Array], sizes: dict[str, Array | None]) -> Any:
-        raise cause
-
-    return infer
 
 
 @pytest.mark.parametrize("raises_in", ["launch", "finish"])

@@ -51,6 +51,13 @@ def affine(n: int, inputs: dict[str, Array], sizes: dict[str, Array | None]) -> 
     return {"y": inputs["x"] * 2 + 1}
 
 
+def raising(cause: BaseException) -> Infer:
+    def infer(n: int, inputs: dict[str, Array], sizes: dict[str, Array | None]) -> Any:
+        raise cause
+
+    return infer
+
+
 class Bench:
     """A worker of one model with two lanes, and the batcher's side of it."""
 

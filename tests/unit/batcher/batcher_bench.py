@@ -79,10 +79,14 @@ class Bench:
         )  # fmt: skip
         self.batcher.add_lane(lane)
 
-    def send(self, lane: int, n: int, deadline_ns: int = LATER) -> list[PendingRequest]:
+    def send(
+        self, lane: int, n: int, deadline_ns: int = LATER, priority: int = 0
+    ) -> list[PendingRequest]:
         """Publish n requests of one row, now; the batcher takes them in the next step."""
         client = self.clients[lane]
-        sent = [client.submit(rows_of(1), self.now_ns, deadline_ns) for _ in range(n)]
+        sent = [
+            client.submit(rows_of(1), self.now_ns, deadline_ns, priority=priority) for _ in range(n)
+        ]
         client.flush()
         return sent
 

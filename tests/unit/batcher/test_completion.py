@@ -11,6 +11,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import WorkerProxy
+from batchpool.core.errors import Status
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import Tensor
 from tests.unit.core.scheduler.decisions import NOW, time_of
@@ -58,6 +59,14 @@ def test_it_is_noted_once_for_each_target(batcher: Batcher) -> None:
     queued.limits = replace(queued.limits, target_ns=11 * MS)
     refuse_one(batcher)
     assert batcher.warnings == [note, note.replace("= 10", "= 11")]
+
+
+def test_a_refused_row_is_told_why(batcher: Batcher) -> None:
+    refuse_one(batcher)
+    (queued,) = batcher.models.values()
+    (lane,) = batcher.lanes.by_number.values()
+    assert lane.lane.status[0] == Status.OVERLOADED
+    assert lane.lane.read_message(0) == queued.refusal_text()
 
 
 def test_not_before_the_times_are_well_known(batcher: Batcher) -> None:

@@ -161,6 +161,32 @@ def test_a_device_adopts_the_lanes_that_it_may_and_releases_each_once() -> None:
     assert backend.events == [("adopt", lane), ("release", lane)]
 
 
+class Direct(FakeBackend):
+    """A backend that reads x out of the lanes by itself, where it can."""
+
+    direct = frozenset({"x"})
+
+    def __init__(self, fetched: Array | None) -> None:
+        super().__init__(affine)
+        self.fetched = fetched
+        self.asked: list[tuple[str, int, Array | None]] = []
+
+    def fetch(self, tensor: Tensor, parts: Any, n: int, padding: Array | None) -> Any:
+        self.asked.append((tensor.name, n, padding))
+        return self.fetched
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_device_fetches_what_it_can_and_is_handed_the_rest(can: bool) -> None:
+    backend = Direct(np.full((3, 4), 7, np.float32) if can else None)
+    bench = Bench(backend=backend)
+    bench.fill(*ROWS)
+    bench.send(*ROWS)
+    bench.run()
+    assert backend.asked == [("x", 3, None)]
+    assert bench.y(*ROWS) == ([[15] * 4] * 3 if can else [[25] * 4, [27] * 4, [81] * 4])
+
+
 def test_a_batch_is_announced_by_its_last_stores() -> None:
     """The fence stands between what a batch holds and the store that says that it is there."""
     bench = Bench()
@@ -207,6 +233,17 @@ def test_progress_of_two_batches_in_flight() -> None:
     assert progress(bench) == (0, 5000)
     assert bench.worker_segment.start_ns[[first.record, second.record]].tolist() == [2000, 3000]
     assert bench.worker_segment.end_ns[[first.record, second.record]].tolist() == [4000, 5000]
+
+
+def test_a_worker_tells_with_which_batch_it_began() -> None:
+    bench = Bench(depth=2)
+    batches = [bench.send((1, slot)) for slot in range(3)]
+    told = []
+    for _ in range(3):
+        bench.worker.step()
+        told.append(bench.worker_segment.launched.get())
+    first, second, _ = batches
+    assert told == [first.token, second.token, second.token]
 
 
 def test_a_launched_batch_is_not_launched_again() -> None:

@@ -91,7 +91,7 @@ class Bench:
         return sent
 
     def answers(self, lane: int) -> list[type[Exception] | None]:
-        """How the requests of a lane ended that have ended since, in the order of their slots."""
+        """The ends of the requests of a lane that have ended since, in the order of their slots."""
         client = self.clients[lane]
         done = sorted(client.reap(self.now_ns), key=lambda pending: pending.slots[0])
         errors = [client.failure(pending) for pending in done]

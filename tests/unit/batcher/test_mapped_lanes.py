@@ -77,7 +77,7 @@ def test_a_lane_that_its_client_has_taken_back_is_left_as_it_is(lanes: Lanes) ->
 
 
 def test_a_drain_shuts_the_open_lanes_only_and_its_end_opens_them_and_rings(lanes: Lanes) -> None:
-    """Who waits for room is woken when there is some, and by nothing before."""
+    """A client that waits for room is woken when there is some, and by nothing before."""
     for number in (1, 2, 3):
         lanes.add(number)
     lanes.mapped.move([2])

@@ -1,4 +1,4 @@
-"""What the batcher's process does for its supervisor's messages, between real bells and rings."""
+"""The batcher's process answers its supervisor's messages, between real bells and rings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workers get new batches, and which are reported as idle once they do not."""
+"""The workers that get new batches, and those that are reported as idle once they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which class a worker runs: the one of its name, unless that changed under the pool."""
+"""The class that a worker runs: the one of its name, unless that changed under the pool."""
 
 from __future__ import annotations
 

@@ -95,9 +95,9 @@ class Turn(threading.Condition):
         super().notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None, "every wait has an end"
-        wake_at_ns = self._waits.clock.now_ns + round(timeout * 1e9)
         stepped = bool(self._waits.steps)
+        assert stepped or timeout is not None, "it waits for ever"
+        wake_at_ns = self._waits.clock.now_ns + round((timeout or 0.0) * 1e9)
         self._waits.pass_until(wake_at_ns)
         if not stepped:
             self._waits.clock.now_ns = wake_at_ns

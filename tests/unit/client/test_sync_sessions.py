@@ -18,7 +18,7 @@ from batchpool.core.errors import Moved, PoolStopped
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.rows import Rows
 from tests.unit.client.lane_clients import NOW, S, new_lane_client
-from tests.unit.client.scene import Scene
+from tests.unit.client.scene import Scene, Turn
 from tests.unit.client.test_sync_driver import outputs, sent
 from tests.unit.control.packets import receive_form
 
@@ -55,6 +55,22 @@ def test_a_call_that_is_struck_in_a_change_ends_the_session(
     assert [session.closed for session in scene.sessions] == [True, False]
     with pytest.raises(Moved):  # so that the call goes on with the new lane
         driver.submit_future(lane_client, scene.call())
+
+
+def test_closing_leaves_the_bells_open_while_somebody_waits_on_them(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    reaper, closed = driver.reaper, list[bool]()
+    reaper.turn = Turn(reaper.lock, scene.waits)
+    reaper.busy = True
+
+    def leave() -> None:
+        closed.append(scene.session.closed)
+        reaper.busy = False
+
+    scene.waits.steps.append(leave)
+    driver.close()
+    assert (closed, scene.session.closed) == ([False], True)
 
 
 def test_a_pool_that_stops_fails_the_call_under_way_and_the_next_one_connects_anew(

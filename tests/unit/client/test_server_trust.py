@@ -32,6 +32,13 @@ def test_another_user_is_not_trusted_where_everybody_may_make_one(path: str) -> 
     assert "expected root or uid 1000, since everybody may put a socket below /tmp" in why
 
 
+def test_a_private_folder_below_an_open_one_protects_nobody(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    (shared / "own").mkdir(0o700, parents=True)
+    shared.chmod(0o777)
+    assert f"below {shared}:" in why_not_trusted(f"{shared}/own/s", STRANGER, ME)
+
+
 SERVE = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)

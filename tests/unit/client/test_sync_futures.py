@@ -108,9 +108,9 @@ def test_a_cancel_takes_the_rows_back_once(driver: ThreadDriver, scene: Scene) -
     future = driver.submit_future(scene.lane_client, scene.call(2))
     for _ in range(2):
         assert future.cancel()
+        assert wait([future], 0).done == {future}, "whoever waits for it hears of the cancel"
         assert scene.lane_client.lane.cancel.tolist()[:2] == [1, 1]
         assert scene.rings == 2
-    assert wait([future], 0).done == {future}, "whoever waits for it hears of the cancel"
     with pytest.raises(CancelledError):
         future.result(WAIT_S)
 

@@ -81,6 +81,43 @@ def test_a_partial_batch_leaves_when_its_oldest_has_waited() -> None:
     assert model.batches == [(50 * MS, [1, 2])]
 
 
+def test_a_call_alone_is_answered_when_it_has_waited() -> None:
+    clock = Clock()
+    model = Model(clock)
+
+    async def on_loop(inputs: list[int]) -> list[int]:
+        return model(inputs)
+
+    b = bp.InferenceBatcher(on_loop, max_batch_size=3, max_wait_ms=50, clock_ns=clock)
+
+    async def main() -> None:
+        for x in (1, 2):
+            (call,) = calls(b, x)
+            await asyncio.sleep(0.049)
+            assert not call.done()
+            await asyncio.sleep(0.002)
+            assert call.result() == 2 * x
+
+    run(clock, main())
+
+
+def test_the_end_of_a_batch_lets_the_next_one_leave() -> None:
+    clock = Clock()
+    model = Gate()
+    b = bp.InferenceBatcher(model, max_batch_size=1, clock_ns=clock)
+
+    async def main() -> None:
+        started = calls(b, 1, 2)
+        for batches in ([[1]], [[1], [2]]):
+            await turns(4)
+            assert model.batches == batches
+            model.let_through()
+        await turns(4)
+        assert [call.result() for call in started] == [2, 4]
+
+    run(clock, main())
+
+
 def test_without_a_wait_calls_of_one_turn_ride_together() -> None:
     clock = Clock()
     model = Model(clock)

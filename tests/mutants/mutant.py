@@ -44,7 +44,7 @@ class Mutant:
 
 
 def read_list(name: str) -> list[Mutant]:
-    """The mutations of one list, which is named after the package that it is about."""
+    """The mutations of one list, which has the name of the package, or part, that it is about."""
     table = tomllib.loads((LISTS / f"{name}.toml").read_text("utf-8"))
     return [Mutant(f"{name} {i}", **found) for i, found in enumerate(table["mutant"], 1)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batchpool.batcher.metrics import End
-from batchpool.core.errors import DeadlineExceeded, ModelError, Status, WorkerLost
-from batchpool.core.layout.states import BatchOutcome, DispatchReason, SlotState
+from batchpool.core.errors import DeadlineExceeded, ModelError, NotReady, Status, WorkerLost
+from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate, SlotState
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.shm.stats.flight_recorder import LOST, RecordedBatch
@@ -231,6 +231,27 @@ def test_rows_of_a_client_that_is_gone_do_not_run_again(outcome: BatchOutcome | 
     assert tickets(waits) == [(4, 0)]
     bench.batcher.close_lane(4)
     assert bench.closed == [1, 4], "nothing of it runs"
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_rows_of_an_evicted_lane_end_with_their_batch(launched: bool) -> None:
+    bench = Bench(Limits(3, 0))
+    for lane in (1, 4):
+        bench.add_lane(lane)
+    worker = bench.add_worker(5)
+    bench.send(1, 2)
+    bench.send(4, 1)
+    bench.step()
+    (batch,) = worker.batches.values()
+    bench.batcher.evict_lane(1)
+    if launched:
+        bench.launch(worker, batch)
+    bench.batcher.lose_worker(5)
+    assert bench.counts("rows_ended_total", "reason") == {"not_ready": 2}
+    assert bench.clients[1].lane.state[:2].tolist() == [SlotState.DONE] * 2
+    assert bench.answers(1) == [NotReady] * 2
+    assert (bench.closed, bench.gate(1)) == ([1], LaneGate.GONE)
+    assert bench.clients[4].lane.state[0] == SlotState.QUEUED
 
 
 def test_a_row_did_not_fail_alone_because_the_others_are_gone() -> None:

@@ -82,6 +82,33 @@ def test_an_attempt_of_an_earlier_use_is_forgotten() -> None:
     assert road.side.lane.attempt[slot] == 0
 
 
+def test_the_attempts_of_earlier_uses_of_several_slots_are_forgotten() -> None:
+    road = Road()
+    for _ in range(3):
+        road.send()
+    road.side.lane.attempt[:] = 2
+    assert road.take()[QueueColumn.ATTEMPT].tolist() == [0] * 3
+    assert road.side.lane.attempt[:4].tolist() == [0, 0, 0, 2]
+
+
+def test_every_stale_entry_is_counted() -> None:
+    road = Road()
+    kept, *gone = [road.send() for _ in range(4)]
+    for pending in gone:
+        road.lane_client.lane.state[pending.slots[0]] = SlotState.FREE
+    assert road.take()[QueueColumn.SLOT].tolist() == [kept.slots[0]]
+    assert road.side.lane.stale.get() == 3
+
+
+def test_the_second_entry_of_one_use_is_stale() -> None:
+    road = Road()
+    pending = [road.send() for _ in range(2)]
+    road.lane_client.flush()
+    road.lane_client.lane.sq_producer().push_few([pending[0].slots[0] | 1 << 32])
+    assert road.side.admit()[QueueColumn.SLOT].tolist() == [p.slots[0] for p in pending]
+    assert (road.side.lane.stale.get(), road.side.admitted) == (1, 2)
+
+
 @pytest.mark.parametrize("others", [0, 2])
 def test_a_stale_entry_is_counted_and_takes_no_row(others: int) -> None:
     road = Road()

@@ -41,6 +41,16 @@ def test_rows_that_waited_wait_in_the_order_in_which_they_were_submitted() -> No
     assert not bench.models[0].suspects
 
 
+def test_rows_wait_in_the_queue_of_their_model() -> None:
+    bench = Bench(Limits(2, 0), Limits(2, 0))
+    for model, lane in enumerate((1, 4)):
+        bench.add_lane(lane, model)
+        bench.send(lane, 1)
+    bench.step()
+    bench.take_over()
+    assert [tickets(model.queue.view()) for model in bench.models] == [[(1, 0)], [(4, 0)]]
+
+
 def test_rows_of_a_failed_batch_run_apart_each_alone() -> None:
     bench = Bench(Limits(16, 0))
     bench.add_lane(1)

@@ -85,6 +85,15 @@ def test_one_output_is_enough_and_another_may_hold_anything_there() -> None:
     assert check_outputs(spec, whole, 2, {}).refused == {1: BAD}
 
 
+def test_a_row_that_is_refused_has_no_other_error_beside() -> None:
+    """Its output, which nobody gets, is too long for its slot as well."""
+    z = Tensor("z", "bytes", (), max_bytes=4)
+    spec = model(Tensor("x", "float32"), outputs=(DYNAMIC, z))
+    found = {"y": np.zeros((2, 5, 2), np.int64), "z": [BAD, b"a"]}
+    checked = check_outputs(spec, found, 2, {})
+    assert (checked.refused, list(checked.failed)) == ({0: BAD}, [1])
+
+
 def test_any_other_exception_in_the_rows_place_is_the_models_error_for_that_row() -> None:
     checked = check(TEXT, [KeyError("z"), b"a", b"long one"])
     assert checked.refused == {}

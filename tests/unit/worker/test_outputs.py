@@ -10,6 +10,7 @@ import pytest
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.worker.backends.backend import IN_PLACE
 from batchpool.worker.outputs import CheckedOutputs, check_outputs
 
 X = Tensor("x", "float32")
@@ -338,3 +339,10 @@ def test_the_padding_must_be_answered_as_well(tensor: Tensor) -> None:
         value = [b""] * 2
     with pytest.raises(ModelError, match=r"has (shape \[2|2 rows)"):
         check_outputs(spec(tensor), {"y": value}, 4, {"x": None, "ids": np.array([[6]] * 4)}, 2)
+
+
+def test_an_output_that_the_device_has_stored_is_not_stored_again() -> None:
+    found = check_outputs(spec(FIXED, Tensor("z", "float32")), {"y": IN_PLACE, "z": [1, 2]}, 2, {})
+    assert list(found.outputs) == ["z"]
+    with pytest.raises(ModelError, match="returned no output 'z'"):
+        check_outputs(spec(FIXED, Tensor("z", "float32")), {"y": IN_PLACE}, 2, {})

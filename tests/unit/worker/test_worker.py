@@ -347,9 +347,24 @@ def test_one_row_that_does_not_fit_fails_alone() -> None:
     bench.run()
     text = "output 'y' of this row has 4 bytes; at most 3 fit"
     assert bench.statuses(*ROWS) == [(0, ""), (Status.MODEL_ERROR, text), (0, "")]
+    origins = [bench.lanes[lane].read_origin(slot) for lane, slot in ROWS]
+    assert origins == [None, (batch.token, 0, os.getpid()), None]
     assert bench.outcome(batch) == BatchOutcome.OK, "the batch itself is no suspect"
     assert bench.lanes[1].outputs["y"].load(slice(2, 3)).tolist() == [b"ab"]
     assert bench.lanes[4].outputs["y"].load(slice(0, 1)).tolist() == [b"abc"]
+
+
+def test_only_batches_that_gave_outputs_are_counted_as_good() -> None:
+    bench = Bench(infer=raising(ValueError("no")))
+    bench.send(*ROWS)
+    bench.run()
+    counted = bench.worker_segment.batches.get(), bench.worker_segment.good.get()
+    assert counted == (1, 0)
+    bench.backend.infer = affine
+    bench.send(*ROWS)
+    bench.run()
+    counted = bench.worker_segment.batches.get(), bench.worker_segment.good.get()
+    assert counted == (2, 1)
 
 
 def test_a_batch_that_fails_in_flight_leaves_the_other_alone() -> None:

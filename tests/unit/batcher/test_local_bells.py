@@ -90,6 +90,26 @@ def test_who_rings_without_rows_is_left_out_for_a_tenth_of_a_second(clients: Cli
     assert clients.bells.wake_at_ns(201 * MS) == 300 * MS
 
 
+def test_rows_of_long_ago_are_worth_256_rings_at_most(clients: Clients) -> None:
+    clients.add(1, lane=0)
+    clients.lanes[0].admitted = 10_000
+    assert clients.rings_without_rows(1, now_ns=0) == 256 + 256
+
+
+def test_each_client_that_was_left_out_is_heard_again_in_its_own_time(clients: Clients) -> None:
+    for client, now_ns in ((1, 5), (2, 50)):
+        clients.add(client, lane=client)
+        clients.rings_without_rows(client, now_ns)
+        clients.ring(client)
+    assert clients.bells.wake_at_ns(60) == 5 + 100 * MS
+    assert clients.bells.wake_at_ns(5 + 100 * MS) == 50 + 100 * MS
+    assert clients.wakes(), "the first"
+    clients.bells.hear(5 + 100 * MS)
+    assert not clients.wakes()
+    assert clients.bells.wake_at_ns(50 + 100 * MS) == 2**63 - 1
+    assert clients.wakes(), "the second"
+
+
 def test_a_ring_that_was_left_out_is_heard_later(clients: Clients) -> None:
     clients.add(1, lane=0)
     clients.rings_without_rows(1, now_ns=0)

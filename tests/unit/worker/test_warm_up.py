@@ -105,3 +105,15 @@ def test_a_text_parameter_is_warmed_up_with_its_default_or_a_text_that_fits() ->
     rows = warm_up_rows(Model(), spec)
     assert rows["language"].tolist() == ["dé".encode()]
     assert rows["style"].tolist() == [b"warm"]
+
+
+def test_the_sizes_are_those_of_the_dynamic_dimensions_wherever_they_stand() -> None:
+    class Seer(Model):
+        def infer(self, batch: Batch) -> Any:
+            seen.append(batch.sizes["grid"].tolist())
+            return {"y": np.zeros(batch.n, np.float32)}
+
+    seen: list[Any] = []
+    spec = model(Tensor("grid", "int64", (2, Dim(3), 5, Dim(4))))
+    warm_up(spec, NumpyBackend(Seer()), warm_up_rows(Seer(), spec), (2,), times=1)
+    assert seen == [[[3, 4], [3, 4]]]

@@ -100,11 +100,12 @@ def test_every_stale_entry_is_counted() -> None:
     assert road.side.lane.stale.get() == 3
 
 
-def test_the_second_entry_of_one_use_is_stale() -> None:
+@pytest.mark.parametrize("again", [0, 1])
+def test_the_second_entry_of_one_use_is_stale(again: int) -> None:
     road = Road()
     pending = [road.send() for _ in range(2)]
     road.lane_client.flush()
-    road.lane_client.lane.sq_producer().push_few([pending[0].slots[0] | 1 << 32])
+    road.lane_client.lane.sq_producer().push_few([pending[again].slots[0] | 1 << 32])
     assert road.side.admit()[QueueColumn.SLOT].tolist() == [p.slots[0] for p in pending]
     assert (road.side.lane.stale.get(), road.side.admitted) == (1, 2)
 

@@ -96,6 +96,20 @@ def test_rows_of_long_ago_are_worth_256_rings_at_most(clients: Clients) -> None:
     assert clients.rings_without_rows(1, now_ns=0) == 256 + 256
 
 
+def test_a_row_is_worth_two_rings_once_also_where_a_lane_of_the_client_goes(
+    clients: Clients,
+) -> None:
+    for lane in (0, 1):
+        clients.add(1, lane)
+    clients.lanes[0].admitted = 10
+    assert clients.rings_without_rows(1, now_ns=0) == 256 + 20
+    clients.bells.wake_at_ns(100 * MS)
+    clients.bells.hear(100 * MS)
+    clients.bells.remove_lane(0)
+    clients.lanes[1].admitted = 5
+    assert clients.rings_without_rows(1, now_ns=100 * MS) == 1 + 10, "one was heard just now"
+
+
 def test_each_client_that_was_left_out_is_heard_again_in_its_own_time(clients: Clients) -> None:
     for client, now_ns in ((1, 5), (2, 50)):
         clients.add(client, lane=client)

@@ -53,6 +53,15 @@ async def test_idle_connections_are_closed_at_once() -> None:
 
 
 @on_loop
+async def test_no_connection_comes_in_from_the_moment_of_the_stop() -> None:
+    async with edge(Affine) as it, serving(it) as site:
+        listening = list(site.server.servers)
+        assert [one.is_serving() for one in listening] == [True]
+        site.server.stop()
+        assert [one.is_serving() for one in listening] == [False]
+
+
+@on_loop
 async def test_requests_under_way_are_answered_first() -> None:
     async with edge(Affine) as it, serving(it, drain_s=FOR_EVER) as site:
         it.pool.hold = True

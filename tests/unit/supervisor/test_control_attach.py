@@ -260,6 +260,14 @@ def test_root_may_operate_every_pool(desk: Desk) -> None:
     assert desk.ask(desk.local("root", 0), "drain")[0]["op"] == "drain"
 
 
+def test_a_client_that_has_gone_is_heard_no_more(desk: Desk) -> None:
+    client = desk.local("ann")
+    assert desk.server.hear(client), "it says nothing"
+    send_form(desk.theirs["ann"], {"op": "drain"})
+    desk.theirs["ann"].close()
+    assert not desk.server.hear(client)
+
+
 def test_a_client_that_goes_leaves_no_lane_and_no_place(desk: Desk) -> None:
     client, other = desk.local("ann"), desk.local("bob")
     for each in (client, other):

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from batchpool.control.channel import Closed, pair
 from batchpool.control.messages import FrontendServing
 from batchpool.control.process_messages import (
     BatcherRunning,
@@ -27,6 +28,7 @@ from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.reload.controller import ReloadController
 from batchpool.supervisor.resources import resources
+from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.held_bells import HeldBells
 from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
@@ -44,7 +46,8 @@ class Pool:
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.now_ns = 1000 * S
-        self.closed = False
+        self.closed = self._played = False
+        self.last: list[tuple[str, bool]] = []  # signals of the last turn
         patch.setattr(module.time, "monotonic_ns", lambda: self.now_ns)
         patch.setattr(resources, "remove_leftovers", list)
         self.children = StartedChildren(patch)
@@ -63,8 +66,16 @@ class Pool:
 
     def run(self, turns: Callable[[Pool], Step]) -> int:
         """Run the pool to its end; returns its exit status."""
-        self._turns = _to_its_end(turns(self))
-        return self.supervisor.run()
+        self._turns = self._to_its_end(turns(self))
+        status = self.supervisor.run()
+        assert self._played, "it ended too early"
+        return status
+
+    def _to_its_end(self, turns: Step) -> Step:
+        yield from turns
+        self._played = True
+        yield self.last
+        raise AssertionError("the pool has not ended")
 
     @property
     def fleet(self) -> ProcessFleet:
@@ -144,12 +155,6 @@ class Notes:
         pass
 
 
-def _to_its_end(turns: Step) -> Step:
-    yield from turns
-    yield []
-    raise AssertionError("the pool has not ended")
-
-
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pool]:
     pool = Pool(monkeypatch, tmp_path)
@@ -217,7 +222,7 @@ def test_a_second_signal_ends_it_at_once(pool: Pool) -> None:
         pool.add_lane(3)
         yield [("SIGTERM", False)]
         yield []
-        yield [("SIGINT", False)]
+        pool.last = [("SIGINT", False)]
 
     assert pool.run(turns) == 1
 
@@ -243,7 +248,6 @@ def test_requests_that_a_front_end_gave_up_are_a_failure(pool: Pool) -> None:
         yield from pool.serve()
         yield [("SIGTERM", False)]
         pool.end_frontend(EXIT_GAVE_UP)
-        yield []
 
     assert pool.run(turns) == 1
 
@@ -301,6 +305,36 @@ def test_a_hangup_asks_for_a_reload(pool: Pool, monkeypatch: pytest.MonkeyPatch)
     assert pool.run(turns) == 0
 
 
+def test_a_pool_that_stops_ends_its_reload(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+    monkeypatch.setattr(pool.reloads, "stop", lambda: stopped.append(pool.fleet.stopping))
+
+    def turns(pool: Pool) -> Step:
+        yield from pool.serve()
+        assert stopped == []
+        yield from stop(pool)
+        assert stopped == [True]
+
+    assert pool.run(turns) == 0
+
+
+def test_signals_come_before_what_else_a_turn_brings(pool: Pool) -> None:
+    """A signal to the whole process group ends children too: they are not replaced then."""
+    event_fd, seen = os.eventfd(1), []
+
+    def turns(pool: Pool) -> Step:
+        yield from pool.serve()
+        pool.supervisor._loop.add(event_fd, lambda: seen.append(pool.fleet.stopping))
+        yield []
+        yield []
+        yield from stop(pool)
+        assert seen[0] is False
+        assert seen[1] is True
+
+    assert pool.run(turns) == 0
+    os.close(event_fd)
+
+
 def test_what_the_reload_says_is_in_the_status(pool: Pool) -> None:
     controller = cast(Any, pool.reloads)
     status = pool.supervisor._status()
@@ -314,5 +348,11 @@ def test_a_closed_pool_says_stopped_and_leaves_no_socket(pool: Pool) -> None:
     path = Path(pool.resources.plan.socket)
     page = pool.resources.state_page
     assert (page.state.get() == PoolState.STOPPED, path.exists()) == (False, True)
+    ours, theirs = pair()
+    local = ClientConnection("client 1", ours, None, -1, number=1)
+    pool.supervisor._control_server.local.append(local)
     pool.close()
+    with pytest.raises(Closed):
+        theirs.receive_packet()
+    theirs.close()
     assert (pool.state, path.exists()) == (PoolState.STOPPED, False)

@@ -26,3 +26,11 @@ def test_half_a_second_of_work_may_come_at_once() -> None:
     assert shares.resume_at_ns(1000, 600 * MS) > 600 * MS
     assert shares.resume_at_ns(1001, 600 * MS) == 0, "another user"
     assert shares.resume_at_ns(1000, 60_000 * MS) == 0
+
+
+def test_who_owes_a_little_is_read_on_however_late_it_is() -> None:
+    shares, now_ns = TimeShares(), 10**15
+    shares.spend(1000, now_ns, 100 * MS)
+    assert shares.resume_at_ns(1000, now_ns) == 0
+    shares.spend(1000, now_ns, 500 * MS)
+    assert shares.resume_at_ns(1000, now_ns) == now_ns + 900 * MS, "3 s of parts, less 2 and 0.1"

@@ -63,6 +63,50 @@ async def test_a_call_that_may_not_begin_or_that_nobody_awaits_is_not_made() -> 
 
 
 @on_loop
+async def test_each_piece_of_work_stands_between_two_heartbeats() -> None:
+    seen: list[str] = []
+    background = BackgroundThread(lambda: seen.append("beat"))
+    await background.run(1, seen.append, "work")
+    with pytest.raises(ZeroDivisionError):
+        await background.run(1, lambda: 1 // 0)
+    assert seen == ["beat", "work", "beat", "beat", "beat"]
+    background.close()
+
+
+@on_loop
+async def test_what_is_queued_at_the_end_is_cancelled_and_not_made() -> None:
+    background = BackgroundThread()
+    begun, go_on = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    runs = background.run(1, hold)
+    queued = [background.run(flow, made.append, flow) for flow in (1, 2)]
+    await asyncio.to_thread(begun.wait, 30)
+    background.close()
+    assert [future.cancelled() for future in queued] == [True, True]
+    go_on.set()
+    await runs
+    assert made == []
+
+
+def test_a_budget_that_becomes_smaller_or_larger_is_full_or_not_at_once() -> None:
+    budget = MemoryBudget(100)
+    budget.count(1, 10)
+    budget.check()
+    budget.learn(10, 0)
+    with pytest.raises(Overloaded, match="10 bytes"):
+        budget.check()
+    budget.learn(11, 0)
+    budget.check()
+    budget.give_back(1, 10)
+    assert (budget.held_bytes, budget.held_for(1)) == (0, 0)
+
+
+@on_loop
 async def test_a_scrape_does_not_wait_for_bodies_that_are_decoded() -> None:
     async with edge(Affine) as it:
         begun, go_on = threading.Event(), threading.Event()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -13,7 +15,7 @@ import pytest
 from batchpool.control.channel import close_all, pair
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, Exemption, ProcessSlot, start_child
-from batchpool.supervisor.children.roles import BATCHER
+from batchpool.supervisor.children.roles import BATCHER, FRONTEND, Role
 from tests.unit.control.packets import Named, receive_form
 from tests.unit.shm.scarcity import no_descriptors, open_files
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
@@ -152,3 +154,30 @@ def test_only_the_wait_between_two_readings_after_the_last_progress_counts() -> 
     assert exemption.until_ns == 116, "the last reading was before the progress"
     exemption.add_wait(200, 9_004, 220)
     assert exemption.until_ns == 204
+
+
+@pytest.mark.parametrize("role", [BATCHER, FRONTEND])
+@pytest.mark.parametrize("fails", [True, False])
+def test_signals_are_blocked_only_until_a_child_has_begun(
+    role: Role, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child inherits what is blocked, and ends it when it has set its signal actions."""
+    inherited: list[set[signal.Signals]] = []
+
+    def start(command: list[str], **_: Any) -> ProcessDouble:
+        inherited.append({signal.Signals(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, [])})
+        if fails:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return ProcessDouble(os.getpid())
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    monkeypatch.setattr(subprocess, "Popen", start)
+    if fails:
+        with pytest.raises(StartError, match="cannot start it"):
+            start_child(role, ProcessSlot("it"), started_ns=0)
+    else:
+        start_child(role, ProcessSlot("it"), started_ns=0).close()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    (blocked,) = inherited
+    assert blocked - set(before) >= {signal.SIGINT, signal.SIGHUP} - set(before)
+    assert (signal.SIGTERM in blocked) == (role is BATCHER)

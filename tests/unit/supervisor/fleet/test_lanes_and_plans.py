@@ -169,3 +169,19 @@ def test_a_front_end_is_handed_each_of_its_new_lanes_once(scene: FleetScene) -> 
     fleet.frontends.send_plan_to_all()
     ((changed, _),) = scene.told_with(child)
     assert changed.lanes == ()
+
+
+def test_a_lane_to_a_model_that_is_not_in_force_is_handed_out_when_it_is(scene: FleetScene) -> None:
+    fleet, old = scene.fleet, scene.resources.plan
+    child = fleet.frontends.children[0]
+    assert child is not None
+    child.state = "serving"
+    new = revise(old, plan("a", "b", "c", server={"frontends": 1}))
+    fleet.add_entry(new.models[2])
+    client = scene.client(fleet.frontends.owner_of(child), frontend=0)
+    lane = fleet.open_lane(client, new.models[2], handed=False)
+    fleet.frontends.send_plan_to_all()
+    assert scene.told(child)[0].lanes == ()
+    scene.resources.plan = new
+    fleet.frontends.send_plan_to_all()
+    assert [form.serial for form in scene.told(child)[0].lanes] == [lane.serial]

@@ -109,6 +109,7 @@ def test_a_new_batcher_is_told_what_an_earlier_one_did_not_finish(scene: FleetSc
     scene.end(dead)
     fleet.batcher.set_drain(5)
     scene.end(fleet.batcher.child, "running")
+    assert fleet.batcher.slot.last_error == "was killed by SIGKILL"
     fleet.tick()
     told = scene.told(fleet.batcher.child)
     assert told[0].draining == 5
@@ -378,11 +379,16 @@ def test_messages_that_a_child_had_no_room_for_are_sent_when_it_reads(scene: Fle
     assert [message.drain for message in scene.told(child)] == [sent]
 
 
-def test_the_loop_wakes_when_the_next_batcher_is_due(scene: FleetScene) -> None:
+@pytest.mark.parametrize("name", ["batcher", "frontend 1", "worker 0 of a"])
+def test_the_loop_wakes_when_the_next_process_is_due_and_starts_one(
+    scene: FleetScene, name: str
+) -> None:
     serve(scene)
-    scene.end(scene.fleet.batcher.child, "starting")
+    scene.end(next(child for child in scene.watched if child.slot.name == name), "starting")
+    scene.children.started.clear()
     scene.now_ns += 45 * S // 100
     assert scene.fleet.tick() == scene.now_ns + S // 20, "half a second after the end"
-    scene.now_ns += S // 20
-    scene.fleet.tick()
-    assert scene.fleet.batcher.child is not None
+    for _ in range(3):
+        scene.now_ns += S // 20
+        scene.fleet.tick()
+    assert scene.children.started == [name]

@@ -236,3 +236,51 @@ def test_everybody_who_waits_is_told_that_the_pool_stops(scene: Scene) -> None:
 def test_a_stop_without_a_reload_tells_nobody(scene: Scene) -> None:
     scene.controller.stop()
     assert (scene.told, scene.notes, scene.controller.last) == ([], [], "")
+
+
+class Migration:
+    """A lane migration that is over as soon as it is undone."""
+
+    failure, waits_for_stuck = "", False
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @property
+    def over(self) -> bool:
+        return "undo" in self.calls
+
+    def step(self) -> None:
+        self.calls.append("step")
+
+    def undo(self) -> None:
+        self.calls.append("undo")
+
+    def settle(self) -> None:
+        self.calls.append("settle")
+
+
+def test_lanes_go_back_when_the_new_workers_fail(scene: Scene) -> None:
+    scene.request("ann")
+    reloading, migration = cast(Any, scene.controller), Migration()
+    scene.fleet.plan_settled = lambda: migration.calls.append("settled")
+    swap = SimpleNamespace(failure="worker 0 of a does not load", rolled_out=False)
+    reloading._swap_executor = SimpleNamespace(swap=swap, step=lambda: None, over=True, given_up=())
+    reloading._lane_migration, reloading._reported = migration, False
+    reloading._callbacks, reloading._next = reloading._next, []
+    reloading._began_ns, reloading._requested = 98 * S, False
+    scene.controller.tick()
+    assert migration.calls == ["step", "undo", "settled", "settle"]
+    text = "undone after 2.0 s, the old workers serve: worker 0 of a does not load"
+    assert scene.told == [("ann", False, text)]
+    assert not scene.controller.busy
+
+
+def test_a_stop_abandons_the_new_workers(scene: Scene) -> None:
+    abandoned: list[str] = []
+    reloading = cast(Any, scene.controller)
+    reloading._swap_executor = SimpleNamespace(abandon=lambda: abandoned.append("new workers"))
+    reloading._reported = False
+    scene.controller.stop()
+    assert (abandoned, scene.controller.last) == (["new workers"], "failed: the pool is stopping")
+    assert not scene.controller.busy

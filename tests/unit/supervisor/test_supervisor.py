@@ -349,6 +349,7 @@ def test_a_closed_pool_says_stopped_and_leaves_no_socket(pool: Pool) -> None:
     page = pool.resources.state_page
     assert (page.state.get() == PoolState.STOPPED, path.exists()) == (False, True)
     ours, theirs = pair()
+    theirs.sock.setblocking(False)
     local = ClientConnection("client 1", ours, None, -1, number=1)
     pool.supervisor._control_server.local.append(local)
     pool.close()

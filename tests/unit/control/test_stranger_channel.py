@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -17,8 +18,11 @@ from batchpool.control.messages import GetStatus
 from batchpool.control.stranger_channel import (
     StrangerChannel,
     UnwantedDescriptors,
+    _close_in_child,
+    _closers,
     reap_closers,
 )
+from tests.unit.shm.scarcity import open_files
 
 LINGER_S = 60
 STATUS = msgpack.packb({"op": "status"})
@@ -124,3 +128,27 @@ def test_a_socket_without_descriptors_costs_no_child(
     ours.close()
     with pytest.raises(BrokenPipeError):
         theirs.send(b"x")
+
+
+@pytest.mark.parametrize("short_of", ["pipe", "fork"])
+def test_a_socket_that_no_child_can_close_stays_open_and_makes_nobody_wait(
+    ends: tuple[socket.socket, StrangerChannel], short_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    theirs, channel = ends
+    send_away(theirs, STATUS)
+    fd, before = channel.fileno(), open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, short_of, full)
+        channel.close()
+    assert (channel.fileno(), open_files()) == (-1, before)
+    _close_in_child(socket.socket(fileno=fd))  # now it can be closed
+    reap_until_none_is_left()
+
+
+def reap_until_none_is_left() -> None:
+    until_s = time.monotonic() + 10
+    while _closers and time.monotonic() < until_s:
+        reap_closers()

@@ -46,3 +46,8 @@ def test_what_an_earlier_batcher_sent_has_no_dispatch() -> None:
 def test_numbers_without_a_name_stay_numbers() -> None:
     odd = fields(77, 1, 1, 1, 1, 1, model=5, worker_slot=9, reason=88)
     assert (odd["model"], odd["worker"], odd["reason"], odd["outcome"]) == ("5", "9", "88", "77")
+
+
+def test_the_first_number_behind_the_names_is_one_without_a_name() -> None:
+    odd = fields(BatchOutcome.OK, 1, 1, 1, 1, 1, model=1, worker_slot=2)
+    assert (odd["model"], odd["worker"]) == ("1", "2")

@@ -263,6 +263,12 @@ def test_root_may_operate_every_pool(desk: Desk) -> None:
 def test_a_client_that_has_gone_is_heard_no_more(desk: Desk) -> None:
     client = desk.local("ann")
     assert desk.server.hear(client), "it says nothing"
+    desk.theirs["ann"].close()
+    assert not desk.server.hear(client)
+
+
+def test_a_client_that_goes_before_its_answer_is_heard_no_more(desk: Desk) -> None:
+    client = desk.local("ann")
     send_form(desk.theirs["ann"], {"op": "drain"})
     desk.theirs["ann"].close()
     assert not desk.server.hear(client)

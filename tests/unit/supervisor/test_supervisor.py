@@ -190,6 +190,7 @@ def test_a_pool_is_ready_when_everybody_serves_and_ends_when_every_row_is_answer
         assert "STOPPING" in pool.words[-1]
         pool.drained(FIRST)
         yield []
+        yield []
         pool.now_ns += S
         yield []
         yield []

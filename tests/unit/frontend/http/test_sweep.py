@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ GET = b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n"
 KIB = 1024
 
 
-class Transport:
+class Transport(asyncio.Transport):
     """A transport whose buffer the test fills and empties."""
 
     def __init__(self) -> None:
@@ -27,9 +28,7 @@ class Transport:
         self.reading = True
         self.written = b""
         self.sock, self._theirs = socket.socketpair()
-
-    def get_extra_info(self, name: str) -> Any:
-        return self.sock if name == "socket" else None
+        super().__init__({"socket": self.sock})
 
     def get_write_buffer_size(self) -> int:
         return self.buffered
@@ -37,7 +36,7 @@ class Transport:
     def is_closing(self) -> bool:
         return bool(self.ended)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Any) -> None:
         self.written += data
 
     def close(self) -> None:

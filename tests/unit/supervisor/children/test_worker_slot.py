@@ -16,7 +16,7 @@ APART, TOGETHER = int(DispatchReason.APART), 0
 
 
 class Segment:
-    """What a worker has written: two places for batches."""
+    """The part of a worker's segment that is read here: two places for batches."""
 
     def __init__(self) -> None:
         self.token, self.freed = np.zeros(2), np.zeros(2)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
 from batchpool.core.tensors.ragged import as_sized_rows, padded, separate, trimmed
-from batchpool.core.tensors.rows import check_rows
-from batchpool.core.tensors.spec import Dim, Tensor
+from batchpool.core.tensors.rows import check_named, check_rows
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import model
 
 IDS = Tensor("ids", "int64", (Dim(5),), pad=-1)
@@ -144,3 +144,17 @@ def test_an_iterator_gives_one_row_after_another() -> None:
     for none in ([], iter(())):
         with pytest.raises(InvalidRequest, match=r"input 'x' has shape \[0\]"):
             check_rows(model(Tensor("x", "float32", (2,))), {"x": none})
+
+
+def test_of_rows_that_differ_in_a_named_dimension_the_first_is_told() -> None:
+    shape = (Dim(4, "n"),)
+    spec = ModelSpec(
+        "a", "numpy", (Tensor("x", "int64", shape), Tensor("z", "int64", shape)),
+        (Tensor("y", "int64"),),
+    )  # fmt: skip
+    arrays = {name: np.zeros((3, 4), "i8") for name in "xz"}
+    own = np.array([[2], [3], [4]])
+    check_named(spec, arrays, {"x": own, "z": own.copy()})
+    with pytest.raises(InvalidRequest) as caught:
+        check_named(spec, arrays, {"x": own, "z": np.array([[2], [4], [1]])})
+    assert caught.value.message == ("input 'z' has 4 along 'n' in row 1, but input 'x' has 3")

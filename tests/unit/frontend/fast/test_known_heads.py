@@ -165,3 +165,20 @@ async def test_a_known_head_arrives_anew_each_time() -> None:
     times = [head.at_ns for head in heads]
     assert times == sorted(set(times))
     assert [head.priority for head in heads] == [3, 3, 3]
+
+
+@on_loop
+async def test_a_known_head_is_refused_while_memory_is_used_up() -> None:
+    async def scenario(it: Visit) -> None:
+        memory = it.of.view.memory
+        it.feed([SHORT])
+        await it.take()
+        memory.count(1, memory.max_bytes)
+        it.feed([SHORT])
+        await it.take()
+        memory.give_back(1, memory.max_bytes)
+        it.feed([SHORT])
+        await it.take()
+
+    found = await same(scenario, Affine)
+    assert [answer[9:12] for answer in found.answers] == [b"200", b"503", b"200"]

@@ -32,6 +32,7 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.flight_recorder import FlightRecorder
 from batchpool.shm.worker_segment import WorkerSegment
 from tests.unit.client.lane_clients import rows_of
 from tests.unit.specs import AFFINE
@@ -91,6 +92,7 @@ class Supervisor:
         self.counters = Counters(shared[1], 1)
         self.counters.name_model(0, "m")
         self.counters.alive[0] = 1
+        self.recorder = FlightRecorder(shared[2], writable=False)
         start = StartBatcher(models or (FORM,), draining, LANES, processes=2, beat_ns=HOUR_NS)
         self.send(start, self.bell.fd, *shared)
         close_all(shared)

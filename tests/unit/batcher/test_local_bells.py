@@ -158,6 +158,18 @@ def test_a_client_has_one_bell_for_all_its_lanes(clients: Clients) -> None:
     clients.bells.remove_lane(7)  # of a front end
 
 
+def test_a_client_that_has_left_is_not_heard(clients: Clients) -> None:
+    """It keeps its end of the bell, and may ring it for ever."""
+    clients.add(1, lane=0)
+    clients.add(2, lane=1)
+    clients.bells.remove_lane(0)
+    clients.ring(1)
+    assert not clients.wakes()
+    clients.ring(2)
+    clients.bells.hear(0)
+    assert not clients.wakes()
+
+
 def test_a_muted_client_can_leave(clients: Clients) -> None:
     clients.add(1, lane=0)
     clients.rings_without_rows(1, now_ns=0)

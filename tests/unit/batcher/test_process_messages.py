@@ -95,6 +95,7 @@ def test_a_row_of_a_front_end_goes_to_a_worker_and_back(start: Start) -> None:
         assert client.reap(time.monotonic_ns()) == [pending]
         assert client.result(pending)["y"].tolist() == [[1] * 4]
     assert pool.counters.totals().value("rows_admitted_total", model="m") == 3
+    assert [batch.process for batch in pool.recorder.last()] == [5] * 3
 
 
 def test_a_local_client_is_heard_and_rung_by_its_own_bells(start: Start) -> None:

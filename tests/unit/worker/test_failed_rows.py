@@ -15,6 +15,7 @@ from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.spec import Dim, Tensor
 from batchpool.model import Batch, Model
+from batchpool.worker.backends.backend import FAILED_ROWS
 from batchpool.worker.backends.cpu import NumpyBackend, TorchCpuBackend
 from batchpool.worker.metrics import WorkerMetrics
 from batchpool.worker.outputs import CheckedOutputs, check_outputs
@@ -107,6 +108,20 @@ def test_rows_of_padding_may_fail_as_they_like() -> None:
     checked = check(FIXED, [f32(1, 2), BAD, BAD], n=3, rows=1)
     assert (checked.refused, checked.failed) == ({}, {})
     assert np.asarray(checked.outputs["y"]).tolist() == [[1, 2]]
+
+
+def test_padding_rows_that_the_batch_fails_are_no_rows() -> None:
+    spec = model(Tensor("x", "float32"), outputs=(FIXED,))
+    found = {"y": np.ones((3, 2), np.float32), FAILED_ROWS: {1: BAD, 2: BAD}}
+    checked = check_outputs(spec, found, 3, {}, 1)
+    assert (checked.refused, checked.failed) == ({}, {})
+
+
+@pytest.mark.parametrize("row", [1, 2])
+def test_a_list_that_is_too_short_for_the_rows_that_fail_is_told_as_such(row: int) -> None:
+    spec = model(Tensor("x", "float32"), outputs=(FIXED,))
+    with pytest.raises(ModelError, match="output 'y' has 1 rows; 3 was expected"):
+        check_outputs(spec, {"y": [f32(1, 2)], FAILED_ROWS: {row: BAD}}, 3, {})
 
 
 @pytest.mark.parametrize(

@@ -27,3 +27,7 @@ def test_a_mutation_changes_the_code_and_names_a_test_of_its_package(mutant: Mut
 def test_no_mutation_is_there_twice() -> None:
     found = [(mutant.file, mutant.source()) for mutant in MUTANTS]
     assert len(set(found)) == len(found)
+
+
+def test_there_are_enough() -> None:
+    assert len(MUTANTS) >= 120

@@ -100,6 +100,11 @@ class Pool:
         assert Waiter(self.batcher.fd).wait_ms(1000 * PATIENCE_S), "it did not ring"
         self.batcher.clear()
 
+    def acknowledged(self, number: int) -> None:
+        """Wait until the worker has mapped a lane; it may have rung for a batch before that."""
+        while self.segment.lanes[number] != SERIAL:
+            self.heard()
+
     def finished(self) -> list[DispatchedBatch]:
         """The next batches that the worker has finished."""
         while not (done := self.proxy.finished()):

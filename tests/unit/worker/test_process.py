@@ -168,7 +168,7 @@ def test_batches_of_a_lane_are_run_until_it_is_dropped(start: Start) -> None:
         assert lane.outputs["y"].values[1].tolist() == [2 * i + 1] * 2
     pool.channel.send(DropLane(2))
     last = pool.add_lane(3)
-    pool.heard()
+    pool.acknowledged(3)
     assert pool.segment.lanes.tolist() == [0, 0, 0, SERIAL, 0, 0, 0, 0]
     last.inputs["x"].values[0] = 1
     pool.send(3, 0)

@@ -14,7 +14,8 @@ MUTANTS = [mutant for name in list_names() for mutant in read_list(name)]
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutation_changes_the_code_and_names_a_test_of_its_package(mutant: Mutant) -> None:
     source = mutant.source()
-    assert ast.dump(ast.parse(source)) != ast.dump(ast.parse((ROOT / mutant.file).read_text()))
+    ast.parse(source)
+    assert source != (ROOT / mutant.file).read_text("utf-8")
     package = mutant.file.split("/")[1].removesuffix(".py")
     file, _, test = mutant.test.partition("::")
     assert file.split("/")[2].removesuffix(".py") in (package, f"test_{package}"), mutant.test

@@ -13,7 +13,7 @@ import batchpool as bp
 from tests.process.pool_under_test import Pool, serving, until
 
 WAIT_S = 1.0  # long against what a busy machine adds
-QUICK = {"policy": "fixed", "max_wait_ms": 20, "max_batch": 64}
+QUICK = {"policy": "fixed", "max_wait_ms": 200, "max_batch": 64}
 PATIENT = {"policy": "fixed", "max_wait_ms": 1000 * WAIT_S, "max_batch": 4}
 
 

@@ -31,7 +31,7 @@ fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
 	@echo 'make test     install, then lint and run all tests'
-	@echo 'make test-long  the tests that take minutes each; before a release'
+	@echo 'make test-long  the longest tests; before a release'
 	@echo 'make mutants  mutate the code, and see whether the unit tests notice; minutes'
 	@echo 'make coverage  the lines of batchpool/ that the tests run, those of its processes included'
 	@echo 'make lint     ruff and mypy only'
@@ -53,7 +53,8 @@ serve: $(stamp)serve
 test: lint
 	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-# What takes minutes by itself: the compiled modules, and tests that run tests.
+# What takes half a minute and more by itself: reloads under load, the compiled modules, tests that
+# run tests.
 test-long: $(stamp)dev
 	$(bin)/python -m pytest -n $$(nproc) -m long $(PYTEST_ARGS)
 
@@ -65,7 +66,7 @@ mutants: $(stamp)dev
 # the table from being printed, but are the end of it.
 coverage: $(stamp)dev
 	rm -rf build/coverage
-	PYTHONPATH='$(CURDIR)' $(bin)/python -m coverage run -m pytest $(coverage_tests) -m 'not slow' \
+	PYTHONPATH='$(CURDIR)' $(bin)/python -m coverage run -m pytest $(coverage_tests) -m 'not slow and not long' \
 		-n $$(($$(nproc) + 1)) --dist loadscope $(PYTEST_ARGS); status=$$?; \
 		$(bin)/python -m coverage combine -q && $(bin)/python -m coverage report && exit $$status
 

@@ -79,6 +79,7 @@ MODELS = {
 }
 
 
+@pytest.mark.long
 def test_requests_of_any_size() -> None:
     counts = [1, 1, 3, 8, 9, 31, 70, 64, 2, 150, 33, 1] * 3
     tables = [table(model, sizes, name=model.partition(":")[2]) for model, sizes in MODELS.items()]

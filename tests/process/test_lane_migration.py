@@ -115,6 +115,7 @@ def done(pool: Pool) -> str:
     return line
 
 
+@pytest.mark.long
 def test_models_change_come_and_go_under_load() -> None:
     with serving(SHAPED, server=SERVER) as pool, Steady(pool) as steady, pool.client() as own:
         pool.tracebacks_expected = True  # of the model that does not load

@@ -38,6 +38,7 @@ def test_an_idle_pool_takes_next_to_nothing() -> None:
         assert time.monotonic() - start < 0.5, "it waited for a look at the counters"
 
 
+@pytest.mark.long
 def test_workers_share_the_cores_between_them() -> None:
     pytest.importorskip("torch")
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "")

@@ -55,6 +55,7 @@ def ear(tmp_path: Path) -> Iterator[Ear]:
         yield ear
 
 
+@pytest.mark.long
 def test_drain_and_undo() -> None:
     with serving("Gated", "Affine", ONE) as pool, pool.client() as client:
         assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
@@ -122,6 +123,7 @@ def test_drain_and_undo() -> None:
         assert run(pool, "drain").returncode == 0, "and a drained pool stops as any other"
 
 
+@pytest.mark.long
 def test_reloads_that_wait_are_refused_or_cut_off(ear: Ear) -> None:
     with started(ONE, env={"NOTIFY_SOCKET": ear.name}) as pool:
         # Asked for before there is a pool to speak of: it comes as soon as it can be done.

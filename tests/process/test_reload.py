@@ -8,6 +8,8 @@ import signal
 import subprocess
 from typing import Any
 
+import pytest
+
 from tests.process.pool_under_test import (
     ROOT,
     Pool,
@@ -86,6 +88,7 @@ def loading_heir(pool: Pool, number: int) -> int:
     return found
 
 
+@pytest.mark.long
 def test_reloads_under_load_switch_once_or_not_at_all() -> None:
     with serving(TWO) as pool, Steady(pool) as steady:
         pool.tracebacks_expected = True  # of the model that does not load
@@ -130,6 +133,7 @@ def test_reloads_under_load_switch_once_or_not_at_all() -> None:
     assert steady.failures == []
 
 
+@pytest.mark.long
 def test_deaths_in_the_middle_of_a_reload() -> None:
     with serving(TWO) as pool, Steady(pool) as steady:
         pool.tracebacks_expected = True

@@ -31,6 +31,7 @@ def no_more(now: dict[int, tuple[int, int]], before: dict[int, tuple[int, int]])
     )
 
 
+@pytest.mark.long
 @pytest.mark.interpreted
 def test_fifty_short_lives_leave_nothing_behind() -> None:
     """C43, C47: whatever way its clients end, also with a child that lives on, the pool keeps its

@@ -116,6 +116,7 @@ def test_a_stopped_batcher_is_replaced_and_every_request_answered() -> None:
         assert row(pool, "worker 0 of affine")["restarts"] == 0
 
 
+@pytest.mark.long
 def test_those_that_are_wedged_are_replaced(tmp_path: Path) -> None:
     """An endless loop in one and a deadlock in the other, and the other way round."""
     (tmp_path / "sitecustomize.py").write_text(WEDGES)

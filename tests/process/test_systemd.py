@@ -168,6 +168,7 @@ def held(tmp_path: Path) -> Iterator[dict[str, Any]]:
         }
 
 
+@pytest.mark.long
 def test_nobody_is_refused_while_the_pool_restarts_behind_its_sockets(tmp_path: Path) -> None:
     with held(tmp_path) as sockets, serving("Affine", **sockets) as first:
         url = f"http://127.0.0.1:{first.port}"

@@ -6,12 +6,9 @@ no process of the pool ends, and afterwards memory and descriptors are as before
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,9 @@ import psutil
 import pytest
 
 from bench.hostile.http_kinds import HTTP_KINDS
+from tests.process.hostile_process import hostile_process
 from tests.process.load import Load
-from tests.process.pool_under_test import ROOT, Pool, serving, until
+from tests.process.pool_under_test import Pool, serving, until
 from tests.process.web import ask
 
 HELD_MIB = 64  # max_bodies_mib
@@ -36,23 +34,9 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-@contextmanager
-def caller(pool: Pool, kind: str) -> Iterator[dict[str, Any]]:
-    """A hostile process, which has begun; afterwards its account is in what was yielded."""
-    command = [sys.executable, "-m", "bench.hostile.stranger", kind, f"{pool.port}", "affine"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    account: dict[str, Any] = {}
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield account
-        out, _ = process.communicate(timeout=100)
-        account.update(json.loads(out), status=process.returncode)
-    finally:
-        process.kill()
-        process.wait()
+def caller(pool: Pool, kind: str) -> AbstractContextManager[dict[str, Any]]:
+    """A hostile HTTP caller; see `hostile_process`."""
+    return hostile_process(kind, f"{pool.port}", end_s=100)
 
 
 def front_end(pool: Pool) -> psutil.Process:

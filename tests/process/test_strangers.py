@@ -6,21 +6,19 @@ answered, and when it has left nothing of it is left.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.hostile.local_kinds import LOCAL_KINDS
+from tests.process.hostile_process import hostile_process
 from tests.process.load import Load
-from tests.process.pool_under_test import ROOT, Pool, serving, until
+from tests.process.pool_under_test import Pool, serving, until
 
 NOBODY = 65534
 ONES = np.ones((1, 4), np.float32)
@@ -35,23 +33,9 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-@contextmanager
-def stranger(pool: Pool, kind: str, *uid: str) -> Iterator[dict[str, Any]]:
-    """A hostile process, which has begun; afterwards its account is in what was yielded."""
-    command = [sys.executable, "-m", "bench.hostile.stranger", kind, pool.socket, "affine", *uid]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    account: dict[str, Any] = {"pid": process.pid}
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield account
-        out, _ = process.communicate(timeout=60)
-        account.update(json.loads(out), status=process.returncode)
-    finally:
-        process.kill()
-        process.wait()
+def stranger(pool: Pool, kind: str, *uid: str) -> AbstractContextManager[dict[str, Any]]:
+    """A hostile local client; see `hostile_process`."""
+    return hostile_process(kind, pool.socket, *uid, end_s=60)
 
 
 def pids(pool: Pool) -> dict[str, int]:

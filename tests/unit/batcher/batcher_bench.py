@@ -177,3 +177,14 @@ class Bench:
 def tickets(rows: I64) -> list[tuple[int, int]]:
     """The (lane, slot) of rows [QUEUE_COLUMNS, n]."""
     return list(zip(rows[QueueColumn.LANE].tolist(), rows[QueueColumn.SLOT].tolist(), strict=True))
+
+
+def bench_with_a_batch() -> tuple[Bench, WorkerProxy, DispatchedBatch]:
+    """A bench whose worker 5 has a batch of the two rows of lane 1, slots 0 and 1."""
+    bench = Bench()
+    bench.add_lane(1)
+    worker = bench.add_worker(5)
+    bench.send(1, 2)
+    bench.step()
+    (batch,) = worker.batches.values()
+    return bench, worker, batch

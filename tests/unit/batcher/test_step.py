@@ -13,7 +13,7 @@ from batchpool.core.errors import Cancelled, DeadlineExceeded
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate, SlotState
 from batchpool.core.scheduler.decide import NEVER_NS, Limits
 from batchpool.core.scheduler.queue import QueueColumn
-from tests.unit.batcher.batcher_bench import Bench, tickets
+from tests.unit.batcher.batcher_bench import Bench, bench_with_a_batch, tickets
 from tests.unit.client.lane_clients import LATER, MS, NOW, S, new_lane_client, rows_of
 from tests.unit.lanes import other_side
 
@@ -279,12 +279,7 @@ def test_arrivals_and_ends_of_batches_are_learnt_from() -> None:
 
 
 def test_a_batch_that_a_worker_finished_before_it_died_is_completed() -> None:
-    bench = Bench()
-    bench.add_lane(1)
-    worker = bench.add_worker(5)
-    bench.send(1, 2)
-    bench.step()
-    (batch,) = worker.batches.values()
+    bench, worker, batch = bench_with_a_batch()
     bench.run(worker, batch, told=False)
     bench.batcher.lose_worker(5, "was killed")
     assert bench.answers(1) == [None, None]

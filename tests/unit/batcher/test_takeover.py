@@ -9,7 +9,7 @@ from batchpool.core.errors import NotReady
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, SlotState
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import QueueColumn
-from tests.unit.batcher.batcher_bench import Bench, tickets
+from tests.unit.batcher.batcher_bench import Bench, bench_with_a_batch, tickets
 from tests.unit.client.lane_clients import MS
 
 
@@ -72,12 +72,7 @@ def test_rows_of_a_failed_batch_run_apart_each_alone() -> None:
 
 
 def test_a_batch_that_runs_is_waited_for_and_completed() -> None:
-    bench = Bench()
-    bench.add_lane(1)
-    worker = bench.add_worker(5)
-    bench.send(1, 2)
-    bench.step()
-    (batch,) = worker.batches.values()
+    bench, worker, batch = bench_with_a_batch()
     bench.launch(worker, batch)
     bench.take_over()
     worker = bench.batcher.workers.by_number[5]
@@ -110,12 +105,7 @@ def test_a_batch_that_stands_in_the_ring_is_not_run_twice() -> None:
 
 
 def test_a_batch_of_suspects_still_runs_apart() -> None:
-    bench = Bench()
-    bench.add_lane(1)
-    worker = bench.add_worker(5)
-    bench.send(1, 2)
-    bench.step()
-    (batch,) = worker.batches.values()
+    bench, worker, batch = bench_with_a_batch()
     bench.run(worker, batch, BatchOutcome.FAILED)
     bench.step()
     assert worker.runs_apart()
@@ -166,12 +156,7 @@ def test_a_batch_that_was_not_pushed_is_queued_again() -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_batch_that_was_finished_meanwhile_is_completed_and_counted_once(told: bool) -> None:
-    bench = Bench()
-    bench.add_lane(1)
-    worker = bench.add_worker(5)
-    bench.send(1, 2)
-    bench.step()
-    (batch,) = worker.batches.values()
+    bench, worker, batch = bench_with_a_batch()
     bench.run(worker, batch, told=told)
     bench.take_over()
     for _ in range(2):
@@ -184,12 +169,7 @@ def test_a_batch_that_was_finished_meanwhile_is_completed_and_counted_once(told:
 
 def test_a_batch_that_the_former_batcher_counted_is_not_counted_again() -> None:
     """It died after it had recorded the batch, and before its rows were published."""
-    bench = Bench()
-    bench.add_lane(1)
-    worker = bench.add_worker(5)
-    bench.send(1, 2)
-    bench.step()
-    (batch,) = worker.batches.values()
+    bench, worker, batch = bench_with_a_batch()
     bench.run(worker, batch)
     words = dict.fromkeys(
         ("model", "worker_slot", "rows", "size", "reason", "attempt", "outcome", "extents",
@@ -245,12 +225,7 @@ def test_a_record_of_a_lane_that_is_gone_is_freed() -> None:
 
 
 def test_rows_of_a_batch_whose_worker_is_lost_meanwhile_are_suspects() -> None:
-    bench = Bench()
-    bench.add_lane(1)
-    worker = bench.add_worker(5)
-    bench.send(1, 2)
-    bench.step()
-    (batch,) = worker.batches.values()
+    bench, worker, batch = bench_with_a_batch()
     bench.launch(worker, batch)
     bench.take_over()
     bench.batcher.lose_worker(5, "was killed")

@@ -23,6 +23,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from batchpool.shm.doorbell import Doorbell
+
 
 @dataclass(frozen=True)
 class ClientBellFds:
@@ -39,7 +41,7 @@ def make_client_bells() -> ClientBellFds:
     with ExitStack() as undo:
         made = []
         for _ in range(2):
-            made.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            made.append(Doorbell().fd)
             undo.callback(os.close, made[-1])
         with select.epoll() as epoll:
             epoll.register(made[0], select.EPOLLIN | select.EPOLLET)

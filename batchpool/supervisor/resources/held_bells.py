@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from batchpool.shm.client_bells import make_client_bells
+from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.resource_errors import named
 
 
@@ -34,7 +35,7 @@ class HeldBells:
     def of_frontend(cls) -> HeldBells:
         """An eventfd, which a front end and the batcher share. StartError without a descriptor."""
         with named("cannot attach a front end"):
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            fd = Doorbell().fd
             try:
                 return cls(fd, -1, os.dup(fd))
             except OSError:

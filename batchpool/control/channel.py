@@ -99,7 +99,9 @@ class Channel:
 
     def receive_packet(self) -> tuple[bytes, list[int]]:
         """The next packet and its descriptors, not decoded; errors as of `receive`."""
-        raw, ancillary, flags = self._receive()
+        raw, ancillary, flags = self._receive(
+            MAX_PACKET_BYTES, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC
+        )
         fds = _descriptors(ancillary)
         if not raw:
             close_all(fds)
@@ -119,12 +121,13 @@ class Channel:
             raise BadPacket(f"bad control message: {exc}") from exc
         return raw, fds
 
-    def _receive(self) -> tuple[bytes, Sequence[tuple[int, int, bytes]], int]:
+    def _receive(
+        self, most_bytes: int, ancillary_bytes: int, how: int
+    ) -> tuple[bytes, Sequence[tuple[int, int, bytes]], int]:
+        """What recvmsg returns of the next packet: its bytes, its ancillary data and flags."""
         for last in (False, True):
             try:
-                raw, ancillary, flags, _ = self.sock.recvmsg(
-                    MAX_PACKET_BYTES, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC
-                )
+                raw, ancillary, flags, _ = self.sock.recvmsg(most_bytes, ancillary_bytes, how)
             except OSError as exc:
                 if exc.errno != errno.ECONNRESET or last:
                     raise _translated(exc) from None

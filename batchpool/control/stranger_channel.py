@@ -41,11 +41,13 @@ class StrangerChannel(Channel):
         return super().receive_packet()
 
     def _next_has_descriptors(self) -> bool:
-        """True if the next packet brings descriptors. Looking at it installs none."""
-        try:
-            _, _, flags, _ = self.sock.recvmsg(1, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return False  # what it is shows when the packet is received
+        """True if the next packet brings descriptors. Looking at it installs none.
+
+        False means that a packet without descriptors, or the end, was seen to be the next. All
+        else raises as `Channel.receive` does: what comes after a look that saw nothing, or only the
+        error of a peer that left, may bring descriptors.
+        """
+        _, _, flags = self._receive(1, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         return bool(flags & socket.MSG_CTRUNC)
 
     def close(self) -> None:
@@ -58,15 +60,18 @@ class StrangerChannel(Channel):
             _close_in_child(self.sock)
 
     def _drain(self) -> bool:
-        """Drop what waits in the socket; False before a packet that brings descriptors."""
+        """Drop what waits in the socket; False before a packet that brings, or may bring,
+        descriptors."""
         empty, most = 0, _longest_queue()  # packets without a byte look like the end
         while empty <= most:
-            if self._next_has_descriptors():
-                return False
             try:
-                raw = self.sock.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
-            except (Closed, OSError):
-                raw = b""
+                if self._next_has_descriptors():
+                    return False
+                raw, _, _ = self._receive(MAX_PACKET_BYTES, 0, socket.MSG_DONTWAIT)
+            except Closed:
+                return True
+            except BlockingIOError:
+                return False  # what is in it cannot be seen now
             empty = 0 if raw else empty + 1
         return True
 

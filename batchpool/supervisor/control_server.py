@@ -112,13 +112,13 @@ class ControlServer:
             return None
         sock.setblocking(False)
         self._count += 1
+        channel = StrangerChannel(sock)
         try:
             peer = peer_of(sock)
         except OSError:
-            sock.close()
+            channel.close()
             return None
         owner = f"client {self._count} {peer.text()}"
-        channel = StrangerChannel(sock)
         try:
             unattached = [client.uid for client in self.local if not client.attached]
             if why := self._places().why_not_connect(peer.uid, unattached):

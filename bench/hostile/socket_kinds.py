@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,7 +92,9 @@ def lingering() -> Iterator[list[int]]:
         try:
             yield [fd]
         finally:
-            os.close(fd)  # at once, for the one that is on its way is the last
+            # At once, so that the one on its way is the last; where that is over already, this one
+            # is, and waits.
+            threading.Thread(target=os.close, args=[fd], daemon=True).start()
 
 
 _PEERS: list[socket.socket] = []

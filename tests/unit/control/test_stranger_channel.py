@@ -113,6 +113,67 @@ def test_a_socket_is_closed_at_once_whatever_its_peer_left_in_it(
     assert children() <= others, "the child that closed it has ended, and is reaped"
 
 
+def test_a_peer_that_left_before_its_reply_was_read_waits_for_nobody(
+    ends: tuple[socket.socket, StrangerChannel],
+) -> None:
+    """The kernel says ECONNRESET once, at the first look, before the packet with descriptors."""
+    theirs, ours = ends
+    ours.send(GetStatus())
+    send_away(theirs, STATUS)
+    theirs.close()
+    started_s, before = time.monotonic(), set(os.listdir("/proc/self/fd"))
+    with pytest.raises(UnwantedDescriptors):
+        ours.receive(FROM_CLIENT)
+    assert set(os.listdir("/proc/self/fd")) == before
+    ours.close()
+    assert time.monotonic() - started_s < LINGER_S / 4
+    reap_until_none_is_left()
+
+
+def test_a_socket_whose_peer_left_before_its_reply_was_read_is_closed_at_once(
+    ends: tuple[socket.socket, StrangerChannel],
+) -> None:
+    theirs, ours = ends
+    ours.send(GetStatus())
+    send_away(theirs, STATUS)
+    theirs.close()
+    started_s = time.monotonic()
+    ours.close()
+    assert time.monotonic() - started_s < LINGER_S / 4
+    reap_until_none_is_left()
+
+
+class SendsWhenLookedAt(StrangerChannel):
+    """Its peer sends descriptors just after it was seen that there is nothing."""
+
+    theirs: socket.socket
+    sent = False
+
+    def _next_has_descriptors(self) -> bool:
+        try:
+            return super()._next_has_descriptors()
+        finally:
+            if not self.sent:
+                self.sent = True
+                socket.send_fds(self.theirs, [STATUS], [0])
+
+
+def test_descriptors_that_come_after_the_look_are_not_received() -> None:
+    theirs, sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    ours = SendsWhenLookedAt(sock)
+    ours.theirs = theirs
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(BlockingIOError):
+        ours.receive(FROM_CLIENT)
+    with pytest.raises(UnwantedDescriptors):
+        ours.receive(FROM_CLIENT)
+    assert set(os.listdir("/proc/self/fd")) == before
+    theirs.close()
+    ours.close()
+    reap_until_none_is_left()
+
+
 def children() -> set[str]:
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         return set(file.read().split())

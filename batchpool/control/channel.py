@@ -99,9 +99,7 @@ class Channel:
 
     def receive_packet(self) -> tuple[bytes, list[int]]:
         """The next packet and its descriptors, not decoded; errors as of `receive`."""
-        raw, ancillary, flags = self._receive(
-            MAX_PACKET_BYTES, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC
-        )
+        raw, ancillary, flags = self._receive(MAX_PACKET_BYTES, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
         fds = _descriptors(ancillary)
         if not raw:
             close_all(fds)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bench.hostile.intruder import Intruder
 
-ROUND_S = 1.0
+ROUND_S = 0.5
 LARGEST = 2**64 - 1
 
 # Of the control socket's path, or the HTTP port as text, and a model's name.

@@ -71,7 +71,7 @@ class TransferPaths:
         for lane in (self.lane, self.plain):
             lane.inputs["x"].values[...] = values
             lane.outputs["y"].values[...] = 0
-        self.direct.adopt(self.lane)
+        self.direct.pin(self.lane)
         self.pinned = torch.empty((ROWS, row), dtype=torch.uint8, pin_memory=True)
         self.nbytes = ROWS * row
 
@@ -160,7 +160,7 @@ def main() -> None:
             if not (paths.lane.outputs["y"].values[slots] == 1).all():
                 raise SystemExit("wrong bytes in the slots")
             paths.lane.outputs["y"].values[...] = 0
-        paths.direct.release(paths.lane)
+        paths.direct.unpin(paths.lane)
     report("64 rows between a lane and the GPU", rows, args.save)
 
 

@@ -108,7 +108,7 @@ class _Scene:
             lane.deadline_ns[:] = NEVER_NS
             for column in lane.outputs.values():
                 column.values[...] = 0
-            self.worker.add_lane(number, number + 1, lane, adopt=True)
+            self.worker.add_lane(number, number + 1, lane, pinned=True)
             run = -(-each // extents)
             places = np.arange(each)
             for turn in range(turns):

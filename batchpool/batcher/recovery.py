@@ -27,12 +27,12 @@ from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 
 
 def take_over(batcher: Batcher) -> None:
-    """Adopt the rows and batches in the added lanes and workers, before the first step."""
+    """Take over the rows and batches in the added lanes and workers, before the first step."""
     lanes, workers = batcher.lanes.by_number.values(), batcher.workers.by_number.values()
     for worker in workers:
         published = _published(worker)
         for record in range(RECORDS):
-            _adopt_record(batcher, worker, record, published)
+            _take_over_record(batcher, worker, record, published)
     for index, model in batcher.models.items():
         queued = [_queue_rows(model, lane) for lane in lanes if lane.model == index]
         if queued:
@@ -71,7 +71,9 @@ def _published(worker: WorkerProxy) -> set[int]:
     return {int(entry) for entry in pending}
 
 
-def _adopt_record(batcher: Batcher, worker: WorkerProxy, record: int, published: set[int]) -> None:
+def _take_over_record(
+    batcher: Batcher, worker: WorkerProxy, record: int, published: set[int]
+) -> None:
     worker_segment = worker.worker_segment
     token = int(worker_segment.token[record])
     if token == int(worker_segment.freed[record]):

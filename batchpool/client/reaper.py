@@ -39,7 +39,7 @@ class Reaper:
     def __init__(self) -> None:
         # Taken by `with`, which no exception can part from its release, as it is written in C.
         self.lock: Any = threading.RLock()
-        self.turn = threading.Condition(self.lock)
+        self.changed = threading.Condition(self.lock)
         self.torn = False
         self.retired: list[LaneClient] = []  # those of a session that was ended as torn
         self.session: Session | None = None
@@ -60,7 +60,7 @@ class Reaper:
         ]
         if self.session is session:
             self.session = None
-        self.turn.notify_all()
+        self.changed.notify_all()
         return lost
 
     def mend(self) -> None:
@@ -128,7 +128,7 @@ class Reaper:
         if session.lane_set.moving:
             session.let_go()
         if self._wanting_room:
-            self.turn.notify_all()
+            self.changed.notify_all()
             session.self_bell.ring()
 
     def _reap_once(self, session: Session, until_ns: int) -> None:
@@ -143,14 +143,14 @@ class Reaper:
             self._hold()
             if self.session is not session:
                 session.close()
-            self.turn.notify_all()  # another one waits on the bell
+            self.changed.notify_all()  # another one waits on the bell
             raise
         self.busy = False
         try:
             self.lock.acquire()
         except BaseException:
             self._hold()
-            self.turn.notify_all()
+            self.changed.notify_all()
             raise
         if self.session is session:
             self.torn = True
@@ -169,12 +169,12 @@ class Reaper:
             self.deliver(outcomes)
         else:
             session.close()
-        self.turn.notify_all()
+        self.changed.notify_all()
 
     def _follow(self, timeout_s: float) -> None:
         """Wait for the word of the thread that waits on the bell."""
         try:
-            self.turn.wait(timeout_s)
+            self.changed.wait(timeout_s)
         except BaseException:
             self._hold()  # it struck between the release and the wait
             raise
@@ -220,7 +220,7 @@ class Reaper:
             self._thread.start()
         elif call.deadline_ns < self._look_at_ns:
             session.self_bell.ring()
-            self.turn.notify_all()
+            self.changed.notify_all()
 
     def thread(self) -> threading.Thread | None:
         """The one that resolves futures, if there is one and this is not it."""
@@ -228,7 +228,7 @@ class Reaper:
 
     def _run(self) -> None:
         """Resolves futures for as long as there is a session; `expect` starts it anew."""
-        with self.turn:
+        with self.changed:
             try:
                 while not self.closed and self.session is not None:
                     self._reap_or_wait(self.session)

@@ -144,7 +144,7 @@ class ThreadDriver:
         if thread is not None:
             thread.join()
         with self._lock:
-            reaper.turn.wait_for(lambda: not reaper.busy)
+            reaper.changed.wait_for(lambda: not reaper.busy)
             session.close()
 
     # -- requests -----------------------------------------------------------------------

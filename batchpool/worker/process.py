@@ -149,7 +149,7 @@ class WorkerProcess:
             return
         finally:
             os.close(fd)
-        worker.add_lane(message.lane, message.serial, lane, adopt=message.pinned)
+        worker.add_lane(message.lane, message.serial, lane, pinned=message.pinned)
         self._batcher_bell.ring()
 
 

@@ -94,13 +94,13 @@ class Worker:
         self._model_check = ModelCheck(run_warm_up_row, clock_ns)
         self._depth = backend.depth
 
-    def add_lane(self, number: int, serial: int, lane: Lane, *, adopt: bool = False) -> None:
+    def add_lane(self, number: int, serial: int, lane: Lane, *, pinned: bool = False) -> None:
         """Use a mapped lane, and acknowledge it, whereupon the batcher sends rows of it.
 
-        adopt: the device transfers the lane's rows by itself (`Backend.adopt`).
+        pinned: the device transfers the rows of the lane by itself (`Backend.pin`).
         """
-        if adopt:
-            self._backend.adopt(lane)
+        if pinned:
+            self._backend.pin(lane)
         self.lanes[number] = lane
         self._worker_segment.lanes[number] = serial
 
@@ -109,7 +109,7 @@ class Worker:
         self._worker_segment.lanes[number] = 0
         lane = self.lanes.pop(number, None)
         if lane is not None:
-            self._backend.release(lane)
+            self._backend.unpin(lane)
 
     def step(self) -> bool:
         """Launch or finish one batch; False if there was nothing to do."""

@@ -60,7 +60,7 @@ TWO_RUNS = ((1, 0), (1, 1), (1, 5))
 TWO_LANES = ((1, 3), (4, 0), (4, 1))
 
 
-def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str, int]:
+def run(model: type[bp.Model], pinned: bool, *rows: tuple[int, int]) -> dict[str, int]:
     """One batch of these rows; returns the copies that it took."""
     spec: ModelSpec = spec_of(model)
     loaded = model()
@@ -70,9 +70,9 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
         warm_up(spec, backend, warm_up_rows(loaded, spec), backend.graph_sizes)
         backend.transfer.copies.clear()
     bench = Bench(spec, backend=backend)
-    if adopt:
+    if pinned:
         for lane in bench.worker.lanes.values():
-            backend.adopt(lane)
+            backend.pin(lane)
     random = np.random.default_rng(1)
     given = {}
     for number, slot in rows:
@@ -88,9 +88,9 @@ def run(model: type[bp.Model], adopt: bool, *rows: tuple[int, int]) -> dict[str,
         y = bench.lanes[number].outputs["y"].load(slice(slot, slot + 1))[0]
         right = loaded.infer(cast(bp.Batch, {"x": x}))["y"]  # the same arithmetic in numpy
         assert np.array_equal(y, right), (model.__name__, number, slot)
-    if adopt:
+    if pinned:
         for lane in bench.worker.lanes.values():
-            backend.release(lane)
+            backend.unpin(lane)
     return dict(backend.transfer.copies)
 
 

@@ -300,7 +300,7 @@ def takeover_runs_published_records_again(patch: Patch) -> None:
     patch.setattr(recovery, "_published", lambda proxy: set())
 
 
-def takeover_adopts_rows_in_any_state(patch: Patch) -> None:
+def takeover_takes_rows_in_any_state(patch: Patch) -> None:
     in_state = recovery._rows_in_state
 
     def all_of(batcher: Batcher, rows: Any, state: SlotState) -> Any:

@@ -88,7 +88,7 @@ CASES = [
     Case(b.completion_ring_has_one_entry_a_slot, "crowded", seeds=2000, found_by=112),
     Case(b.takeover_forgets_queued_rows, "batcher"),
     Case(b.takeover_runs_published_records_again, "batcher"),
-    Case(b.takeover_adopts_rows_in_any_state, "batcher", enforce=True),
+    Case(b.takeover_takes_rows_in_any_state, "batcher", enforce=True),
     Case(b.worker_is_given_up_before_it_is_reaped, "worker", found_by=15),
     Case(b.last_batch_that_comes_back_is_first, "worker"),
     Case(b.rows_of_a_batch_come_back_by_slot, "worker"),

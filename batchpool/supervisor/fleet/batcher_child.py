@@ -64,7 +64,7 @@ class BatcherChild:
     def start(self, workers: WorkerFleet, *, takeover: bool) -> None:
         """Start a batcher and tell it the whole state. Raises StartError as `start_child`.
 
-        takeover: it adopts what an earlier batcher left in shared memory.
+        takeover: it takes over what an earlier batcher left in shared memory.
         """
         resources, plan = self._resources, self._resources.plan
         child = start_child(

@@ -85,7 +85,7 @@ def take_sockets(
     clients: list[socket.socket] = []
     try:
         for i in range(int(count)):
-            sock = _adopt(first_fd + i, named[i] if i < len(named) else "")
+            sock = _listening_socket(first_fd + i, named[i] if i < len(named) else "")
             (clients if sock.family == socket.AF_UNIX else http).append(sock)
         if len(clients) > 1:
             raise StartError(f"systemd passes {len(clients)} sockets of local clients, not one")
@@ -96,7 +96,7 @@ def take_sockets(
     return ActivatedSockets(tuple(http), clients[0] if clients else None)
 
 
-def _adopt(fd: int, name: str) -> socket.socket:
+def _listening_socket(fd: int, name: str) -> socket.socket:
     who = f"the socket {name!r} from systemd" if name else f"descriptor {fd} from systemd"
     try:
         sock = socket.socket(fileno=fd)

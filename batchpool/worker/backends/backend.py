@@ -58,11 +58,11 @@ class Backend(Protocol):
     direct: frozenset[str]
     graph_sizes: tuple[int, ...]
 
-    def adopt(self, lane: Lane) -> None:
-        """Prepare a lane for transfers by the device itself."""
+    def pin(self, lane: Lane) -> None:
+        """Pin the memory of a lane, so that the device can transfer its rows by itself."""
 
-    def release(self, lane: Lane) -> None:
-        """Undo `adopt`; the lane is unmapped afterwards."""
+    def unpin(self, lane: Lane) -> None:
+        """Undo `pin`; the lane is unmapped afterwards."""
 
     def allocate(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
         """An array [n, *row shape] for an input of the next launch; its content is undefined."""

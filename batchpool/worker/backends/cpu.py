@@ -29,7 +29,7 @@ def _locked(array: Array) -> Array:
 
 
 class CpuBackend:
-    """The part of `Backend` that all backends on the CPU share: nothing to adopt or to fetch."""
+    """The part of `Backend` that all backends on the CPU share: nothing to pin or to fetch."""
 
     depth = 1
     gathers = False
@@ -37,10 +37,10 @@ class CpuBackend:
     direct: frozenset[str] = frozenset()
     allocate = staticmethod(host_array)
 
-    def adopt(self, lane: Lane) -> None:
+    def pin(self, lane: Lane) -> None:
         pass
 
-    def release(self, lane: Lane) -> None:
+    def unpin(self, lane: Lane) -> None:
         pass
 
     def fetch(

@@ -115,11 +115,11 @@ class CudaBackend:
         array = self._next.gathered[tensor.name] = buffer.array(shape)
         return array
 
-    def adopt(self, lane: Lane) -> None:
-        self.transfer.adopt(lane)
+    def pin(self, lane: Lane) -> None:
+        self.transfer.pin(lane)
 
-    def release(self, lane: Lane) -> None:
-        self.transfer.release(lane)
+    def unpin(self, lane: Lane) -> None:
+        self.transfer.unpin(lane)
 
     def fetch(
         self, tensor: Tensor, parts: Sequence[BatchPart], n: int, padding: Array | None

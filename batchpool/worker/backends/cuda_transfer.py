@@ -109,7 +109,7 @@ class LaneTransfer:
         self._lanes: dict[Lane, dict[tuple[str, str], Any]] = {}
         self._padding: dict[str, Any] = {}
 
-    def adopt(self, lane: Lane) -> None:
+    def pin(self, lane: Lane) -> None:
         """Register a lane's large columns; if CUDA refuses one, its rows are gathered instead."""
         registered: dict[tuple[str, str], Any] = {}
         for direction, names, columns in (
@@ -129,7 +129,7 @@ class LaneTransfer:
         if registered:
             self._lanes[lane] = registered
 
-    def release(self, lane: Lane) -> None:
+    def unpin(self, lane: Lane) -> None:
         """Unregister a lane before it is unmapped; no copy of its rows may be under way."""
         self._unregister(self._lanes.pop(lane, {}))
 

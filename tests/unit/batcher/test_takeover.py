@@ -151,7 +151,7 @@ def test_a_batch_that_was_not_pushed_is_queued_again() -> None:
     assert waiting(bench) == [(1, 0), (1, 1)]
     assert client.lane.state[:2].tolist() == [SlotState.QUEUED] * 2
     assert bench.batcher.workers.by_number[5].in_flight == 0
-    assert worker.worker_segment.freed[batch.record] == batch.token, "nobody adopts it again"
+    assert worker.worker_segment.freed[batch.record] == batch.token, "nobody takes it over again"
 
 
 @pytest.mark.parametrize("told", [True, False])

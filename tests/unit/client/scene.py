@@ -82,7 +82,7 @@ class SteppedWaiter:
         return ready
 
 
-class Turn(threading.Condition):
+class CountedCondition(threading.Condition):
     """Counts the words that are given; who waits for one takes the next step instead."""
 
     def __init__(self, lock: Any, waits: Waits) -> None:

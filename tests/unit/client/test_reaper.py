@@ -13,7 +13,7 @@ from batchpool.client.lane_set import LaneSet
 from batchpool.client.reaper import Reaper
 from batchpool.core.errors import Moved
 from tests.unit.client.lane_clients import new_lane_client, send
-from tests.unit.client.scene import Turn, Waits
+from tests.unit.client.scene import CountedCondition, Waits
 from tests.unit.inprocess.clock import Clock
 
 NEVER_NS = 2**63 - 1
@@ -68,11 +68,11 @@ def test_a_wait_that_is_struck_leaves_the_lock_and_the_bell_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reaper, _, lane_client = opened(monkeypatch)
-    turn = reaper.turn = Turn(reaper.lock, Waits(Clock()))
+    changed = reaper.changed = CountedCondition(reaper.lock, Waits(Clock()))
     with pytest.raises(Struck), reaper.lock:
         reaper.wait(lane_client, lambda: False, NEVER_NS)
     assert not reaper.busy
-    assert turn.words == 1
+    assert changed.words == 1
     taken: list[bool] = []
     thread = threading.Thread(target=lambda: taken.append(reaper.lock.acquire(blocking=False)))
     thread.start()
@@ -145,9 +145,9 @@ def test_a_thread_that_is_struck_when_it_takes_the_lock_back_has_it(
     monkeypatch.setattr(module, "Waiter", PassingWaiter)
     reaper.begin(session)
     lock = reaper.lock = StruckLock()
-    turn = reaper.turn = Turn(lock, Waits(Clock()))
+    changed = reaper.changed = CountedCondition(lock, Waits(Clock()))
     future = RowsFuture(lambda _: True, lane_client)
-    with reaper.turn:
+    with reaper.changed:
         with pytest.raises(Struck):
             if step == "wait":
                 reaper.wait(lane_client, lambda: False, NEVER_NS)
@@ -155,7 +155,7 @@ def test_a_thread_that_is_struck_when_it_takes_the_lock_back_has_it(
                 reaper.deliver([(future, Moved("it has moved"))])
         assert lock._is_owned()
     assert not reaper.busy
-    assert turn.words == (step == "wait"), "another thread may wait on the bell"
+    assert changed.words == (step == "wait"), "another thread may wait on the bell"
     assert step == "wait" or future.done()
 
 

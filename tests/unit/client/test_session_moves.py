@@ -176,7 +176,7 @@ class Idle(ThreadDriver):
     def __init__(self, talk: Talk) -> None:
         self._timeout_s, self._pid = 10.0, this_process()
         self.reaper = Reaper()
-        self._lock = self.reaper.turn
+        self._lock = self.reaper.changed
         self.reaper.begin(talk.session)
 
 

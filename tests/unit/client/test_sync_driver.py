@@ -20,7 +20,7 @@ from batchpool.core.errors import (
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.client.lane_clients import MS, NOW, S, answer, new_lane_client, rows_of, send
-from tests.unit.client.scene import Scene, Turn, is_rung
+from tests.unit.client.scene import CountedCondition, Scene, is_rung
 
 
 def sent(
@@ -116,7 +116,7 @@ def test_a_completion_that_nobody_rang_for_is_found_by_the_next_look(
 def test_a_call_follows_the_thread_that_waits_on_the_bell(
     driver: ThreadDriver, scene: Scene
 ) -> None:
-    driver.reaper.turn = Turn(driver.reaper.lock, scene.waits)
+    driver.reaper.changed = CountedCondition(driver.reaper.lock, scene.waits)
     call, under_way = sent(driver, scene, timeout_s=0.7)
     driver.reaper.busy = True
     scene.waits.steps += [lambda: None, scene.answer_unheard]
@@ -132,14 +132,14 @@ def test_whoever_follows_hears_of_completions_and_of_the_end(
     driver: ThreadDriver, scene: Scene
 ) -> None:
     reaper = driver.reaper
-    turn = reaper.turn = Turn(reaper.lock, scene.waits)
+    changed = reaper.changed = CountedCondition(reaper.lock, scene.waits)
     call, under_way = sent(driver, scene)
     scene.waits.steps.append(scene.answer)
     outputs(driver, scene, call, under_way)
-    assert turn.words == 1
+    assert changed.words == 1
     with reaper.lock:
         reaper.lose(scene.session)
-    assert turn.words == 2
+    assert changed.words == 2
 
 
 def test_rows_that_failed_leave_the_session_and_its_room_as_they_were(
@@ -214,13 +214,13 @@ def test_room_that_another_call_makes_ends_the_wait_for_it(
 def test_whoever_follows_hears_of_room(driver: ThreadDriver, scene: Scene) -> None:
     sent(driver, scene, 9)
     reaper = driver.reaper
-    turn = reaper.turn = Turn(reaper.lock, scene.waits)
+    changed = reaper.changed = CountedCondition(reaper.lock, scene.waits)
     reaper.busy = True
     told: list[int] = []
 
     def tell() -> None:
         reaper.made_room()
-        told.append(turn.words)
+        told.append(changed.words)
 
     scene.waits.steps.append(tell)
     with pytest.raises(DeadlineExceeded):

@@ -15,7 +15,7 @@ from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import DeadlineExceeded, ModelError, Overloaded, PoolStopped, Status
 from batchpool.core.layout.states import LaneGate
 from tests.unit.client.lane_clients import MS, NOW, answer
-from tests.unit.client.scene import WAIT_S, Scene, Turn, is_rung
+from tests.unit.client.scene import WAIT_S, CountedCondition, Scene, is_rung
 
 
 @pytest.fixture
@@ -72,15 +72,15 @@ def test_a_thread_that_follows_hears_of_a_shorter_deadline(
     driver: ThreadDriver, scene: Scene
 ) -> None:
     go_on = threading.Event()
-    turn = driver.reaper.turn = Turn(driver.reaper.lock, scene.waits)
+    changed = driver.reaper.changed = CountedCondition(driver.reaper.lock, scene.waits)
     scene.waits.steps.append(lambda: go_on.wait(WAIT_S))
     driver.submit_future(scene.lane_client, scene.call())
     scene.waits.begun.get(timeout=WAIT_S)
     driver.submit_future(scene.lane_client, scene.call(timeout_s=0.4))
-    assert turn.words == 1
+    assert changed.words == 1
     assert is_rung(scene.session.self_bell)
     driver.submit_future(scene.lane_client, scene.call())
-    assert turn.words == 1, "a deadline after the next look wakes nobody"
+    assert changed.words == 1, "a deadline after the next look wakes nobody"
     go_on.set()
 
 
@@ -88,7 +88,7 @@ def test_a_thread_that_follows_another_looks_for_late_futures_too(
     driver: ThreadDriver, scene: Scene
 ) -> None:
     reaper = driver.reaper
-    reaper.turn = Turn(reaper.lock, scene.waits)
+    reaper.changed = CountedCondition(reaper.lock, scene.waits)
     reaper.busy = True
     scene.waits.steps += [
         lambda: setattr(scene.clock, "now_ns", NOW + 500 * MS),

@@ -18,7 +18,7 @@ from batchpool.core.errors import Moved, PoolStopped
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.rows import Rows
 from tests.unit.client.lane_clients import NOW, S, new_lane_client
-from tests.unit.client.scene import Scene, Turn
+from tests.unit.client.scene import CountedCondition, Scene
 from tests.unit.client.test_sync_driver import outputs, sent
 from tests.unit.control.packets import receive_form
 
@@ -61,7 +61,7 @@ def test_closing_leaves_the_bells_open_while_somebody_waits_on_them(
     driver: ThreadDriver, scene: Scene
 ) -> None:
     reaper, closed = driver.reaper, list[bool]()
-    reaper.turn = Turn(reaper.lock, scene.waits)
+    reaper.changed = CountedCondition(reaper.lock, scene.waits)
     reaper.busy = True
 
     def leave() -> None:

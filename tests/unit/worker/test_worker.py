@@ -134,31 +134,31 @@ def test_acknowledged_lanes_are_told() -> None:
     assert list(bench.worker.lanes) == [1]
 
 
-class Adopter(FakeBackend):
+class Pinning(FakeBackend):
     """A backend that transfers rows of lanes by itself."""
 
     def __init__(self) -> None:
         super().__init__(affine)
         self.events: list[tuple[str, Lane]] = []
 
-    def adopt(self, lane: Lane) -> None:
-        self.events.append(("adopt", lane))
+    def pin(self, lane: Lane) -> None:
+        self.events.append(("pin", lane))
 
-    def release(self, lane: Lane) -> None:
-        self.events.append(("release", lane))
+    def unpin(self, lane: Lane) -> None:
+        self.events.append(("unpin", lane))
 
 
-def test_a_device_adopts_the_lanes_that_it_may_and_releases_each_once() -> None:
-    backend = Adopter()
+def test_a_device_pins_the_lanes_that_it_may_and_unpins_each_once() -> None:
+    backend = Pinning()
     bench = Bench(backend=backend)
     assert backend.events == [], "these are not pinned"
     lane = new_lane(bench.spec, 8)
-    bench.worker.add_lane(2, 22, lane, adopt=True)
-    assert backend.events == [("adopt", lane)]
+    bench.worker.add_lane(2, 22, lane, pinned=True)
+    assert backend.events == [("pin", lane)]
     assert bench.worker_segment.lanes[2] == 22
     for _ in range(2):
         bench.worker.drop_lane(2)
-    assert backend.events == [("adopt", lane), ("release", lane)]
+    assert backend.events == [("pin", lane), ("unpin", lane)]
 
 
 class Direct(FakeBackend):

@@ -82,12 +82,12 @@ def test_only_large_fixed_rows_are_worth_it() -> None:
 def test_columns_are_registered_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, runtime = transfer(monkeypatch)
     mine = lane()
-    direct.adopt(mine)
+    direct.pin(mine)
     columns = [mine.inputs["x"], mine.inputs["half"], mine.outputs["y"]]
     want = {column.values.ctypes.data: column.values.nbytes for column in columns}
     assert runtime.registered == want
-    direct.release(mine)
-    direct.release(mine)
+    direct.unpin(mine)
+    direct.unpin(mine)
     assert runtime.registered == {}
     assert direct.fetch(X, parts({1: mine}, (1, 0)), 1, None) is None
 
@@ -97,7 +97,7 @@ def test_a_column_that_cannot_be_registered_means_the_common_way(
 ) -> None:
     direct, runtime = transfer(monkeypatch, left=2)
     mine = lane()
-    direct.adopt(mine)
+    direct.pin(mine)
     assert runtime.registered == {}, "those before it are let go"
     assert "could not be registered" in caplog.text
     assert direct.fetch(X, parts({1: mine}, (1, 0)), 1, None) is None
@@ -107,7 +107,7 @@ def test_a_column_that_cannot_be_registered_means_the_common_way(
 def test_one_lane_that_is_not_registered_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, _ = transfer(monkeypatch)
     mine, other = lane(1), lane(2)
-    direct.adopt(mine)
+    direct.pin(mine)
     both = parts({1: mine, 2: other}, (1, 0), (2, 0))
     assert direct.fetch(X, both, 2, None) is None
     assert not direct.deliver(Y, both, torch.ones(2, ROW), 2)
@@ -126,7 +126,7 @@ def test_rows_arrive_in_order_whatever_their_slots(rows: set[Any], padding: int)
         )  # any number of extents direct_pays
         lanes = {1: lane(1), 2: lane(2)}
         for each in lanes.values():
-            direct.adopt(each)
+            direct.pin(each)
         where = sorted(rows)
         found = parts(lanes, *where)
         n = len(where) + padding
@@ -149,7 +149,7 @@ def test_rows_arrive_in_order_whatever_their_slots(rows: set[Any], padding: int)
 def test_half_precision_is_the_real_thing_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, _ = transfer(monkeypatch)
     mine = lane()
-    direct.adopt(mine)
+    direct.pin(mine)
     row = np.zeros((1, 4, 2 * ROW), np.uint16)
     there = direct.fetch(HALF, parts({1: mine}, (1, 4), (1, 5)), 3, row)
     assert there.dtype == torch.bfloat16
@@ -171,7 +171,7 @@ def test_what_was_not_declared_goes_the_common_way(
     """There it is refused with an error that names the output."""
     direct, _ = transfer(monkeypatch)
     mine = lane()
-    direct.adopt(mine)
+    direct.pin(mine)
     assert not direct.deliver(Y, parts({1: mine}, (1, 0), (1, 1)), value, 2)
     assert not mine.outputs["y"].values.any()
     assert direct.deliver(Y, parts({1: mine}, (1, 0), (1, 1)), torch.ones(ROW, 2).T, 2)

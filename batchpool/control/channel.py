@@ -122,7 +122,7 @@ class Channel:
     def _receive(
         self, most_bytes: int, ancillary_bytes: int, how: int
     ) -> tuple[bytes, Sequence[tuple[int, int, bytes]], int]:
-        """What recvmsg returns of the next packet: its bytes, its ancillary data and flags."""
+        """The bytes, ancillary data and flags of the next packet, as recvmsg returns them."""
         for last in (False, True):
             try:
                 raw, ancillary, flags, _ = self.sock.recvmsg(most_bytes, ancillary_bytes, how)

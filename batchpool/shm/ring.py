@@ -20,10 +20,11 @@ place once head has passed it.
 Why this is sound, and where: x86-64 keeps stores in order with stores and loads in order with
 loads (Intel SDM vol. 3, section 9.2), and CPython runs each of these steps as its own call
 into C, which no compiler reorders. Non-temporal stores, which a large memcpy may use, are the
-exception; the fence is an uncontended lock taken and released, a locked instruction, which
-drains them (section 12.10.3). An aligned 8-byte store through memoryview.cast("Q") is a single
-move. With another processor or without the GIL none of this has been shown, so we refuse to
-start there. Three rules for everyone else:
+exception; the fence takes an uncontended lock, by a locked instruction, which drains them
+(section 12.10.3). Each fence takes a lock of its own, which nobody waits for: an exception out of
+a signal handler may strike before a release. An aligned 8-byte store through
+memoryview.cast("Q") is a single move. With another processor or without the GIL none of this has
+been shown, so we refuse to start there. Three rules for everyone else:
 
     - one fence per group, between the last entry and the tail;
     - ring the bell after every group;
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import platform
 import sys
-import threading
+from _thread import RLock  # gevent puts none of its own in its place
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -49,14 +50,12 @@ if TYPE_CHECKING:
 
 U64 = npt.NDArray[np.uint64]
 _NO_ENTRIES: U64 = np.empty(0, dtype=np.uint64)
-_LOCK = threading.Lock()
 _HIGH_HALF = np.uint64(32)
 
 
 def fence() -> None:
     """A full barrier: every store before it is visible before any store after it."""
-    _LOCK.acquire()
-    _LOCK.release()
+    RLock().acquire()
 
 
 def require_memory_order() -> None:

@@ -5,9 +5,12 @@ That two processes see each other's stores in order is shown in tests/litmus.
 
 from __future__ import annotations
 
+import itertools
 import platform
 import sys
+import threading
 from collections import deque
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -147,9 +150,45 @@ def test_one_fence_a_group_between_the_last_entry_and_the_tail() -> None:
     assert order == ["entry", "entry", "fence", "cell 0 = 6"]
 
 
-def test_the_fence_takes_and_releases_a_lock() -> None:
-    fence()
-    fence()  # it was released
+class Struck(BaseException):
+    """Raised between two instructions, as a signal handler may."""
+
+
+def test_an_exception_within_a_fence_holds_up_no_later_one() -> None:
+    for place in itertools.count():
+        if not raised_in_fence(place):
+            break
+        thread = threading.Thread(target=fence, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), f"struck before instruction {place}"
+    assert place > 2, "the fence has instructions"
+
+
+def raised_in_fence(place: int) -> bool:
+    """Call fence, and raise before its instruction of this number; False if it has fewer."""
+    left = place
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code is not fence.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            if not left:
+                raise Struck
+            left -= 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        fence()
+    except Struck:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_tickets_as_entries() -> None:

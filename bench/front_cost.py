@@ -33,6 +33,7 @@ from batchpool.core.layout.states import LaneGate, PoolState, SlotState
 from batchpool.core.metrics.segments import counters_layout
 from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
+from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.model import spec_of
@@ -136,7 +137,7 @@ def costs_us(
     layout = counters_layout(1)
     fd = create(layout, sealed=False)
     background, scrapes = BackgroundThread(), BackgroundThread()
-    view = PoolView(client_loop, Counters(fd, 1), Gpus(), background, scrapes)
+    view = PoolView(client_loop, Counters(fd, 1), Gpus(), background, scrapes, ParserProcess())
     os.close(fd)
     config = uvicorn.Config(lambda: None, log_config=None, access_log=False, server_header=False)
     config.load()

@@ -44,6 +44,7 @@ from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.request_context import current_log_fields
+from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.metadata import package_version
@@ -163,7 +164,7 @@ async def serve(
 
     client_loop = ClientLoop(session, lost, learn)
     gpus, background = Gpus(), BackgroundThread(beat)
-    scrapes = BackgroundThread(beat, "scrapes")
+    scrapes, parser = BackgroundThread(beat, "scrapes"), ParserProcess()
     sampler = Sampler(session, counters, flight_recorder, gpus, scrapes, package_version())
     broadcaster = Broadcaster(sampler)
     view = PoolView(
@@ -172,6 +173,7 @@ async def serve(
         gpus,
         background,
         scrapes,
+        parser,
         number=number,
         on_stop=lambda: broadcaster.end("the server is shutting down"),
     )
@@ -191,6 +193,7 @@ async def serve(
         client_loop.close()
         background.close()
         scrapes.close()
+        parser.close()
     return bootstrap.EXIT_GAVE_UP if client_loop.given_up else _EXIT_OK
 
 

@@ -17,6 +17,7 @@ from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import elements
 
 _KNOWN_SHAPES = 512
+_MOST_AT_ONCE = 16 * 1024  # values that are written in one step, which holds up other threads
 
 
 class OutputWriter:
@@ -61,7 +62,17 @@ class OutputWriter:
 
     def json_piece(self, array: Array) -> bytes:
         """The output's JSON object with its data; InvalidRequest for BYTES that are not UTF-8."""
-        values = array.reshape(-1).tolist()
+        flat = array.reshape(-1)
+        data = b",".join(
+            self._json_values(flat[start : start + _MOST_AT_ONCE])
+            for start in range(0, len(flat), _MOST_AT_ONCE)
+        )
+        dims = ",".join(map(str, array.shape))
+        return b'%s%s],"data":[%s]}' % (self._head.encode(), dims.encode(), data)
+
+    def _json_values(self, flat: Array) -> bytes:
+        """The values with a comma between two."""
+        values = flat.tolist()
         if self._is_bytes:
             try:
                 values = [element.decode() for element in values]
@@ -70,9 +81,4 @@ class OutputWriter:
                     f"output {self.name!r} is not UTF-8 text, so JSON cannot carry it;"
                     " ask for it with parameters.binary_data true"
                 ) from None
-        dims = ",".join(map(str, array.shape))
-        return b'%s%s],"data":%s}' % (
-            self._head.encode(),
-            dims.encode(),
-            msgspec.json.encode(values),
-        )
+        return msgspec.json.encode(values)[1:-1]

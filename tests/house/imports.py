@@ -44,6 +44,7 @@ FLOORS = (
     "supervisor/fleet",
     "supervisor/reload",
     "supervisor",
+    "frontend/parser",
     "frontend/http",
     "frontend/service",
     "frontend/fast",

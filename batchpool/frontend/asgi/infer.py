@@ -66,7 +66,11 @@ async def _submit(
         if endpoint.parses_long(head, len(body)):
             most_bytes = endpoint.most_decoded_bytes(head, len(body))
             request = await background.run(
-                head.flow, endpoint.parse, head, body, begin=partial(decoded.grow_to, most_bytes)
+                head.flow,
+                endpoint.parse_long,
+                head,
+                body,
+                begin=partial(decoded.grow_to, most_bytes),
             )
         else:
             request = endpoint.parse(head, body)

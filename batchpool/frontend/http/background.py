@@ -31,8 +31,8 @@ class BackgroundThread:
     """Runs long work outside the event loop, one piece after another, in turn for each caller.
 
     It has one thread only. The thread competes with the loop for the interpreter, which a single
-    step of reading 50 MB of JSON keeps for up to 0.4 s; with two threads the loop would wait for
-    both. A caller with much work waits behind its own: callers take turns, one piece each.
+    step of its work may keep for some milliseconds; with two threads the loop would wait for both.
+    A caller with much work waits behind its own: callers take turns, one piece each.
 
     beat: stamps the process's heartbeat. It is called before and after each piece of work, because
     the loop may not run its own timer while several pieces follow one another.

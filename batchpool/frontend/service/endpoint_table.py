@@ -6,6 +6,7 @@ from batchpool.client.loop import ClientLoop
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import NotFound, NotReady
 from batchpool.frontend.http.request_counters import RequestCounters
+from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.service.body_limits import max_body_bytes
 from batchpool.frontend.service.endpoint import Endpoint
 from batchpool.frontend.service.http_endpoint import VERSION, HttpEndpoint
@@ -16,14 +17,18 @@ class EndpointTable:
     """One endpoint for each model that the session has a lane client to.
 
     by_model: by the model's name. by_path: by the path of an infer request as it is sent. no_model:
-    counts requests for models that do not exist. number: the front end's, for its counters.
+    counts requests for models that do not exist. parser: parses long texts. number: of the front
+    end, for its counters.
     """
 
-    def __init__(self, client_loop: ClientLoop, counters: Counters, number: int) -> None:
+    def __init__(
+        self, client_loop: ClientLoop, counters: Counters, parser: ParserProcess, number: int
+    ) -> None:
         self.by_model: dict[str, HttpEndpoint] = {}
         self.by_path: dict[bytes, HttpEndpoint] = {}
         self._client_loop = client_loop
         self._counters = counters
+        self._parser = parser
         self._number = number
         self.no_model = self._metrics_at(NO_MODEL)
         self.learn()
@@ -57,7 +62,7 @@ class EndpointTable:
         self, endpoint: Endpoint, facts: ModelFacts, most_bytes: int
     ) -> HttpEndpoint:
         metrics = self._metrics_at(facts.index)
-        return HttpEndpoint(endpoint, most_bytes, metrics, self.successor)
+        return HttpEndpoint(endpoint, most_bytes, metrics, self.successor, self._parser)
 
     def _metrics_at(self, model_index: int) -> RequestCounters:
         place = self._counters.place("frontend", self._number, model_index)

@@ -11,7 +11,8 @@ The steps of one request, as both paths through the front end take them:
 
 A request whose body came together with its head is not admitted: its claim decides alone. No step
 waits, so each runs on the loop; `parses_long` and `encodes_long` say when `parse` or `encode` would
-hold the loop up and belong into a thread.
+hold the loop up: `parse_long` and `encode` then run in a thread, which leaves the longest texts to
+the parser process.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from batchpool.core.tensors.rows import Rows
 from batchpool.frontend.http.request_counters import RequestCounters
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, ok_response
+from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
@@ -43,6 +45,7 @@ VERSION = "1"  # the only version of every model
 _LONG_JSON_BYTES = 256 * 1024
 _LONG_JSON_VALUES = 16 * 1024
 _LONG_COMPRESSED_BYTES = _LONG_JSON_BYTES // MOST_EXPANSION
+_LONG_FOR_A_THREAD_BYTES = 1024 * 1024
 _LONG_TO_COMPRESS_BYTES = 128 * 1024
 _LEAST_COMPRESSED_BYTES = 1024
 
@@ -51,7 +54,7 @@ class HttpEndpoint:
     """One model over HTTP. max_body_bytes: of a body, before and after decompression.
 
     metrics: where its requests are counted. after: gives the `HttpEndpoint` that the model has now
-    when its lane client has moved; raises NotFound if the model is gone.
+    when its lane client has moved; raises NotFound if the model is gone. parser: for long texts.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class HttpEndpoint:
         max_body_bytes: int,
         metrics: RequestCounters,
         after: Callable[[HttpEndpoint], HttpEndpoint],
+        parser: ParserProcess,
     ) -> None:
         spec = endpoint.facts.spec
         self.endpoint = endpoint
@@ -68,6 +72,7 @@ class HttpEndpoint:
         self.metrics = metrics
         self.max_body_bytes = max_body_bytes
         self._after = after
+        self._parser = parser
         self._codec = Codec(spec, VERSION)
         self._takes_bytes = any(tensor.is_bytes for tensor in spec.inputs)
         self._row_values = {t.name: max(1, math.prod(t.max_shape)) for t in spec.outputs}
@@ -137,6 +142,13 @@ class HttpEndpoint:
         if not head.headers.get(b"content-encoding"):
             return 0
         return min(size * MOST_EXPANSION, self.max_body_bytes)
+
+    def parse_long(self, head: RequestHead, body: Body) -> InferRequest:
+        """`parse` for the background thread: other requests go on meanwhile, whatever the size."""
+        plain = decode_body(head.headers, body, self.max_body_bytes)
+        if head.form.text_bytes(head.headers, len(plain)) <= _LONG_FOR_A_THREAD_BYTES:
+            return self._codec.parse_as(head.form, head.headers, plain, head.priority)
+        return self._parser.parse(self.endpoint.facts.spec, head.headers, plain)
 
     def parse(self, head: RequestHead, body: Body) -> InferRequest:
         """The request in a whole body, after `check_head`. Its rows are views of the body."""

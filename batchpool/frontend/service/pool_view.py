@@ -8,6 +8,7 @@ from batchpool.client.loop import ClientLoop
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryBudget
+from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.service.body_limits import max_body_bytes, max_held_bytes
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.gpu_metrics import Gpus
@@ -26,8 +27,9 @@ class PoolView:
 
     session: attached to the pool. counters: the pool's, in which this front end's rows are those of
     `number`. background: runs long work of infer requests outside of the event loop. scrapes: makes
-    the responses of /metrics, which must not wait for such work. on_stop: called once when this
-    front end stops, for parts that keep callers connected.
+    the responses of /metrics, which must not wait for such work. parser: parses long texts outside
+    of this process. on_stop: called once when this front end stops, for parts that keep callers
+    connected.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class PoolView:
         gpus: Gpus,
         background: BackgroundThread,
         scrapes: BackgroundThread,
+        parser: ParserProcess,
         *,
         number: int = 0,
         on_stop: Callable[[], None] = _ignore_stop,
@@ -49,7 +52,7 @@ class PoolView:
         self.memory = MemoryBudget(max_held_bytes(session.server), self.max_body_bytes)
         self.access = AccessLog(session.server)
         self.scrape = Scrape(counters, gpus, package_version())
-        self.endpoints = EndpointTable(client_loop, counters, number)
+        self.endpoints = EndpointTable(client_loop, counters, parser, number)
         self.readiness = Readiness(client_loop, self.endpoints)
         self.metadata = MetadataResponses(self.endpoints, self.readiness)
         self._client_loop = client_loop

@@ -21,6 +21,7 @@ from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.metadata import package_version
@@ -42,6 +43,7 @@ class Edge:
     view: PoolView
     broadcaster: Broadcaster
     counters: Counters
+    parser: ParserProcess
     app: Starlette
     http: httpx.AsyncClient
 
@@ -52,6 +54,7 @@ async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
         client_loop = ClientLoop(pool.session)
         counters = new_counters(1, *pool.session.models)
         gpus, background, scrapes = Gpus(), BackgroundThread(), BackgroundThread()
+        parser = ParserProcess()
         sampler = Sampler(
             pool.session, counters, FlightRecorder(), gpus, scrapes, package_version()
         )
@@ -62,15 +65,17 @@ async def edge(*models: type[Model], **facts: Any) -> AsyncIterator[Edge]:
             gpus,
             background,
             scrapes,
+            parser,
             on_stop=lambda: broadcaster.end("the server is shutting down"),
         )
         app = build_app(view, broadcaster if pool.session.server["page"] else None)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://pool") as http:
-            yield Edge(pool, client_loop, view, broadcaster, counters, app, http)
+            yield Edge(pool, client_loop, view, broadcaster, counters, parser, app, http)
         client_loop.close()
         background.close()
         scrapes.close()
+        parser.close()
 
 
 @dataclass

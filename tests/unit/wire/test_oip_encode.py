@@ -162,6 +162,13 @@ def test_arrays_of_any_layout_come_out_row_major(binary: bool) -> None:
         assert values == array.reshape(-1).tolist()
 
 
+@pytest.mark.parametrize("n", [0, 1, 16383, 16384, 16385, 40000])
+def test_json_of_any_length_holds_every_value_once(n: int) -> None:
+    """Long ones are written in parts."""
+    head, _ = answer(echo("int64", (n,)), request(("x", False)), {"x": np.arange(n).reshape(1, n)})
+    assert head["outputs"][0]["data"] == [*range(n)]
+
+
 def test_a_dtype_that_is_not_the_declared_one_is_a_fault_of_ours() -> None:
     with pytest.raises(InternalError, match="float64"):
         answer(AFFINE, request(("y", True)), {"y": Y.astype("f8")})

@@ -335,7 +335,7 @@ async def test_large_json_goes_to_the_background_and_comes_back_right() -> None:
 
         it.view.background.run = noted  # type: ignore[method-assign]
         answer, _ = split(await it.http.post(INFER, content=body))
-        assert went == ["parse", "encode"]
+        assert went == ["parse_long", "encode"]
         assert answer["outputs"][0]["data"] == affine_answer(*rows)
         assert endpoint.lane_client.map.claimed == 0
 

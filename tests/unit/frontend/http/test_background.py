@@ -136,13 +136,13 @@ async def test_decoded_bytes_count_while_they_are_decoded() -> None:
     async with edge(Affine, server={"max_body_mib": 1, "max_bodies_mib": 2}) as it:
         memory, seen = it.view.memory, []
         endpoint = it.view.endpoints.find("affine")
-        parse = endpoint.parse
+        parse = endpoint.parse_long
 
         def noted(*arguments: Any) -> Any:
             seen.append(memory.held_bytes)
             return parse(*arguments)
 
-        endpoint.parse = noted  # type: ignore[method-assign]
+        endpoint.parse_long = noted  # type: ignore[method-assign]
         body = gzip.compress(json.dumps(affine(1)).encode() + b" " * 900_000)
         headers = {"Content-Encoding": "gzip"}
         for _ in range(2):

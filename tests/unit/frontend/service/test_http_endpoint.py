@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections import Counter
 from typing import Any
@@ -65,6 +66,33 @@ async def test_parses_long(model: str, headers: dict[str, str], size: int, expec
     async with edge(Affine, Echo, slots=8) as it:
         endpoint = it.view.endpoints.find(model)
         assert endpoint.parses_long(checked(endpoint, **headers), size) is expected
+
+
+@pytest.mark.parametrize("encoding", ["plain", "gzip"])
+@on_loop
+async def test_text_of_more_than_a_megabyte_is_parsed_by_another_process(encoding: str) -> None:
+    async with edge(Wide, slots=8, server={"max_body_mib": 16}) as it:
+        endpoint = it.view.endpoints.find("wide")
+        head = checked(endpoint, **({} if encoding == "plain" else {"content_encoding": "gzip"}))
+        binary = checked(endpoint, inference_header_content_length="0")
+        assert endpoint.parse_long(binary, bytes(1 << 20)).rows.n == 1
+        assert it.parser.pid is None, "binary tensors are only looked at"
+        values = np.arange(1 << 20, dtype=np.uint8)
+        x = {"name": "x", "shape": [1, 1 << 20], "datatype": "UINT8", "data": values.tolist()}
+        body = json.dumps({"inputs": [x]}).encode()
+        sent = body if encoding == "plain" else gzip.compress(body, 1)
+        request = endpoint.parse_long(head, sent)
+        assert it.parser.pid is not None
+        assert np.array_equal(request.rows.tensors["x"], values[np.newaxis])
+
+
+@on_loop
+async def test_text_below_a_megabyte_needs_no_process() -> None:
+    async with edge(Affine, slots=8) as it:
+        endpoint = it.view.endpoints.find("affine")
+        body = json.dumps(affine(*range(4000))).encode()
+        assert endpoint.parse_long(checked(endpoint), body).rows.n == 4000
+        assert it.parser.pid is None
 
 
 @on_loop

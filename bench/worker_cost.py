@@ -122,7 +122,7 @@ class _Scene:
         for batch in self.proxy.finished():
             if int(self.proxy.worker_segment.outcome[batch.record]) != int(BatchOutcome.OK):
                 raise SystemExit("a batch failed")
-            if self.proxy.worker_segment.expired_at[batch.record]:
+            if self.proxy.worker_segment.expired_of[batch.record]:
                 raise SystemExit("rows were left out as late")
             self.proxy.free(batch)
         self.proxy.advance()

@@ -4,9 +4,10 @@ A batch fails when its model raises or its worker dies. Its rows become suspects
 (core/scheduler/suspect_rows.py) and run again apart, unless the model is not idempotent; a row gets
 the error when it failed alone for the last time. The same parts, without counting a failure, find
 the row that a model refused as invalid input and did not name; the worker ends that row when it
-is alone. The rows of a batch that its worker never launched are not suspect: they go back to the
-front of the queue, in the order of service. So do those of a batch that was too large for the
-device's memory; half its size is the model's limit from then on.
+is alone. A batch that its worker never launched is no failure: its rows go back to where they
+waited, which is the front of the queue, in the order of service, or the front of the suspects. So
+do those of a batch that was too large for the device's memory; the next smaller batch size is the
+model's limit from then on.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Completion:
     def finish_batch(self, worker: WorkerProxy, batch: DispatchedBatch) -> None:
         """Complete the rows of a batch whose outputs or errors are in the slots."""
         model = self._models[worker.model]
-        outcome = worker.worker_segment.outcome_at[batch.record]
+        outcome = worker.worker_segment.outcome_of[batch.record]
         self._count(worker, model, batch, outcome)
         if outcome == _OK:
             self._complete(batch.rows, ran=True)
@@ -83,7 +84,10 @@ class Completion:
             again = self._without_closing_lanes(model, batch.rows)
             self._requeue(again)
             model.metrics.retry(Retry.NOT_STARTED, again.shape[1])
-            self._put_back(model, batch, again)
+            if batch.apart:
+                model.suspects.add_first(again)
+            else:
+                self._put_back(model, batch, again)
         else:
             spent = batch.rows
             if model.idempotent:
@@ -131,9 +135,9 @@ class Completion:
         worker_segment, record = worker.worker_segment, batch.record
         start_ns, end_ns, extents = 0, 0, 0
         if outcome != LOST:
-            end_ns, extents = worker_segment.end_ns_at[record], worker_segment.extents_at[record]
+            end_ns, extents = worker_segment.end_ns_of[record], worker_segment.extents_of[record]
         if outcome != LOST or worker.has_launched(batch):
-            start_ns = worker_segment.start_ns_at[record]
+            start_ns = worker_segment.start_ns_of[record]
         done_ns = max(self.now_ns, end_ns)
         metrics, rows = model.metrics, batch.rows.shape[1]
         if outcome == LOST:
@@ -166,9 +170,9 @@ class Completion:
         rows: int = batch.rows.shape[1]  # fewer than the worker counted, after a takeover
         left = rows
         for end, counted in (
-            (End.INVALID_INPUT, segment.refused_at[record]),
-            (End.DEADLINE, segment.expired_at[record]),
-            (End.CANCELLED, segment.cancelled_at[record]),
+            (End.INVALID_INPUT, segment.refused_of[record]),
+            (End.DEADLINE, segment.expired_of[record]),
+            (End.CANCELLED, segment.cancelled_of[record]),
         ):
             if counted:
                 model.metrics.end(end, min(counted, left))

@@ -124,8 +124,8 @@ class WorkerProxy:
         worker_segment.n[record] = n
         worker_segment.reason[record] = int(reason)
         worker_segment.attempt[record] = attempt = largest(rows[QueueColumn.ATTEMPT])
-        worker_segment.due_ns_at[record] = least(rows[QueueColumn.DEADLINE_NS])
-        worker_segment.cancels_at[record] = cancels & CANCELS_MASK
+        worker_segment.due_ns_of[record] = least(rows[QueueColumn.DEADLINE_NS])
+        worker_segment.cancels_of[record] = cancels & CANCELS_MASK
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
@@ -171,11 +171,11 @@ class WorkerProxy:
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
         segment = self.worker_segment
-        if batch.sent_ns and segment.outcome_at[batch.record] == _OK:
+        if batch.sent_ns and segment.outcome_of[batch.record] == _OK:
             at = batch.record
-            if segment.refused_at[at] >= batch.size or segment.expired_at[at]:
+            if segment.refused_of[at] >= batch.size or segment.expired_of[at]:
                 return  # less was computed: such times would make the next batches look cheap
-            if not segment.cancelled_at[at]:
+            if not segment.cancelled_of[at]:
                 self.service_time.took(batch.size, now_ns - since_ns)
 
     def reset_service_time(self, sizes: tuple[int, ...]) -> None:

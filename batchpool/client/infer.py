@@ -97,7 +97,7 @@ async def _send(
     Raises Moved if it moves before the first row of the call is sent.
     """
     rows = part(call.rows, start, call.rows.n) if start else call.rows
-    size, bound = rows.n, lane_client.map.bound
+    size, bound = rows.n, lane_client.allocator.bound
     if size > bound and call.wait_for_room:
         size = window_rows(bound, driver.facts(lane_client.spec.name).max_batch)
     under_way: deque[PendingRequest] = deque()

@@ -1,8 +1,8 @@
 """The client's side of one lane: claim, submit, reap, and what to do when time is up.
 
-A `LaneClient` belongs to one thread or loop at a time and never waits, reads no clock and calls
-nobody: the caller brings `now_ns` (CLOCK_MONOTONIC) and takes back what is finished. The
-sync client, the async client and the HTTP front ends are skins over it.
+A `LaneClient` belongs to one thread or loop at a time, never waits and reads no clock: the caller
+brings `now_ns` (CLOCK_MONOTONIC) and takes back what is finished. The threaded client, the asyncio
+client and the HTTP front ends use it.
 
     submit  claims slots, writes rows and headers, and queues the tickets
     flush   publishes all queued tickets as one group; the caller rings the bell
@@ -78,11 +78,11 @@ class LaneClient:
         self.lane = lane
         self.serial = serial
         self.spec = lane.spec
-        self.map = SlotAllocator(lane.slots, watermark)
+        self.allocator = SlotAllocator(lane.slots, watermark)
         self.drain_rate = DrainRate()
         self.stale = 0
         self._moved: Callable[[], None] | None = moved
-        self._refusals = Rejections(lane.spec.name, self.map, self.drain_rate)
+        self._refusals = Rejections(lane.spec.name, self.allocator, self.drain_rate)
         self._accepting = accepting
         self._sq = lane.sq_producer()
         self._cq = lane.cq_consumer()
@@ -108,13 +108,13 @@ class LaneClient:
 
     def check(self, n: int, now_ns: int, *, flow: int = 0, priority: int = 0) -> None:
         """Raise what a claim of n rows would meet now: TooLarge or one of the 503s."""
-        if n > self.map.bound:
+        if n > self.allocator.bound:
             raise TooLarge(
-                f"{n} rows at once; model {self.spec.name!r} takes at most {self.map.bound}"
+                f"{n} rows at once; model {self.spec.name!r} takes at most {self.allocator.bound}"
                 " here: send them in smaller requests"
             )
         self.check_gate(now_ns)
-        refusal = self.map.refusal(n, flow, now_ns, priority)
+        refusal = self.allocator.refusal(n, flow, now_ns, priority)
         if refusal is not None:
             full = refusal.cause is Cause.LANE
             word = self.lane.refused if full else self.lane.refused_share
@@ -150,7 +150,7 @@ class LaneClient:
 
         For clients that are one flow: no other can have a share.
         """
-        return self.map.has_room(n, priority)
+        return self.allocator.has_room(n, priority)
 
     def submit(
         self,
@@ -173,10 +173,10 @@ class LaneClient:
         slots: Sequence[int]
         where: Where
         if n == 1:
-            first = self.map.take_one(flow)
+            first = self.allocator.take_one(flow)
             slots, where = (first,), slice(first, first + 1)
         else:
-            slots = self.map.take(n, flow)
+            slots = self.allocator.take(n, flow)
             first, where = slots[0], where_of(slots)
         state = self._state
         for slot in slots:
@@ -213,7 +213,7 @@ class LaneClient:
             else:
                 self._sq.push(np.array(queued, dtype=np.uint64))
             queued.clear()
-            self.lane.claimed.set(self.map.claimed)
+            self.lane.claimed.set(self.allocator.claimed)
         return n
 
     # -- completions --------------------------------------------------------------------
@@ -308,7 +308,7 @@ class LaneClient:
         error = row_error(self.lane, slot, self._uses[slot])
         if isinstance(error, Overloaded):
             # Only the batcher knows the length of the whole queue; this lane holds part of it.
-            error.retry_after_ms = self.drain_rate.wait_ms(self.map.claimed)
+            error.retry_after_ms = self.drain_rate.wait_ms(self.allocator.claimed)
         return error
 
     def result(
@@ -390,11 +390,11 @@ class LaneClient:
     def _free(self, slots: Sequence[int], flow: int) -> None:
         if len(slots) == 1:
             self._state[slots[0]] = _FREE
-            self.map.give_back(slots[0], flow)
+            self.allocator.give_back(slots[0], flow)
         else:
             for slot in slots:
                 self._state[slot] = _FREE
-            self.map.give_back_many(slots, flow)
-        self.lane.claimed.set(self.map.claimed)
-        if not self.map.claimed:
+            self.allocator.give_back_many(slots, flow)
+        self.lane.claimed.set(self.allocator.claimed)
+        if not self.allocator.claimed:
             self.drain_rate.pause()

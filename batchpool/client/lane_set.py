@@ -33,7 +33,7 @@ class LaneSet(dict[str, LaneClient]):
         done = [
             lane_client
             for lane_client in self.driven
-            if lane_client.has_moved and not lane_client.map.claimed
+            if lane_client.has_moved and not lane_client.allocator.claimed
         ]
         for lane_client in done:
             self.driven.remove(lane_client)

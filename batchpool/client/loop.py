@@ -177,7 +177,7 @@ class ClientLoop:
 
     def _plan_look(self) -> None:
         self._resting = not any(
-            lane_client.map.claimed for lane_client in self.session.lane_set.driven
+            lane_client.allocator.claimed for lane_client in self.session.lane_set.driven
         )
         if self._timer is not None:
             self._timer.cancel()

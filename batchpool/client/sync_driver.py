@@ -93,7 +93,7 @@ class ThreadDriver:
             if (
                 lane_client is not None
                 and not lane_client.sees_move()
-                and (lane_client.map.claimed or not session.is_over())
+                and (lane_client.allocator.claimed or not session.is_over())
             ):
                 return lane_client
         with self._lock:

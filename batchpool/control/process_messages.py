@@ -12,7 +12,8 @@ from batchpool.core.scheduler.limits import Limits
 
 
 class BatcherModel(Form, frozen=True):
-    """One model as the batcher sees it. model: the entry. attempts: how often a row may run."""
+    """One model as the batcher sees it. model: the entry. attempts: how many batches with a row may
+    fail, the last one with it alone, before it gets the error."""
 
     model: Natural
     spec: dict[str, Any]

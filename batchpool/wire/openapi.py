@@ -81,8 +81,8 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
         "operationId": f"infer_{name}",
         "summary": f"Run {name} on n rows",
         "description": (
-            "JSON, or binary tensors behind the JSON (Inference-Header-Content-Length), or the"
-            f" same as msgpack.{split}{_ragged_note(spec)}"
+            f"The forms of a body: {', '.join(form.name for form in FORMS.entries)}."
+            f"{split}{_ragged_note(spec)}"
         ),
         "parameters": [{"$ref": f"#/components/parameters/{key}"} for key in _header_parameters()],
         "requestBody": {

@@ -30,10 +30,10 @@ def may_have_ended(
     The batcher looked at both just before. So the deadlines need another look only after the
     earliest, and the cancel words only if a client has set one since, in any slot.
     """
-    if now_ns >= segment.due_ns_at[record]:
+    if now_ns >= segment.due_ns_of[record]:
         return True
     cancels = sum([part.lane.cancels.get() for part in parts])
-    return cancels & CANCELS_MASK != segment.cancels_at[record]
+    return cancels & CANCELS_MASK != segment.cancels_of[record]
 
 
 def end_rows(

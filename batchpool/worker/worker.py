@@ -139,8 +139,8 @@ class Worker:
         ended = None
         if may_have_ended(worker_segment, record, parts, now_ns):
             ended = end_rows(worker_segment, record, parts, now_ns)
-        worker_segment.expired_at[record] = ended.expired if ended else 0
-        worker_segment.cancelled_at[record] = ended.cancelled if ended else 0
+        worker_segment.expired_of[record] = ended.expired if ended else 0
+        worker_segment.cancelled_of[record] = ended.cancelled if ended else 0
         if ended is not None:
             rows = int(np.count_nonzero(ended.kept))
             parts = parts_of(self.lanes, numbers[ended.kept], slots[ended.kept]) if rows else []
@@ -286,7 +286,7 @@ class Worker:
             self._metrics.took(SCATTER, now_ns - batch.computed_ns)
         self._metrics.finish(outcome, batch.rows, failed, refused)
         worker_segment.end_ns[record] = now_ns
-        worker_segment.refused_at[record] = refused
+        worker_segment.refused_of[record] = refused
         worker_segment.outcome[record] = int(outcome)
         worker_segment.fence()
         worker_segment.finished[record] = batch.token

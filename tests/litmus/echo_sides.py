@@ -74,8 +74,8 @@ class EchoClient:
                 raise Violation("a completion was not for any row under way")
             if not moved:
                 self.wait()
-        if self.lane_client.map.claimed or self.lane_client.lane.claimed.get():
-            raise Violation(f"{self.lane_client.map.claimed} slots are still claimed")
+        if self.lane_client.allocator.claimed or self.lane_client.lane.claimed.get():
+            raise Violation(f"{self.lane_client.allocator.claimed} slots are still claimed")
         return {
             "sent": self.sent,
             "answered": self.answered,
@@ -116,7 +116,7 @@ class EchoClient:
     def send(self) -> bool:
         before = self.sent
         while left := self.stop.remaining(self.sent):
-            n = min(self.rng.choice((1, 1, 1, 2, 4)), left, self.lane_client.map.bound)
+            n = min(self.rng.choice((1, 1, 1, 2, 4)), left, self.lane_client.allocator.bound)
             if not self.lane_client.may_claim(n):
                 break
             tensors, crcs = self.rows([self.row_size()] * n)

@@ -103,9 +103,9 @@ class ClientActor(Actor):
 
     def submit(self) -> None:
         world, lane_client = self.world, self.lane_client
-        n = world.random.randint(1, min(world.profile.rows_max, lane_client.map.bound))
+        n = world.random.randint(1, min(world.profile.rows_max, lane_client.allocator.bound))
         request = world.new_request(n)
-        before = lane_client.map.claimed
+        before = lane_client.allocator.claimed
         try:
             pending = lane_client.submit(
                 rows_of(self.lane.entry.spec, request.numbers),
@@ -123,8 +123,10 @@ class ClientActor(Actor):
                 raise Fault(f"{self.process} was refused on a lane that it was moved to") from None
             return
         except Overloaded:
-            reopened = before < lane_client.map.reopen_below
-            if not lane_client.map.shut or (before + n <= lane_client.map.bound and reopened):
+            reopened = before < lane_client.allocator.reopen_below
+            if not lane_client.allocator.shut or (
+                before + n <= lane_client.allocator.bound and reopened
+            ):
                 raise Fault(f"{self.process} was refused {n} rows with {before} claimed") from None
             return
         request.pending, request.lane = pending, self.lane
@@ -137,9 +139,9 @@ class ClientActor(Actor):
         """A ticket of an old use: the batcher must count it and go on."""
         random, lane_client = self.world.random, self.lane_client
         queued = len(lane_client._queued)
-        if lane_client._sq.room() - queued <= lane_client.map.bound:
+        if lane_client._sq.room() - queued <= lane_client.allocator.bound:
             return
-        slot = random.randrange(lane_client.map.slots)
+        slot = random.randrange(lane_client.allocator.slots)
         use = lane_client._uses[slot] + random.choice((-2, -1, 0))
         owner = lane_client._owner[slot]
         unseen = use == lane_client._uses[slot] and owner is not None
@@ -158,7 +160,7 @@ class ClientActor(Actor):
         if self.lane_client.has_moved:
             self.follow()
         for lane, lane_client in list(self.left):
-            if lane_client.has_moved and not lane_client.map.claimed:
+            if lane_client.has_moved and not lane_client.allocator.claimed:
                 self.left.remove((lane, lane_client))
                 self.world.moving.left(lane)
 

@@ -24,8 +24,8 @@ def left_over(world: World) -> list[str]:
         if client.lane.entry is not world.serving:
             left.append(f"{client.process} was not sent its new lane")
         left += [f"{client.process}: no answer to {r}" for r in client.open]
-        left += [f"{client.process}: {client.lane_client.map.claimed} slots claimed"] * bool(
-            client.lane_client.map.claimed
+        left += [f"{client.process}: {client.lane_client.allocator.claimed} slots claimed"] * bool(
+            client.lane_client.allocator.claimed
         )
         memory = client.lane.memory
         for slot, state in enumerate(memory.column("state")):

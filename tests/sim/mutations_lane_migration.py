@@ -42,7 +42,7 @@ def client_leaves_with_rows_under_way(patch: Patch) -> None:
     def hasty(self: LaneClient, finished: Any) -> None:
         look_again(self, finished)
         if self.has_moved:
-            self.map.claimed = 0
+            self.allocator.claimed = 0
 
     patch.setattr(LaneClient, "_look_again", hasty)
 

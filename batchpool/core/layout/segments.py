@@ -17,7 +17,8 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   cq_tail      u64  batcher  completions ever published      |
           |   cq_head      u64  client   completions ever consumed       |
           |   gate         u64  batcher  a LaneGate: admission of claims |
-          |   generation   u64  batcher  raised by each batcher takeover |
+          |   generation   u64  batcher  raised for the client to look at|
+          |                              the gate and its slots again    |
           |   cancels      u64  client   cancel words ever set           |
           |   claimed      u64  client   slots claimed now               |
           |   refused      u64  client   claims refused by the watermark |

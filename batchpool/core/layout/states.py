@@ -6,9 +6,10 @@ store that passes ownership on is the owner's last one.
     state      owner     may become
     FREE       client    FILLING (claim)
     FILLING    client    SUBMITTED (submit), FREE (abort)
-    SUBMITTED  batcher   QUEUED (admit), DONE (expired, cancelled, refused)
-    QUEUED     batcher   RUNNING (dispatch), DONE (expired, cancelled, lost)
-    RUNNING    batcher   DONE (batch finished), QUEUED (worker lost, to run again)
+    SUBMITTED  batcher   QUEUED (admit), DONE (the pool is gone)
+    QUEUED     batcher   RUNNING (dispatch), DONE (expired, cancelled, refused, evicted)
+    RUNNING    batcher   DONE (batch finished, or lost for the last time),
+                         QUEUED (worker lost or batch failed, to run again)
     DONE       client    FREE (reap)
 
 While a slot is RUNNING a worker owns its outputs, sizes, status and message, but not its state.
@@ -63,14 +64,14 @@ MOVES: dict[SlotState, dict[SlotState, str]] = {
     SlotState.FILLING: {SlotState.SUBMITTED: "submit", SlotState.FREE: "abort"},
     SlotState.SUBMITTED: {
         SlotState.QUEUED: "admit",
-        SlotState.DONE: "expired, cancelled or refused",
+        SlotState.DONE: "the pool is gone",
     },
     SlotState.QUEUED: {
         SlotState.RUNNING: "dispatch",
         SlotState.DONE: "expired, cancelled, refused or evicted",
     },
     SlotState.RUNNING: {
-        SlotState.DONE: "batch finished",
+        SlotState.DONE: "batch finished, or lost for the last time",
         SlotState.QUEUED: "worker lost or batch failed, to run again",
     },
     SlotState.DONE: {SlotState.FREE: "reap"},

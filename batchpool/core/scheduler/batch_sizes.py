@@ -17,9 +17,9 @@ def padded_size(sizes: Sequence[int], n: int) -> int:
 
 
 def smaller_size(sizes: Sequence[int], n: int) -> int:
-    """The largest size that costs less than a batch of n rows does; 0 if there is none.
+    """The size to try after a batch of n rows did not fit into memory; 0 if there is none.
 
-    Where every size is accepted, that is half of n.
+    That is half of n where every size is accepted, else the next smaller accepted one.
     """
     if not sizes:
         return n // 2

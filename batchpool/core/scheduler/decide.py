@@ -5,9 +5,10 @@
 The queue is in the order of service (core/scheduler/queue.py). A batch is the first rows in that
 order that may share one: rows of one bucket, whose lanes the worker has mapped. A partial batch
 goes to an idle worker only, since more rows may join it while a worker is busy, without starting
-later. A full batch may also be queued behind the one that a worker runs, up to `depth` in flight
+later. A full batch may also be queued behind the one that a worker runs, up to `depth` dispatched
 and `AHEAD` more where batches are short, so that the worker does not idle between two batches;
-but not behind a worker's first batch, whose time is not known yet.
+but not behind a worker's first batch, whose time is not known yet. Where a partial batch is due
+and a full one of another bucket behind it could be queued, the partial one is queued in its place.
 
 A partial batch leaves for an idle worker
 
@@ -17,10 +18,10 @@ A partial batch leaves for an idle worker
               max_wait_peak
     both      when a row's deadline leaves just the time to run it, or while the pool drains
 
-A target for the 99th percentile bounds batches, waits and the queue. A batch is no larger than
-two batch times one after the other allow, since a row may come in just after a batch has left. A
-wait leaves time for the batch. A row that would be answered after the target, or after its own
-deadline, is refused as soon as that is known: when it comes in, or when a batch takes too long.
+A target for the 99th percentile bounds batches, waits and the queue. A batch is no larger than the
+target allows for two batches one after the other, since a row may come in just after a batch has
+left. A wait leaves time for the batch. A row that would be answered after the target, or after its
+own deadline, is refused as soon as that is known: when it comes in, or when a batch takes too long.
 A worker whose batch is overdue gets no more, and is expected to take as long again.
 
 Invariants, which are also the property tests:
@@ -48,7 +49,7 @@ import numpy.typing as npt
 
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
-from batchpool.core.scheduler.latency_target import cap_of, too_late
+from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn, least
 
@@ -110,23 +111,23 @@ def decide(
     live = None if earliest_ns > now_ns else deadlines > now_ns
     refuse, again_ns = _NONE, NEVER_NS
     if limits.target_ns and not limits.draining:
-        refuse, again_ns = too_late(now_ns, queue, live, workers, limits)
+        refuse, again_ns = expected_late(now_ns, queue, live, workers, limits)
         if len(refuse):
             live = np.ones(n, dtype=bool) if live is None else live
             live[refuse] = False
-    plan = _Round(now_ns, queue, workers, limits, traffic)
-    if live is None and plan.is_uniform():
-        plan.dispatch_prefixes(earliest_ns)
-        wake_at_ns = min(earliest_ns, plan.wake_at_ns, again_ns)
-        return Decision(tuple(plan.dispatch), _NONE, refuse, wake_at_ns)
+    round_ = _Round(now_ns, queue, workers, limits, traffic)
+    if live is None and round_.is_uniform():
+        round_.dispatch_prefixes(earliest_ns)
+        wake_at_ns = min(earliest_ns, round_.wake_at_ns, again_ns)
+        return Decision(tuple(round_.dispatch), _NONE, refuse, wake_at_ns)
     if live is None:
         live = np.ones(n, dtype=bool)
     expire = np.flatnonzero(deadlines <= now_ns)
-    plan.dispatch_any(live)
+    round_.dispatch_any(live)
     wake_at_ns = NEVER_NS
     if live.any():
-        wake_at_ns = min(int(deadlines[live].min()), plan.wake_at_ns, again_ns)
-    return Decision(tuple(plan.dispatch), expire, refuse, wake_at_ns)
+        wake_at_ns = min(int(deadlines[live].min()), round_.wake_at_ns, again_ns)
+    return Decision(tuple(round_.dispatch), expire, refuse, wake_at_ns)
 
 
 class _Round:

@@ -116,7 +116,7 @@ def _most_of(longest_ns: float, time: ServiceTime, limits: Limits) -> int:
     return max(0, min(most, int((longest_ns - time.base_ns) / time.row_ns)))
 
 
-def too_late(
+def expected_late(
     now_ns: int,
     queue: I64,
     live: npt.NDArray[np.bool_] | None,

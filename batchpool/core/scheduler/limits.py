@@ -19,11 +19,12 @@ _TARGET_SHARE = 0.85  # of the target; the rest is for the response to the calle
 class Limits:
     """The limits of a model's batches.
 
-    max_batch: most rows of a batch.  max_wait_ns: longest wait of a row for others.  depth:
-    batches that a worker may have in flight.  draining: rows do not wait any more.  adaptive: the
-    adaptive policy, else the fixed one.  max_wait_peak_ns: max_wait_ns under heavy load.
-    target_ns: of the 99th percentile from submission to answer; 0 for none.  sizes: the allowed
-    batch sizes, rising; () for any.  bucketed: rows differ in BUCKET.
+    max_batch: most rows of a batch.  max_wait_ns: longest wait of a row for others.  depth: batches
+    that a worker may have, one running and the others behind it; a few more where they are short.
+    draining: rows do not wait any more.  adaptive: the adaptive policy, else the fixed one.
+    max_wait_peak_ns: max_wait_ns under heavy load.  target_ns: of the 99th percentile from
+    submission to answer; 0 for none.  sizes: the allowed batch sizes, rising; () for any.
+    bucketed: rows differ in BUCKET.
     """
 
     max_batch: int

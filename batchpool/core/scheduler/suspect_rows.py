@@ -41,9 +41,9 @@ class SuspectRows:
     def add_failed(self, rows: I64, attempts: int, batch_rows: int) -> I64:
         """Add the rows [QUEUE_COLUMNS, n] of a failed batch; their ATTEMPT includes that batch.
 
-        batch_rows: the rows that the batch had. Some may be missing in `rows` because their
-        client has gone since; the others did not fail alone for that. Returns the rows that get
-        the error: one that failed alone and for the last time, or none.
+        batch_rows: the rows that the batch had. Rows may be missing in `rows`, because their client
+        has gone since; a row that is left over of several has not failed alone. Returns the rows
+        that get the error: one that failed alone and for the last time, or none.
         """
         n = rows.shape[1]
         if batch_rows == 1 and n == 1 and rows[QueueColumn.ATTEMPT, 0] >= attempts:
@@ -58,9 +58,14 @@ class SuspectRows:
             self._groups.extend(np.array_split(rows, min(PARTS, n), axis=1))
 
     def add_group(self, rows: I64) -> None:
-        """Add rows that were suspect before a batcher's takeover, as one group."""
+        """Add rows [QUEUE_COLUMNS, n] as one group behind all others."""
         if rows.shape[1]:
             self._groups.append(rows)
+
+    def add_first(self, rows: I64) -> None:
+        """Add rows [QUEUE_COLUMNS, n] as the next group: that which was taken and did not run."""
+        if rows.shape[1]:
+            self._groups.appendleft(rows)
 
     def take_next(self) -> I64:
         """Remove and return the next group; there must be one."""

@@ -100,7 +100,7 @@ def test_rows_that_the_worker_ended_are_counted_as_what_they_ended_as() -> None:
     worker = bench.batcher.workers.by_number[5]
     (batch,) = worker.batches.values()
     segment = worker.worker_segment
-    segment.refused_at[0], segment.expired_at[0], segment.cancelled_at[0] = 1, 2, 3
+    segment.refused_of[0], segment.expired_of[0], segment.cancelled_of[0] = 1, 2, 3
     bench.run(worker, batch)
     bench.step()
     assert bench.counts("rows_ended_total", "reason") == {
@@ -115,7 +115,7 @@ def test_after_a_takeover_no_more_rows_end_than_are_left() -> None:
     worker = bench.batcher.workers.by_number[5]
     (batch,) = worker.batches.values()
     segment = worker.worker_segment
-    segment.refused_at[0], segment.expired_at[0], segment.cancelled_at[0] = 2, 3, 1
+    segment.refused_of[0], segment.expired_of[0], segment.cancelled_of[0] = 2, 3, 1
     bench.run(worker, batch)
     bench.clients[1].lane.state[0] = SlotState.DONE
     bench.take_over()
@@ -129,7 +129,7 @@ def test_rows_that_a_failed_batch_had_ended_before_are_no_errors_of_the_model() 
     sent(bench, 4)
     worker = bench.batcher.workers.by_number[5]
     (batch,) = worker.batches.values()
-    worker.worker_segment.expired_at[0] = 1
+    worker.worker_segment.expired_of[0] = 1
     bench.run(worker, batch, BatchOutcome.FAILED)
     bench.step()
     assert bench.counts("rows_ended_total", "reason") == {
@@ -329,6 +329,21 @@ def apart_in_pairs(bench: Bench) -> None:
     bench.step()
     (pair,) = worker.batches.values()
     assert (pair.apart, pair.size, pair.attempt) == (True, 2, 1)
+
+
+def test_suspects_that_their_worker_never_launched_stay_apart_and_are_the_next() -> None:
+    bench = Bench(EVERY_ROW_APART)
+    apart_in_pairs(bench)
+    (pair,) = bench.in_flight(bench.batcher.workers.by_number[5])
+    bench.batcher.lose_worker(5)
+    suspects = bench.models[0].suspects
+    assert not len(bench.models[0].queue)
+    assert (len(suspects), tickets(suspects.peek())) == (16, tickets(pair.rows))
+    assert bench.counts("rows_retried_total", "reason")["not_started"] == 2
+    bench.add_worker(6)
+    bench.step()
+    (again,) = bench.in_flight(bench.batcher.workers.by_number[6])
+    assert (again.apart, tickets(again.rows), again.attempt) == (True, tickets(pair.rows), 1)
 
 
 def test_suspects_that_are_too_many_together_run_in_smaller_groups() -> None:

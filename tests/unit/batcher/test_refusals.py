@@ -80,7 +80,7 @@ class Model:
         elif bad:
             outcome = BatchOutcome.INVALID_INPUT if self.refusing else BatchOutcome.FAILED
             self.lane.write_status(slots, Status.MODEL_ERROR, "raised")
-        segment.refused_at[record] = refused
+        segment.refused_of[record] = refused
         segment.outcome[record] = int(outcome)
         segment.launched.set(token)
         segment.finished[record] = token

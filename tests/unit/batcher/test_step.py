@@ -139,7 +139,7 @@ def test_a_worker_learns_which_cancels_the_batcher_has_heard_of() -> None:
     for lane in (1, 4):
         bench.send(lane, 1)
     bench.step()
-    assert worker.worker_segment.cancels_at[0] == 8
+    assert worker.worker_segment.cancels_of[0] == 8
 
 
 def test_late_rows_are_taken_out_from_between_those_that_are_sent() -> None:

@@ -154,10 +154,10 @@ def test_a_batch_behind_another_is_over_that_long_after_the_others_end(proxy: Wo
 @pytest.mark.parametrize(
     ("word", "rows", "learns"),
     [
-        ("refused_at", 4, False),
-        ("refused_at", 3, True),
-        ("expired_at", 1, False),
-        ("cancelled_at", 1, False),
+        ("refused_of", 4, False),
+        ("refused_of", 3, True),
+        ("expired_of", 1, False),
+        ("cancelled_of", 1, False),
     ],
 )
 def test_the_time_of_a_batch_of_which_less_was_computed_is_not_learnt(
@@ -176,7 +176,7 @@ def test_a_record_holds_what_the_worker_needs_of_its_rows(proxy: WorkerProxy) ->
     batch = proxy.prepare(rows, DispatchReason.APART, MS, 12, cancels=2**63 + 5)
     segment = proxy.worker_segment
     assert (segment.n[0], segment.token[0], segment.attempt[0]) == (3, 1, 2)
-    assert (segment.due_ns_at[0], segment.cancels_at[0]) == (40, 5)
+    assert (segment.due_ns_of[0], segment.cancels_of[0]) == (40, 5)
     assert segment.reason[0] == DispatchReason.APART
     assert segment.row_lane[0, :3].tolist() == [1, 1, 2]
     assert segment.row_slot[0, :3].tolist() == [4, 5, 6]

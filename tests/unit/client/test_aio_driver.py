@@ -64,7 +64,7 @@ def test_a_call_and_its_answer(scene: Scene) -> None:
         scene.answer()
         await turns(4)
         assert task.result()["y"].tolist() == answer(2)
-        assert scene.lane_client.map.claimed == 0
+        assert scene.lane_client.allocator.claimed == 0
 
     driving(scene, test)
 
@@ -86,7 +86,7 @@ def test_a_raised_priority_is_passed_on_and_has_the_last_slot(scene: Scene) -> N
     async def test(driver: LoopDriver) -> None:
         first, raised, other = (started(driver, n, priority=p) for n, p in ((9, 0), (1, 3), (1, 0)))
         await turns(3)
-        assert scene.lane_client.map.claimed == 10
+        assert scene.lane_client.allocator.claimed == 10
         rows = scene.pool.admit()
         assert rows[QueueColumn.PRIORITY].tolist() == [0] * 9 + [3]
         assert set(rows[QueueColumn.SUBMIT_NS].tolist()) == {NOW}
@@ -102,7 +102,7 @@ def test_a_call_waits_for_room_and_is_then_sent(scene: Scene) -> None:
     async def test(driver: LoopDriver) -> None:
         first, second = started(driver, 9), started(driver, 9)
         await turns(3)
-        assert (scene.rings, scene.lane_client.map.claimed) == (1, 9)
+        assert (scene.rings, scene.lane_client.allocator.claimed) == (1, 9)
         scene.answer()
         await turns(6)
         assert (first.done(), second.done(), scene.rings) == (True, False, 2)
@@ -163,7 +163,7 @@ def test_a_cancelled_call_cancels_its_rows_and_rings(scene: Scene) -> None:
         assert (scene.rings, scene.lane_client.lane.cancel.tolist()[:2]) == (2, [1, 1])
         scene.answer()
         await turns(3)
-        assert scene.lane_client.map.claimed == 0
+        assert scene.lane_client.allocator.claimed == 0
 
     driving(scene, test)
 
@@ -178,7 +178,7 @@ def test_what_is_finished_and_dropped_is_freed_and_what_runs_is_cancelled(scene:
         await driver.submit(scene.lane_client, call.rows, call, under_way)
         await turns(1)
         driver.drop(scene.lane_client, under_way)
-        assert scene.lane_client.map.claimed == 2
+        assert scene.lane_client.allocator.claimed == 2
         assert scene.lane_client.lane.cancel[list(under_way[1].slots)].tolist() == [1, 1]
         assert under_way[1].tag.cancelled()
         await turns(1)

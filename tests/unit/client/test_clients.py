@@ -101,7 +101,7 @@ def test_errors_are_raised_or_stand_in_their_places(scene: Scene, call: Infer) -
         call("m", x=X)
     entries = call("m", x=X, errors="return")["y"]
     assert [type(entry) for entry in entries] == [ModelError] * 2
-    assert scene.lane_client.map.claimed == 0
+    assert scene.lane_client.allocator.claimed == 0
 
 
 def test_an_async_call_may_be_refused_instead_of_waiting(scene: Scene) -> None:

@@ -61,7 +61,7 @@ def test_the_gate_says_why(gate: LaneGate, kind: type[Exception]) -> None:
         lane_client.check(10, NOW)
     with pytest.raises(kind):
         lane_client.submit(rows_of(1), NOW, LATER)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
     lane_client.lane.gate.set(LaneGate.OPEN)
     lane_client.check(9, NOW)
 
@@ -97,7 +97,7 @@ def test_overloaded_from_the_watermark_until_eighty_percent() -> None:
     lane_client.result(finished.pop())
     assert lane_client.may_claim(2)
     lane_client.check(1, NOW)
-    assert lane_client.lane.claimed.get() == lane_client.map.claimed == 7
+    assert lane_client.lane.claimed.get() == lane_client.allocator.claimed == 7
 
 
 def test_retry_after_comes_from_the_measured_drain_rate() -> None:
@@ -133,8 +133,8 @@ def test_retry_after_comes_from_the_measured_drain_rate() -> None:
     assert caught.value.headers() == {"Retry-After": "3"}
     # A flow with 18 of the 90 slots: for three of its own to be free, 15 in all must be.
     for slot in range(18):
-        lane_client.map.held[7] = slot + 1
-    lane_client.map.share = 16
+        lane_client.allocator.held[7] = slot + 1
+    lane_client.allocator.share = 16
     with pytest.raises(Overloaded, match="this flow holds 18 of 100 slots") as caught:
         lane_client.check(1, NOW, flow=7)
     assert caught.value.retry_after_ms == 750
@@ -191,8 +191,8 @@ def test_a_flow_at_its_share_is_refused_and_nobody_else() -> None:
         assert lane_client.lane.refused_share.get() == times
     for _ in range(8):
         claim(lane_client, 1, OTHER)
-    assert lane_client.map.held == {BULK: 9, OTHER: 9}
-    assert lane_client.map.claimed == lane_client.lane.claimed.get() == 18
+    assert lane_client.allocator.held == {BULK: 9, OTHER: 9}
+    assert lane_client.allocator.claimed == lane_client.lane.claimed.get() == 18
 
 
 def test_alone_a_flow_has_the_lane_to_itself() -> None:
@@ -223,7 +223,7 @@ def test_slots_count_for_their_flow_until_they_are_free(end: str, n: int) -> Non
         lane_client.abandon(pending)
     if end == "expire":
         assert pending in lane_client.expire(NOW + 30 * S)
-    assert lane_client.map.held == {BULK: n, OTHER: 1}, "abandoned ones too"
+    assert lane_client.allocator.held == {BULK: n, OTHER: 1}, "abandoned ones too"
     pool.admit()
     if end == "takeover":
         lane_client.abandon(pending)
@@ -236,14 +236,14 @@ def test_slots_count_for_their_flow_until_they_are_free(end: str, n: int) -> Non
     if end in ("abandon", "expire", "takeover"):
         assert finished == []
     else:
-        assert lane_client.map.held == {BULK: n, OTHER: 1}, "an answer that nobody took yet"
+        assert lane_client.allocator.held == {BULK: n, OTHER: 1}, "an answer that nobody took yet"
         if end == "error":
             with pytest.raises(ModelError):
                 lane_client.result(pending)
         else:
             (lane_client.release if end == "release" else lane_client.result)(pending)
-    assert lane_client.map.held == {OTHER: 1}
-    assert lane_client.map.claimed == 1
+    assert lane_client.allocator.held == {OTHER: 1}
+    assert lane_client.allocator.claimed == 1
 
 
 def test_a_raised_priority_uses_the_last_tenth() -> None:
@@ -304,7 +304,7 @@ def test_a_request_of_n_rows_and_its_answer(n: int) -> None:
         assert pending.tag == 100 * again
         assert lane_client.result(pending)["y"].tolist() == answer(n, 100 * again)
         assert lane_client.in_flight() == []
-        assert lane_client.map.claimed == lane_client.lane.claimed.get() == 0
+        assert lane_client.allocator.claimed == lane_client.lane.claimed.get() == 0
         assert (lane_client.lane.state == SlotState.FREE).all()
 
 
@@ -370,7 +370,7 @@ def test_a_submit_that_raises_claims_nothing_and_publishes_nothing(wrong: dict[s
     pool = Pool(lane_client)
     with pytest.raises((TypeError, ValueError, OverflowError, RuntimeError)):
         lane_client.submit(**{"rows": rows_of(1), "now_ns": NOW, "deadline_ns": LATER, **wrong})
-    assert lane_client.map.claimed == lane_client.lane.claimed.get() == 0
+    assert lane_client.allocator.claimed == lane_client.lane.claimed.get() == 0
     assert lane_client.flush() == 0
     assert lane_client.in_flight() == []
     assert (lane_client.lane.state == SlotState.FREE).all()

@@ -51,7 +51,7 @@ def test_one_bad_row_fails_its_request_and_no_other() -> None:
     assert lane_client.result(good)["y"].tolist() == answer(3, 1)
     with pytest.raises(ModelError, match="ValueError: row is odd"):
         lane_client.result(bad)
-    assert lane_client.map.claimed == lane_client.lane.claimed.get() == 0
+    assert lane_client.allocator.claimed == lane_client.lane.claimed.get() == 0
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_status_is_raised_as_its_error(status: Status, kind: type[Exceptio
     with pytest.raises(kind) as caught:
         lane_client.result(pending)
     assert type(caught.value) is kind
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 def test_a_refused_row_brings_its_details_and_its_place_in_the_request() -> None:
@@ -97,7 +97,7 @@ def test_a_refused_row_brings_its_details_and_its_place_in_the_request() -> None
         with pytest.raises(InvalidInput, match=r"^no UTF-8$") as caught:
             lane_client.result(pending)
         assert (caught.value.row, caught.value.details) == (row, {"offset": offset})
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 @pytest.mark.parametrize("details", [b"", b"{", b"[1]", b"7", b"\xff"])
@@ -139,7 +139,7 @@ def test_a_row_refused_in_the_queue_says_when_to_come_back(n: int) -> None:
     assert lane_client.reap(NOW) == [waiting]
     with pytest.raises(Overloaded, match="a longer story"):
         lane_client.result(waiting)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 def test_futures_of_rows_refused_in_the_queue_fail_as_overloaded() -> None:
@@ -155,7 +155,7 @@ def test_futures_of_rows_refused_in_the_queue_fail_as_overloaded() -> None:
         resolve(found, outcome)
     with pytest.raises(Overloaded, match="could not be answered in time"):
         future.result(0)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 def test_views_stay_valid_until_they_are_released() -> None:
@@ -166,10 +166,10 @@ def test_views_stay_valid_until_they_are_released() -> None:
     lane_client.reap(NOW)
     y = lane_client.result(pending, copy=False)["y"]
     assert np.shares_memory(y, lane_client.lane.outputs["y"].values)
-    assert lane_client.map.claimed == 2
+    assert lane_client.allocator.claimed == 2
     assert y.tolist() == answer(2, 5)
     lane_client.release(pending)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
     with pytest.raises(AssertionError):
         lane_client.release(pending)
 
@@ -197,7 +197,7 @@ def test_only_the_outputs_asked_for_are_read() -> None:
     lane_client.reap(NOW)
     with pytest.raises(KeyError):
         lane_client.result(again, ["z"])
-    assert lane_client.map.claimed == 0, "the slots are free all the same"
+    assert lane_client.allocator.claimed == 0, "the slots are free all the same"
 
 
 def test_a_finished_request_nobody_wants_is_discarded() -> None:
@@ -207,7 +207,7 @@ def test_a_finished_request_nobody_wants_is_discarded() -> None:
     pool.finish_all()
     assert lane_client.reap(NOW) == [pending]
     lane_client.release(pending)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 # -- time is up -----------------------------------------------------------------------------
@@ -224,10 +224,10 @@ def test_an_overdue_request_is_answered_and_its_slots_stay_claimed_until_done() 
     assert lane_client.expire(NOW + 6 * MS) == [], "once"
     assert lane_client.next_deadline_ns() == NOW + 9 * MS
     assert lane_client.in_flight() == [fine]
-    assert lane_client.map.claimed == lane_client.lane.claimed.get() == 3
+    assert lane_client.allocator.claimed == lane_client.lane.claimed.get() == 3
     pool.finish(*pool.rows)
     assert lane_client.reap(NOW) == [fine], "the late one was answered already"
-    assert lane_client.map.claimed == 1
+    assert lane_client.allocator.claimed == 1
     lane_client.result(fine)
     assert lane_client.next_deadline_ns() == 2**63 - 1
 
@@ -243,7 +243,7 @@ def test_a_request_whose_first_row_is_done_expires_too() -> None:
     assert lane_client.lane.cancel.tolist()[:3] == [0, 1, 0], "only the row that is not done"
     pool.finish(pool.rows[1])
     assert lane_client.reap(NOW) == []
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 def test_abandoning_cancels_what_is_under_way() -> None:
@@ -349,7 +349,7 @@ def test_the_same_completion_twice_is_harmless() -> None:
     assert lane_client.reap(NOW) == [pending]
     assert lane_client.stale == 2
     assert lane_client.result(pending)["y"].tolist() == answer(2, 4)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 def test_after_a_takeover_the_client_finds_what_is_done_by_itself() -> None:
@@ -370,7 +370,7 @@ def test_after_a_takeover_the_client_finds_what_is_done_by_itself() -> None:
     lane_client.lane.generation.set(1)
     assert lane_client.reap(NOW) == [lost]
     assert lane_client.result(lost)["y"].tolist() == answer(2, 1)
-    assert lane_client.map.claimed == 1, "the abandoned one is free too"
+    assert lane_client.allocator.claimed == 1, "the abandoned one is free too"
     assert lane_client.in_flight() == [queued]
     assert lane_client.reap(NOW) == []
     pool.finish(pool.rows[2])

@@ -25,7 +25,7 @@ def test_a_claim_meets_the_gate(gate: LaneGate) -> None:
     for _ in range(2):
         with pytest.raises(Moved, match="'m' was replaced just now"):
             lane_client.submit(rows_of(1), NOW, LATER)
-    assert (heard, lane_client.has_moved, lane_client.map.claimed) == (["moved"], True, 0)
+    assert (heard, lane_client.has_moved, lane_client.allocator.claimed) == (["moved"], True, 0)
 
 
 def test_what_was_claimed_is_answered_there() -> None:
@@ -40,7 +40,7 @@ def test_what_was_claimed_is_answered_there() -> None:
     assert lane_client.reap(NOW) == [sent, late]
     assert lane_client.result(sent)["y"].tolist() == answer(2)
     assert lane_client.result(late)["y"].tolist() == answer(1, 9)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
 
 
 def test_when_the_batcher_has_left_what_is_not_done_was_not_run() -> None:
@@ -58,7 +58,7 @@ def test_when_the_batcher_has_left_what_is_not_done_was_not_run() -> None:
     for pending in (published, unpublished):
         with pytest.raises(NotReady, match="replaced before this row was run"):
             lane_client.result(pending)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
     assert (lane_client.lane.state == SlotState.FREE).all()
     assert lane_client.flush() == 0, "nobody would take it"
 

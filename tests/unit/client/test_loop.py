@@ -124,7 +124,7 @@ def test_a_ring_tells_the_listener_and_is_forgotten(scene: Scene) -> None:
         scene.answer()
         await turns(2)
         assert listener.ended == [pending]
-        assert scene.lane_client.map.claimed == 1, "the listener has the slots"
+        assert scene.lane_client.allocator.claimed == 1, "the listener has the slots"
         assert not is_rung(scene.session.bell)
         assert scene.clock() == NOW
 
@@ -137,7 +137,7 @@ def test_slots_of_rows_that_nobody_wants_are_freed(scene: Scene) -> None:
         await turns(1)
         scene.answer()
         await turns(2)
-        assert scene.lane_client.map.claimed == 0
+        assert scene.lane_client.allocator.claimed == 0
 
     driving(scene, test)
 

@@ -149,7 +149,7 @@ def test_a_lane_has_the_settings_of_its_model_and_asks_the_page_for_its_workers(
     form, fd, view = talk.lane(facts.spec)
     talk.session.take_lanes([form], [fd])
     lane_client = talk.session.lane_set["a"]
-    assert (lane_client.map.slots, lane_client.map.bound) == (4, 2)
+    assert (lane_client.allocator.slots, lane_client.allocator.bound) == (4, 2)
     lane_client.check_gate(NOW)
     talk.session.state_page.accepting[facts.index] = 0
     with pytest.raises(NotReady, match="no worker serves model 'a' now"):

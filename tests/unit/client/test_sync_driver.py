@@ -50,7 +50,11 @@ def test_a_call_is_published_with_a_ring_and_its_result_frees_its_slots(
     assert (len(under_way), scene.rings, driver.reaper.torn) == (1, 1, False)
     scene.waits.steps.append(scene.answer)
     assert outputs(driver, scene, call, under_way) == answer(2)
-    assert (list(under_way), scene.lane_client.map.claimed, driver.reaper.torn) == ([], 0, False)
+    assert (list(under_way), scene.lane_client.allocator.claimed, driver.reaper.torn) == (
+        [],
+        0,
+        False,
+    )
     assert not is_rung(scene.session.bell)
     assert scene.clock() == NOW, "the bell ended the wait"
 
@@ -150,7 +154,7 @@ def test_rows_that_failed_leave_the_session_and_its_room_as_they_were(
     scene.pool.finish(*scene.pool.rows, status=Status.MODEL_ERROR, text="no")
     with pytest.raises(ModelError, match="no"):
         outputs(driver, scene, call, under_way)
-    assert (scene.lane_client.map.claimed, driver.reaper.torn) == (0, False)
+    assert (scene.lane_client.allocator.claimed, driver.reaper.torn) == (0, False)
 
 
 def test_a_lane_that_is_full_is_waited_for_unless_its_gate_is_shut(
@@ -245,7 +249,7 @@ def test_windows_of_one_call_take_the_room_that_its_own_results_make(
     found = run_blocking(infer(driver, "m", Call({"x": rows_of(20).tensors["x"]})))
     assert found["y"].tolist() == answer(20)
     assert scene.clock() == NOW
-    assert (scene.lane_client.map.claimed, scene.rings) == (0, 5)
+    assert (scene.lane_client.allocator.claimed, scene.rings) == (0, 5)
 
 
 # -- drop -----------------------------------------------------------------------------------
@@ -260,7 +264,7 @@ def test_what_is_dropped_is_freed_or_cancelled_with_a_ring(
     _, running = sent(driver, scene, 2)
     rings = scene.rings
     driver.drop(lane_client, [*done, *running])
-    assert lane_client.map.claimed == 2, "those of the rows that run"
+    assert lane_client.allocator.claimed == 2, "those of the rows that run"
     assert lane_client.lane.cancel[list(running[0].slots)].tolist() == [1, 1]
     assert (scene.rings, driver.reaper.torn) == (rings + 1, False)
 

@@ -34,7 +34,7 @@ def test_a_future_is_resolved_when_the_bell_rings(driver: ThreadDriver, scene: S
     scene.waits.begun.get(timeout=WAIT_S)
     scene.answer()
     assert future.result(WAIT_S)["y"].tolist() == answer(2)
-    assert scene.lane_client.map.claimed == 0
+    assert scene.lane_client.allocator.claimed == 0
 
 
 def test_an_error_of_a_row_is_its_futures_alone(driver: ThreadDriver, scene: Scene) -> None:

@@ -24,7 +24,7 @@ from batchpool.control.stranger_channel import (
 )
 from tests.unit.shm.scarcity import open_files
 
-LINGER_S = 60
+LINGER_S = 20
 STATUS = msgpack.packb({"op": "status"})
 
 

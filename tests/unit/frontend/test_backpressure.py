@@ -55,7 +55,7 @@ async def test_the_bound_is_kept_round_after_round() -> None:
             it.pool.hold = True
             task = asyncio.create_task(gathered([ask(it, i) for i in range(3 * SLOTS)]))
             await until(lambda: refused.get() >= 3 * SLOTS - BOUND, "the others are refused")
-            assert lane_client.map.claimed == BOUND
+            assert lane_client.allocator.claimed == BOUND
             it.pool.release()
             answers = await task
             accepted = [i for i, a in enumerate(answers) if a.status_code == 200]
@@ -65,7 +65,7 @@ async def test_the_bound_is_kept_round_after_round() -> None:
                     assert split(answer)[0]["outputs"][0]["data"] == affine_answer(i)
                 else:
                     assert_overloaded(answer)
-            assert lane_client.map.claimed == 0
+            assert lane_client.allocator.claimed == 0
             assert refused.get() == 3 * SLOTS - BOUND
 
 
@@ -76,10 +76,10 @@ async def test_it_opens_again_below_80_percent() -> None:
         task = await fill(it, BOUND)
         assert_overloaded(await ask(it, 0))
         for left in range(BOUND, REOPEN_BELOW - 1, -1):
-            assert lane_client.map.claimed == left
+            assert lane_client.allocator.claimed == left
             assert_overloaded(await ask(it, 0))
             await it.pool.run_one_batch("affine")
-            await until(lambda: lane_client.map.claimed < left, "the row is answered")  # noqa: B023
+            await until(lambda: lane_client.allocator.claimed < left, "the row is answered")  # noqa: B023
         it.pool.release()
         assert (await ask(it, 5)).status_code == 200
         assert [a.status_code for a in await task] == [200] * BOUND
@@ -125,7 +125,7 @@ async def test_a_body_under_way_claims_nothing() -> None:
         async def body() -> Any:
             yield b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],'
             await asyncio.sleep(0)
-            assert lane_client.map.claimed == 0
+            assert lane_client.allocator.claimed == 0
             yield b'"data":[1,2,3,4]}]}'
 
         assert (await it.http.post(INFER, content=body())).status_code == 200
@@ -188,11 +188,11 @@ async def test_a_bulk_caller_has_half_while_another_is_active() -> None:
             tasks.append(await fill(it, 1, "interactive"))
         assert lane_client.lane.refused_share.get() == 6
         tasks.append(await fill(it, 5, "interactive"))
-        assert lane_client.map.claimed == BOUND
+        assert lane_client.allocator.claimed == BOUND
         it.pool.release()
         answers = [answer for task in tasks for answer in await task]
         assert [answer.status_code for answer in answers] == [200] * BOUND
-        assert lane_client.map.held == {}
+        assert lane_client.allocator.held == {}
 
 
 @on_loop

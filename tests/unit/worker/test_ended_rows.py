@@ -30,7 +30,7 @@ def behind_a_running_batch(bench: Bench, due_ns: tuple[int, ...] = ()) -> Dispat
 def counts(bench: Bench, batch: DispatchedBatch) -> tuple[int, int]:
     """(expired, cancelled) of the batch's record."""
     segment = bench.worker_segment
-    return segment.expired_at[batch.record], segment.cancelled_at[batch.record]
+    return segment.expired_of[batch.record], segment.cancelled_of[batch.record]
 
 
 def test_a_batch_all_of_whose_rows_are_late_is_not_executed() -> None:

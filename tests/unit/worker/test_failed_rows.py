@@ -187,7 +187,7 @@ def test_rows_that_the_batch_fails_end_in_one_run_with_their_own_errors(
     assert bench.lanes[1].read_details(3) == b'{"x":-1.5}'
     assert bench.y((1, 2)) == [[11] * 4]
     assert bench.outcome(batch) == BatchOutcome.OK, "nothing of it runs again"
-    assert bench.worker_segment.refused_at[batch.record] == 1
+    assert bench.worker_segment.refused_of[batch.record] == 1
     assert bench.worker_segment.good.get() == 1
 
 
@@ -197,7 +197,7 @@ def test_the_count_of_refused_rows_is_of_this_use_of_the_record() -> None:
         bench.lanes[1].inputs["x"].values[2] = value
         batch = bench.send((1, 2))
         bench.run()
-        assert bench.worker_segment.refused_at[batch.record] == refused
+        assert bench.worker_segment.refused_of[batch.record] == refused
         assert bench.proxy.finished() == [batch]
         bench.proxy.free(batch)
         bench.proxy.advance()
@@ -245,7 +245,7 @@ def test_raised_for_a_lone_row_it_ends_that_row_and_the_batch_is_good(raises_in:
     assert bench.statuses((1, 2)) == [(Status.INVALID_INPUT, "not such a row")]
     assert bench.lanes[1].read_details(2) == b'{"offset":7}'
     assert bench.outcome(batch) == BatchOutcome.OK
-    assert bench.worker_segment.refused_at[batch.record] == 1
+    assert bench.worker_segment.refused_of[batch.record] == 1
 
 
 @pytest.mark.parametrize("raises_in", ["launch", "finish"])

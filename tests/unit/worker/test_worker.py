@@ -197,7 +197,7 @@ def test_a_batch_is_announced_by_its_last_stores() -> None:
 
     def look() -> None:
         at = batch.record
-        words = segment.outcome_at[at], int(segment.finished[at]), len(bench.rings)
+        words = segment.outcome_of[at], int(segment.finished[at]), len(bench.rings)
         seen.append((*words, bench.y(ROWS[0])))
 
     segment.fence = look

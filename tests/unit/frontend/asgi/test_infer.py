@@ -33,7 +33,7 @@ INFER = "/v2/models/affine/infer"
 
 def assert_all_free(it: Edge, model: str) -> None:
     lane_client = it.pool.lane_client(model)
-    assert lane_client.map.claimed == 0
+    assert lane_client.allocator.claimed == 0
     assert (lane_client.lane.state == SlotState.FREE).all()
 
 
@@ -337,7 +337,7 @@ async def test_large_json_goes_to_the_background_and_comes_back_right() -> None:
         answer, _ = split(await it.http.post(INFER, content=body))
         assert went == ["parse_long", "encode"]
         assert answer["outputs"][0]["data"] == affine_answer(*rows)
-        assert endpoint.lane_client.map.claimed == 0
+        assert endpoint.lane_client.allocator.claimed == 0
 
 
 @on_loop

@@ -167,7 +167,7 @@ async def test_a_head_is_admitted_anew_while_the_first_is_under_way() -> None:
         it.of.pool.hold = True
         it.feed([SHORT])
         lane_client = it.of.pool.lane_client("affine")
-        await until(lambda: lane_client.map.claimed == 1, "it is under way")
+        await until(lambda: lane_client.allocator.claimed == 1, "it is under way")
         overload(it)
         it.feed([SHORT])  # behind it, so it waits
         it.of.pool.release()

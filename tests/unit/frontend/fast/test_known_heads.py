@@ -133,11 +133,11 @@ async def test_a_caller_that_goes_takes_its_row_back() -> None:
         lane_client = it.of.pool.lane_client("affine")
         it.of.pool.hold = True
         it.feed([SHORT])
-        await until(lambda: lane_client.map.claimed == 1, "the row is claimed")
+        await until(lambda: lane_client.allocator.claimed == 1, "the row is claimed")
         it.caller.writer.close()
         await until(lambda: lane_client.in_flight() == [], "it is taken back")
         it.of.pool.release()
-        await until(lambda: lane_client.map.claimed == 0, "the slot is free")
+        await until(lambda: lane_client.allocator.claimed == 0, "the slot is free")
 
     assert (await same(scenario, Affine)).known == 1
 

@@ -167,7 +167,8 @@ async def test_every_request_is_answered_alike(name: str) -> None:
         await it.send(request("/v2", method="GET"))  # the connection is in step
         assert b'"batchpool"' in await it.take()
         assert all(
-            lane_client.map.claimed == 0 for lane_client in it.of.pool.session.lane_set.values()
+            lane_client.allocator.claimed == 0
+            for lane_client in it.of.pool.session.lane_set.values()
         )
 
     models, slots = pool_for(sent)

@@ -40,15 +40,17 @@ async def test_a_caller_that_goes_takes_its_row_back(behind: bytes) -> None:
         metrics = it.pool.batcher.models[0].metrics
         async with calling(site) as first:
             await first.send(request(INFER, bytes(16 * 20), headers=RAW))
-            await until(lambda: lane_client.map.claimed == 20, "the worker has enough, and is held")
+            await until(
+                lambda: lane_client.allocator.claimed == 20, "the worker has enough, and is held"
+            )
             async with calling(site) as caller:
                 await caller.send(SHORT + behind)
-                await until(lambda: lane_client.map.claimed == 21, "another is under way")
-            await until(lambda: lane_client.map.claimed == 20, "it is taken back")
+                await until(lambda: lane_client.allocator.claimed == 21, "another is under way")
+            await until(lambda: lane_client.allocator.claimed == 20, "it is taken back")
             assert metrics.cancelled == 1
             it.pool.release()
             assert (await first.answer()).status == 200
-        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.allocator.claimed == 0, "all slots are free")
         await until(lambda: site.connections == 0, "no connection is left")
         assert site.server.server_state.tasks == set()
 
@@ -61,10 +63,10 @@ async def test_a_caller_that_goes_with_requests_in_the_queue(behind: bytes) -> N
         lane_client = it.pool.lane_client("affine")
         async with calling(site) as caller:
             await caller.send(SHORT + behind)
-            await until(lambda: lane_client.map.claimed == 1, "the first is under way")
+            await until(lambda: lane_client.allocator.claimed == 1, "the first is under way")
         it.pool.release()
         await until(lambda: site.connections == 0, "the connection is ended")
-        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.allocator.claimed == 0, "all slots are free")
         await until(lambda: site.server.server_state.tasks == set(), "no task is left")
 
 
@@ -77,9 +79,9 @@ async def test_a_caller_that_goes_when_its_rows_run() -> None:
             await caller.send(SHORT)
             await until(lambda: it.pool.batcher.models[0].metrics.rows == 1, "it is dispatched")
         await until(lambda: site.connections == 0, "the caller has gone")
-        assert lane_client.map.claimed == 1
+        assert lane_client.allocator.claimed == 1
         it.pool.release()
-        await until(lambda: lane_client.map.claimed == 0, "the slot is free")
+        await until(lambda: lane_client.allocator.claimed == 0, "the slot is free")
 
 
 @on_loop
@@ -90,12 +92,12 @@ async def test_malformed_bytes_behind_a_request_under_way() -> None:
         it.of.pool.hold = True
         await it.send(SHORT + b"\x16\x03\x01 what is this\r\n\r\n")
         lane_client = it.of.pool.lane_client("affine")
-        await until(lambda: lane_client.map.claimed == 1, "it is under way")
+        await until(lambda: lane_client.allocator.claimed == 1, "it is under way")
         it.of.pool.release()
         assert (await it.take()).startswith(b"HTTP/1.1 200 ")
         assert (await it.take()).startswith(b"HTTP/1.1 400 ")
         await it.take_end()
-        await until(lambda: lane_client.map.claimed == 0, "the slot is free")
+        await until(lambda: lane_client.allocator.claimed == 0, "the slot is free")
 
     assert (await same(scenario, Affine)).fast == 1
 
@@ -151,7 +153,7 @@ async def test_a_stop_waits_for_what_is_under_way(behind: bytes) -> None:
         it.of.pool.hold = True
         await it.send(SHORT + behind)
         lane_client = it.of.pool.lane_client("affine")
-        await until(lambda: lane_client.map.claimed == 1, "it is under way")
+        await until(lambda: lane_client.allocator.claimed == 1, "it is under way")
         it.site.server.stop()
         server = it.site.server.servers[0]
         await until(lambda: not server.is_serving(), "it listens no more")
@@ -171,7 +173,7 @@ async def test_a_stop_gives_up_in_time() -> None:
         it.of.pool.hold = True
         await it.send(SHORT)
         lane_client = it.of.pool.lane_client("affine")
-        await until(lambda: lane_client.map.claimed == 1, "it is under way")
+        await until(lambda: lane_client.allocator.claimed == 1, "it is under way")
         it.site.server.stop()
         it.site.server.stop()
         assert b"pool_stopped" in await it.take()
@@ -194,7 +196,7 @@ async def test_nothing_is_begun_for_a_caller_that_is_behind_with_reading() -> No
             await loop.sock_sendall(deaf, wide)
             metrics = it.pool.batcher.models[0].metrics
             await until(lambda: metrics.completed == 8, "its rows are done")
-            await until(lambda: lane_client.map.claimed == 0, "it is answered")
+            await until(lambda: lane_client.allocator.claimed == 0, "it is answered")
             (connection,) = site.server.server_state.connections
             assert connection.flow.write_paused
             waiting = connection.transport.get_write_buffer_size()

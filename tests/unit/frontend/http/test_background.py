@@ -156,7 +156,7 @@ async def test_decoded_bytes_count_while_they_are_decoded() -> None:
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
         others.release()
         assert memory.held_bytes == 0
-        await until(lambda: endpoint.lane_client.map.claimed == 0, "all slots are free")
+        await until(lambda: endpoint.lane_client.allocator.claimed == 0, "all slots are free")
 
 
 # -- shares of the memory ----------------------------------------------------------------------

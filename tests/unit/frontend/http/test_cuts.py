@@ -94,7 +94,7 @@ async def test_answers_are_the_same_for_all_cuts(name: str, fast: bool) -> None:
             for cuts in cuttings(len(stream)):
                 assert await answers_to(site, stream, cuts, turns=turns) == whole, cuts
         lane_client = it.pool.lane_client("affine")
-        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.allocator.claimed == 0, "all slots are free")
         assert it.view.memory.held_bytes == 0
 
 

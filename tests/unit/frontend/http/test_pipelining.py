@@ -200,7 +200,7 @@ async def test_a_pipeliner_that_leaves_is_no_error(
                     await asyncio.gather(sending, return_exceptions=True)
                 await until(lambda: site.connections == 0, "it is gone")
                 lane_client = it.pool.lane_client("affine")
-                await until(lambda: lane_client.map.claimed == 0, "all slots are free")  # noqa: B023
+                await until(lambda: lane_client.allocator.claimed == 0, "all slots are free")  # noqa: B023
                 assert it.view.memory.held_bytes == 0
     assert [found.getMessage() for found in caplog.records] == []
 

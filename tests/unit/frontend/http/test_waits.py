@@ -271,17 +271,19 @@ async def test_after_a_hundred_disconnects_all_is_as_before() -> None:
         connections = [await asyncio.open_connection(*site.address) for _ in range(100)]
         for _, writer in connections:
             writer.write(raw)
-        await until(lambda: lane_client.map.claimed == 100, "all are under way")
+        await until(lambda: lane_client.allocator.claimed == 100, "all are under way")
         for _, writer in connections:
             writer.close()
             await writer.wait_closed()
         metrics = it.pool.batcher.models[0].metrics
         in_batches = metrics.rows
-        await until(lambda: lane_client.map.claimed == in_batches, "what was queued is taken back")
+        await until(
+            lambda: lane_client.allocator.claimed == in_batches, "what was queued is taken back"
+        )
         assert metrics.cancelled == 100 - in_batches
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
         it.pool.release()
-        await until(lambda: lane_client.map.claimed == 0, "all slots are free")
+        await until(lambda: lane_client.allocator.claimed == 0, "all slots are free")
         assert (metrics.cancelled, Two.batches) == (100, []), "the worker leaves them out too"
         async with calling(site) as caller:
             await caller.send(raw)

@@ -50,7 +50,7 @@ async def test_rows_come_back_as_outputs() -> None:
         assert await done is pending
         outputs = endpoint.fetch(pending, ["y"])
         assert np.array_equal(outputs["y"], np.repeat([[3.0], [5.0]], 4, axis=1))
-        assert endpoint.lane_client.map.claimed == 0
+        assert endpoint.lane_client.allocator.claimed == 0
 
 
 @on_loop
@@ -61,9 +61,9 @@ async def test_views_are_valid_until_they_are_released() -> None:
         await done
         outputs = endpoint.view(pending, ["y"])
         assert outputs["y"].tolist() == [[3.0] * 4]
-        assert endpoint.lane_client.map.claimed == 1
+        assert endpoint.lane_client.allocator.claimed == 1
         endpoint.release(pending)
-        assert endpoint.lane_client.map.claimed == 0
+        assert endpoint.lane_client.allocator.claimed == 0
 
 
 @on_loop
@@ -83,7 +83,7 @@ async def test_the_sooner_deadline_holds() -> None:
             assert lane.deadline_ns[slot] == now_ns + int(expected_s * 10**9)
         with pytest.raises(DeadlineExceeded):
             endpoint.submit(rows(1), Reply(), now_ns=now_ns, flow=FLOW, deadline_ns=now_ns)
-        assert endpoint.lane_client.map.claimed == 4
+        assert endpoint.lane_client.allocator.claimed == 4
 
 
 @on_loop
@@ -91,7 +91,7 @@ async def test_the_claim_decides_without_an_admission() -> None:
     async with edge(Affine, slots=20) as it:
         endpoint, now_ns = endpoint_of(it), time.monotonic_ns()
         lane_client = endpoint.lane_client
-        lane_client.map.take(18, 1)
+        lane_client.allocator.take(18, 1)
         for refuse in (
             lambda: endpoint.submit(rows(1), Reply(), now_ns=now_ns, flow=FLOW),
             lambda: endpoint.admit(FLOW, 0, now_ns),
@@ -102,7 +102,7 @@ async def test_the_claim_decides_without_an_admission() -> None:
             assert lane_client.lane.refused.get() == before + 1
         endpoint.admit(FLOW, 1, now_ns)
         endpoint.submit(rows(1), Reply(), now_ns=now_ns, flow=FLOW, priority=1)
-        assert lane_client.map.claimed == 19
+        assert lane_client.allocator.claimed == 19
 
 
 @on_loop
@@ -114,7 +114,7 @@ async def test_the_error_of_a_row_is_raised_and_its_slot_is_free() -> None:
         await done
         with pytest.raises(ModelError, match="a negative number came"):
             endpoint.fetch(pending)
-        assert endpoint.lane_client.map.claimed == 0
+        assert endpoint.lane_client.allocator.claimed == 0
 
 
 @on_loop
@@ -125,7 +125,7 @@ async def test_rows_that_are_abandoned_free_their_slots() -> None:
         pending = endpoint.submit(rows(1), done, now_ns=time.monotonic_ns(), flow=FLOW)
         endpoint.abandon(pending)
         it.pool.release()
-        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.lane_client.allocator.claimed == 0, "the slot is free")
         assert not done.done()
 
 

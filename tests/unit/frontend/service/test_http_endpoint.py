@@ -114,14 +114,17 @@ async def test_admit_claims_nothing_and_counts_refusals_only() -> None:
         endpoint = it.view.endpoints.find("affine")
         for _ in range(100):
             admit(endpoint)
-        assert (endpoint.lane_client.map.claimed, endpoint.lane_client.lane.refused.get()) == (0, 0)
+        assert (
+            endpoint.lane_client.allocator.claimed,
+            endpoint.lane_client.lane.refused.get(),
+        ) == (0, 0)
 
 
 @on_loop
 async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
     async with edge(Affine, slots=20) as it:
         endpoint = it.view.endpoints.find("affine")
-        slots = endpoint.lane_client.map
+        slots = endpoint.lane_client.allocator
         bulk, other = (checked(endpoint, x_client_id=name) for name in ("bulk", "other"))
         slots.take(9, bulk.flow)
         slots.take(9, other.flow)
@@ -163,7 +166,7 @@ async def test_submit_gives_the_rows_away() -> None:
         await reply
         outputs = endpoint.fetch(request, pending)
         assert np.array_equal(outputs["y"], np.repeat([[1.0], [3.0]], 4, axis=1))
-        assert endpoint.lane_client.map.claimed == 0
+        assert endpoint.lane_client.allocator.claimed == 0
 
 
 @on_loop
@@ -176,7 +179,7 @@ async def test_leaving_while_it_is_under_way() -> None:
         with pytest.raises(Cancelled):
             await reply
         it.pool.release()
-        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.lane_client.allocator.claimed == 0, "the slot is free")
 
 
 @on_loop
@@ -202,10 +205,10 @@ async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
             await until(reply.done, "it is done")
         if far == "cancelled":
             reply.cancel()
-        assert endpoint.lane_client.map.claimed == 1
+        assert endpoint.lane_client.allocator.claimed == 1
         endpoint.endpoint.discard(pending, reply)
         it.pool.release()
-        await until(lambda: endpoint.lane_client.map.claimed == 0, "the slot is free")
+        await until(lambda: endpoint.lane_client.allocator.claimed == 0, "the slot is free")
 
 
 async def infer_task(it: Edge) -> asyncio.Task[Any]:

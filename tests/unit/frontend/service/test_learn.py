@@ -20,14 +20,14 @@ async def test_a_front_end_goes_by_what_its_session_has_learnt() -> None:
     async with edge(Affine) as it:
         session, view = it.pool.session, it.view
         endpoint, facts = view.endpoints.by_model["affine"], session.models["affine"]
-        assert endpoint.lane_client.map.bound == bound_of(64, 0.9)
+        assert endpoint.lane_client.allocator.bound == bound_of(64, 0.9)
         session.models["affine"] = replace(
             facts, watermark=0.5, request_timeout_s=2.5, max_batch=4, max_wait_ms=3.0
         )
         session.server = {**session.server, "max_body_mib": 1}
         view.learn()
         assert view.endpoints.by_model["affine"] is endpoint, "whoever holds it goes on with it"
-        assert endpoint.lane_client.map.bound == 32
+        assert endpoint.lane_client.allocator.bound == 32
         assert endpoint.endpoint._limit_ns == 2_500_000_000
         config = json.loads(view.metadata.model_config("affine").body)
         assert config["max_batch_size"] == 4

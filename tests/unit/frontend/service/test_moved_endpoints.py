@@ -107,7 +107,7 @@ async def test_rows_that_were_claimed_are_answered_by_the_old_model() -> None:
         it.of.pool.hold = True
         old = it.of.pool.lane_client("affine")
         it.feed([SHORT])
-        await until(lambda: old.map.claimed == 1, "the slot is claimed")
+        await until(lambda: old.allocator.claimed == 1, "the slot is claimed")
         move(it, Triple)
         await until(lambda: old.has_moved, "the gate is seen")
         assert old in it.of.pool.session.lane_set.driven, "a row is under way there"

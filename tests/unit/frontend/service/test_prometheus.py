@@ -286,11 +286,11 @@ async def test_a_caller_that_goes_is_counted_as_gone(fast: bool) -> None:
         lane_client = it.pool.lane_client("affine")
         async with calling(site) as caller:
             await caller.send(request(INFER, body))
-            await until(lambda: lane_client.map.claimed == 1, "it is under way")
+            await until(lambda: lane_client.allocator.claimed == 1, "it is under way")
             assert total_of(it) == 0
         await until(lambda: total_of(it, code="499", reason="cancelled") == 1, "it has gone")
         it.pool.release()
-        await until(lambda: lane_client.map.claimed == 0, "its slot is free")
+        await until(lambda: lane_client.allocator.claimed == 0, "its slot is free")
         assert total_of(it) == 1
 
 

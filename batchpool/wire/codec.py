@@ -9,7 +9,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.forms import FORMS, BoundForm, WireForm, WireForms
 from batchpool.wire.model_tables import Frame, ModelTables
-from batchpool.wire.raw import RawAgain
+from batchpool.wire.raw import FixedSizeReader
 from batchpool.wire.request import Body, HeaderList, Headers, InferRequest, header_priority
 
 
@@ -46,12 +46,12 @@ class Codec:
         """
         return self._bound[form.name].parse(headers, body, priority)
 
-    def again(self, request: InferRequest, size: int) -> RawAgain | None:
+    def fixed_size_reader(self, request: InferRequest, size: int) -> FixedSizeReader | None:
         """A reader for the rows of more bodies of `size` bytes under the headers of this request.
 
         None where a body holds more than its rows, so that each one must be parsed.
         """
-        return self._bound[request.form].again(size)
+        return self._bound[request.form].fixed_size_reader(size)
 
     def frame(self, request: InferRequest, n: int) -> Frame | None:
         """The answer of n rows without its tensors, which follow in the model's order.

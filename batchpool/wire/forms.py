@@ -24,7 +24,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.msgpack_form import MsgpackForm
 from batchpool.wire.oip import OipForm
-from batchpool.wire.raw import RawAgain, RawForm
+from batchpool.wire.raw import FixedSizeReader, RawForm
 from batchpool.wire.request import (
     HEADER_LENGTH,
     Body,
@@ -44,7 +44,7 @@ class BoundForm(Protocol):
         Its `form` is the name of the form. Raises only a `PoolError`.
         """
 
-    def again(self, size: int, /) -> RawAgain | None:
+    def fixed_size_reader(self, size: int, /) -> FixedSizeReader | None:
         """A reader for more bodies of `size` bytes under headers that were parsed before.
 
         None where a body holds more than its rows, so that each one must be parsed.

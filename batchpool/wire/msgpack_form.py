@@ -92,7 +92,7 @@ class MsgpackForm:
             self._name,
         )
 
-    def again(self, size: int) -> None:
+    def fixed_size_reader(self, size: int) -> None:
         """None: each body must be parsed."""
 
     def frame(self, request: InferRequest, n: int) -> None:

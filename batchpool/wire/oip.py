@@ -162,7 +162,7 @@ class OipForm:
             self._name,
         )
 
-    def again(self, size: int) -> None:
+    def fixed_size_reader(self, size: int) -> None:
         """None: the JSON of each body must be parsed."""
 
     def encode(

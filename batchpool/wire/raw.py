@@ -30,7 +30,7 @@ from batchpool.wire.request import (
 )
 
 
-class RawAgain:
+class FixedSizeReader:
     """A reader for raw bodies of one size, for a connection that sends several."""
 
     __slots__ = ("_name", "_reader", "_shape", "_tables")
@@ -93,7 +93,7 @@ class RawForm:
             self._form,
         )
 
-    def again(self, size: int) -> RawAgain | None:
+    def fixed_size_reader(self, size: int) -> FixedSizeReader | None:
         """A reader for bodies of `size` bytes, one of which was parsed before.
 
         None where the model's rows have no fixed size.
@@ -101,7 +101,7 @@ class RawForm:
         if self._refusal or not self._whole_rows:
             return None
         n = size // self._step
-        return RawAgain(self._reader, (n, *self._row), self._tables)
+        return FixedSizeReader(self._reader, (n, *self._row), self._tables)
 
     def _one_row(self, body: Body) -> Array:
         tensor = self._reader.tensor

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from batchpool.frontend.fast.request import FastRequest
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
-from batchpool.wire.raw import RawAgain
+from batchpool.wire.raw import FixedSizeReader
 from batchpool.wire.request import InferRequest
 
 _LONG_HEAD_BYTES = 4096  # not worth keeping
@@ -27,7 +27,7 @@ class KnownHead(NamedTuple):
     endpoint: HttpEndpoint
     head: RequestHead
     parsed: InferRequest
-    raw: RawAgain | None
+    raw: FixedSizeReader | None
 
 
 def known_head(request: FastRequest, head: bytes | None, size: int) -> KnownHead | None:
@@ -42,5 +42,5 @@ def known_head(request: FastRequest, head: bytes | None, size: int) -> KnownHead
     if parsed is None or head is None or len(head) > _LONG_HEAD_BYTES or not request.keep_alive:
         return None
     endpoint = request.endpoint
-    raw = endpoint.raw_reader(parsed, size)
+    raw = endpoint.fixed_size_reader(parsed, size)
     return KnownHead(head, len(head) + size, request.path, endpoint, request.head, parsed, raw)

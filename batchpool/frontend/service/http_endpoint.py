@@ -36,7 +36,7 @@ from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
 from batchpool.wire.forms import form_of
 from batchpool.wire.model_tables import Frame
-from batchpool.wire.raw import RawAgain
+from batchpool.wire.raw import FixedSizeReader
 from batchpool.wire.request import Body, InferRequest, header_priority
 
 VERSION = "1"  # the only version of every model
@@ -155,12 +155,12 @@ class HttpEndpoint:
         plain = decode_body(head.headers, body, self.max_body_bytes)
         return self._codec.parse_as(head.form, head.headers, plain, head.priority)
 
-    def raw_reader(self, request: InferRequest, size: int) -> RawAgain | None:
+    def fixed_size_reader(self, request: InferRequest, size: int) -> FixedSizeReader | None:
         """A reader of more bodies of `size` bytes with the headers of this request.
 
         None where a body holds more than rows.
         """
-        return self._codec.again(request, size)
+        return self._codec.fixed_size_reader(request, size)
 
     def submit(
         self,

@@ -30,7 +30,7 @@ async def ask(it: Edge, row: int, client: str = "", priority: int = 0) -> httpx.
 async def fill(it: Edge, rows: int, client: str = "") -> asyncio.Task[list[Any]]:
     """So many single rows more under way, held by the workers."""
     it.pool.hold = True
-    slots = it.pool.lane_client("affine").map
+    slots = it.pool.lane_client("affine").allocator
     whole = slots.claimed + rows
     task = asyncio.create_task(gathered([ask(it, i, client) for i in range(rows)]))
     await until(lambda: slots.claimed == whole, f"{whole} slots are claimed")
@@ -136,7 +136,7 @@ async def test_a_request_that_would_pass_the_bound_is_refused_whole() -> None:
     async with edge(Affine, slots=SLOTS) as it:
         task = await fill(it, 10)
         assert_overloaded(await it.http.post(INFER, json=affine(*range(9))))
-        assert it.pool.lane_client("affine").map.claimed == 10
+        assert it.pool.lane_client("affine").allocator.claimed == 10
         it.pool.release()
         await task
         assert (await it.http.post(INFER, json=affine(*range(9)))).status_code == 200
@@ -201,7 +201,9 @@ async def test_a_request_larger_than_the_share_comes_in_once_at_a_time() -> None
         tasks = [await fill(it, 2, "interactive")]
         large = {"json": affine(*range(12)), "headers": {"X-Client-Id": "bulk"}}
         first = asyncio.create_task(it.http.post(INFER, **large))
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 14, "it is under way")
+        await until(
+            lambda: it.pool.lane_client("affine").allocator.claimed == 14, "it is under way"
+        )
         assert_overloaded(await it.http.post(INFER, **large))
         tasks.append(await fill(it, 4, "interactive"))
         it.pool.release()
@@ -218,7 +220,7 @@ async def test_a_raised_priority_uses_the_last_tenth() -> None:
         assert_overloaded(await ask(it, 0, "interactive"))
         assert_overloaded(await ask(it, 0, "interactive", priority=128))
         raised = asyncio.create_task(ask(it, 3, "interactive", priority=127))
-        slots = it.pool.lane_client("affine").map
+        slots = it.pool.lane_client("affine").allocator
         await until(lambda: slots.claimed == BOUND + 1, "it is under way")
         it.pool.release()
         assert split(await raised)[0]["outputs"][0]["data"] == affine_answer(3)

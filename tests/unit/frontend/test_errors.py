@@ -33,7 +33,7 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
 
 async def works(it: Edge) -> None:
     """The front end still answers, and nothing was left behind."""
-    assert it.pool.lane_client("affine").map.claimed == 0
+    assert it.pool.lane_client("affine").allocator.claimed == 0
     answer, _ = split(await it.http.post(INFER, json=affine(1)))
     assert answer["outputs"][0]["data"] == affine_answer(1)
 
@@ -226,7 +226,7 @@ async def test_the_pool_goes_away_with_requests_under_way() -> None:
         it.pool.hold = True
         calls = gathered([it.http.post(INFER, json=affine(i)) for i in range(5)])
         task = it.client_loop._loop.create_task(calls)
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 5, "five wait")
+        await until(lambda: it.pool.lane_client("affine").allocator.claimed == 5, "five wait")
         it.pool.session.theirs.close()
         for answer in await task:
             assert refused(answer) == (503, "pool_stopped")
@@ -254,7 +254,7 @@ async def test_deadline_passes_while_queued(headers: dict[str, str], more: dict[
         path = "/v2/models/two/infer"
         first = gathered([it.http.post(path, json={"inputs": [tag]}) for _ in range(4)])
         task = it.client_loop._loop.create_task(first)
-        await until(lambda: it.pool.lane_client("two").map.claimed == 4, "four wait")
+        await until(lambda: it.pool.lane_client("two").allocator.claimed == 4, "four wait")
         # What comes after them is only queued, although its deadline is the earliest.
         workers = it.pool.batcher.workers.by_number.values()
         await until(lambda: sum(m.in_flight for m in workers) == 1, "one is with the worker")
@@ -262,7 +262,7 @@ async def test_deadline_passes_while_queued(headers: dict[str, str], more: dict[
         assert refused(answer) == (504, "deadline_exceeded")
         it.pool.release()
         assert [a.status_code for a in await task] == [200] * 4
-        await until(lambda: it.pool.lane_client("two").map.claimed == 0, "all slots are free")
+        await until(lambda: it.pool.lane_client("two").allocator.claimed == 0, "all slots are free")
         assert Two.batches == [1] * 4  # the late one was never run
 
 
@@ -275,7 +275,9 @@ async def test_the_models_own_limit() -> None:
         )
         assert refused(answer) == (504, "deadline_exceeded")
         it.pool.release()
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 0, "all slots are free")
+        await until(
+            lambda: it.pool.lane_client("affine").allocator.claimed == 0, "all slots are free"
+        )
 
 
 @on_loop
@@ -309,7 +311,7 @@ async def test_the_model_raises() -> None:
         assert refused(mine) == (500, "model_error")
         assert "a negative number came" in mine.json()["error"]
         assert split(theirs)[0]["outputs"][0]["data"] == [1.0, 2.0]
-        assert it.pool.lane_client("picky").map.claimed == 0
+        assert it.pool.lane_client("picky").allocator.claimed == 0
 
 
 @on_loop
@@ -319,7 +321,7 @@ async def test_one_bad_row_fails_its_request() -> None:
         headers, body = binary({}, ("x", "FP64", x))
         answer = await it.http.post("/v2/models/picky/infer", headers=headers, content=body)
         assert refused(answer) == (500, "model_error")
-        assert it.pool.lane_client("picky").map.claimed == 0
+        assert it.pool.lane_client("picky").allocator.claimed == 0
 
 
 @on_loop
@@ -335,7 +337,7 @@ async def test_the_worker_is_lost() -> None:
         it.pool.batcher.lose_worker(0)
         answer = await task
         assert refused(answer) == (500, WorkerLost.code)
-        assert it.pool.lane_client("affine").map.claimed == 0
+        assert it.pool.lane_client("affine").allocator.claimed == 0
 
 
 @pytest.mark.interpreted

@@ -89,7 +89,7 @@ async def test_what_never_finishes_is_answered_when_the_time_is_up() -> None:
     async with edge(Affine) as it, serving(it, drain_s=0.2) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").allocator.claimed == 1, "it is under way")
         site.server.stop()
         answer = await caller.answer()
         assert answer.refused == (503, "pool_stopped")
@@ -113,7 +113,9 @@ async def test_slow_callers_are_cut_when_the_time_is_up(
             metrics = it.pool.batcher.models[0].metrics
             if stall == "reads":
                 await until(lambda: metrics.completed == 8, "the rows are done")
-                await until(lambda: it.pool.lane_client("wide").map.claimed == 0, "it is written")
+                await until(
+                    lambda: it.pool.lane_client("wide").allocator.claimed == 0, "it is written"
+                )
             site.server.stop()
             await site.ended
             assert site.server.cut == 1
@@ -126,7 +128,7 @@ async def test_a_second_stop_ends_it_at_once() -> None:
     async with edge(Affine) as it, serving(it, drain_s=FOR_EVER) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").allocator.claimed == 1, "it is under way")
         site.server.stop()
         site.server.stop()
         assert (await caller.answer()).refused == (503, "pool_stopped")
@@ -156,7 +158,7 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: pool.lane_client("affine").map.claimed == 1, "it is under way")
+        await until(lambda: pool.lane_client("affine").allocator.claimed == 1, "it is under way")
         signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(0)
         signal.raise_signal(signal.SIGTERM)  # the supervisor's, after one to the whole group
@@ -181,7 +183,7 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
         caller = Caller(*await asyncio.open_connection(*address))
         pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: pool.lane_client("affine").map.claimed == 1, "it is under way")
+        await until(lambda: pool.lane_client("affine").allocator.claimed == 1, "it is under way")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         signal.raise_signal(signal.SIGTERM)

@@ -82,7 +82,7 @@ class CsvForm:
             "csv",
         )
 
-    def again(self, size: int) -> None:
+    def fixed_size_reader(self, size: int) -> None:
         return None
 
     def frame(self, request: InferRequest, n: int) -> None:
@@ -122,7 +122,7 @@ def test_a_form_is_added_by_one_entry() -> None:
     request = codec.parse(headers, b"1,2,3,4\n5,6,7,8\n")
     assert request.rows.tensors["x"].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert (request.form, request.priority, request.timeout_ns) == ("csv", 3, 20_000_000)
-    assert codec.again(request, 16) is None
+    assert codec.fixed_size_reader(request, 16) is None
     assert codec.frame(request, 2) is None
     fields, body = codec.encode(request, {"y": request.rows.tensors["x"] * 2})
     assert fields == [(b"content-type", b"text/csv"), (b"content-length", b"36")]

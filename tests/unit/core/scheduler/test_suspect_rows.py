@@ -75,6 +75,17 @@ def test_a_lone_row_has_all_its_attempts() -> None:
     assert isolate(1, {0}, attempts=1) == ({0}, set(), 1, 1)
 
 
+def test_a_group_that_did_not_run_is_the_next_again() -> None:
+    suspects = SuspectRows()
+    suspects.add_parts(batch(3))
+    taken = suspects.take_next()
+    suspects.add_first(taken)
+    assert len(suspects) == 3
+    assert np.array_equal(suspects.peek(), taken)
+    suspects.add_first(taken[:, :0])
+    assert len(suspects) == 3, "no rows are no group"
+
+
 def test_a_row_whose_companions_are_gone_did_not_fail_alone() -> None:
     suspects = SuspectRows()
     row = batch(1)

@@ -264,7 +264,7 @@ async def test_nothing_is_answered_behind_a_request_that_ends_the_connection(fir
         it.feed([raw(first, Connection="close") + raw(ROW) + request("/v2", method="GET")])
         await it.take()
         await it.take_end()
-        assert it.of.pool.lane_client("affine").map.claimed == 0
+        assert it.of.pool.lane_client("affine").allocator.claimed == 0
 
     await same(scenario, Affine)
 

@@ -25,13 +25,13 @@ from tests.unit.frontend.roads import Visit, same
 
 
 def overload(it: Visit) -> None:
-    slots = it.of.pool.lane_client("affine").map
+    slots = it.of.pool.lane_client("affine").allocator
     while slots.refusal(1) is None:
         slots.take_one()
 
 
 def at_its_share(it: Visit) -> None:
-    slots = it.of.pool.lane_client("affine").map
+    slots = it.of.pool.lane_client("affine").allocator
     slots.take(slots.share, crc32(b"127.0.0.1"))
     slots.take_one(crc32(b"another"))
 
@@ -135,7 +135,7 @@ async def test_rows_that_are_refused_in_the_queue() -> None:
                 "code": "overloaded",
                 "retry_after_ms": 1000,
             }
-        assert it.of.pool.lane_client("affine").map.claimed == 0
+        assert it.of.pool.lane_client("affine").allocator.claimed == 0
 
     assert (await same(scenario, Affine, slots=16384)).fast == 4
 
@@ -180,6 +180,6 @@ async def test_what_nobody_expected_is_an_internal_error(
                 assert b"500" in await it.take()
             await it.send(SHORT)
             assert b"200" in await it.take()
-        assert it.of.pool.lane_client("affine").map.claimed == 0
+        assert it.of.pool.lane_client("affine").allocator.claimed == 0
 
     await same(scenario, Affine)

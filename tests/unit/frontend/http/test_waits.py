@@ -55,7 +55,7 @@ async def test_a_stalled_sender_is_told_and_holds_no_slot(sent: bytes, statuses:
             ended = asyncio.create_task(stalled.ended())
             while not ended.done():
                 await until(
-                    lambda: it.pool.lane_client("affine").map.claimed == 0, "no slot is held"
+                    lambda: it.pool.lane_client("affine").allocator.claimed == 0, "no slot is held"
                 )
                 await other.send(request(INFER, GOOD))
                 assert (await other.answer()).object["outputs"][0]["data"] == affine_answer(3)
@@ -174,7 +174,7 @@ async def test_a_request_that_runs_long_is_not_idle() -> None:
     async with edge(Affine) as it, serving(it, limits) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
+        await until(lambda: it.pool.lane_client("affine").allocator.claimed == 1, "it is under way")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await until(lambda: loop.time() > begun_s + 0.3, "several sweeps pass")
@@ -205,7 +205,9 @@ async def test_a_caller_that_does_not_read_is_cut_and_holds_no_slot() -> None:
             await loop.sock_sendall(deaf, wide_request(8))
             rows = it.pool.batcher.models[0].metrics
             await until(lambda: rows.completed == 8, "the rows are done")
-            await until(lambda: it.pool.lane_client("wide").map.claimed == 0, "the slots are free")
+            await until(
+                lambda: it.pool.lane_client("wide").allocator.claimed == 0, "the slots are free"
+            )
             await no_connections(site)
 
 
@@ -298,7 +300,7 @@ async def test_a_caller_that_goes_while_it_sends() -> None:
             await until(lambda: site.under_way == 1, "it is being read")
         await no_connections(site)
         await until(lambda: not site.server.server_state.tasks, "its task has ended")
-        assert it.pool.lane_client("affine").map.claimed == 0
+        assert it.pool.lane_client("affine").allocator.claimed == 0
 
 
 @on_loop

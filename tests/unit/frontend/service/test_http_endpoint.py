@@ -213,7 +213,7 @@ async def test_forgetting_frees_the_slots_however_far_it_is(far: str) -> None:
 
 async def infer_task(it: Edge) -> asyncio.Task[Any]:
     task = asyncio.create_task(it.http.post("/v2/models/affine/infer", json=affine(1)))
-    await until(lambda: it.pool.lane_client("affine").map.claimed == 1, "it is under way")
+    await until(lambda: it.pool.lane_client("affine").allocator.claimed == 1, "it is under way")
     return task
 
 
@@ -226,7 +226,9 @@ async def test_a_cancelled_task_leaves_nothing_behind() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         it.pool.release()
-        await until(lambda: it.pool.lane_client("affine").map.claimed == 0, "the slot is free")
+        await until(
+            lambda: it.pool.lane_client("affine").allocator.claimed == 0, "the slot is free"
+        )
 
 
 @pytest.mark.interpreted
@@ -246,7 +248,7 @@ async def test_a_task_cancelled_in_the_moment_of_its_answer() -> None:
         it.pool.release()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert it.pool.lane_client("affine").map.claimed == 0
+        assert it.pool.lane_client("affine").allocator.claimed == 0
 
 
 class CountingHeaders(dict[bytes, bytes]):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.core.config.flags import model_of, with_flags
-from batchpool.core.config.paths import socket_path
+from batchpool.core.config.paths import MODEL_PATH, socket_path
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.config.toml_file import load_toml
 from batchpool.core.errors import ConfigError
@@ -37,6 +37,8 @@ def read(path: str) -> Config:
 def config_of(args: argparse.Namespace) -> Config:
     """The configuration of `serve` and `check`: file, then --model, then flags."""
     config = read(args.config) if args.config else Config()
+    if args.config:
+        _find_models_beside(args.config)
     models = config.models + tuple(model_of(name) for name in args.model)
     if not models and args.config:
         raise ConfigError(f"{args.config}: no [[model]] in it, and no --model given")
@@ -48,6 +50,12 @@ def config_of(args: argparse.Namespace) -> Config:
         with suppress(OSError):  # stderr is closed
             print(f"no model given: the example {EXAMPLE_IMPORT} on the CPU", file=sys.stderr)
     return config
+
+
+def _find_models_beside(path: str) -> None:
+    """Let the processes that this one starts find models' modules beside a configuration file."""
+    folders = [os.path.dirname(os.path.abspath(path)), os.environ.get(MODEL_PATH, "")]
+    os.environ[MODEL_PATH] = os.pathsep.join(filter(None, folders))
 
 
 def add_pool_arguments(parser: argparse.ArgumentParser) -> None:

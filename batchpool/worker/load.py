@@ -10,17 +10,23 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from batchpool.core.config.paths import MODEL_PATH
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
 
 
 def load_class(import_name: str) -> type[Model]:
-    """The class MODULE:CLASS; modules of the current directory are found.
+    """The class MODULE:CLASS.
+
+    Its module is looked for in the current directory and the folders of BATCHPOOL_MODEL_PATH, then
+    among the installed packages. Python's own modules come before all of them: a user's file
+    never takes the place of one that others import.
 
     Raises ImportError, AttributeError or TypeError with a clear text, and whatever the module
     raises.
@@ -28,21 +34,52 @@ def load_class(import_name: str) -> type[Model]:
     module_name, colon, class_name = import_name.partition(":")
     if not colon or not module_name or not class_name:
         raise ImportError(f"{import_name!r} is not of the form MODULE:CLASS")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    # Python's import ignores a FIFO or a socket of that name, as if there were no file.
-    file = Path(here, *module_name.split(".")).with_suffix(".py")
-    if file.exists() and not file.is_file():
-        raise ImportError(f"{file} is not a regular file")
-    found: Any = importlib.import_module(module_name)
+    folders = model_folders()
+    _add_to_path(folders)
+    top = module_name.partition(".")[0]
+    for folder in folders:
+        # Python's import ignores a FIFO or a socket of that name, as if there were no file.
+        file = Path(folder, *module_name.split(".")).with_suffix(".py")
+        if file.exists() and not file.is_file():
+            raise ImportError(f"{file} is not a regular file")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise  # a module that this one imports
+        searched = ", ".join(folders)
+        raise ModuleNotFoundError(
+            f"there is no module {exc.name!r} in {searched}, nor among the installed packages",
+            name=exc.name,
+        ) from None
     for part in class_name.split("."):
         if not hasattr(found, part):
-            raise AttributeError(f"module {module_name!r} has no {class_name!r}")
+            raise AttributeError(f"module {module_name!r} has no {class_name!r}{_whose(top)}")
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Model)):
         raise TypeError(f"{import_name} is not a subclass of batchpool.Model")
     return found
+
+
+def model_folders() -> list[str]:
+    """The current directory, then the folders of BATCHPOOL_MODEL_PATH."""
+    others = os.environ.get(MODEL_PATH, "").split(os.pathsep)
+    return list(dict.fromkeys([os.getcwd(), *(folder for folder in others if folder)]))
+
+
+def _add_to_path(folders: list[str]) -> None:
+    """Put folders between Python's own modules and the installed packages."""
+    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    own |= {os.path.join(path, "lib-dynload") for path in own}
+    last = max((i for i, path in enumerate(sys.path) if path in own), default=-1)
+    sys.path[last + 1 : last + 1] = [folder for folder in folders if folder not in sys.path]
+
+
+def _whose(module: str) -> str:
+    """A note for a file of the user's that has the name of one of Python's modules."""
+    if module in sys.stdlib_module_names:
+        return f"; {module!r} is a module of Python's own, so name the file otherwise"
+    return ""
 
 
 def check_declaration(served: ModelSpec, found: ModelSpec) -> None:

@@ -59,7 +59,7 @@ def until(
 
 def command(*arguments: str) -> list[str]:
     """The command line of `batchpool ...`."""
-    return [sys.executable, "-m", "batchpool", *arguments]
+    return [sys.executable, "-P", "-m", "batchpool", *arguments]
 
 
 def process_state(pid: int) -> tuple[str, int, int]:
@@ -276,10 +276,13 @@ def start(
     port: int | None = None,
     wrapper: Sequence[str] = (),
     fds: Sequence[int] = (),
+    cwd: Path = ROOT,
+    beside: Mapping[str, str] | None = None,
 ) -> Pool:
     """Start a pool and do not wait. A model is a class of models.py, or its whole table.
 
     wrapper: a command that runs the rest of its command line, as `unshare`. fds: what it inherits.
+    cwd: its current directory. beside: files beside its configuration file, by name.
     """
     # The path of a unix socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="bp-", dir="/tmp"))
@@ -289,10 +292,12 @@ def start(
     settings: dict[str, Any] = {"port": port, "socket": str(folder / "s"), "frontends": 1}
     settings.update(server or {})
     (folder / "pool.toml").write_text(toml(settings, tables))
+    for name, text in (beside or {}).items():
+        (folder / name).write_text(text)
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
             [*_TIED, *wrapper, *command("serve", str(folder / "pool.toml"), *flags)],
-            cwd=ROOT,
+            cwd=cwd,
             env={**os.environ, NOTES: str(folder / "notes"), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -56,7 +56,7 @@ def assert_refused(pool: Pool, *sentences: str, status: int = 1, within_s: float
         ("WarmUpFails", ["model 'warmupfails'", "'y' has dtype float64; float32 was expected"]),
         ({"import": "OneLoadFails", "workers_per_device": 2}, ["only one of us fits"]),
         ("Nothing", ["tests.process.models:Nothing", "has no 'Nothing'"]),
-        ("tests.process.nowhere:Model", ["No module named 'tests.process.nowhere'"]),
+        ("tests.process.nowhere:Model", ["there is no module 'tests.process.nowhere' in "]),
         ("tests.process.models:DEATHS", ["not a subclass of batchpool.Model"]),
     ],
     ids=str,

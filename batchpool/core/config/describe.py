@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchpool.core.config.schema import Key, shown
+from batchpool.core.config.key import Key, shown
 
 
 def default_text(key: Key) -> str:

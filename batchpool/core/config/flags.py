@@ -12,15 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from batchpool.core.config.describe import default_text, values_text
-from batchpool.core.config.schema import (
-    Config,
-    Key,
-    ModelConfig,
-    ServerConfig,
-    as_value,
-    keys_of,
-    shown,
-)
+from batchpool.core.config.key import Key, as_value, expectation, shown
+from batchpool.core.config.schema import Config, ModelConfig, ServerConfig, keys_of
 from batchpool.core.errors import ConfigError
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Devices": "LIST", "Sizes": "LIST"}
@@ -117,4 +110,6 @@ def model_of(import_name: str, flag: str = "--model") -> ModelConfig:
     try:
         return ModelConfig(import_name=as_value(key, import_name))
     except ValueError:
-        raise ConfigError(f"{flag} {shown(import_name)}: expected {key.expected}") from None
+        raise ConfigError(
+            f"{flag} {shown(import_name)}: expected {expectation(key, import_name)}"
+        ) from None

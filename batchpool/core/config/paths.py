@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import ConfigError
 
+# The environment variable with more folders in which the modules of models are looked for.
+MODEL_PATH = "BATCHPOOL_MODEL_PATH"
 # sun_path of a unix socket address, less its closing zero byte.
 SOCKET_PATH_BYTES = 107
 

@@ -7,15 +7,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchpool.core.config.schema import (
-    TABLES,
-    Config,
-    ModelConfig,
-    ServerConfig,
-    as_value,
-    keys_of,
-    shown,
-)
+from batchpool.core.config.key import as_value, expectation, shown
+from batchpool.core.config.schema import TABLES, Config, ModelConfig, ServerConfig, keys_of
 from batchpool.core.errors import ConfigError
 
 
@@ -92,6 +85,6 @@ def _fields_of(table: str, form: Mapping[str, Any], where: str) -> dict[str, Any
             values[keys[name].field] = as_value(keys[name], value)
         except ValueError:
             raise ConfigError(
-                f"{where}: {name} = {shown(value)}: expected {keys[name].expected}"
+                f"{where}: {name} = {shown(value)}: expected {expectation(keys[name], value)}"
             ) from None
     return values

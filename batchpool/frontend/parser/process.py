@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import threading
 from multiprocessing.connection import Connection
 
@@ -21,6 +20,7 @@ from batchpool.frontend.parser.messages import (
     receive_reply,
     send_job,
 )
+from batchpool.process.python_command import python_command
 from batchpool.shm.resource_errors import text_of
 from batchpool.wire.request import Body, Headers, InferRequest
 
@@ -115,7 +115,7 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection]:
     with theirs:
         fd = theirs.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "batchpool.frontend.parser", str(fd)],
+            [*python_command("batchpool.frontend.parser"), str(fd)],
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],
         )

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from batchpool.control.channel import Channel, Closed, close_all, pair
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
+from batchpool.process.python_command import package_environment, python_command
 from batchpool.shm.resource_errors import named, text_of
 from batchpool.supervisor.children.roles import Role, ToChild
 
@@ -239,9 +239,7 @@ def start_child(
     with named(f"cannot start {slot.name}"):
         ours, theirs = pair()
     command = [
-        sys.executable,
-        "-m",
-        role.module,
+        *python_command(role.module),
         "--control-fd",
         str(theirs.fileno()),
         "--parent",
@@ -261,7 +259,9 @@ def start_child(
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno(), *fds],
-            env={**os.environ, **({} if role.blas_threads else _NO_BLAS), **(settings or {})},
+            env=package_environment(
+                {**os.environ, **({} if role.blas_threads else _NO_BLAS), **(settings or {})}
+            ),
         )
     except OSError as exc:  # no memory, or the limit of processes
         ours.close()

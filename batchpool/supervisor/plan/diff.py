@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batchpool.core.config.schema import Key, ModelConfig, ServerConfig, keys_of, shown
+from batchpool.core.config.key import Key, shown
+from batchpool.core.config.schema import ModelConfig, ServerConfig, keys_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, lanes_needed

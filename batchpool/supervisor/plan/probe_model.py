@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,10 @@ from typing import IO, Any
 
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.process.python_command import package_environment, python_command
 from batchpool.shm.resource_errors import text_of
 
-_COMMAND = (sys.executable, "-m", "batchpool.worker.describe")
+_COMMAND = tuple(python_command("batchpool.worker.describe"))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def probe_model(
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=dict(os.environ if env is None else env),
+                env=package_environment(dict(os.environ if env is None else env)),
                 timeout=timeout_s,
                 check=False,
             ).returncode

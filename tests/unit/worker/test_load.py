@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,52 @@ def test_a_class_of_the_current_directory_is_found(folder: Path) -> None:
     assert (found.__module__, found.__name__) == ("load_class_here", "Known")
     assert load_class("load_class_here:Known.Inner").__qualname__ == "Known.Inner"
     assert sys.path.count(str(folder)) == 1
-    assert sys.path[0] == str(folder), "before a module of that name elsewhere"
+    installed = sysconfig.get_path("purelib")
+    assert own_modules() < sys.path.index(str(folder)) < sys.path.index(installed)
     sys.modules.pop("load_class_here")
+
+
+def own_modules() -> int:
+    """The last place in the path of Python's own modules."""
+    own = sysconfig.get_path("stdlib")
+    return max(i for i, path in enumerate(sys.path) if path in (own, f"{own}/lib-dynload"))
+
+
+def test_folders_of_the_variable_come_behind_the_current_directory(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path_factory.mktemp("beside")
+    (beside / "load_class_here.py").write_text("raise RuntimeError\n")
+    (beside / "load_class_beside.py").write_text(SOURCE)
+    monkeypatch.setenv("BATCHPOOL_MODEL_PATH", f":{beside}:{beside}:")
+    assert load_class("load_class_beside:Known").__name__ == "Known"
+    assert load_class("load_class_here:Known").__name__ == "Known"
+    at = sys.path.index(str(folder))
+    assert sys.path[at : at + 2] == [str(folder), str(beside)]
+    assert sys.path.count(str(beside)) == 1
+    for name in ("load_class_here", "load_class_beside"):
+        sys.modules.pop(name)
+
+
+def test_a_missing_module_is_told_with_the_folders_that_were_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHPOOL_MODEL_PATH", "/nowhere")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        load_class("load_class_nowhere:Known")
+    assert str(caught.value) == (
+        f"there is no module 'load_class_nowhere' in {folder}, /nowhere,"
+        " nor among the installed packages"
+    )
+    (folder / "load_class_broken.py").write_text("import load_class_not_there\n")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'load_class_not_there'$"):
+        load_class("load_class_broken:Known")
+
+
+def test_a_file_with_the_name_of_a_module_of_pythons_is_told_to_be_renamed(folder: Path) -> None:
+    (folder / "secrets.py").write_text(SOURCE)
+    with pytest.raises(AttributeError, match="'secrets' is a module of Python's own, so name"):
+        load_class("secrets:Known")
 
 
 @pytest.mark.parametrize("name", ["load_class_here", "load_class_here:", ":Known", ""])

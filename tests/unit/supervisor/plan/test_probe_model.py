@@ -128,7 +128,8 @@ def test_what_is_wrong_is_one_line_with_the_place(models: Path) -> None:
     )
     assert refusal("leaves:X").startswith("model leaves:X: SystemExit: bye")
     assert refusal("nowhere:X") == (
-        "model nowhere:X: ModuleNotFoundError: No module named 'nowhere'"
+        "model nowhere:X: ModuleNotFoundError: there is no module 'nowhere' in"
+        f" {models}, nor among the installed packages"
     )
     assert refusal("other:Thin") == (
         "model other:Thin: AttributeError: module 'other' has no 'Thin'"

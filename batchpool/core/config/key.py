@@ -1,0 +1,120 @@
+"""One key of the configuration: its documentation, and the values that it may have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.core.config.import_names import IMPORT_NAME, import_hint
+
+Devices = str | tuple[int, ...]
+Sizes = tuple[int, ...]
+MOST_ROWS = 1 << 16  # rows of one batch
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The documentation of one key.
+
+    name: in TOML.  field: in Python.  kind: the field's annotation.  least, most: the range of a
+    number.  choices, pattern (with its `form` in words): the values that a text may have.
+    auto: the value that the pool chooses for 0 or "".
+    """
+
+    name: str
+    field: str
+    kind: str
+    default: Any
+    help: str
+    unit: str = ""
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    form: str = "text"
+    auto: str = ""
+
+    @property
+    def expected(self) -> str:
+        """The legal values in words, for messages and documents."""
+        if self.choices:
+            return "one of " + ", ".join(map(shown, self.choices))
+        if self.kind == "Devices":
+            return '"auto", "cpu" or a list of device numbers without repeats, as [0, 1]'
+        if self.kind == "Sizes":
+            return f"a list of {self.unit} from 1 to {MOST_ROWS}, each larger than the one before"
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "str":
+            return self.form
+        kind = "a whole number" if self.kind == "int" else "a number"
+        of = f" of {self.unit}" if self.unit else ""
+        # 0 of a key with `auto` is another spelling of "auto", not one of its numbers.
+        least = 1 if self.auto else self.least
+        auto = ' or "auto"' if self.auto else ""
+        return f"{kind}{of} from {least:g} to {self.most:.10g}{auto}"
+
+
+def shown(value: Any) -> str:
+    """A value as TOML writes it, cut to 60 characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    elif isinstance(value, (list, tuple)):
+        text = "[" + ", ".join(map(shown, value)) + "]"
+    elif isinstance(value, dict):
+        text = "{" + ", ".join(f"{k} = {shown(v)}" for k, v in value.items()) + "}"
+    else:
+        text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def as_value(key: Key, value: Any) -> Any:
+    """A value from a file or a flag as the field's value; ValueError where it is not legal."""
+    if key.kind == "int" and key.auto and value == "auto":
+        value = 0
+    if key.kind == "Devices" and isinstance(value, (list, tuple)):
+        legal = bool(value) and all(type(v) is int and v >= 0 for v in value)
+        if not legal or len(set(value)) < len(value):
+            raise ValueError
+        return tuple(value)
+    if key.kind == "Sizes":
+        return _sizes(value)
+    if key.kind == "Devices":
+        legal = value in ("auto", "cpu")
+    elif key.kind == "bool":
+        legal = type(value) is bool
+    elif key.kind == "str":
+        legal = type(value) is str and _legal_text(key, value)
+    else:
+        kinds = (int,) if key.kind == "int" else (int, float)
+        legal = type(value) in kinds and key.least <= value <= key.most
+    if not legal:
+        raise ValueError
+    return float(value) if key.kind == "float" else value
+
+
+def expectation(key: Key, value: Any) -> str:
+    """The legal values in words, and the one that was probably meant by one that is not legal."""
+    meant = import_hint(value) if key.pattern is IMPORT_NAME and isinstance(value, str) else ""
+    return key.expected + meant
+
+
+def _sizes(value: Any) -> Sizes:
+    """Batch sizes as a tuple; ValueError where they do not rise or are out of range."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError
+    for before, size in zip((0, *value), value, strict=False):
+        if type(size) is not int or not before < size <= MOST_ROWS:
+            raise ValueError
+    return tuple(value)
+
+
+def _legal_text(key: Key, value: str) -> bool:
+    if "\0" in value or (not value and not key.auto):
+        return False
+    if key.choices:
+        return value in key.choices
+    return not value or key.pattern is None or key.pattern.fullmatch(value) is not None

@@ -28,7 +28,9 @@ class PortOwner:
 
     @property
     def is_batchpool(self) -> bool:
-        words = [os.path.basename(word) for word in self.command[:3]]
+        """True for a front end or a supervisor, started as a script or as a module."""
+        module = self.command.index("-m") + 1 if "-m" in self.command else 1
+        words = [os.path.basename(word) for word in (*self.command[:2], *self.command[module:][:1])]
         return "batchpool" in words or "batchpool.frontend" in words
 
     @property

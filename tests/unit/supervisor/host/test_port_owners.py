@@ -68,7 +68,10 @@ def test_only_those_who_listen_on_the_port(tmp_path: Path) -> None:
         ("/opt/venv/bin/python /opt/venv/bin/batchpool serve", True),
         ("python -m batchpool serve", True),
         ("python -m batchpool.frontend --heartbeat 1", True),
+        ("python -P -X dev -m batchpool.frontend --heartbeat 1", True),
         ("python -m http.server 8000", False),
+        ("python -m", False),
+        ("python server.py -x batchpool", False),
         ("caddy run batchpool.toml", False),
     ],
 )

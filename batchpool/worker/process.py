@@ -146,6 +146,7 @@ class WorkerProcess:
             lane = Lane(self.spec, map_checked(fd, layout), layout)
         except ValueError as exc:  # its client overwrote the head, which must end no other lane
             _LOG.error("lane %d stays unmapped: %s", message.lane, exc)
+            worker.refuse_lane(message.lane)
             return
         finally:
             os.close(fd)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidInput, Status
+from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
@@ -103,6 +104,10 @@ class Worker:
             self._backend.pin(lane)
         self.lanes[number] = lane
         self._worker_segment.lanes[number] = serial
+
+    def refuse_lane(self, number: int) -> None:
+        """Say that a lane cannot be mapped; the batcher sends no rows of it."""
+        self._worker_segment.lanes[number] = REFUSED_LANE
 
     def drop_lane(self, number: int) -> None:
         """Withdraw the acknowledgement and forget the lane; no row of it is in flight."""

@@ -93,6 +93,17 @@ def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_
         assert pool.log.count(stuck) == restarts(pool) == 2
 
 
+def test_a_worker_that_was_stopped_while_idle_takes_no_new_lane_and_is_replaced() -> None:
+    """A client that attaches later waits for the worker to map its lane, not for a batch."""
+    with serving({"import": "Deadly", "batch_timeout_s": 0.5}) as pool:
+        (pid,) = pool.pids("worker")
+        os.kill(pid, signal.SIGSTOP)
+        with pool.client() as client:
+            assert submit(client, 1).result(30)["tag"].tolist() == [1]
+        assert pool.log.count("takes no new lane for more than batch_timeout_s = 0.5") == 1
+        assert restarts(pool) == 1
+
+
 def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
     model = {"import": "Deadly", "batch_timeout_s": 1.0, "attempts": 1}
     with serving(model) as pool, pool.client() as client:

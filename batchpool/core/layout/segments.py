@@ -73,6 +73,7 @@ from functools import cached_property
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 VERSION = 5
+REFUSED_LANE = 2**32 - 1
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
 LINE = 128
@@ -280,7 +281,9 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     `freed` when the completions are written. A record is free where token == freed. `due_ns`: the
     earliest deadline of its rows. `cancels`: the sum of its lanes' `cancels` as the batcher last
     read them. `expired`, `cancelled`: the rows that were over when the worker came to them, which
-    the model did not get. `refused`: the rows that the model refused as invalid.
+    the model did not get. `refused`: the rows that the model refused as invalid. `lanes`: by lane
+    number, the serial of the lane that the worker has mapped, REFUSED_LANE if it could not map it,
+    else 0 or an earlier serial.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)

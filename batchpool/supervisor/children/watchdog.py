@@ -2,7 +2,8 @@
 
     batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop, or
                          deadlocked. Before its first heartbeat: load_timeout_s, at least a minute
-    worker               load_timeout_s to load, then batch_timeout_s for each batch
+    worker               load_timeout_s to load, then batch_timeout_s for each batch, and to take
+                         a new lane while it has no batch
 
 Three kinds of time are not held against a child:
 
@@ -174,9 +175,12 @@ class Watchdog:
             if self._has_expired(worker, worker.started_ns, load_s, now_ns):
                 limit = f"within load_timeout_s = {load_s:g}"
                 _terminate(worker, "does not load", "did not load", limit)
-        elif self._has_expired(worker, now_ns - worker_slot.batch_age_ns(now_ns), batch_s, now_ns):
+        elif self._has_expired(worker, now_ns - worker_slot.work_age_ns(now_ns), batch_s, now_ns):
             limit = f"for more than batch_timeout_s = {batch_s:g}"
-            _terminate(worker, "is stuck in a batch", "was stuck in a batch", limit)
+            if worker_slot.has_batch():
+                _terminate(worker, "is stuck in a batch", "was stuck in a batch", limit)
+            else:
+                _terminate(worker, "takes no new lane", "took no new lane", limit)
 
     def _check_heartbeat(self, index: int, child: Child, now_ns: int, was_ready: bool) -> None:
         last_ns = self._heartbeats.last_ns(index, child.started_ns)

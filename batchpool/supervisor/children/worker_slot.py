@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from batchpool.control.process_messages import AddWorkerLane, DropLane
 from batchpool.core.config.schema import ServerConfig
+from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import DispatchReason
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.worker_segment import WorkerSegment
@@ -23,8 +25,9 @@ class WorkerSlot:
     not end. on_duty: new batches go to it. duty: the number of its last change of duty; a message
     of the batcher's with an earlier number is out of date.
     number: of the process, unique in the pool. row: its row in the counters. fd: its shared
-    segment. start_at_ns: when the next process is to start, None if one runs. waiting_since_ns,
-    waiting_after: when a submitted batch was first seen that the worker has not begun, and the
+    segment. untaken: the serials of lanes that it was told of and was not yet seen to have taken,
+    by their numbers. start_at_ns: when the next process is to start, None if one runs.
+    waiting_since_ns, waiting_after: when work was first seen that the worker has not begun, and the
     last batch it had begun by then.
     """
 
@@ -42,6 +45,7 @@ class WorkerSlot:
     fd: int = -1
     bell: Doorbell | None = None
     worker_segment: WorkerSegment | None = None
+    untaken: dict[int, int] = field(default_factory=dict)
     ready: bool = False
     start_at_ns: int | None = None
     waiting_since_ns: int | None = None
@@ -86,19 +90,48 @@ class WorkerSlot:
         apart = bool((in_flight & (segment.reason == int(DispatchReason.APART))).any())
         return apart or segment.good.get() > 0
 
-    def batch_age_ns(self, now_ns: int) -> int:
-        """The time for which the worker has had its oldest batch; 0 when it has none.
+    def send_lane(self, message: AddWorkerLane, fd: int) -> None:
+        """Tell the process of a lane, which it is to take in time."""
+        assert self.child is not None
+        self.untaken[message.lane] = message.serial
+        self.child.send(message, [fd])
+
+    def send_drop(self, message: DropLane) -> None:
+        """Tell the process that a lane is closed."""
+        assert self.child is not None
+        self.untaken.pop(message.lane, None)
+        self.child.send(message)
+
+    def work_age_ns(self, now_ns: int) -> int:
+        """The time for which the worker has had its oldest batch, or a lane to take; 0 when it has
+        neither.
 
         The worker records when a batch became the oldest in flight. One that was stopped while idle
-        records nothing: a batch that it does not begin counts from when that was first seen here.
+        records nothing: what it does not begin counts from when that was first seen here.
         """
         assert self.worker_segment is not None
         if self.worker_segment.running.get():
             self.waiting_since_ns = None
             return now_ns - self.worker_segment.progress_ns.get()
         began = self.worker_segment.launched.get()
-        if self.worker_segment.sq_consumer().pending() == 0:
+        if not (self.has_batch() or self._has_untaken_lane()):
             self.waiting_since_ns = None
         elif self.waiting_since_ns is None or began != self.waiting_after:
             self.waiting_since_ns, self.waiting_after = now_ns, began
         return 0 if self.waiting_since_ns is None else now_ns - self.waiting_since_ns
+
+    def has_batch(self) -> bool:
+        """True while the worker has a batch, begun or not."""
+        segment = self.worker_segment
+        assert segment is not None
+        return bool(segment.running.get() or segment.sq_consumer().pending())
+
+    def _has_untaken_lane(self) -> bool:
+        """True while there is a lane that the worker has neither taken nor refused."""
+        if self.untaken:
+            assert self.worker_segment is not None
+            lanes = self.worker_segment.lanes
+            for number, serial in list(self.untaken.items()):
+                if lanes[number] in (serial, REFUSED_LANE):
+                    del self.untaken[number]
+        return bool(self.untaken)

@@ -130,6 +130,7 @@ class WorkerFleet:
         worker_slot.ready = False
         worker_slot.start_at_ns = None
         worker_slot.waiting_since_ns = None
+        worker_slot.untaken.clear()
         try:
             with named(f"cannot start {worker_slot.process_slot.name}"):
                 worker_slot.bell = Doorbell()
@@ -167,7 +168,7 @@ class WorkerFleet:
         )
         for entry in resources.lanes:
             if entry.model == worker_slot.entry:
-                _tell_lane(child, entry)
+                _tell_lane(worker_slot, entry)
         self._introduce(worker_slot, self._tell_batcher)
         self._watch(child)
 
@@ -238,12 +239,12 @@ class WorkerFleet:
     def announce_lane(self, entry: LaneEntry) -> None:
         for worker_slot in (*self.worker_slots, *self.off_plan):
             if worker_slot.entry == entry.model and worker_slot.child is not None:
-                _tell_lane(worker_slot.child, entry)
+                _tell_lane(worker_slot, entry)
 
     def drop_lane(self, entry: LaneEntry) -> None:
         for worker_slot in (*self.worker_slots, *self.off_plan):
             if worker_slot.entry == entry.model and worker_slot.child is not None:
-                worker_slot.child.send(DropLane(entry.number))
+                worker_slot.send_drop(DropLane(entry.number))
 
     # -- new batches --------------------------------------------------------------------
 
@@ -386,9 +387,10 @@ class WorkerFleet:
             )
 
 
-def _tell_lane(child: Child, entry: LaneEntry) -> None:
+def _tell_lane(worker_slot: WorkerSlot, entry: LaneEntry) -> None:
     slots = entry.layout.slots
-    child.send(AddWorkerLane(entry.number, entry.serial, slots, entry.pinned), [entry.fd])
+    message = AddWorkerLane(entry.number, entry.serial, slots, entry.pinned)
+    worker_slot.send_lane(message, entry.fd)
 
 
 def _while_loading(child: Child, error: str) -> str:

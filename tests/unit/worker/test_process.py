@@ -17,6 +17,7 @@ from batchpool.control.process_messages import (
     WorkerReady,
 )
 from batchpool.core.errors import ModelError, Status
+from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.metrics.segments import counters_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
@@ -193,7 +194,7 @@ def test_a_lane_whose_head_was_overwritten_ends_no_other(start: Start) -> None:
     pool.add_lane(1, slots=SLOTS + 1)
     pool.add_lane(2)
     pool.heard()
-    assert pool.segment.lanes.tolist() == [0, 0, SERIAL, 0, 0, 0, 0, 0]
+    assert pool.segment.lanes.tolist() == [0, REFUSED_LANE, SERIAL, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("row", [0, 3])

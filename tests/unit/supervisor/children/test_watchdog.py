@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
-from batchpool.core.layout.segments import worker_layout
+from batchpool.core.layout.segments import REFUSED_LANE, worker_layout
 from batchpool.shm.heartbeat import BATCHER, frontend_word
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
@@ -259,6 +259,38 @@ def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
     assert scene.killed() == ["worker 0 of b"]
     assert worker_slot.child is not None
     assert worker_slot.child.reason() == "was stuck in a batch for more than batch_timeout_s = 30"
+
+
+def test_a_worker_has_batch_timeout_s_to_take_a_lane_while_it_is_idle() -> None:
+    """One that was stopped while idle gets no batch of a new client, which waits for the lane."""
+    scene = WatchdogScene()
+    worker_slot, segment = with_worker(scene)
+    worker_slot.ready = True
+    worker_slot.untaken = {0: 7, 1: 8, 2: 9}
+    segment.lanes[0] = 7
+    segment.lanes[1] = REFUSED_LANE
+    scene.run(0.25, *ALL)
+    assert worker_slot.untaken == {2: 9}
+    segment.lanes[2] = 5  # an earlier lane of that number
+    scene.run(29, *ALL)
+    assert scene.killed() == []
+    scene.run(1.25, *ALL)
+    assert scene.killed() == ["worker 0 of b"]
+    assert worker_slot.child is not None
+    assert worker_slot.child.reason() == "took no new lane for more than batch_timeout_s = 30"
+
+
+def test_a_lane_that_is_taken_in_time_ends_the_wait() -> None:
+    scene = WatchdogScene()
+    worker_slot, segment = with_worker(scene)
+    worker_slot.ready = True
+    for serial in (7, 8):
+        worker_slot.untaken = {0: serial}
+        scene.run(29, *ALL)
+        segment.lanes[0] = serial
+        scene.run(1, *ALL)
+    assert scene.killed() == []
+    assert worker_slot.untaken == {}
 
 
 def test_a_worker_that_was_stopped_with_the_whole_pool_gets_its_time_anew() -> None:

@@ -70,29 +70,29 @@ def test_an_end_with_suspect_rows_under_way_may_be_their_fault(
 
 def test_a_batch_that_runs_is_as_old_as_the_worker_says(slot: WorkerSlot, segment: Segment) -> None:
     segment.running.value, segment.progress_ns.value = 1, 100
-    assert slot.batch_age_ns(130) == 30
+    assert slot.work_age_ns(130) == 30
 
 
 def test_a_batch_that_is_not_begun_counts_from_when_it_was_seen(
     slot: WorkerSlot, segment: Segment
 ) -> None:
-    assert slot.batch_age_ns(100) == 0
+    assert slot.work_age_ns(100) == 0
     segment.waiting = 1
-    assert [slot.batch_age_ns(now) for now in (200, 250)] == [0, 50]
+    assert [slot.work_age_ns(now) for now in (200, 250)] == [0, 50]
     segment.launched.value = 1  # it began that one, and has another
-    assert [slot.batch_age_ns(now) for now in (300, 310)] == [0, 10]
+    assert [slot.work_age_ns(now) for now in (300, 310)] == [0, 10]
     segment.waiting = 0
-    assert slot.batch_age_ns(400) == 0
+    assert slot.work_age_ns(400) == 0
     segment.waiting = 1
-    assert [slot.batch_age_ns(now) for now in (500, 501)] == [0, 1]
+    assert [slot.work_age_ns(now) for now in (500, 501)] == [0, 1]
 
 
 def test_a_batch_that_ran_meanwhile_begins_the_time_anew(
     slot: WorkerSlot, segment: Segment
 ) -> None:
     segment.waiting = 1
-    slot.batch_age_ns(100)
+    slot.work_age_ns(100)
     segment.running.value, segment.progress_ns.value = 1, 150
-    assert slot.batch_age_ns(160) == 10
+    assert slot.work_age_ns(160) == 10
     segment.running.value = 0
-    assert [slot.batch_age_ns(now) for now in (200, 230)] == [0, 30]
+    assert [slot.work_age_ns(now) for now in (200, 230)] == [0, 30]

@@ -7,6 +7,9 @@ process would hold what its callers once sent at most for as long as it lives.
 from __future__ import annotations
 
 import ctypes
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -23,3 +26,21 @@ def return_large_blocks() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+@contextmanager
+def limited_memory(more_bytes: int) -> Iterator[None]:
+    """Allocations beyond so many bytes more than now raise MemoryError within the block.
+
+    For a process of one thread: the limit is that of the process's address space.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", "rb") as file:
+        now_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    most = now_bytes + more_bytes
+    limits = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -71,7 +71,7 @@ def from_values(tensor: Tensor, values: list[Any], shape: Sequence[int]) -> Arra
     """Flat strings (meaning their UTF-8 bytes) or bytes as an object array of `shape`."""
     count = math.prod(shape)
     if len(values) != count:
-        raise _wrong(tensor, f"{len(values)} values came; shape {list(shape)} needs {count}")
+        raise wrong_count(tensor, len(values), shape)
     elements: list[bytes] = []
     for index, value in enumerate(values):
         if type(value) is str:
@@ -82,6 +82,11 @@ def from_values(tensor: Tensor, values: list[Any], shape: Sequence[int]) -> Arra
             )
         elements.append(check_length(tensor, index, value))
     return as_array(elements, shape)
+
+
+def wrong_count(tensor: Tensor, count: int, shape: Sequence[int]) -> InvalidRequest:
+    """The error for another number of elements than the shape has."""
+    return _wrong(tensor, f"{count} values came; shape {list(shape)} needs {math.prod(shape)}")
 
 
 def check_length(tensor: Tensor, index: int, element: _Element) -> _Element:

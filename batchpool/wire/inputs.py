@@ -32,6 +32,8 @@ MINUS_ZERO = re.compile(rb"-0(?![.0-9eE])")
 _MOST = 2**63 - 1
 # A row of zero bytes costs nothing to send, so the body size does not bound the number of rows.
 _MOST_EMPTY_ROWS = 2**20
+MOST_DIMENSIONS = 32
+_SHORT_DATA = 1 << 16  # bytes of JSON of which no harmful number of values can be made
 
 
 class InputReader:
@@ -71,7 +73,7 @@ class InputReader:
         return self._checked_rows(shape)
 
     def _checked_rows(self, shape: list[int]) -> int:
-        if len(shape) > 32 or not all(0 <= size <= _MOST for size in shape):
+        if len(shape) > MOST_DIMENSIONS or not all(0 <= size <= _MOST for size in shape):
             raise InvalidRequest(
                 f"input {self.name!r} has shape {brief(shape)};"
                 f" {self.tensor.describe_shape()} was expected"
@@ -115,6 +117,8 @@ class InputReader:
                 f"input {self.name!r} is {self.wire_dtype}, which JSON cannot carry;"
                 " send it as binary data with parameters.binary_data_size"
             )
+        if len(memoryview(data)) > _SHORT_DATA and not self.is_bytes:
+            self._check_count(bytes(data), shape)
         try:
             values = msgspec.json.decode(data)
             if self._is_float and MINUS_ZERO.search(data):
@@ -128,3 +132,18 @@ class InputReader:
         if self.is_bytes:
             return elements.from_values(self.tensor, flat, shape)
         return from_numbers(self.name, self.tensor.element, flat, shape)
+
+    def _check_count(self, data: bytes, shape: Sequence[int]) -> None:
+        """Refuse more values or lists than the shape has, before one is made of them: a value takes
+        up to twenty times the bytes that it was sent in."""
+        expected = math.prod(shape)
+        if data.count(b",") >= max(expected, 1):
+            raise InvalidRequest(
+                f"input {self.name!r} has more values than its shape {list(shape)} takes:"
+                f" {expected} were expected"
+            )
+        if data.count(b"[") > 1 + len(shape) * expected or b"{" in data:
+            raise InvalidRequest(
+                f"input {self.name!r}: its data has more lists than its shape {list(shape)} takes,"
+                " or objects; numbers, flat or nested as the shape, were expected"
+            )

@@ -12,8 +12,10 @@ and no memory is allocated for a length before its bytes were found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,7 +23,7 @@ import numpy as np
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import elements, parameters
-from batchpool.wire.inputs import UNREADABLE, InputReader
+from batchpool.wire.inputs import MOST_DIMENSIONS, UNREADABLE, InputReader
 from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.outputs import OutputWriter
 from batchpool.wire.request import (
@@ -34,25 +36,36 @@ from batchpool.wire.request import (
     sooner,
 )
 
+_MOST_NAMES = 1 << 16  # of tensors or of parameters in a request
+# The lengths are checked before anything is made of what follows them.
+_Shape = Annotated[list[int], msgspec.Meta(max_length=MOST_DIMENSIONS)]
+_Names = Annotated[list[str], msgspec.Meta(max_length=_MOST_NAMES)]
+_Parameters = Annotated[
+    dict[str, bool | int | float | str | None], msgspec.Meta(max_length=_MOST_NAMES)
+]
+_Inputs = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MOST_NAMES)]
+
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     inputs: msgspec.Raw
-    outputs: list[str] | None = None
+    outputs: _Names | None = None
     id: str | None = None
-    parameters: dict[str, bool | int | float | str | None] | None = None
+    parameters: _Parameters | None = None
 
 
 class _Tensor(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     dtype: str
-    shape: list[int]
+    shape: _Shape
     data: msgspec.Raw
 
 
 _HEAD = msgspec.msgpack.Decoder(_Head)
-_INPUTS = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_INPUTS: msgspec.msgpack.Decoder[dict[str, msgspec.Raw]] = msgspec.msgpack.Decoder(_Inputs)
 _TENSOR = msgspec.msgpack.Decoder(_Tensor)
 _BIN = msgspec.msgpack.Decoder(memoryview)
-_LIST = msgspec.msgpack.Decoder(list[Any])
+_LISTS = msgspec.msgpack.Decoder(list[bytes]), msgspec.msgpack.Decoder(list[str])
+_MIXED_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_SCALAR: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 
 
 class MsgpackForm:
@@ -139,12 +152,44 @@ def _map_size(packed: memoryview) -> int:
     return packed[0] & 0x0F
 
 
+def _list_size(packed: memoryview) -> int | None:
+    """The number of elements of a msgpack list, from its first bytes; None if it is no list."""
+    if packed[0] == 0xDC:
+        return int.from_bytes(packed[1:3], "big")
+    if packed[0] == 0xDD:
+        return int.from_bytes(packed[1:5], "big")
+    return packed[0] & 0x0F if packed[0] & 0xF0 == 0x90 else None
+
+
+def _elements(data: msgspec.Raw, what: str) -> list[Any]:
+    """The elements of a list of bin and str. A list or a map among them is left empty: it is
+    refused for its type, whatever it holds."""
+    for decoder in _LISTS:
+        with suppress(*UNREADABLE):  # a mixed list, or one that is refused below
+            found: list[Any] = decoder.decode(data)
+            return found
+    mixed: list[msgspec.Raw] = _decode(_MIXED_LIST, data, what)
+    return [_element(raw, what) for raw in mixed]
+
+
+def _element(packed: msgspec.Raw, what: str) -> Any:
+    kind = memoryview(packed)[0]
+    if kind & 0xF0 == 0x90 or kind in (0xDC, 0xDD):
+        return []
+    if kind & 0xF0 == 0x80 or kind in (0xDE, 0xDF):
+        return {}
+    return _decode(_SCALAR, packed, what)
+
+
 def _read(reader: InputReader, given: _Tensor) -> Array:
     what = f"input {reader.name!r}: its data"
     if not reader.is_bytes:
         view: memoryview = _decode(_BIN, given.data, what)
         return reader.from_bytes(view, 0, len(view), given.shape)
-    values: list[Any] = _decode(_LIST, given.data, what)
+    count = _list_size(memoryview(given.data))
+    if count is not None and count != math.prod(given.shape):
+        raise elements.wrong_count(reader.tensor, count, given.shape)
+    values = _elements(given.data, what)
     return elements.from_values(reader.tensor, values, given.shape)
 
 

@@ -35,14 +35,16 @@ from batchpool.wire.request import (
     sooner,
 )
 
+# Members whose values are not needed stay as they are written: reading them would make many values
+# of what a stranger sends.
 _ABSENT = msgspec.Raw()
 
 
 class _InputExtra(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     binary_data_size: int | msgspec.UnsetType = msgspec.UNSET
-    shared_memory_region: Any = None
-    shared_memory_byte_size: Any = None
-    shared_memory_offset: Any = None
+    shared_memory_region: msgspec.Raw = _ABSENT
+    shared_memory_byte_size: msgspec.Raw = _ABSENT
+    shared_memory_offset: msgspec.Raw = _ABSENT
 
 
 class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -55,10 +57,10 @@ class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 class _OutputExtra(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     binary_data: bool | msgspec.UnsetType = msgspec.UNSET
-    classification: Any = None
-    shared_memory_region: Any = None
-    shared_memory_byte_size: Any = None
-    shared_memory_offset: Any = None
+    classification: msgspec.Raw = _ABSENT
+    shared_memory_region: msgspec.Raw = _ABSENT
+    shared_memory_byte_size: msgspec.Raw = _ABSENT
+    shared_memory_offset: msgspec.Raw = _ABSENT
 
 
 class _Output(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -71,8 +73,8 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     outputs: list[_Output] | None = None
     id: str | None = None
     parameters: dict[str, bool | int | float | str | None] | None = None
-    model_name: Any = None
-    model_version: Any = None
+    model_name: msgspec.Raw = _ABSENT
+    model_version: msgspec.Raw = _ABSENT
 
 
 class _RawParameters(msgspec.Struct):
@@ -249,11 +251,7 @@ def _binary_size(given: _Input) -> int | None:
         if given.data is _ABSENT:
             raise _not_one_source(given, "neither came")
         return None
-    if (
-        extra.shared_memory_region is not None
-        or extra.shared_memory_byte_size is not None
-        or extra.shared_memory_offset is not None
-    ):
+    if _names_shared_memory(extra):
         raise InvalidRequest(
             f"input {given.name!r}: the shared-memory extension is not offered; send the tensor"
             " in the request"
@@ -265,6 +263,11 @@ def _binary_size(given: _Input) -> int | None:
     if given.data is not _ABSENT:
         raise _not_one_source(given, "both came")
     return extra.binary_data_size
+
+
+def _names_shared_memory(extra: _InputExtra | _OutputExtra) -> bool:
+    members = extra.shared_memory_region, extra.shared_memory_byte_size, extra.shared_memory_offset
+    return any(bytes(member) not in (b"", b"null") for member in members)
 
 
 def _not_one_source(given: _Input, came: str) -> InvalidRequest:
@@ -301,16 +304,12 @@ def _outputs(
 
 
 def _refuse_extensions(name: str, extra: _OutputExtra) -> None:
-    if extra.classification:
+    if bytes(extra.classification) not in (b"", b"null", b"0", b"false"):
         raise InvalidRequest(
             f"output {brief(name)}: the classification extension is not offered; ask for the"
             " scores themselves"
         )
-    if (
-        extra.shared_memory_region is not None
-        or extra.shared_memory_byte_size is not None
-        or extra.shared_memory_offset is not None
-    ):
+    if _names_shared_memory(extra):
         raise InvalidRequest(
             f"output {brief(name)}: the shared-memory extension is not offered; the tensor comes"
             " in the response"

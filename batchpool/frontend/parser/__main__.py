@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
 
-from batchpool.core.errors import PoolError
+from batchpool.core.errors import PoolError, TooLarge
 from batchpool.frontend.parser.messages import (
     ParseJob,
     decoded_spec,
@@ -19,10 +19,13 @@ from batchpool.frontend.parser.messages import (
     send_failure,
     send_request,
 )
-from batchpool.process.heap import return_large_blocks
+from batchpool.process.heap import limited_memory, return_large_blocks
 from batchpool.wire.codec import Codec
 
 _MODELS = 16  # whose codecs are kept
+# A number takes at most 32 bytes as a value in a list, and two in the body.
+_MOST_FOLD = 20
+_SPARE_BYTES = 256 << 20
 
 
 @lru_cache(_MODELS)
@@ -31,9 +34,20 @@ def _codec(spec: bytes) -> Codec:
 
 
 def parse(connection: Connection, job: ParseJob, body: bytes) -> None:
-    """Parse one body and send the reply."""
+    """Parse one body and send the reply. A body of which too much memory would be made is too
+    large."""
+    most_bytes = _SPARE_BYTES + _MOST_FOLD * len(body)
     try:
-        request = _codec(job.spec).parse(job.headers, body)
+        with limited_memory(most_bytes):
+            request = _codec(job.spec).parse(job.headers, body)
+    except MemoryError:
+        send_error(
+            connection,
+            TooLarge(
+                f"the {len(body)} bytes of text in the body would take more than"
+                f" {most_bytes >> 20} MiB as values; send numbers as binary data"
+            ),
+        )
     except PoolError as exc:
         send_error(connection, exc)
     except Exception:

@@ -64,7 +64,10 @@ class ParserProcess:
                 if last:
                     raise _died(len(body)) from exc
         if isinstance(reply, Exception):
-            raise reply
+            try:
+                raise reply
+            finally:
+                del reply  # else it and this frame, with the body, would hold one another
         return reply
 
     def _connected(self) -> Connection:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,22 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from batchpool.core.errors import InvalidRequest, Overloaded, PoolError, UnsupportedMediaType
+from batchpool.core.errors import (
+    InvalidRequest,
+    Overloaded,
+    PoolError,
+    TooLarge,
+    UnsupportedMediaType,
+)
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.frontend.parser import __main__ as parser_main
 from batchpool.frontend.parser import process as module
+from batchpool.frontend.parser.messages import ParseJob, encoded_spec, receive_reply
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.model import spec_of
 from batchpool.wire.codec import Codec
+from batchpool.wire.request import InferRequest
 
 PATIENCE_S = 60
 
@@ -98,6 +110,28 @@ def test_a_mistake_of_the_parser_is_told_with_its_place(
         parsed(parser, body())
 
 
+def test_text_of_which_too_much_would_be_made_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of the names becomes an object of 50 bytes and a place in a table."""
+    monkeypatch.setattr(parser_main, "_MOST_FOLD", 1)
+    monkeypatch.setattr(parser_main, "_SPARE_BYTES", 1 << 20)
+    ours, theirs = Pipe()
+    names = ",".join(f'"{i:x}":{i}' for i in range(1_000_000)).encode()
+    raw = b'{"parameters":{' + names + b"}," + body()[1:]
+    sent = threading.Thread(target=parser_main.parse, args=(theirs, JOB, raw))
+    sent.start()
+    error = receive_reply(ours, SPEC)
+    sent.join()
+    assert isinstance(error, TooLarge)
+    assert str(error).startswith(f"the {len(raw)} bytes of text in the body would take more than")
+    parser_main.parse(theirs, JOB, body())
+    assert isinstance(receive_reply(ours, SPEC), InferRequest), "the next one has its memory"
+
+
+JOB = ParseJob(encoded_spec(SPEC), {})
+
+
 @pytest.mark.parametrize(
     ("raw", "headers", "error"),
     [
@@ -117,6 +151,22 @@ def test_an_error_is_that_of_the_codec(
         parser.parse(SPEC, headers, raw)
     assert type(ours.value) is type(theirs.value)
     assert ours.value.body() == theirs.value.body()
+
+
+def test_nothing_holds_a_body_that_was_refused(parser: ParserProcess) -> None:
+    class Body(bytearray):
+        pass
+
+    raw = Body(b"{")
+    held = weakref.ref(raw)
+    gc.disable()
+    try:
+        with pytest.raises(InvalidRequest):
+            parser.parse(SPEC, {}, raw)
+        del raw
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_one_process_parses_all_and_is_there_only_once_it_is_needed(parser: ParserProcess) -> None:

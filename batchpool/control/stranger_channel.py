@@ -15,8 +15,7 @@ import socket
 from batchpool.control.channel import MAX_PACKET_BYTES, Channel, Closed
 from batchpool.control.edges import BadPacket
 
-_QLEN_PATH = "/proc/sys/net/unix/max_dgram_qlen"
-_QLEN_OTHERWISE = 512
+_CREDENTIALS_SPACE = socket.CMSG_SPACE(3 * 4)  # pid, uid and gid
 _closers: list[int] = []  # pids of children that have not been reaped
 
 
@@ -61,28 +60,26 @@ class StrangerChannel(Channel):
 
     def _drain(self) -> bool:
         """Drop what waits in the socket; False before a packet that brings, or may bring,
-        descriptors."""
-        empty, most = 0, _longest_queue()  # packets without a byte look like the end
-        while empty <= most:
-            try:
-                if self._next_has_descriptors():
+        descriptors.
+
+        A packet without a byte looks like the end but for the credentials of its sender, which the
+        kernel adds to each packet where it is asked to.
+        """
+        try:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            while True:
+                _, credentials, flags = self._receive(
+                    1, _CREDENTIALS_SPACE, socket.MSG_PEEK | socket.MSG_DONTWAIT
+                )
+                if flags & socket.MSG_CTRUNC:
                     return False
-                raw, _, _ = self._receive(MAX_PACKET_BYTES, 0, socket.MSG_DONTWAIT)
-            except Closed:
-                return True
-            except BlockingIOError:
-                return False  # what is in it cannot be seen now
-            empty = 0 if raw else empty + 1
-        return True
-
-
-def _longest_queue() -> int:
-    """The most packets that wait in a unix socket."""
-    try:
-        with open(_QLEN_PATH, "rb") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return _QLEN_OTHERWISE
+                if not credentials:
+                    return True
+                self._receive(MAX_PACKET_BYTES, 0, socket.MSG_DONTWAIT)
+        except Closed:
+            return True
+        except OSError:
+            return False  # what is in it cannot be seen now
 
 
 def _close_in_child(sock: socket.socket) -> None:

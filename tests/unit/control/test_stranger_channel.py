@@ -91,7 +91,11 @@ def test_a_message_with_descriptors_is_refused_and_installs_none(
     ours.close()
 
 
-@pytest.mark.parametrize("first", [[], [STATUS], [STATUS, b""], [b"", b""]])
+MANY_EMPTY = [b""] * 200  # more than fit into a queue of datagrams
+FIRST = {"nothing": [], "one": [STATUS], "an empty one": [STATUS, b""], "many": MANY_EMPTY}
+
+
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
 def test_a_socket_is_closed_at_once_whatever_its_peer_left_in_it(
     ends: tuple[socket.socket, StrangerChannel], first: list[bytes]
 ) -> None:

@@ -62,6 +62,7 @@ class AdmittedLane:
         self.evicted = False
         self.broken = False
         self.admitted = 0
+        self._completed = 0
         self._report_damage = report_damage
         self._mapped_ns = mapped_ns
         self._sq = lane.sq_consumer()
@@ -131,6 +132,10 @@ class AdmittedLane:
         self._sq.advance(n)
         self._sq_head += n
         self.admitted += rows.shape[1]
+        if self.admitted - self._completed > lane.slots:
+            # Its client set slots back to SUBMITTED: the queue would have no end.
+            self._break(f"more rows are under way than its {lane.slots} slots hold")
+            return _NO_ROWS
         return rows
 
     def _admit_one(self, entry: int) -> bool:
@@ -215,6 +220,7 @@ class AdmittedLane:
     def complete(self, slots: Array, sequences: Array) -> None:
         """Return slots to the client: DONE first, then the completion entries, then the bell."""
         self.lane.state[slots] = _DONE
+        self._completed += len(slots)
         try:
             if len(slots) == 1:
                 self._cq.push_few([slots.item() | sequences.item() << 32])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -58,6 +59,7 @@ from batchpool.shm.stats.flight_recorder import FlightRecorder
 from batchpool.shm.worker_segment import WorkerSegment
 
 _LOG = logging.getLogger("batchpool.batcher")
+_SEND_AGAIN_NS = 20_000_000
 
 
 class BatcherProcess:
@@ -89,6 +91,7 @@ class BatcherProcess:
         self._drain_number = start.draining
         if self._drain_number:  # before there is a lane that it would open
             self.batcher.set_draining(True)
+        self._unsent: deque[FromBatcher] = deque()  # while the supervisor reads nothing
         self._reported_empty = False
         self._reported_running = False
         self._begun = False
@@ -116,6 +119,8 @@ class BatcherProcess:
                 _LOG.warning("%s", self.batcher.warnings.pop())
             self._report()
             wake_at_ns = min(wake_at_ns, local_bells.wake_at_ns(now_ns))
+            if self._unsent:
+                wake_at_ns = min(wake_at_ns, now_ns + _SEND_AGAIN_NS)
             ready = waiter.wait_until(min(wake_at_ns, now_ns + self._beat_ns))
             if control in ready:
                 self._hear_all()
@@ -125,14 +130,30 @@ class BatcherProcess:
         if not self._reported_running:
             self._reported_running = True
             self._send(BatcherRunning())
-        if self.batcher.draining and self.batcher.is_empty() != self._reported_empty:
+        self._send_unsent()
+        # Only the last state counts, so the states of a time in which nothing is read are left out.
+        if (
+            self.batcher.draining
+            and not self._unsent
+            and self.batcher.is_empty() != self._reported_empty
+        ):
             self._reported_empty = not self._reported_empty
             self._send(Drained(self._drain_number, self._reported_empty))
         for number, duty in self.batcher.workers.take_idle():
             self._send(WorkerIdle(number, duty))
 
     def _send(self, message: FromBatcher) -> None:
-        self._channel.send(message)
+        """Send a message, or keep it until the supervisor reads again; the order is kept."""
+        self._unsent.append(message)
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        while self._unsent:
+            try:
+                self._channel.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            self._unsent.popleft()
 
     def _hear_all(self) -> None:
         while True:

@@ -336,3 +336,37 @@ def test_a_batcher_that_takes_over_bounds_the_times_too() -> None:
     road.lane_client.lane.submit_ns[:] = 0
     later = AdmittedLane(3, SERIAL, 0, road.side.lane, road.ring, mapped_ns=100 * SECOND)
     assert later.queued_rows()[QueueColumn.SUBMIT_NS].tolist() == [99 * SECOND] * 2
+
+
+def test_a_client_that_submits_its_slots_again_and_again_ends_its_lane() -> None:
+    """Its rows are in the queue already, which would have no end."""
+    road = Road()
+    found: list[str] = []
+    road.side = AdmittedLane(
+        3, SERIAL, 0, road.side.lane, road.ring, own_flow=False,
+        report_damage=lambda number, damage: found.append(damage),
+    )  # fmt: skip
+    requests = [road.send(priority=1) for _ in range(SLOTS)]
+    assert road.take().shape[1] == SLOTS
+    assert not road.side.broken
+    slot = requests[0].slots[0]
+    sequence = road.lane_client.lane.sequence[slot]
+    road.lane_client.lane.state[slot] = SlotState.SUBMITTED
+    again = road.lane_client.lane.sq_producer()
+    again.push_few([int(slot) | int(sequence) << 32])
+    assert road.side.admit().shape[1] == 0
+    assert found == [f"more rows are under way than its {SLOTS} slots hold"]
+
+
+def test_slots_that_were_completed_may_be_submitted_again() -> None:
+    road = Road()
+    for _ in range(3):
+        requests = [road.send(priority=1) for _ in range(SLOTS)]
+        rows = road.take()
+        assert rows.shape[1] == SLOTS
+        road.side.complete(rows[QueueColumn.SLOT, :1], rows[QueueColumn.SEQUENCE, :1])
+        road.side.complete(rows[QueueColumn.SLOT, 1:], rows[QueueColumn.SEQUENCE, 1:])
+        assert len(road.lane_client.reap(8)) == SLOTS
+        for pending in requests:
+            road.lane_client.release(pending)
+    assert not road.side.broken

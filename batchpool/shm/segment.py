@@ -116,6 +116,13 @@ def create(layout: Layout, *, sealed: bool, whose: str = "") -> int:
     return fd
 
 
+def free_pages(fd: int, nbytes: int) -> None:
+    """Give the memory of a segment back but for its first page, whoever still has its descriptor or
+    maps it. It reads as zeros then; what is written to it counts for its writer."""
+    with mmap.mmap(fd, nbytes) as memory:
+        memory.madvise(mmap.MADV_REMOVE, mmap.PAGESIZE)
+
+
 def _sealable(layout: Layout) -> int:
     return os.memfd_create(f"{PREFIX}-{layout.kind}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 

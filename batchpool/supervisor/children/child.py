@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.control.channel import Channel, Closed, close_all, pair
@@ -154,6 +154,15 @@ class Child:
                 self.terminate(f"could not be told what it must know: {text_of(exc)}")
             else:
                 self.outbox.append((message, kept))
+
+    def withdraw(self, is_meant: Callable[[ToChild], bool]) -> bool:
+        """Drop a kept message that the child has not been sent yet; False where there is none."""
+        for kept in self.outbox:
+            if is_meant(kept[0]):
+                self.outbox.remove(kept)
+                close_all(kept[1])
+                return True
+        return False
 
     def flush(self) -> None:
         """Send kept messages as far as the child reads; drop them if it was killed or is gone."""

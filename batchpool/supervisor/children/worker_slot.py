@@ -97,10 +97,13 @@ class WorkerSlot:
         self.child.send(message, [fd])
 
     def send_drop(self, message: DropLane) -> None:
-        """Tell the process that a lane is closed."""
+        """Tell the process that a lane is closed, unless it was not told of it yet."""
         assert self.child is not None
-        self.untaken.pop(message.lane, None)
-        self.child.send(message)
+        serial = self.untaken.pop(message.lane, None)
+        if serial is None or not self.child.withdraw(
+            lambda kept: isinstance(kept, AddWorkerLane) and kept.serial == serial
+        ):
+            self.child.send(message)
 
     def work_age_ns(self, now_ns: int) -> int:
         """The time for which the worker has had its oldest batch, or a lane to take; 0 when it has

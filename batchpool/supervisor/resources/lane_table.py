@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from batchpool.core.errors import Overloaded
 from batchpool.core.layout.segments import Layout
-from batchpool.shm.segment import create
+from batchpool.shm.segment import create, free_pages
 from batchpool.supervisor.resources.held_bells import HeldBells
 
 _WORD = struct.Struct("<Q")
@@ -108,6 +109,10 @@ class LaneTable:
         """Every process has been told to let it go, in the order of its messages."""
         entry = self._entries.pop(number)
         self._leaving(entry)
+        if entry.local and not entry.moved and not entry.evicted:
+            # Its client has gone, which must not hold the pool's memory by a descriptor it kept.
+            with suppress(OSError):
+                free_pages(entry.fd, entry.layout.total_bytes)
         os.close(entry.fd)
         entry.bells.close()
         self._free.append(number)

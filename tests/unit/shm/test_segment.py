@@ -298,3 +298,18 @@ def test_parts_of_a_ring() -> None:
     assert len(entries) == LAYOUT.capacity == 8
     entries[7] = 5
     assert cells[LAYOUT.columns["sq"].offset // 8 + 7] == 5
+
+
+def test_freed_pages_are_given_back_although_somebody_maps_them() -> None:
+    layout = worker_layout(4096, 4)
+    fd = segment.create(layout, sealed=True)
+    kept = segment.map_checked(fd, layout)
+    words = memoryview(kept.map)
+    words[-1] = 7
+    held = os.fstat(fd).st_blocks * 512
+    assert held >= layout.total_bytes
+    segment.free_pages(fd, layout.total_bytes)
+    assert os.fstat(fd).st_blocks * 512 <= mmap.PAGESIZE
+    assert words[-1] == 0
+    segment.map_checked(fd, layout)  # the head is still there
+    os.close(fd)

@@ -74,6 +74,18 @@ def test_what_is_kept_comes_later_and_in_order(scene: ChildScene) -> None:
     assert scene.hear() == [*map(str, range(told)), "last"]
 
 
+def test_a_kept_message_may_be_withdrawn_and_a_sent_one_not(scene: ChildScene) -> None:
+    last = str(scene.fill() - 1)
+    scene.child.send(named("withdrawn"), [0])
+    scene.child.send(named("behind"))
+    before = open_files()
+    assert scene.child.withdraw(lambda message: message == named("withdrawn"))
+    assert open_files() == before - 1
+    assert not scene.child.withdraw(lambda message: message == named("withdrawn"))
+    assert not scene.child.withdraw(lambda message: message == named("0"))
+    assert scene.hear()[-2:] == [last, "behind"]
+
+
 def test_nothing_is_kept_for_a_child_that_reads(scene: ChildScene) -> None:
     with no_descriptors():
         scene.child.send(named("lane"), [0, 1])

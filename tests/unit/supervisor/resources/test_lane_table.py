@@ -137,3 +137,22 @@ def test_a_connection_closes_what_is_its_own(frontend: int | None) -> None:
         theirs.receive_packet()
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "freed"),
+    [({}, True), ({"moved": True}, False), ({"evicted": True}, False), ({"client": 0}, False)],
+    ids=str,
+)
+def test_a_client_that_has_gone_holds_no_memory_by_a_descriptor_it_kept(
+    lanes: Lanes, change: dict[str, int], freed: bool
+) -> None:
+    """One that goes on may still read what is in its lane."""
+    entry = lanes.add()
+    for name, value in change.items():
+        setattr(entry, name, value)
+    kept = os.dup(entry.fd)
+    lanes.table.remove(entry.number)
+    held = os.fstat(kept).st_blocks * 512
+    os.close(kept)
+    assert (held < LAYOUT.total_bytes) is freed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import PoolError, Status
-from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.ragged import are_ragged, separate
 from batchpool.core.tensors.rows import Rows
 from batchpool.shm.columns import Where, where_of
@@ -36,7 +36,7 @@ class LaneRows:
         for name, column in self._numbers:
             column.values[where] = parameters[name]
         for name, column in self._texts:
-            column.store(where, np.full(rows.n, parameters[name], dtype=object))
+            column.store(where, filled(rows.n, parameters[name], np.dtype(object)))
         if rows.sizes:
             for name, sizes in rows.sizes.items():
                 self._lane_inputs[name].store_sizes(where, sizes)

@@ -222,7 +222,8 @@ class ThreadDriver:
         if expired:
             raise DeadlineExceeded(call.late_text(lane_client.spec.name))
         raise PoolStopped(
-            f"the pool at {self.socket} has stopped; the request may or may not have run"
+            f"the session with the pool at {self.socket} has ended; the request may or may not have"
+            " run"
         )
 
     async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:

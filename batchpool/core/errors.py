@@ -58,10 +58,13 @@ class InvalidInput(InvalidRequest):
         request of several rows the number of the refused one, from 0; None in a request of one.
         """
         super().__init__(str(message))
+        if not (details is None or isinstance(details, Mapping)):
+            raise TypeError(f"details is {details!r}; a dict was expected")
         self.details: dict[str, Any] = {} if details is None else dict(details)
         self.row: int | None = None
         if self.details:
-            self.details_json()  # so that the line of the model that is wrong raises
+            # At once, so that the line of the model that is wrong raises.
+            self.details = json.loads(self.details_json())
 
     def body(self) -> dict[str, object]:
         more: dict[str, object] = {} if self.row is None else {"row": self.row}
@@ -71,7 +74,13 @@ class InvalidInput(InvalidRequest):
 
     def details_json(self) -> bytes:
         """The details as compact JSON in ASCII."""
-        return json.dumps(self.details, separators=(",", ":"), allow_nan=False).encode()
+        try:
+            text = json.dumps(
+                self.details, separators=(",", ":"), allow_nan=False, default=_plain_value
+            )
+        except (TypeError, ValueError) as exc:
+            raise type(exc)(f"the details of an InvalidInput: {exc}") from None
+        return text.encode()
 
 
 class NotFound(PoolError, LookupError):
@@ -97,6 +106,13 @@ class RequestTimeout(PoolError, TimeoutError):
     """The request was not complete in time, or its client stopped sending."""
 
     status, code = 408, "request_timeout"
+
+
+def _plain_value(value: Any) -> Any:
+    """A number or an array of numpy or torch as JSON's own; TypeError for anything else."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold")
 
 
 class TooLarge(PoolError, ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from batchpool.core.scheduler.batch_sizes import padded_size
-from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.spec import ModelSpec
 
 
@@ -32,7 +32,7 @@ class Padding:
         self._sizes: dict[str, Array] = {}  # of the row's dynamic dimensions
         for tensor in (*spec.inputs, *spec.parameters):
             row = warm_up_rows[tensor.name]
-            full = np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)
+            full = filled((1, *tensor.max_shape), tensor.stored_pad, tensor.np_dtype)
             full[tuple(slice(0, length) for length in row.shape)] = row
             self._rows[tensor.name] = full
             if tensor.dynamic:

@@ -9,7 +9,7 @@ import numpy as np
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.arrays import as_rows
-from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.worker.backends.backend import Backend
@@ -25,7 +25,7 @@ def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
         value = parameter.default
         if value is None:
             value = _warm_up_text(parameter) if parameter.is_bytes else 0
-        rows[parameter.name] = np.full(1, parameter.scalar(value), dtype=parameter.np_dtype)
+        rows[parameter.name] = filled(1, parameter.scalar(value), parameter.np_dtype)
     return rows
 
 
@@ -59,10 +59,10 @@ def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:
         value = given[tensor.name]
         return as_rows(tensor, [value] if tensor.is_bytes else np.asarray(value)[np.newaxis])
     if tensor.default is not None:
-        return np.full((1, *tensor.max_shape), tensor.scalar(tensor.default), tensor.np_dtype)
+        return filled((1, *tensor.max_shape), tensor.scalar(tensor.default), tensor.np_dtype)
     if tensor.is_bytes:
-        return np.full((1, *tensor.max_shape), _warm_up_text(tensor), dtype=object)
-    return np.full((1, *tensor.max_shape), tensor.stored_pad, dtype=tensor.np_dtype)
+        return filled((1, *tensor.max_shape), _warm_up_text(tensor), np.dtype(object))
+    return filled((1, *tensor.max_shape), tensor.stored_pad, tensor.np_dtype)
 
 
 def _warm_up_text(tensor: Tensor) -> bytes:

@@ -23,7 +23,7 @@ class Greet(bp.Model):
     ]
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
-        words = {b"en": b"hello ", b"de": b"hallo ", b"": b""}
+        words = {b"en": b"hello ", b"de": b"hallo ", b"": b"", b"l\0": b"l\0 "}
         said = [
             words[language] * int(times) + name
             for name, language, times in zip(

@@ -32,7 +32,8 @@ def body(*names: str, **parameters: Any) -> bytes:
 def test_text_parameters_of_several_callers_ride_in_one_padded_batch(pool: Pool) -> None:
     with pool.client() as client, cf.ThreadPoolExecutor(4) as threads:
         asked = [({"language": "de", "times": 2}, b"hallo hallo Eva"), ({}, b"hello Eva"),
-                 ({"language": b"de"}, b"hallo Eva"), ({"language": ""}, b"Eva")]  # fmt: skip
+                 ({"language": b"de"}, b"hallo Eva"), ({"language": ""}, b"Eva"),
+                 ({"language": "l\0"}, b"l\0 Eva")]  # fmt: skip
         futures = [
             threads.submit(client.infer, "greet", name=[b"Eva"], parameters=parameters)
             for parameters, _ in asked * 5

@@ -7,6 +7,7 @@ A dtype has numpy's name in Python ("float32") and the Open Inference Protocol's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,3 +68,10 @@ DTYPE_OF_WIRE: dict[str, str] = {dtype.wire: dtype.name for dtype in DTYPES.valu
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """True for the bfloat16 of ml_dtypes, which jax and others register with numpy."""
     return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
+def filled(shape: Sequence[int] | int, value: Any, dtype: np.dtype[Any]) -> Array:
+    """An array of one value. `numpy.full` would cut NULs off the end of bytes."""
+    array: Array = np.empty(shape, dtype=dtype)
+    array.fill(value)
+    return array

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest
-from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.ragged import Sizes, are_ragged, as_sized_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
@@ -88,7 +88,7 @@ def fill_defaults(
         for k, at in enumerate(tensor.dynamic):
             shape[at], own[:, k] = _size_of_name(spec, tensor.shape[at], arrays, sizes)
         value = tensor.scalar(tensor.default)
-        arrays[tensor.name] = np.full((n, *shape), value, dtype=tensor.np_dtype)
+        arrays[tensor.name] = filled((n, *shape), value, tensor.np_dtype)
         if are_ragged(own):
             sizes[tensor.name] = own
 

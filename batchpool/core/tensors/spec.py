@@ -75,6 +75,13 @@ class Tensor:
             raise ConfigError(
                 f"tensor {self.name!r}: max_bytes belongs to dtype 'bytes', which must have it"
             )
+        if self.is_bytes and isinstance(self.default, bytes):
+            try:  # it is told to front ends and callers as JSON
+                object.__setattr__(self, "default", self.default.decode())
+            except UnicodeDecodeError:
+                raise ConfigError(
+                    f"tensor {self.name!r}: default {self.default!r} is not UTF-8 text"
+                ) from None
         if self.max_bytes is not None and self.max_bytes < 1:
             raise ConfigError(f"tensor {self.name!r}: max_bytes must be at least 1")
         if not self.is_bytes:

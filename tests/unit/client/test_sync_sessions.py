@@ -78,7 +78,7 @@ def test_a_pool_that_stops_fails_the_call_under_way_and_the_next_one_connects_an
 ) -> None:
     call, under_way = sent(driver, scene)
     scene.waits.steps.append(scene.stop)
-    with pytest.raises(PoolStopped, match="the pool at here has stopped; the request may"):
+    with pytest.raises(PoolStopped, match="the session with the pool at here has ended; the"):
         outputs(driver, scene, call, under_way)
     assert scene.clock() == NOW
     assert (scene.session.closed, driver.reaper.session) == (True, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from batchpool.core.errors import (
@@ -99,13 +100,20 @@ def test_errors_of_a_models_own_are_in_no_table() -> None:
     assert {kind.__module__ for kind in all_errors()} == {"batchpool.core.errors"}
 
 
+def test_details_may_hold_numbers_of_numpy() -> None:
+    error = InvalidInput("no", {"offset": np.int64(3), "at": np.arange(2), "score": np.float32(2)})
+    assert error.details == {"offset": 3, "at": [0, 1], "score": 2.0}
+    assert error.details_json() == b'{"offset":3,"at":[0,1],"score":2.0}'
+
+
 @pytest.mark.parametrize(
-    ("details", "kind"), [({"at": object()}, TypeError), ({"at": float("nan")}, ValueError)]
+    ("details", "kind"),
+    [({"at": object()}, TypeError), ({"at": float("nan")}, ValueError), (["at"], TypeError)],
 )
 def test_details_that_are_no_json_fail_where_they_are_given(
     details: dict[str, object], kind: type[Exception]
 ) -> None:
-    with pytest.raises(kind):
+    with pytest.raises(kind, match="details"):
         InvalidInput("no", details)
 
 

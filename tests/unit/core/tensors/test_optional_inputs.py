@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.core.errors import InvalidRequest
+from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
@@ -44,6 +44,18 @@ def test_what_is_left_out_is_full_of_its_default() -> None:
     given = check_rows(SPEC, {"ids": ids, "mask": ids.astype(np.int8), "style": [["a"], ["b"]]})
     assert listed(given)["mask"] == ids.tolist()
     assert listed(given)["style"] == [[b"a"], [b"b"]]
+
+
+def test_a_text_default_keeps_its_last_bytes() -> None:
+    spec = model(X, Tensor("style", "bytes", (1,), max_bytes=8, default="a\0\0"))
+    rows = check_rows(spec, {"x": np.zeros((2, *X.max_shape), X.np_dtype)})
+    assert listed(rows)["style"] == [[b"a\0\0"]] * 2
+
+
+def test_a_default_of_bytes_is_text_or_refused() -> None:
+    assert Tensor("style", "bytes", max_bytes=8, default="é".encode()).default == "é"
+    with pytest.raises(ConfigError, match="tensor 'style': default b"):
+        Tensor("style", "bytes", max_bytes=8, default=b"\xff")
 
 
 def test_a_default_has_the_size_of_each_row_along_a_named_dimension() -> None:

@@ -17,6 +17,7 @@ import errno
 import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Callable, Generator
 
 import uvicorn
@@ -28,6 +29,7 @@ from batchpool.shm.resource_errors import descriptor_limit, open_descriptors, te
 _LOG = logging.getLogger("batchpool.frontend")
 _BACKLOG = 4096
 _CATCH_UP_S = 0.02
+_KEPT_FREE = 16  # this part of all descriptors is kept free for connections to come
 _WRITE_OUT_S = 0.5  # for writing the responses of requests that are given up
 
 
@@ -122,16 +124,40 @@ class Server(uvicorn.Server):
             if loop.time() - due_s > sweep_s:
                 await asyncio.sleep(_CATCH_UP_S)
             sweep_all(self.server_state.connections, loop.time())
-            self.log_if_full()
+            self.keep_room()
 
-    def log_if_full(self) -> None:
-        """Log an error while no more connections can be accepted for want of descriptors.
+    def keep_room(self) -> None:
+        """Close idle connections of the address that has most of them while descriptors for others
+        run out. Log an error when there are none at all.
 
         uvicorn and asyncio meet the kernel's refusal below this class and say nothing.
         """
         connections = len(self.server_state.connections)
         if self._other_files < 0:
             self._other_files = open_descriptors() - connections
-        if connections + self._other_files >= descriptor_limit() - 1:
+        limit = descriptor_limit()
+        spare = limit - 1 - connections - self._other_files
+        if spare <= 0:
             reason = text_of(OSError(errno.EMFILE, ""))
             _LOG.error("connections are turned away, %d are open: %s", connections, reason)
+        if spare < limit // _KEPT_FREE:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        idle = [
+            found
+            for found in self.server_state.connections
+            if isinstance(found, Connection) and found.is_idle()
+        ]
+        if not idle:
+            return
+        ((address, most),) = Counter(found.peer for found in idle).most_common(1)
+        of_address = [found for found in idle if found.peer == address]
+        of_address.sort(key=Connection.quiet_since_s)
+        closed = of_address[: max(1, most // 2)]
+        _LOG.warning(
+            "descriptors run out: %d of %d idle connections of %s are closed",
+            len(closed), most, address,
+        )  # fmt: skip
+        for connection in closed:
+            connection.transport.close()

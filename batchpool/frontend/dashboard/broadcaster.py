@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any, Protocol
 
 import msgspec
@@ -42,26 +43,35 @@ class Broadcaster:
         self._taking: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
         self.viewers = 0
+        self._held: Counter[str] = Counter()  # viewers by address
         self.count = 0  # of snapshots
         self.latest = b""  # as an event; empty before the first
         self.ended = ""  # the reason that no more will come
 
-    def join(self) -> None:
-        """Add a viewer. Raises Overloaded when there are too many, Draining after `end`."""
+    def join(self, address: str) -> None:
+        """Add a viewer. Raises Overloaded when there are too many, or more of one address than
+        places are left to others; Draining after `end`."""
         if self.ended:
             raise Draining(self.ended)
         if self.viewers >= MOST_VIEWERS:
             text = f"{self.viewers} viewers watch this front end, the most it serves"
             raise Overloaded(text, _RETRY_AFTER_MS)
+        if self._held[address] >= MOST_VIEWERS - self.viewers:
+            text = f"{self._held[address]} viewers of this address watch this front end, its share"
+            raise Overloaded(text, _RETRY_AFTER_MS)
         self.viewers += 1
+        self._held[address] += 1
         if self._taking is None:
             self.latest = b""
             self._source.begin()
             self._taking = asyncio.get_running_loop().create_task(self._run())
 
-    def leave(self) -> None:
+    def leave(self, address: str) -> None:
         """Remove a viewer; with the last one the snapshots stop."""
         self.viewers -= 1
+        self._held[address] -= 1
+        if not self._held[address]:
+            del self._held[address]
         if not self.viewers:
             self._stop()
 

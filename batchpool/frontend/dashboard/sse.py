@@ -46,8 +46,9 @@ class EventStream:
         if scope["method"] == "HEAD":
             await self._send_response(ok_response(_FIELDS, b""), request_body, send)
             return
+        address = (scope.get("client") or ("",))[0]
         try:
-            self._broadcaster.join()
+            self._broadcaster.join(address)
         except PoolError as exc:
             await self._send_response(error_response(exc), request_body, send)
             return
@@ -60,7 +61,7 @@ class EventStream:
         finally:
             lost.cancel()
             sending.cancel()
-            self._broadcaster.leave()
+            self._broadcaster.leave(address)
 
     async def _send_all(self, send: Send) -> None:
         async def write(piece: bytes, more: bool = True) -> None:

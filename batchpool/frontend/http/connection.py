@@ -138,6 +138,14 @@ class Connection(OneMessageConnection):
         is_behind = self.flow.write_paused and now_s - self._behind_s > _BEHIND_S
         return self._unsent.size if is_behind else 0
 
+    def is_idle(self) -> bool:
+        """True while the caller has no request under way or arriving."""
+        return not self._arriving and (self.cycle is None or self.cycle.response_complete)
+
+    def quiet_since_s(self) -> float:
+        """The loop's time when the caller last sent something."""
+        return self._active_s
+
     def cut(self) -> None:
         """End the connection at once, and drop what its caller has not taken."""
         self._unsent.release()
@@ -168,7 +176,7 @@ class Connection(OneMessageConnection):
                 self.end_with(RequestTimeout(text))
             elif quiet_s > limits.stall_s:
                 self.end_with(RequestTimeout(f"no more of it came for {limits.stall_s:g} s"))
-        elif quiet_s > limits.keep_alive_s and (self.cycle is None or self.cycle.response_complete):
+        elif quiet_s > limits.keep_alive_s and self.is_idle():
             self.transport.close()
 
 

@@ -18,6 +18,10 @@ holds as much as it may, so that something is left for a newcomer (the dynamic t
 Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
 One body of the largest size is never above a caller's share.
 
+An eighth of the budget is never taken by bodies and heads, however many callers send them, unless
+one body of the largest size would not fit otherwise: requests that come whole go on beside bodies
+that never end.
+
 A body or a head that does not fit is refused. A response that does not fit is written all the same,
 since its rows have run; but while the budget is used up no request is taken, and callers that are
 behind with reading are cut.
@@ -29,6 +33,7 @@ from batchpool.core.errors import Overloaded
 
 _RETRY_AFTER_MS = 1000
 _SHARE = 4
+_RESERVE = 8
 
 
 class MemoryBudget:
@@ -57,7 +62,7 @@ class MemoryBudget:
     def take(self, flow: int, more_bytes: int) -> None:
         """Count more bytes for a caller. Raises Overloaded, counting nothing, for too many."""
         held_bytes = self.held_bytes + more_bytes
-        if held_bytes > self.max_bytes:
+        if held_bytes > self._most_arriving():
             raise self._used_up()
         mine = self._callers.get(flow, 0) + more_bytes
         if flow and mine > max(self.body_bytes, _SHARE * (self.max_bytes - held_bytes)):
@@ -76,6 +81,11 @@ class MemoryBudget:
         """Raise Overloaded while the budget is used up."""
         if self.is_full:
             raise self._used_up()
+
+    def _most_arriving(self) -> int:
+        """The bytes that may be held when more of a body or a head comes."""
+        most = self.max_bytes - self.max_bytes // _RESERVE
+        return max(most, min(self.max_bytes, self.body_bytes))
 
     def _used_up(self) -> Overloaded:
         # No text says how much came: that depends on how the bytes were cut into reads.

@@ -11,9 +11,17 @@ from batchpool.wire.request import Headers
 _CLIENT_ID = b"x-client-id"
 
 
-def flow_of(name: bytes) -> int:
-    """The flow of a caller, by its X-Client-Id or its address: 32 bits, not 0."""
-    return crc32(name) or 1
+_NAMED = crc32(b"X-Client-Id: ")  # a name that is another caller's address is another flow
+
+
+def flow_of(address: bytes) -> int:
+    """The flow of a caller without a name, by its address: 32 bits, not 0."""
+    return crc32(address) or 1
+
+
+def flow_of_name(name: bytes) -> int:
+    """The flow of a caller by its X-Client-Id: 32 bits, not 0."""
+    return crc32(name, _NAMED) or 1
 
 
 class RequestHead:
@@ -48,4 +56,5 @@ class RequestHead:
     def of(cls, headers: Headers, peer: str) -> RequestHead:
         """A head that arrives now. peer: the remote address, the flow of callers without a name."""
         name = headers.get(_CLIENT_ID)
-        return cls(headers, flow_of(name or peer.encode()), time.monotonic_ns())
+        flow = flow_of_name(name) if name else flow_of(peer.encode())
+        return cls(headers, flow, time.monotonic_ns())

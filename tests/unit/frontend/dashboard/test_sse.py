@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchpool.core.errors import Draining, NotReady, Overloaded
-from batchpool.frontend.dashboard import sse
+from batchpool.frontend.dashboard import broadcaster, sse
 from batchpool.frontend.dashboard.broadcaster import MOST_VIEWERS, Broadcaster, event
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import Caller, Edge, Site, calling, edge, request, serving
@@ -140,7 +140,10 @@ async def test_nobody_looks_nothing_is_done() -> None:
 
 
 @on_loop
-async def test_too_many_viewers_are_refused_as_documented() -> None:
+async def test_too_many_viewers_are_refused_as_documented(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broadcaster, "MOST_VIEWERS", 2 * MOST_VIEWERS)  # half are one address's
     async with watched() as (it, site, _), AsyncExitStack() as all_:
         viewers = [await all_.enter_async_context(viewing(site)) for _ in range(MOST_VIEWERS)]
         for viewer in viewers:
@@ -151,6 +154,7 @@ async def test_too_many_viewers_are_refused_as_documented() -> None:
             assert answer.refused == (503, "overloaded")
             assert int(answer.headers["retry-after"]) >= 1
             assert it.broadcaster.viewers == MOST_VIEWERS
+            assert "its share" in answer.object["error"]
             viewers[0].writer.close()
             await until(lambda: it.broadcaster.viewers < MOST_VIEWERS, "one has gone")
             await caller.send(request("/v2/health/live", method="GET"))
@@ -176,7 +180,7 @@ async def test_the_end_is_told_and_holds_nothing_up() -> None:
         assert site.server.cut == 0
         assert numbers.log == ["begin", "rest"]
         with pytest.raises(Draining):
-            it.broadcaster.join()
+            it.broadcaster.join("here")
 
 
 @on_loop
@@ -249,16 +253,16 @@ async def test_head_gives_the_headers_and_takes_no_place() -> None:
 @on_loop
 async def test_the_limit_and_the_end_are_told_to_who_joins() -> None:
     broadcast = Broadcaster(Numbers())
-    for _ in range(MOST_VIEWERS):
-        broadcast.join()
-    with pytest.raises(Overloaded):
-        broadcast.join()
-    for _ in range(MOST_VIEWERS):
-        broadcast.leave()
-    broadcast.join()
+    for number in range(MOST_VIEWERS):
+        broadcast.join(f"10.0.0.{number}")
+    with pytest.raises(Overloaded, match="32 viewers watch this front end, the most it serves"):
+        broadcast.join("here")
+    for number in range(MOST_VIEWERS):
+        broadcast.leave(f"10.0.0.{number}")
+    broadcast.join("here")
     broadcast.end("over")
     with pytest.raises(Draining, match="over"):
-        broadcast.join()
+        broadcast.join("here")
 
 
 def test_an_event_is_one_line_whatever_the_text() -> None:
@@ -266,3 +270,19 @@ def test_an_event_is_one_line_whatever_the_text() -> None:
     assert raw.count(b"\n") == 2
     assert raw.endswith(b"\n\n")
     assert json.loads(raw[6:])["text"] == "a\nb\r\nc\u2028d"
+
+
+@on_loop
+async def test_one_address_leaves_places_to_others() -> None:
+    broadcast = Broadcaster(Numbers())
+    for _ in range(MOST_VIEWERS // 2):
+        broadcast.join("greedy")
+    with pytest.raises(Overloaded, match="16 viewers of this address watch this front end"):
+        broadcast.join("greedy")
+    broadcast.join("another")
+    broadcast.leave("greedy")
+    broadcast.leave("greedy")
+    broadcast.join("greedy")
+    for address in ("another", *["greedy"] * (MOST_VIEWERS // 2 - 1)):
+        broadcast.leave(address)
+    assert broadcast.viewers == 0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchpool.core.errors import Overloaded
+from batchpool.frontend.http import memory_budget
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from tests.unit.frontend.calls import affine
@@ -151,7 +152,7 @@ async def test_decoded_bytes_count_while_they_are_decoded() -> None:
         assert seen == [len(body) + min(1032 * len(body), 1 << 20)] * 2
         assert memory.held_bytes == 0
         others = MemoryReservation(memory)
-        others.grow_to((2 << 20) - 1000)
+        others.grow_to((2 << 20) * 7 // 8 - 1000)
         answer = await it.http.post(INFER, content=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
         others.release()
@@ -162,7 +163,8 @@ async def test_decoded_bytes_count_while_they_are_decoded() -> None:
 # -- shares of the memory ----------------------------------------------------------------------
 
 
-def test_a_caller_leaves_room_for_newcomers() -> None:
+def test_a_caller_leaves_room_for_newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_budget, "_RESERVE", 10**9)
     memory = MemoryBudget(1000, body_bytes=100)
     first, second, third = (MemoryReservation(memory, flow) for flow in (1, 2, 3))
     first.grow_to(800)

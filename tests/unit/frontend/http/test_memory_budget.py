@@ -28,21 +28,38 @@ both_roads = pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"]
 def test_what_is_held_is_the_sum_and_never_above_its_bound(
     steps: Sequence[tuple[int, int]],
 ) -> None:
-    bodies = MemoryBudget(100)
+    bodies = MemoryBudget(112)  # 14 of them are kept
     held = [MemoryReservation(bodies) for _ in range(4)]
     sizes = [0] * 4
     for which, more in steps:
         if more == 0:
             held[which].release()
             sizes[which] = 0
-        elif sum(sizes) + more > 100:
-            with pytest.raises(Overloaded, match="100 bytes"):
+        elif sum(sizes) + more > 98:
+            with pytest.raises(Overloaded, match="112 bytes"):
                 held[which].grow_to(sizes[which] + more)
         else:
             sizes[which] += more
             held[which].grow_to(sizes[which])
-        assert bodies.held_bytes == sum(sizes) <= 100
+        assert bodies.held_bytes == sum(sizes) <= 98
         assert [one.size for one in held] == sizes
+
+
+def test_bodies_that_never_end_do_not_use_up_what_others_need() -> None:
+    memory = MemoryBudget(800, body_bytes=100)
+    for flow in range(1, 8):
+        MemoryReservation(memory, flow).grow_to(100)
+    with pytest.raises(Overloaded, match="all of the memory"):
+        MemoryReservation(memory, 8).grow_to(1)
+    memory.check()  # a request that comes whole is taken
+    MemoryReservation(memory, 8).count(100)
+    with pytest.raises(Overloaded, match="all of the memory"):
+        memory.check()
+
+
+def test_one_body_of_the_largest_size_always_fits() -> None:
+    memory = MemoryBudget(100, body_bytes=100)
+    MemoryReservation(memory, 1).grow_to(100)
 
 
 async def begin(site: Site, bodies: MemoryBudget, caller: Caller, size: int) -> None:

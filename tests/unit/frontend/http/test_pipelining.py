@@ -169,7 +169,7 @@ async def test_heads_that_do_not_end_are_counted(fast: bool) -> None:
         calling(site) as first,
         calling(site) as second,
     ):
-        it.view.memory.max_bytes = 50_000
+        it.view.memory.max_bytes = it.view.memory.body_bytes = 50_000
         await first.send(part)
         await until(lambda: it.view.memory.held_bytes == len(part), "it is counted")
         await second.send(part)

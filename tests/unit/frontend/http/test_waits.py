@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 import time
+from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
@@ -309,10 +310,36 @@ async def test_that_connections_are_turned_away_is_told(
 ) -> None:
     """Below anything that is asked here: without a word nobody would know."""
     async with edge(Affine) as it, serving(it) as site:
-        site.server.log_if_full()
+        site.server.keep_room()
         assert caplog.messages == []
         full = open_descriptors() + 1
         monkeypatch.setattr("batchpool.frontend.server.descriptor_limit", lambda: full)
-        site.server.log_if_full()
+        site.server.keep_room()
     (message,) = caplog.messages
     assert message.startswith("connections are turned away, 0 are open: too many open files: this")
+
+
+@on_loop
+async def test_idle_connections_of_who_has_most_make_room_for_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with edge(Affine) as it, serving(it) as site, AsyncExitStack() as open_ones:
+        callers = [await open_ones.enter_async_context(calling(site)) for _ in range(6)]
+        await until(lambda: site.connections == 6, "all are accepted")
+        await callers[5].send(request(INFER, GOOD)[:-5])  # this one is not idle
+        await until(lambda: site.under_way == 1, "it is being read")
+        site.server.keep_room()
+        assert site.connections == 6
+        most = open_descriptors() + 30  # less than a sixteenth is spare
+        monkeypatch.setattr("batchpool.frontend.server.descriptor_limit", lambda: 16 * most)
+        site.server.keep_room()
+        assert site.connections == 6, "there is room"
+        monkeypatch.setattr("batchpool.frontend.server.descriptor_limit", lambda: most)
+        monkeypatch.setattr("batchpool.frontend.server._KEPT_FREE", 1)
+        site.server.keep_room()
+        await until(lambda: site.connections == 4, "half of the idle ones are closed")
+        assert caplog.messages == [
+            "descriptors run out: 2 of 5 idle connections of 127.0.0.1 are closed"
+        ]
+        await callers[5].send(request(INFER, GOOD)[-5:])
+        assert b"200 OK" in await callers[5].reader.readuntil(b"\r\n")

@@ -146,7 +146,9 @@ async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
 def test_callers_are_flows_by_their_names_or_addresses() -> None:
     names = [b"alice", b"bob", b""]
     flows = [RequestHead.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
-    assert flows[:2] == [crc32(b"alice"), crc32(b"bob")]
+    assert len({*flows, crc32(b"alice"), crc32(b"bob")}) == 5
+    spoof = RequestHead.of({b"x-client-id": b"10.0.0.1"}, "10.0.0.9").flow
+    assert spoof != flows[2], "who takes another's address as a name does not take its share"
     assert flows[2] == RequestHead.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
     assert RequestHead.of({}, "").flow == 1, "0 would be a client without flows"
 

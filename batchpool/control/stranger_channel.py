@@ -11,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
+from typing import NoReturn
 
 from batchpool.control.channel import MAX_PACKET_BYTES, Channel, Closed
 from batchpool.control.edges import BadPacket
 
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(3 * 4)  # pid, uid and gid
-_closers: list[int] = []  # pids of children that have not been reaped
+_CLOSER_NS = 20_000_000
+_NEVER_NS = 2**63 - 1
 
 
 class UnwantedDescriptors(BadPacket):
@@ -56,7 +59,7 @@ class StrangerChannel(Channel):
         if self._drain():
             self.sock.close()
         else:
-            _close_in_child(self.sock)
+            CLOSERS.close(self.sock)
 
     def _drain(self) -> bool:
         """Drop what waits in the socket; False before a packet that brings, or may bring,
@@ -82,39 +85,92 @@ class StrangerChannel(Channel):
             return False  # what is in it cannot be seen now
 
 
-def _close_in_child(sock: socket.socket) -> None:
-    """Let a child process hold a socket while it is closed here, and then end."""
-    reap_closers()
-    try:
-        read_fd, write_fd = os.pipe()
-    except OSError:
-        sock.detach()  # no descriptors are to be had: it stays open, and harms no more
-        return
-    try:
-        pid = os.fork()
-    except OSError:
-        sock.detach()
-        os.close(read_fd)
-        os.close(write_fd)
-        return
-    if pid == 0:
+class _Closer:
+    """A child process that is handed sockets and ends soon, by which it closes them."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        self._ours.setblocking(False)
         try:
-            os.close(write_fd)
-            os.read(read_fd, 1)
-        finally:
-            os._exit(0)
-    _closers.append(pid)
-    os.close(read_fd)
-    sock.close()
-    os.close(write_fd)
+            self.pid = os.fork()
+        except OSError:
+            self._ours.close()
+            theirs.close()
+            raise
+        if self.pid == 0:
+            _hold_until_the_end(theirs)
+        theirs.close()
+        self.ends_ns = time.monotonic_ns() + _CLOSER_NS
+
+    def take(self, sock: socket.socket) -> None:
+        """Hand a socket over. OSError if it takes no more."""
+        socket.send_fds(self._ours, [b"."], [sock.fileno()])
+
+    def end(self) -> None:
+        """Let it end with what it holds."""
+        self._ours.close()
 
 
-def reap_closers() -> None:
-    """Reap the children that have closed sockets."""
-    for pid in list(_closers):
-        try:
-            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-        except ChildProcessError:
-            ended = True
-        if ended:
-            _closers.remove(pid)
+def _hold_until_the_end(sock: socket.socket) -> NoReturn:
+    """Receive descriptors until the other end is closed, then end the process."""
+    try:
+        fd = sock.fileno()
+        os.closerange(3, fd)
+        os.closerange(fd + 1, 1 << 20)
+        while sock.recvmsg(1, socket.CMSG_SPACE(4))[0]:
+            pass
+    finally:
+        os._exit(0)
+
+
+class Closers:
+    """The children that close sockets. One takes all sockets of some milliseconds: to make a child
+    costs a hundred times as much as to hand a socket over."""
+
+    def __init__(self) -> None:
+        self._present: _Closer | None = None
+        self._ending: list[int] = []  # pids of those that end, and were not reaped
+
+    def close(self, sock: socket.socket) -> None:
+        """Let a child hold a socket while it is closed here, and then end."""
+        self.reap()
+        for _ in range(2):
+            try:
+                if self._present is None:
+                    self._present = _Closer()
+                self._present.take(sock)
+            except OSError:
+                self._end_present()
+            else:
+                sock.close()
+                return
+        sock.detach()  # no process or descriptor is to be had: it stays open, and harms no more
+
+    def _end_present(self) -> None:
+        if self._present is not None:
+            self._present.end()
+            self._ending.append(self._present.pid)
+            self._present = None
+
+    def reap(self) -> int:
+        """Let the present child end when it is time, and reap those that have ended.
+
+        Returns when to call it next (CLOCK_MONOTONIC in ns).
+        """
+        now_ns = time.monotonic_ns()
+        if self._present is not None and self._present.ends_ns <= now_ns:
+            self._end_present()
+        self._ending = [pid for pid in self._ending if not _has_ended(pid)]
+        if self._present is not None:
+            return self._present.ends_ns
+        return now_ns + _CLOSER_NS if self._ending else _NEVER_NS
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+CLOSERS = Closers()

@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from batchpool.control.messages import Refused
-from batchpool.control.stranger_channel import reap_closers
+from batchpool.control.stranger_channel import CLOSERS
 from batchpool.core.errors import NotReady
 from batchpool.shm.resource_errors import text_of
 from batchpool.supervisor.client_places import overdue_at_ns
@@ -46,8 +46,7 @@ class LocalClients:
     def tick(self, now_ns: int) -> int:
         """Do what is due: end pauses, drop clients. Called in each iteration of the loop; returns
         the time of the next call at the latest."""
-        reap_closers()
-        due_ns = _NEVER_NS
+        due_ns = CLOSERS.reap()
         if self._paused_until_ns:
             if self._paused_until_ns <= now_ns:
                 self._paused_until_ns = 0
@@ -86,13 +85,14 @@ class LocalClients:
             self._loop.remove(self._listener.fileno())
             self._paused_until_ns = time.monotonic_ns() + _PAUSE_NS
             return
-        if client is not None:
-            client.connected_ns = time.monotonic_ns()
-            self._loop.add(client.channel.fileno(), partial(self._receive, client))
-            # A forked child of the client may hold the socket open when the client has ended.
-            if client.pidfd >= 0:
-                self._loop.add(client.pidfd, partial(self._drop, client))
-            self._spend(client, started_ns)
+        if client is None:
+            return
+        client.connected_ns = time.monotonic_ns()
+        self._loop.add(client.channel.fileno(), partial(self._receive, client))
+        # A forked child of the client may hold the socket open when the client has ended.
+        if client.pidfd >= 0:
+            self._loop.add(client.pidfd, partial(self._drop, client))
+        self._spend(client, started_ns)
 
     def _receive(self, client: ClientConnection) -> None:
         started_ns = client.heard_ns = time.monotonic_ns()

@@ -16,15 +16,14 @@ from batchpool.control.channel import Channel, Closed
 from batchpool.control.edges import FROM_CLIENT
 from batchpool.control.messages import GetStatus
 from batchpool.control.stranger_channel import (
+    CLOSERS,
     StrangerChannel,
     UnwantedDescriptors,
-    _close_in_child,
-    _closers,
-    reap_closers,
 )
 from tests.unit.shm.scarcity import open_files
 
 LINGER_S = 20
+NEVER_NS = 2**63 - 1
 STATUS = msgpack.packb({"op": "status"})
 
 
@@ -113,7 +112,7 @@ def test_a_socket_is_closed_at_once_whatever_its_peer_left_in_it(
         theirs.send(b"x")
     give_up_s = time.monotonic() + LINGER_S
     while children() - others and time.monotonic() < give_up_s:
-        reap_closers()
+        CLOSERS.reap()
     assert children() <= others, "the child that closed it has ended, and is reaped"
 
 
@@ -195,7 +194,7 @@ def test_a_socket_without_descriptors_costs_no_child(
         theirs.send(b"x")
 
 
-@pytest.mark.parametrize("short_of", ["pipe", "fork"])
+@pytest.mark.parametrize("short_of", ["socketpair", "fork"])
 def test_a_socket_that_no_child_can_close_stays_open_and_makes_nobody_wait(
     ends: tuple[socket.socket, StrangerChannel], short_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,17 +202,68 @@ def test_a_socket_that_no_child_can_close_stays_open_and_makes_nobody_wait(
         raise OSError(errno.EMFILE, "Too many open files")
 
     theirs, channel = ends
+    reap_until_none_is_left()
     send_away(theirs, STATUS)
     fd, before = channel.fileno(), open_files()
     with monkeypatch.context() as patch:
-        patch.setattr(os, short_of, full)
+        patch.setattr(os if short_of == "fork" else socket, short_of, full)
         channel.close()
     assert (channel.fileno(), open_files()) == (-1, before)
-    _close_in_child(socket.socket(fileno=fd))  # now it can be closed
+    CLOSERS.close(socket.socket(fileno=fd))  # now it can be closed
     reap_until_none_is_left()
 
 
 def reap_until_none_is_left() -> None:
     until_s = time.monotonic() + 10
-    while _closers and time.monotonic() < until_s:
-        reap_closers()
+    while CLOSERS.reap() < NEVER_NS and time.monotonic() < until_s:
+        time.sleep(0.001)
+
+
+def test_many_sockets_are_closed_by_one_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    reap_until_none_is_left()
+    made: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        made.append(1)
+        return fork()
+
+    peers = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", noted)
+        patch.setattr(time, "monotonic_ns", lambda: 7)  # no time passes
+        for _ in range(40):
+            theirs, sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sock.setblocking(False)
+            send_away(theirs, STATUS)
+            StrangerChannel(sock).close()
+            peers.append(theirs)
+    assert made == [1]
+    started_s = time.monotonic()
+    reap_until_none_is_left()
+    assert time.monotonic() - started_s < LINGER_S / 4
+    for theirs in peers:
+        with pytest.raises(ConnectionError):
+            theirs.send(b"x")
+        theirs.close()
+
+
+def test_a_closer_that_has_died_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    reap_until_none_is_left()
+    pids, fork = [], os.fork
+
+    def noted() -> int:
+        pids.append(fork())
+        return pids[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
+    for _ in range(2):
+        theirs, sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        send_away(theirs, STATUS)
+        StrangerChannel(sock).close()
+        os.kill(pids[-1], 9)
+        os.waitid(os.P_PID, pids[-1], os.WEXITED | os.WNOWAIT)
+        theirs.close()
+    assert len(pids) == 2
+    reap_until_none_is_left()

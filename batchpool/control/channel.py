@@ -134,6 +134,13 @@ class Channel:
                 break
         return raw, ancillary, flags
 
+    def is_closed_by_peer(self) -> bool:
+        """True if the peer has closed the connection, and nothing that it sent is left."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError as exc:
+            return exc.errno == errno.ECONNRESET
+
     def close(self) -> None:
         self.sock.close()
 

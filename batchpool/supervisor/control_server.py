@@ -302,7 +302,9 @@ class ControlServer:
 
     def drop(self, who: ClientConnection) -> None:
         """A client is gone: its lanes are closed. Its descriptors are let go here."""
+        left = who in self.local and who.channel.is_closed_by_peer()
         for entry in self._resources.lanes.of_owner(who.owner):
+            entry.abandoned = left
             self._process_fleet.retire_lane(entry)
         if who in self.local:
             self.local.remove(who)

@@ -242,7 +242,7 @@ def test_a_pool_killed_under_a_call_and_started_again() -> None:
         call.join(5)
         assert isinstance(future.exception(5), bp.PoolStopped)
         assert time.monotonic() - start < 2
-        assert outcome[0].startswith("PoolStopped: the pool at")
+        assert outcome[0].startswith("PoolStopped: the session with the pool at")
         for _ in range(2):
             with pytest.raises(bp.PoolStopped, match=r"left over from one that has stopped"):
                 client.infer("probe", tag=[3], seconds=[0.0])

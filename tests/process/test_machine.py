@@ -82,6 +82,6 @@ def test_nobody_but_a_worker_imports_the_users_model() -> None:
         assert not others & imported
         for pid in workers:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            assert words[1:3] == [b"-m", b"batchpool.worker"], "started by exec"
+            assert words[1:4] == [b"-P", b"-m", b"batchpool.worker"], "started by exec"
         for pid in others:
             assert "torch" not in Path(f"/proc/{pid}/maps").read_text()

@@ -27,6 +27,7 @@ class LaneEntry:
     model: the entry. client: the number of its local client, 0 for a front end. pinned: GPUs may
     read and write it by themselves. handed: its client knows it. moved, left, evicted: see
     `batchpool/supervisor/reload/lane_migration.py`. closing: the batcher was told to close it.
+    abandoned: its client has closed its connection, so that nobody reads it any more.
     """
 
     number: int
@@ -43,6 +44,7 @@ class LaneEntry:
     left: bool = False
     evicted: bool = False
     closing: bool = False
+    abandoned: bool = False
 
     @property
     def local(self) -> bool:
@@ -109,8 +111,7 @@ class LaneTable:
         """Every process has been told to let it go, in the order of its messages."""
         entry = self._entries.pop(number)
         self._leaving(entry)
-        if entry.local and not entry.moved and not entry.evicted:
-            # Its client has gone, which must not hold the pool's memory by a descriptor it kept.
+        if entry.abandoned:  # which must not hold the pool's memory by a descriptor that was kept
             with suppress(OSError):
                 free_pages(entry.fd, entry.layout.total_bytes)
         os.close(entry.fd)

@@ -141,7 +141,7 @@ def test_a_connection_closes_what_is_its_own(frontend: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("change", "freed"),
-    [({}, True), ({"moved": True}, False), ({"evicted": True}, False), ({"client": 0}, False)],
+    [({"abandoned": True}, True), ({}, False), ({"moved": True, "closing": True}, False)],
     ids=str,
 )
 def test_a_client_that_has_gone_holds_no_memory_by_a_descriptor_it_kept(

@@ -214,8 +214,11 @@ def can_be_paused_by_keyboard(page: Page) -> None:
 
 def says_that_too_many_look(pool: Pool, browser: Browser) -> None:
     viewers = []
-    for _ in range(MOST_VIEWERS - 1):  # and the page
-        viewer = http.client.HTTPConnection("127.0.0.1", pool.port, timeout=PATIENCE_S)
+    for number in range(MOST_VIEWERS - 1):  # and the page
+        place = (f"127.0.1.{number}", 0)  # one address leaves places to others
+        viewer = http.client.HTTPConnection(
+            "127.0.0.1", pool.port, timeout=PATIENCE_S, source_address=place
+        )
         viewer.request("GET", "/events")
         assert viewer.getresponse().status == 200
         viewers.append(viewer)

@@ -133,6 +133,52 @@ def sends_bombs(port: str, model: str) -> None:
             sock.close()
 
 
+def sends_values_without_number(port: str, model: str) -> None:
+    """Small bodies, as JSON and as msgpack, of which very many values would be made."""
+    many = 8 * _MIB
+    tensor = '{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":['
+    texts = [f"{tensor}{element * (many // len(element))}1]}}]}}" for element in ("-0,", "[],")]
+    texts.append('{"model_name":[' + "[1]," * (many // 4) + '1],"inputs":[]}')
+    bodies = [(gzip.compress(text.encode(), 1), "application/json") for text in texts]
+    packed = b"\x81\xa6inputs\x81\xa1x\x83\xa5dtype\xa5BYTES\xa5shape\x92\x01\x01\xa4data"
+    packed += b"\xdd" + many.to_bytes(4, "big") + b"\x90" * many
+    bodies.append((gzip.compress(packed, 1), "application/msgpack"))
+    for body, content_type in bodies:
+        with connected(port) as sock:
+            sock.settimeout(60)
+            fields = {"Content_Encoding": "gzip", "Content_Type": content_type}
+            sock.sendall(message(infer_path(model), body, Connection="close", **fields))
+            if 200 in answers_in(all_until_closed(sock)):
+                raise NotStopped("a bomb was taken for a request")
+
+
+def fills_the_memory_under_many_names(port: str, model: str) -> None:
+    """Bodies that stop before their last byte, each as another caller by its X-Client-Id."""
+    size = 32 * _MIB
+    socks = [connect(port) for _ in range(4)]
+    try:
+        for number, sock in enumerate(socks):
+            head = message(
+                infer_path(model), Content_Length=f"{size}", X_Client_Id=f"name {number}"
+            )
+            sock.sendall(head)
+            sock.setblocking(False)
+        end_s = until_s()
+        left = dict.fromkeys(socks, size - 1)
+        while time.monotonic() < end_s:
+            for sock in socks:
+                try:
+                    left[sock] -= sock.send(bytes(min(_MIB, left[sock])))
+                except BlockingIOError:
+                    time.sleep(0.001)
+                except OSError:
+                    left[sock] = 0  # it was refused
+            time.sleep(0.001)
+    finally:
+        for sock in socks:
+            sock.close()
+
+
 def fills_the_memory(port: str, model: str) -> None:
     """Bodies that stop before their last byte, over many connections."""
     head = message(infer_path(model), Content_Length=f"{32 * _MIB}")
@@ -269,7 +315,9 @@ HTTP_KINDS: dict[str, Kind] = {
         sends_endless_heads,
         sends_endless_framing,
         sends_bombs,
+        sends_values_without_number,
         fills_the_memory,
+        fills_the_memory_under_many_names,
         sends_noise,
         frames_in_two_ways,
         adds_line_ends,

@@ -177,8 +177,39 @@ def resizes_its_segments(path: str, model: str) -> None:
         time.sleep(ROUND_S / 4)
 
 
+def submits_again_and_again(path: str, model: str) -> None:
+    """Sets its slots back to SUBMITTED once they are admitted, and queues the same entries."""
+    with intruding(path, model) as intruder:
+        lane = intruder.lane_client.lane
+        slots = range(lane.slots)
+        ring = lane.sq_producer()
+        lane.sequence[:] = 1
+        end_s = until_s()
+        while time.monotonic() < end_s and not intruder.is_dropped():
+            lane.state[:] = int(SlotState.SUBMITTED)
+            try:
+                ring.push_few([int(slot) | 1 << 32 for slot in slots])
+            except (AssertionError, ValueError):
+                time.sleep(0.001)  # the batcher has not taken the last ones
+            intruder.ring()
+
+
+def keeps_its_lanes(path: str, model: str) -> None:
+    """Opens lanes and leaves, again and again, and keeps their descriptors."""
+    kept = []
+    end_s = until_s()
+    try:
+        while time.monotonic() < end_s:
+            with intruding(path, model) as intruder:
+                kept.append(os.dup(intruder.lane_fd))
+            time.sleep(0.01)
+    finally:
+        for fd in kept:
+            os.close(fd)
+
+
 LANE_KINDS: tuple[Kind, ...] = (
     submits_stale_entries, submits_impossible_entries, scribbles, writes_the_largest_words,
     turns_counters_back_and_forth, lies_in_headers, changes_states, punches_holes,
-    destroys_the_head, never_reaps, resizes_its_segments,
+    destroys_the_head, never_reaps, resizes_its_segments, submits_again_and_again, keeps_its_lanes,
 )  # fmt: skip

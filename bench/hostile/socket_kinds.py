@@ -58,7 +58,7 @@ def sends_descriptors(path: str, model: str) -> None:
     """Sends sockets whose last close waits, with a message and behind others, and leaves."""
     end_s = until_s()
     while time.monotonic() < end_s:
-        for first in ([], [_STATUS], [b"", b""]):
+        for first in ([], [_STATUS], [b"", b""], [b""] * 100):
             connection = connected(path)
             sock = connection.channel.sock
             try:

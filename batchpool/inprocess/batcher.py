@@ -18,15 +18,18 @@ from batchpool.inprocess.driver import ClockNs, Driver
 from batchpool.inprocess.function import ModelFn, is_async, outputs_of, run, run_now
 from batchpool.inprocess.queue import RequestQueue
 from batchpool.inprocess.refusals import outputs_of_each
+from batchpool.inprocess.stacking import stacking
 
 
 class InferenceBatcher:
     """Collects single inputs and runs `model_fn` on batches of them, wait-or-full.
 
-    model_fn        [input, ...] -> one output for each, in order: a list, tuple or array. May be
-                    a coroutine function if only `predict` is used
+    model_fn        [input, ...] -> one output for each, in order: a list, tuple or array. Inputs
+                    that are arrays of one shape and dtype, of numpy or of torch, come as one array
+                    [n, ...]. May be a coroutine function if only `predict` is used
     max_batch_size  most inputs of one batch, at least 1
     max_wait_ms     longest wait of an input for company, at least 0; fractions are fine
+    stack           False: model_fn gets a list of arrays too
     clock_ns        the time in nanoseconds; only differences count
 
     There are two ways to use it, each with a queue of its own, so that one object may be used
@@ -52,6 +55,7 @@ class InferenceBatcher:
         max_batch_size: int = 32,
         max_wait_ms: float = 50,
         *,
+        stack: bool = True,
         clock_ns: ClockNs = time.monotonic_ns,
     ) -> None:
         check_callable("model_fn", model_fn)
@@ -61,7 +65,7 @@ class InferenceBatcher:
         self._limits = Limits(
             at_least_one("max_batch_size", max_batch_size), wait_ns(max_wait_ms), depth=1
         )
-        self._model_fn = model_fn
+        self._model_fn = stacking(model_fn) if stack else model_fn
         self._clock_ns: ClockNs = lambda: int(clock_ns())  # of whatever kind it is
         self._is_async = is_async(model_fn)
         self._lock = threading.Lock()  # never held while model_fn runs

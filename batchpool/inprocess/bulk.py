@@ -10,15 +10,20 @@ from typing import Any
 from batchpool.inprocess.arguments import at_least_one, check_callable
 from batchpool.inprocess.function import ModelFn, kind_of, run_now
 from batchpool.inprocess.refusals import outputs_of_each
+from batchpool.inprocess.stacking import stacking
 
 
-def batch_inference(model_fn: ModelFn, inputs: Iterable[Any], batch_size: int = 32) -> list[Any]:
+def batch_inference(
+    model_fn: ModelFn, inputs: Iterable[Any], batch_size: int = 32, *, stack: bool = True
+) -> list[Any]:
     """Run any number of inputs through `model_fn` in batches; returns the outputs in order.
 
     model_fn gets lists of at most batch_size inputs and returns one output for each; if
     `inputs` is an array (numpy, torch, or anything else with shape, dtype and slices) it gets
-    slices [k, ...] of that instead: views, no copies. Other iterables are read a batch at a
-    time, and only the batch that runs is held, so a generator may be longer than memory.
+    slices [k, ...] of that instead: views, no copies. Of a list of arrays of one shape and dtype,
+    of numpy or of torch, it gets arrays [k, ...] too, unless stack is False. Other iterables are
+    read a batch at a time, and only the batch that runs is held, so a generator may be longer than
+    memory.
 
     An input that model_fn refuses, by bp.InvalidInput in the output's place or raised, has that
     exception for its output; raised for several inputs, they run again in parts until the refused
@@ -28,6 +33,7 @@ def batch_inference(model_fn: ModelFn, inputs: Iterable[Any], batch_size: int = 
     """
     check_callable("model_fn", model_fn)
     size = at_least_one("batch_size", batch_size)
+    model_fn = stacking(model_fn) if stack else model_fn
     outputs: list[Any] = []
     for batch in _cut(inputs, size):
         first, n = len(outputs), len(batch)

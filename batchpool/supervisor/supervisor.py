@@ -10,6 +10,7 @@ enqueue, the loop acts. `run` returns the exit status:
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from batchpool.supervisor.control_server import ControlServer
 from batchpool.supervisor.drain import Drain
 from batchpool.supervisor.event_loop import EventLoop
 from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.host.orphans import INIT, reap_orphans
 from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.host.signals import Signals
@@ -181,6 +183,10 @@ class Supervisor:
         self._act_on_signals()
         self._loop.dispatch(ready)
         self._child_events.poll_ends()
+        if os.getpid() == INIT:
+            discovery = self._reload_controller.discovery
+            own = {child.pid for child in self._process_fleet.everybody()}
+            reap_orphans(own | ({discovery.pid} if discovery is not None else set()))
 
     def _announce_ready(self) -> None:
         self._process_fleet.was_ready = True

@@ -5,6 +5,7 @@ It takes the messages `ToWorker` and sends `FromWorker`; see `batchpool/control/
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -42,6 +43,10 @@ from batchpool.worker.worker import Worker
 
 _LOG = logging.getLogger("batchpool.worker")
 _LOOK_MS = 1000.0
+_IN_WARM_UP = (
+    "it was the warm-up, whose row is what warm_up_row gives, and pad values for the rest: define"
+    " warm_up_row where the model does not take those"
+)
 _MOVES_BETWEEN_LOOKS = 16
 
 
@@ -80,7 +85,11 @@ class WorkerProcess:
         backend = make_backend(model, self.spec, start.device, most, sizes)
         rows = warm_up_rows(model, self.spec)
         batch_sizes = backend.graph_sizes or sizes or (1, most)
-        warm_up(self.spec, backend, rows, batch_sizes)
+        try:
+            warm_up(self.spec, backend, rows, batch_sizes)
+        except Exception as exc:
+            exc.add_note(_IN_WARM_UP)
+            raise
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
         smallest = (min(batch_sizes),)
@@ -160,6 +169,9 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.start(args.parent)
     bootstrap.outlast_sigterm()
     bootstrap.log_to_stderr("worker", args)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a model prints is seen at once, and is not lost where the worker is killed.
+        sys.stdout.reconfigure(line_buffering=True)
     channel = bootstrap.control_channel(args.control_fd)
     try:
         process = WorkerProcess(channel)
@@ -182,9 +194,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _where(exc: BaseException) -> str:
     """The error and the innermost line of the user's own code."""
+    notes = "".join(f"; {note}" for note in getattr(exc, "__notes__", ()))
     text = describe_error(exc)
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for frame in reversed(traceback.extract_tb(exc.__traceback__)):
         if not frame.filename.startswith((ours, sys.base_prefix, sys.prefix)):
-            return f"{text} ({frame.filename}:{frame.lineno})"
-    return text
+            return f"{text} ({frame.filename}:{frame.lineno}){notes}"
+    return text + notes

@@ -53,7 +53,14 @@ def assert_refused(pool: Pool, *sentences: str, status: int = 1, within_s: float
             ["model 'loadraises'", "worker 0", "weights.bin is not there", "models.py:"],
         ),
         ("LoadExits", ["model 'loadexits'", "ended with exit status 3 while loading"]),
-        ("WarmUpFails", ["model 'warmupfails'", "'y' has dtype float64; float32 was expected"]),
+        (
+            "WarmUpFails",
+            [
+                "model 'warmupfails'",
+                "'y' has dtype float64; float32 was expected",
+                "it was the warm-up",
+            ],
+        ),
         ({"import": "OneLoadFails", "workers_per_device": 2}, ["only one of us fits"]),
         ("Nothing", ["tests.process.models:Nothing", "has no 'Nothing'"]),
         ("tests.process.nowhere:Model", ["there is no module 'tests.process.nowhere' in "]),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.process.pool_under_test import Pool, command, serving, started
+from tests.process.pool_under_test import Pool, command, serving, started, until
 from tests.process.web import ask
 
 OTHERS = "raise RuntimeError(f'{__file__} was imported')\n"
@@ -99,3 +99,28 @@ def test_where_a_module_was_looked_for_is_told(tmp_path: Path, name: str, senten
         pool.expected_status = 1
         assert pool.wait_end(60) == 1
         assert sentence.format(cwd=tmp_path, beside=pool.folder) in pool.last_line
+
+
+PRINTS = """
+import batchpool as bp
+print("imported")
+class Prints(bp.Model):
+    framework = "numpy"
+    inputs = [bp.Tensor("x", "float32", (4,))]
+    outputs = [bp.Tensor("y", "float32", (4,))]
+    def load(self, device):
+        print("loaded on", device)
+    def infer(self, batch):
+        print("ran", len(batch["x"]))
+        return {"y": batch["x"]}
+"""
+
+
+def test_what_a_model_prints_is_seen_at_once(tmp_path: Path) -> None:
+    """Into a file too, where Python would keep it until the end, and lose it with a kill."""
+    (tmp_path / "prints.py").write_text(PRINTS)
+    with serving({"import": "prints:Prints", "name": "prints"}, cwd=tmp_path) as pool:
+        assert "loaded on cpu" in pool.log
+        with pool.client() as client:
+            client.infer("prints", x=ONES)
+        until(lambda: pool.log.count("ran 1") >= 2, "the line of the row")  # and of the warm-up

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from batchpool.client.aio_driver import LoopDriver
-from batchpool.client.call import Call, default_socket
+from batchpool.client.call import Call, default_socket, named_inputs
 from batchpool.client.infer import infer
 
 
@@ -66,7 +66,7 @@ class AsyncClient:
 
         With wait_for_room=False a full lane raises Overloaded at once instead of waiting.
         """
-        given = {**(inputs or {}), **tensors}
+        given = named_inputs(inputs, tensors)
         call = Call(
             given, parameters, outputs, timeout_s, priority,
             wait_for_room=wait_for_room, errors=errors,

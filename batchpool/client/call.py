@@ -153,6 +153,18 @@ class Call:
         return f"model {model!r} did not answer within {self.timeout_s:g} s"
 
 
+def named_inputs(inputs: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensors of a call by name: those of its dict and its keywords."""
+    if inputs is None:
+        return tensors
+    if not isinstance(inputs, Mapping):
+        raise InvalidRequest(
+            f"the inputs are a {type(inputs).__name__}; a dict of them by name, or keywords, as in"
+            " infer('model', x=rows), were expected"
+        )
+    return {**inputs, **tensors}
+
+
 def default_socket() -> str:
     """The path on which `batchpool serve` listens for local clients by default."""
     return socket_path(ServerConfig(), os.environ, os.getuid())

@@ -138,10 +138,22 @@ def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, FileNotFoundError):
         return f"no pool listens at {path}: there is no such socket; is the server running?"
     if isinstance(exc, ConnectionRefusedError):
+        if not _is_socket(path):
+            return (
+                f"{path} is no socket: the path of a pool's control socket was expected, as"
+                " `batchpool status` shows it"
+            )
         return f"no pool listens at {path}: the socket is left over from one that has stopped"
     if isinstance(exc, PermissionError):
         return f"no permission to connect to the pool at {path}: {_permitted_users(path)}"
     return f"cannot connect to the pool at {path}: {exc.strerror}"
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return True  # nothing better is known
 
 
 def _permitted_users(path: str) -> str:

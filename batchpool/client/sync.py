@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal
 
-from batchpool.client.call import Call, default_socket
+from batchpool.client.call import Call, default_socket, named_inputs
 from batchpool.client.infer import infer, run_blocking
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import Moved
@@ -62,7 +62,7 @@ class Client:
         request_timeout_s for itself, from when it is its turn to be sent, so that a call may have
         any number of rows. What is late is DeadlineExceeded; every other PoolError has its reason.
         """
-        given = {**(inputs or {}), **tensors}
+        given = named_inputs(inputs, tensors)
         call = Call(given, parameters, outputs, timeout_s, priority, errors=errors)
         return run_blocking(infer(self._driver, model, call))
 
@@ -84,7 +84,7 @@ class Client:
         Overloaded when the lane is full. The rows are copied before this returns. At most the
         lane's bound of rows at once. errors: as of `infer`.
         """
-        given = {**(inputs or {}), **tensors}
+        given = named_inputs(inputs, tensors)
         call = Call(given, parameters, outputs, timeout_s, priority, errors=errors)
         driver = self._driver
         while True:

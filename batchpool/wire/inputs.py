@@ -28,12 +28,20 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 # The JSON number -0, which Python's integers do not have. For a float it is -0.0.
 MINUS_ZERO = re.compile(rb"-0(?![.0-9eE])")
 
+_NO_NUMBER = re.compile(rb"[\[,:]\s*(NaN|[-+]?Infinity)\b")
+
 # The largest size of a dimension that numpy takes; shapes are checked as Python ints of any size.
 _MOST = 2**63 - 1
 # A row of zero bytes costs nothing to send, so the body size does not bound the number of rows.
 _MOST_EMPTY_ROWS = 2**20
 MOST_DIMENSIONS = 32
 _SHORT_DATA = 1 << 16  # bytes of JSON of which no harmful number of values can be made
+
+
+def no_number_hint(written: Body) -> str:
+    """The end of a message for JSON with NaN or Infinity, as Python writes them; else ""."""
+    found = _NO_NUMBER.search(written)
+    return f"; JSON has no {found[1].decode()}: send such numbers as binary data" if found else ""
 
 
 class InputReader:

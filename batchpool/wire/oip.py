@@ -21,7 +21,7 @@ import msgspec
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import parameters
-from batchpool.wire.inputs import UNREADABLE, InputReader
+from batchpool.wire.inputs import UNREADABLE, InputReader, no_number_hint
 from batchpool.wire.model_tables import ModelTables, binary_fields
 from batchpool.wire.request import (
     Body,
@@ -94,6 +94,7 @@ class _Names(msgspec.Struct):
     outputs: list[_Name] = []
 
 
+_BOM = b"\xef\xbb\xbf"
 _HEAD = msgspec.json.Decoder(_Head)
 _NAMES = msgspec.json.Decoder(_Names)
 _RAW_PARAMETERS = msgspec.json.Decoder(_RawParameters)
@@ -223,9 +224,15 @@ def _read_head(head: Body) -> _Head:
 
 
 def _explain(head: Body, exc: Exception) -> str:
+    if not len(head):
+        return 'the body is empty; JSON with "inputs" was expected'
+    raw = bytes(head[: len(_BOM)])
+    if raw == _BOM:
+        return "the request's JSON begins with a byte order mark; send it without"
     text = str(exc)
     if len(text) > 300:
         text = text[:297] + "..."
+    text += no_number_hint(head)
     place = _PLACE.search(text)
     if place is None:
         return f"the request's JSON: {text}"

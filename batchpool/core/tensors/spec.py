@@ -67,10 +67,18 @@ class Tensor:
         if self.dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise ConfigError(f"tensor {self.name!r}: unknown dtype {self.dtype!r}; known: {known}")
+        if not isinstance(self.shape, (tuple, list)):
+            raise ConfigError(
+                f"tensor {self.name!r}: shape is {self.shape!r}; a tuple was expected, as (4,) for"
+                " four numbers a row or () for one"
+            )
         object.__setattr__(self, "shape", tuple(self.shape))
         for dim in self.shape:
             if not isinstance(dim, Dim) and (not isinstance(dim, int) or dim < 0):
-                raise ConfigError(f"tensor {self.name!r}: bad dimension {dim!r} in its shape")
+                raise ConfigError(
+                    f"tensor {self.name!r}: bad dimension {dim!r} in its shape; a size, or"
+                    " bp.Dim(max) for one that varies, was expected"
+                )
         if (self.dtype == "bytes") != (self.max_bytes is not None):
             raise ConfigError(
                 f"tensor {self.name!r}: max_bytes belongs to dtype 'bytes', which must have it"

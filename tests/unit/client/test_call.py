@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.call import Call
+from batchpool.client.call import Call, named_inputs
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import InvalidRequest
 from tests.unit.client.lane_clients import new_lane_client
@@ -92,3 +92,14 @@ def test_a_call_that_is_checked_again_keeps_its_time_and_its_outputs() -> None:
     made.check(new_lane_client(), replace(FACTS, request_timeout_s=1.0, idempotent=False))
     assert (made.start_ns, made.deadline_ns, made.idempotent) == before
     assert (made.outputs, made.timeout_s) == (("y",), 2.0)
+
+
+def test_inputs_come_in_a_dict_by_keywords_or_by_both() -> None:
+    assert named_inputs(None, {"x": 1}) == {"x": 1}
+    assert named_inputs({"x": 1}, {"y": 2}) == {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize("inputs", [X, [1, 2], 7, "x"], ids=["array", "list", "number", "text"])
+def test_inputs_without_names_are_refused_with_the_spelling_that_works(inputs: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"as in infer\('model', x=rows\), were expected"):
+        named_inputs(inputs, {})

@@ -99,6 +99,9 @@ def test_no_socket_and_nobody_behind_it_are_two_things(place: Path) -> None:
         sock.bind(str(place) + "y")
     with pytest.raises(PoolStopped, match=r"the socket is left over from one that has stopped"):
         Session.connect(str(place) + "y")
+    Path(str(place) + "z").write_text("no socket")
+    with pytest.raises(PoolStopped, match=r"z is no socket: the path of a pool's control socket"):
+        Session.connect(str(place) + "z")
 
 
 @pytest.mark.parametrize("but", range(3))

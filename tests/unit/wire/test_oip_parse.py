@@ -336,3 +336,21 @@ def test_several_rows_in_one_request() -> None:
     rows = ask(AFFINE, one([70, 4], values), values).rows
     assert rows.n == 70
     assert rows.tensors["x"].reshape(-1).tolist() == list(range(280))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", 'the body is empty; JSON with "inputs" was expected'),
+        (b"\xef\xbb\xbf{}", "the request's JSON begins with a byte order mark; send it without"),
+        (
+            b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1, NaN, 2, 3]}]}',
+            "; JSON has no NaN: send such numbers as binary data",
+        ),
+        (b'{"parameters":{"a":-Infinity}}', "; JSON has no -Infinity: send such numbers as"),
+    ],
+)
+def test_what_people_send_first_is_answered_with_what_works(body: bytes, text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Codec(AFFINE).parse({}, body)
+    assert text in str(caught.value)

@@ -89,7 +89,12 @@ def test_the_pad_as_it_is_stored(dtype: str, pad: float, stored: float) -> None:
         (lambda: Tensor(3, "int8"), "a tensor's name must be a word, not 3"),
         (lambda: Tensor("x", "float"), "tensor 'x': unknown dtype 'float'; known: bool, uint8"),
         (lambda: Tensor("x", "complex64"), "unknown dtype 'complex64'"),
-        (lambda: Tensor("x", "int8", (-1,)), "tensor 'x': bad dimension -1"),
+        (
+            lambda: Tensor("x", "int8", (-1,)),
+            "tensor 'x': bad dimension -1 in its shape; a size, or",
+        ),
+        (lambda: Tensor("x", "int8", 4), "tensor 'x': shape is 4; a tuple was expected, as (4,)"),
+        (lambda: Tensor("x", "int8", "4"), "tensor 'x': shape is '4'; a tuple was expected"),
         (lambda: Tensor("x", "int8", ("n",)), "tensor 'x': bad dimension 'n'"),
         (lambda: Tensor("x", "int8", (2.0,)), "tensor 'x': bad dimension 2.0"),
         (lambda: Tensor("x", "bytes"), "tensor 'x': max_bytes belongs to dtype 'bytes'"),

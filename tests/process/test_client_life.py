@@ -167,6 +167,8 @@ def test_spawned_processes_open_their_own(everyday: Pool) -> None:
         calls = processes.starmap_async(spawned, [(everyday.socket, tag) for tag in range(8)])
         assert infer_ones(client) == [[3, 3, 3, 3]]
         assert calls.get(30) == list(range(8))
+        processes.close()
+        processes.join()  # they end by themselves; killed ones may leave a lock of theirs behind
 
 
 # -- scripts without a __main__ guard -----------------------------------------------------

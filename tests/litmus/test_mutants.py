@@ -35,10 +35,15 @@ def rules(mutants: list[Mutant]) -> list[str]:
     return [mutant.rule for mutant in mutants]
 
 
+def patience_s(rule: str) -> float:
+    """How long a side of a ring may stand still: long where that is no sign of the broken rule."""
+    return HASTY_S if rule and "no progress" in ALL[rule].seen else PATIENT_S
+
+
 def run_ring(rule: str = "") -> None:
     fd = segments.new_ring(CAPACITY, START)
     task = {"fd": fd, "capacity": CAPACITY, "start": START, "total": ENTRIES}
-    task["stall_s"] = HASTY_S if rule else PATIENT_S
+    task["stall_s"] = patience_s(rule)
     broken = ALL[rule].side if rule else ""
     try:
         with Sides(

@@ -36,7 +36,7 @@ def rules(mutants: list[Mutant]) -> list[str]:
 
 
 def patience_s(rule: str) -> float:
-    """How long a side of a ring may stand still: long where that is no sign of the broken rule."""
+    """The time that a side of a ring may stand still: long where that is no sign of the rule."""
     return HASTY_S if rule and "no progress" in ALL[rule].seen else PATIENT_S
 
 

@@ -116,14 +116,19 @@ def test_a_socket_is_closed_at_once_whatever_its_peer_left_in_it(
     assert children() <= others, "the child that closed it has ended, and is reaped"
 
 
+def leave_with_a_reply_unread(theirs: socket.socket, ours: StrangerChannel) -> None:
+    """The peer sends the last descriptor of a lingering socket, reads nothing and closes."""
+    ours.send(GetStatus())
+    send_away(theirs, STATUS)
+    theirs.close()
+
+
 def test_a_peer_that_left_before_its_reply_was_read_waits_for_nobody(
     ends: tuple[socket.socket, StrangerChannel],
 ) -> None:
     """The kernel says ECONNRESET once, at the first look, before the packet with descriptors."""
     theirs, ours = ends
-    ours.send(GetStatus())
-    send_away(theirs, STATUS)
-    theirs.close()
+    leave_with_a_reply_unread(theirs, ours)
     started_s, before = time.monotonic(), set(os.listdir("/proc/self/fd"))
     with pytest.raises(UnwantedDescriptors):
         ours.receive(FROM_CLIENT)
@@ -137,9 +142,7 @@ def test_a_socket_whose_peer_left_before_its_reply_was_read_is_closed_at_once(
     ends: tuple[socket.socket, StrangerChannel],
 ) -> None:
     theirs, ours = ends
-    ours.send(GetStatus())
-    send_away(theirs, STATUS)
-    theirs.close()
+    leave_with_a_reply_unread(theirs, ours)
     started_s = time.monotonic()
     ours.close()
     assert time.monotonic() - started_s < LINGER_S / 4

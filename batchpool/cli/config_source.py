@@ -36,8 +36,9 @@ def read(path: str) -> Config:
 
 def config_of(args: argparse.Namespace) -> Config:
     """The configuration of `serve` and `check`: file, then --model, then flags."""
-    config = read(args.config) if args.config else Config()
+    config = Config()
     if args.config:
+        config = read(args.config)
         _find_models_beside(args.config)
     models = config.models + tuple(model_of(name) for name in args.model)
     if not models and args.config:

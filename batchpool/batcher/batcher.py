@@ -56,6 +56,7 @@ class Batcher:
         self.lanes = MappedLanes(max_lanes, lane_closed)
         self.workers = WorkerTable()
         self.draining = False
+        self._admits = True
         self.dispatched = 0  # the number of the last batch
         self.warnings: list[str] = []
         self.flight_recorder = FlightRecorder() if flight_recorder is None else flight_recorder
@@ -132,10 +133,12 @@ class Batcher:
                 self.completion.lose_batch(worker, batch, cause)
         worker.advance()
 
-    def set_draining(self, draining: bool) -> None:
+    def set_draining(self, draining: bool, *, last: bool = False) -> None:
         """Start or end a drain: no new claims, and accepted rows are dispatched without waiting
-        for fuller batches."""
+        for fuller batches. last: rows of earlier claims are not admitted any more either, so that
+        they stay SUBMITTED, by which their clients know that they did not run."""
         self.draining = draining
+        self._admits = not last
         self.lanes.set_draining(draining)
         for model in self.models.values():
             model.limits = replace(model.limits, draining=draining)
@@ -169,7 +172,8 @@ class Batcher:
                 worker.measure(batch, now_ns)
                 self.models[worker.model].traffic.finished(now_ns)
             worker.advance()
-        self._admit(now_ns)
+        if self._admits:
+            self._admit(now_ns)
         wake_at_ns = NEVER_NS
         for index, model in self.models.items():
             if len(model.queue) or model.suspects:

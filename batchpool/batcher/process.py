@@ -90,7 +90,7 @@ class BatcherProcess:
             self._add_model(model)
         self._drain_number = start.draining
         if self._drain_number:  # before there is a lane that it would open
-            self.batcher.set_draining(True)
+            self.batcher.set_draining(True, last=start.last)
         self._unsent: deque[FromBatcher] = deque()  # while the supervisor reads nothing
         self._reported_empty = False
         self._reported_running = False
@@ -276,10 +276,7 @@ class BatcherProcess:
 
     def _drain(self, message: DrainBatcher) -> None:
         self._reported_empty, self._drain_number = False, message.drain
-        if self._drain_number:
-            self.batcher.set_draining(True)
-        else:
-            self.batcher.set_draining(False)
+        self.batcher.set_draining(self._drain_number > 0, last=message.last)
 
 
 def _limits(spec: ModelSpec, form: BatcherModel) -> Limits:

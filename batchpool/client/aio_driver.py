@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any, cast
 
 from batchpool.client.call import Call
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
 from batchpool.client.loop import ClientLoop
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply

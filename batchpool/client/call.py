@@ -10,7 +10,8 @@ from numbers import Real
 from typing import Any
 
 from batchpool.client.chunks import can_join
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig

@@ -61,10 +61,8 @@ class Connection:
             return b""
 
     def stopped(self) -> PoolStopped:
-        """The error of a request whose result can no longer arrive."""
-        return PoolStopped(
-            f"the pool at {self.where} has stopped; requests under way may or may not have run"
-        )
+        """The error of whatever comes when the pool has gone."""
+        return PoolStopped(f"the pool at {self.where} has stopped")
 
     def hear(self) -> tuple[ToFrontend, list[int]]:
         """The next message that the pool sends without a question, and its descriptors, which are

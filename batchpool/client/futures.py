@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeAlias
 
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import PoolError
 
 
@@ -46,9 +47,11 @@ def resolve(future: RowsFuture, outcome: dict[str, Any] | PoolError) -> None:
         pass
 
 
-def failures(lost: Iterable[PendingRequest], error: PoolError) -> list[Outcome]:
-    """Fails every future among lost requests with one error."""
-    return [(pending.tag[0], error) for pending in lost if pending.tag is not None]
+def failures(
+    lost: Iterable[PendingRequest], error_of: Callable[[PendingRequest], PoolError]
+) -> list[Outcome]:
+    """Fails every future among lost requests."""
+    return [(pending.tag[0], error_of(pending)) for pending in lost if pending.tag is not None]
 
 
 def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[Outcome]:

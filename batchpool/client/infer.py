@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from batchpool.client.call import Call
 from batchpool.client.chunks import cut, join, part, window_rows
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import InvalidInput, Moved, PoolError
 from batchpool.core.tensors.rows import Rows

@@ -21,6 +21,7 @@ import numpy as np
 
 from batchpool.client.backpressure import DrainRate, Rejections
 from batchpool.client.lane_rows import LaneRows
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.row_errors import row_error
 from batchpool.core.errors import InvalidInput, Overloaded, PoolError, Status, TooLarge
 from batchpool.core.layout.admission import Cause, SlotAllocator
@@ -38,24 +39,6 @@ _FREE, _FILLING = int(SlotState.FREE), int(SlotState.FILLING)
 _SUBMITTED, _DONE = int(SlotState.SUBMITTED), int(SlotState.DONE)
 _OPEN, _MOVED, _GONE = int(LaneGate.OPEN), int(LaneGate.MOVED), int(LaneGate.GONE)
 _U32 = 0xFFFFFFFF
-
-
-class PendingRequest:
-    """One request under way: n rows in n slots of one flow. `tag` is the caller's own."""
-
-    __slots__ = ("abandoned", "deadline_ns", "flow", "n", "remaining", "slots", "tag", "where")
-
-    def __init__(
-        self, slots: Sequence[int], where: Where, deadline_ns: int, flow: int, tag: Any
-    ) -> None:
-        self.slots = slots
-        self.where = where
-        self.n = len(slots)
-        self.remaining = self.n
-        self.deadline_ns = deadline_ns
-        self.flow = flow
-        self.tag = tag
-        self.abandoned = False
 
 
 # methods: claims and completions share one table of slots (owners, deadlines, uses), and a split
@@ -380,11 +363,18 @@ class LaneClient:
         owners = {id(p): p for p in self._owner if p is not None and not p.abandoned}
         return list(owners.values())
 
-    def fail_all(self) -> list[PendingRequest]:
-        """The pool is gone: every request under way, to be answered with PoolStopped."""
+    def fail_all(self, *, batcher_ended: bool = False) -> list[PendingRequest]:
+        """The pool is gone: every request under way, to be answered with PoolStopped.
+
+        batcher_ended: it has ended for certain, so that a row that it did not admit never runs.
+        """
         lost = self.in_flight()
         for pending in lost:
             pending.abandoned = True
+            if batcher_ended:
+                pending.may_have_run = any(
+                    self._state[slot] != _SUBMITTED for slot in pending.slots
+                )
         return lost
 
     def _free(self, slots: Sequence[int], flow: int) -> None:

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.session import Session
 from batchpool.control.edges import ToFrontend
 from batchpool.core.errors import DeadlineExceeded, PoolError
@@ -100,10 +101,9 @@ class ClientLoop:
         self._loop.remove_reader(self.session.channel.fileno())
         if self._timer is not None:
             self._timer.cancel()
-        for lane_client in self.session.lane_set.driven:
-            for pending in lane_client.fail_all():
-                self.given_up += 1
-                pending.tag.failed(self.session.stopped())
+        for pending in self.session.fail_all():
+            self.given_up += 1
+            pending.tag.failed(self.session.error_of(pending))
         self._wake_waiting()
         self.session.close()
 

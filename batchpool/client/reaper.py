@@ -18,7 +18,8 @@ from typing import Any
 
 from batchpool.client.call import Call
 from batchpool.client.futures import Outcome, failures, outcomes_of, resolve
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
 from batchpool.shm.doorbell import Waiter
@@ -55,9 +56,7 @@ class Reaper:
 
     def lose(self, session: Session) -> list[PendingRequest]:
         """The session is over: forget it; returns what was under way."""
-        lost = [
-            pending for lane_client in session.lane_set.driven for pending in lane_client.fail_all()
-        ]
+        lost = session.fail_all()
         if self.session is session:
             self.session = None
         self.changed.notify_all()
@@ -71,12 +70,23 @@ class Reaper:
         if session is not None:
             self.retired = list(session.lane_set.driven)
             lost = self.lose(session)
-            self.deliver(failures(lost, PoolStopped(TORN)))
+            self.deliver(failures(lost, lambda _: PoolStopped(TORN)))
             if self.busy:
                 session.self_bell.ring()  # the thread that waits on it closes it
             else:
                 session.close()
         self.torn = False
+
+    def end(self, session: Session) -> None:
+        """The pool has closed the session: what is finished is delivered still, the rest fails."""
+        self.torn = True
+        finished = self._reap(session)
+        lost = self.lose(session)
+        if not self.busy:  # else the thread that waits on its bell closes it
+            session.close()
+        outcomes = outcomes_of(finished) + failures(lost, session.error_of)
+        self.torn = False
+        self.deliver(outcomes)
 
     def drives(self, lane_client: LaneClient) -> bool:
         """True while completions of this lane client are taken."""
@@ -158,15 +168,12 @@ class Reaper:
                 session.bell.clear()
             if session.self_bell.fd in ready:
                 session.self_bell.clear()
-            finished = self._reap(session)
             if session.channel.fileno() in ready and session.is_over():
-                lost = self.lose(session)
-                session.close()
-                outcomes = outcomes_of(finished) + failures(lost, session.stopped())
+                self.end(session)
             else:
-                outcomes = outcomes_of(finished)
-            self.torn = False
-            self.deliver(outcomes)
+                outcomes = outcomes_of(self._reap(session))
+                self.torn = False
+                self.deliver(outcomes)
         else:
             session.close()
         self.changed.notify_all()

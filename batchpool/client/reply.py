@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import PoolError
 
 

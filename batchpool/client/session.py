@@ -18,6 +18,7 @@ from typing import Any
 from batchpool.client.connection import Connection, cannot_connect
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.lane_set import LaneSet
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.server_trust import why_not_trusted
@@ -42,7 +43,7 @@ from batchpool.core.errors import (
     PoolStopped,
 )
 from batchpool.core.layout.segments import VERSION, lane_layout
-from batchpool.core.layout.states import LaneGate
+from batchpool.core.layout.states import LaneGate, PoolState
 from batchpool.shm.client_bells import HeardBell
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
@@ -108,6 +109,11 @@ class Session(Connection):
     def state_page(self) -> PoolStatePage:
         assert self._state_page is not None, "attach first"
         return self._state_page
+
+    @property
+    def batcher_ended(self) -> bool:
+        """True if the pool has ended all its processes, and closed this session after that."""
+        return self.is_over() and self.state_page.state.get() == PoolState.STOPPED
 
     def ring(self) -> None:
         """Wake the batcher."""
@@ -219,6 +225,23 @@ class Session(Connection):
                 self.channel.send(LeaveLane(lane_client.serial))
             except (Closed, BlockingIOError):
                 return  # the pool has gone, or will do without the word
+
+    def fail_all(self) -> list[PendingRequest]:
+        """The session is over: every request under way in it, which no answer reaches any more."""
+        ended = self.batcher_ended
+        return [
+            pending
+            for lane_client in self.lane_set.driven
+            for pending in lane_client.fail_all(batcher_ended=ended)
+        ]
+
+    def error_of(self, lost: PendingRequest) -> PoolStopped:
+        """The error of a request that was under way when the session ended."""
+        if lost.may_have_run:
+            fate = "a request that was under way may or may not have run"
+        else:
+            fate = "it had not taken this request, which did not run"
+        return PoolStopped(f"{self.stopped().message}; {fate}")
 
     def _await_gate(self, lane: Lane, until_ns: int) -> None:
         """The batcher rings when it has mapped the lane and opened it."""

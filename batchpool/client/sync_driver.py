@@ -9,7 +9,8 @@ from typing import Any
 
 from batchpool.client.call import Call
 from batchpool.client.futures import RowsFuture, failures
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
@@ -112,11 +113,7 @@ class ThreadDriver:
 
     def _open_in(self, session: Session, model: str) -> LaneClient:
         if session.is_over():
-            lost = self.reaper.lose(session)
-            if not self.reaper.busy:  # else the thread that waits on its bell closes it
-                session.close()
-            self.reaper.deliver(failures(lost, session.stopped()))
-            self.reaper.torn = False
+            self.reaper.end(session)
             session = self._usable()
         lane_client = session.lane_set.get(model)
         if lane_client is not None and lane_client.sees_move():
@@ -140,7 +137,7 @@ class ThreadDriver:
             thread = reaper.thread()
             session.self_bell.ring()  # its thread wakes, and finds the session closed
             closed = PoolStopped("this client was closed with requests under way")
-            reaper.deliver(failures(lost, closed))
+            reaper.deliver(failures(lost, lambda _: closed))
         if thread is not None:
             thread.join()
         with self._lock:
@@ -221,9 +218,9 @@ class ThreadDriver:
             expired = monotonic_ns() >= pending.deadline_ns
         if expired:
             raise DeadlineExceeded(call.late_text(lane_client.spec.name))
+        ran = "may or may not have run" if pending.may_have_run else "did not run"
         raise PoolStopped(
-            f"the session with the pool at {self.socket} has ended; the request may or may not have"
-            " run"
+            f"the session with the pool at {self.socket} has ended; the request {ran}"
         )
 
     async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:

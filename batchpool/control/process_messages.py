@@ -27,7 +27,8 @@ class BatcherModel(Form, frozen=True):
 
 class StartBatcher(Message, frozen=True, tag="start"):
     """The first message of a batcher. draining: the number of the drain that lasts, 0 for none.
-    processes: words of the heartbeats page. beat_ns: longest time between two heartbeats."""
+    last: as in `DrainBatcher`. processes: words of the heartbeats page. beat_ns: longest time
+    between two heartbeats."""
 
     descriptors = ("the batcher's bell", "the heartbeats", "the counters", "the flight recorder")
 
@@ -36,6 +37,7 @@ class StartBatcher(Message, frozen=True, tag="start"):
     max_lanes: Natural
     processes: Natural
     beat_ns: Natural
+    last: bool = False
 
 
 class AddModel(Message, frozen=True, tag="add_model"):
@@ -140,9 +142,11 @@ class Begin(Message, frozen=True, tag="begin"):
 
 
 class DrainBatcher(Message, frozen=True, tag="drain"):
-    """Take no new rows. drain: the number of the drain, 0 to take rows again."""
+    """Take no new rows. drain: the number of the drain, 0 to take rows again. last: the pool ends,
+    so that rows which are published from now on, by claims made before, are not admitted either."""
 
     drain: Natural
+    last: bool = False
 
 
 # -- batcher -> supervisor --------------------------------------------------------------------

@@ -11,7 +11,8 @@ _QUIET_NS = 100_000_000  # a claim made just before the gate closed may not be p
 class Drain:
     """Decides when a drain is over, from the lanes and the batcher's reports. Reads no clock.
 
-    batcher_done: the batcher has reported that it holds no row.
+    batcher_done: the batcher has reported that it holds no row. last: the pool ends, and the
+    batcher admits nothing any more, so that there is nothing to wait for but its rows.
     """
 
     def __init__(self, lanes: LaneTable) -> None:
@@ -19,9 +20,10 @@ class Drain:
         self._number = 0
         self.begin()
 
-    def begin(self) -> int:
+    def begin(self, *, last: bool = False) -> int:
         """Begin a drain and return its number, which the batcher repeats in its reports."""
         self._number += 1
+        self.last = last
         self.batcher_done = False
         self._done_ns = 0
         self._quiet_since_ns = 0
@@ -44,6 +46,8 @@ class Drain:
         """
         if not self.batcher_done:
             return False
+        if self.last:
+            return True
         self._done_ns = self._done_ns or now_ns
         if self.rows():
             self._quiet_since_ns = 0

@@ -98,6 +98,7 @@ class Supervisor:
             self._reload_controller, self._drain,
         )  # fmt: skip
         self._deadline_ns = 0
+        self._unfetched = 0  # rows that were answered before the last drain
         self._loop.add(signals.fileno(), signals.clear)
         listener = self._resources.control.sock
         self._local_clients = LocalClients(self._loop, listener, self._control_server)
@@ -265,7 +266,12 @@ class Supervisor:
         now_ns = time.monotonic_ns()
         answered = self._drain.batcher_done and not any(self._process_fleet.frontends.children)
         over = answered and self._drain.is_over(now_ns)
-        left = self._drain.rows()
+        if over and not self._drain.last:
+            # A claim made before the drain may be published this late, and must not be admitted.
+            self._unfetched = self._drain.rows()
+            self._process_fleet.batcher.set_drain(self._drain.begin(last=True), last=True)
+            return None
+        left = self._unfetched if self._drain.last else self._drain.rows()
         if self._child_events.requests_given_up and not any(self._process_fleet.frontends.children):
             _LOG.error("stopped with requests under way: they were given up, their time was up")
             return 1

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.client.connection import Connection
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.control.channel import Channel
 from batchpool.control.messages import Attach, Attached, LaneOpened, OpenLane

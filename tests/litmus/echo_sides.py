@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import Status, TooLarge
 from batchpool.core.layout.admission import bound_of
 from batchpool.core.layout.segments import lane_layout

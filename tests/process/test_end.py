@@ -66,6 +66,23 @@ def test_a_drain_under_load_loses_nothing() -> None:
         assert load.lost == 0
 
 
+def test_a_request_that_is_published_too_late_is_known_not_to_have_run() -> None:
+    with serving("Affine") as pool, pool.client() as client:
+        client.infer("affine", x=ONES)
+        lane_client = client._driver.open_lane_client("affine")
+        flush = lane_client.flush
+
+        def flush_late() -> int:  # a thread that stands still between its claim and the bell
+            pool.signal(signal.SIGTERM)
+            assert pool.wait_end(10) == 0
+            return flush()
+
+        lane_client.flush = flush_late  # type: ignore[method-assign]
+        with pytest.raises(bp.PoolStopped, match="the request did not run"):
+            client.infer("affine", x=ONES)
+        assert "every accepted request was answered" in pool.log
+
+
 def test_idle_connections_do_not_hold_up_the_end() -> None:
     with serving("Affine") as pool, pool.client() as client:
         client.infer("affine", x=ONES)

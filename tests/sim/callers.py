@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.layout.states import SlotState
 from batchpool.shm.ring import Consumer, Producer
 from batchpool.worker.worker import Worker

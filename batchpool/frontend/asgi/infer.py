@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, Moved
 from batchpool.frontend.http.background import BackgroundThread

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import Moved, PoolError, Retryable
 from batchpool.frontend.http.access_log import GONE, LoggedRequest, RequestOutcome
 from batchpool.frontend.http.request_counters import FAST

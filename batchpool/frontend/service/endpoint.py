@@ -18,8 +18,9 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
 from batchpool.client.loop import ClientLoop, CompletionListener
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Cancelled, DeadlineExceeded
 from batchpool.core.tensors.dtypes import Array

@@ -21,8 +21,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from batchpool.client.lane_client import PendingRequest
 from batchpool.client.loop import CompletionListener
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Moved, TooLarge
 from batchpool.core.tensors.dtypes import Array

@@ -55,6 +55,7 @@ class BatcherChild:
         self.child: Child | None = None
         self.other_plan: Plan | None = None
         self.drain = 0
+        self.drain_is_last = False
 
     def send(self, message: ToBatcher, fds: Sequence[int] = ()) -> None:
         """Send a message, if there is a batcher; a later one is told the state anyway."""
@@ -75,6 +76,7 @@ class BatcherChild:
         start = StartBatcher(
             models=self._batcher_models(),
             draining=self.drain,
+            last=self.drain_is_last,
             max_lanes=resources.max_lanes,
             processes=plan.heartbeats,
             beat_ns=beat_interval_ns(plan.server.stall_timeout_s),
@@ -110,10 +112,11 @@ class BatcherChild:
                 self._start_at_ns = now_ns + int(self.slot.start_failed_s(exc) * 1e9)
         return self._start_at_ns
 
-    def set_drain(self, number: int) -> None:
-        """Take no new rows, in this batcher and each one after it; 0: take them again."""
-        self.drain = number
-        self.send(DrainBatcher(number))
+    def set_drain(self, number: int, *, last: bool = False) -> None:
+        """Take no new rows, in this batcher and each one after it; 0: take them again. last: see
+        `DrainBatcher`."""
+        self.drain, self.drain_is_last = number, last
+        self.send(DrainBatcher(number, last))
 
     def add_model(self, model: ModelPlan) -> None:
         """Tell it another model."""

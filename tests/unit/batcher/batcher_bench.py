@@ -8,7 +8,8 @@ from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome, LaneGate, SlotState
 from batchpool.core.metrics.table import BLOCKS

@@ -6,10 +6,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batchpool.batcher.process import BatcherProcess
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.control.channel import close_all, pair
 from batchpool.control.edges import FROM_BATCHER
 from batchpool.control.messages import Message
@@ -78,7 +79,7 @@ class Supervisor:
     ends: what the thread ended with. Nothing but a message, a bell or an hour wakes the batcher.
     """
 
-    def __init__(self, *models: BatcherModel, draining: int = 0) -> None:
+    def __init__(self, *models: BatcherModel, draining: int = 0, last: bool = False) -> None:
         self.channel, self._own = pair()
         self.channel.sock.settimeout(PATIENCE_S)
         self.ends: list[BaseException] = []
@@ -93,7 +94,9 @@ class Supervisor:
         self.counters.name_model(0, "m")
         self.counters.alive[0] = 1
         self.recorder = FlightRecorder(shared[2], writable=False)
-        start = StartBatcher(models or (FORM,), draining, LANES, processes=2, beat_ns=HOUR_NS)
+        start = StartBatcher(
+            models or (FORM,), draining, LANES, processes=2, beat_ns=HOUR_NS, last=last
+        )
         self.send(start, self.bell.fd, *shared)
         close_all(shared)
         self.process = BatcherProcess(self._own)
@@ -192,3 +195,6 @@ def open_bells() -> int:
         with contextlib.suppress(FileNotFoundError):  # the one by which the folder was read
             found += os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
     return found
+
+
+Start = Callable[..., Supervisor]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.rows import check_rows

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -20,8 +18,6 @@ from batchpool.control.process_messages import (
     BatcherRunning,
     Begin,
     CloseLane,
-    DrainBatcher,
-    Drained,
     EvictLane,
     LaneBroken,
     LaneClosed,
@@ -51,30 +47,12 @@ from tests.unit.batcher.process_bench import (
     MOST,
     PATIENCE_S,
     SLOTS,
+    Start,
     Supervisor,
     hear,
     open_bells,
 )
 from tests.unit.specs import AFFINE, model
-
-Start = Callable[..., Supervisor]
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Makes supervisors; the batchers do not freeze the objects of the tests."""
-    monkeypatch.setattr(bootstrap, "settle", lambda: None)
-    level = logging.getLogger().level
-    made: list[Supervisor] = []
-
-    def make(*models: BatcherModel, **options: Any) -> Supervisor:
-        made.append(Supervisor(*models, **options))
-        return made[-1]
-
-    yield make
-    for supervisor in made:
-        supervisor.end()
-    logging.getLogger().setLevel(level)
 
 
 def test_a_row_of_a_front_end_goes_to_a_worker_and_back(start: Start) -> None:
@@ -288,41 +266,6 @@ def test_a_worker_is_known_by_its_place_and_pid(start: Start, row: int, counted_
     (worker,) = pool.process.batcher.workers.by_number.values()
     assert (worker.number, worker.model, worker.row) == (5, 0, counted_in)
     assert (worker.identity, worker.active) == ((2, 1234), True)
-
-
-def test_a_drain_is_over_when_all_rows_are_answered_and_can_be_taken_back(start: Start) -> None:
-    pool = start()
-    client = pool.add_lane(1, pool.new_bell().fd)
-    pool.begin()
-    pool.submit(1)
-    pool.claim(1)  # its client publishes it when the drain has begun
-    pool.bell.ring()
-    pool.send(DrainBatcher(3))
-    pool.settle()
-    assert client.lane.gate.get() == LaneGate.DRAINING
-    worker = pool.add_worker(5)
-    worker.run_next(client.lane)
-    pool.bell.ring()
-    pool.expect(Drained(3, empty=True))
-    client.flush()
-    pool.bell.ring()
-    pool.expect(Drained(3, empty=False))
-    worker.run_next(client.lane)
-    pool.bell.ring()
-    pool.expect(Drained(3, empty=True))
-    pool.send(DrainBatcher(0))
-    pool.settle()
-    assert client.lane.gate.get() == LaneGate.OPEN
-    pool.send(DrainBatcher(4))
-    pool.expect(Drained(4, empty=True))
-
-
-def test_a_batcher_that_starts_during_a_drain_opens_no_lane(start: Start) -> None:
-    pool = start(draining=7)
-    client = pool.add_lane(1, pool.new_bell().fd)
-    pool.begin()
-    pool.expect(Drained(7, empty=True))
-    assert client.lane.gate.get() == LaneGate.DRAINING
 
 
 def test_models_come_and_go(start: Start) -> None:

@@ -13,7 +13,7 @@ from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
 from batchpool.batcher.worker_proxy import WorkerProxy
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import InvalidInput, ModelError, Status
 from batchpool.core.layout.states import BatchOutcome, LaneGate
 from batchpool.core.metrics.table import BLOCKS

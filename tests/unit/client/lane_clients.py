@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import QueueColumn

@@ -17,9 +17,11 @@ import pytest
 
 from batchpool.client import reaper, sync_driver
 from batchpool.client.call import Call
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session
+from batchpool.core.layout.states import PoolState
 from batchpool.shm.doorbell import Waiter
 from tests.unit.client.lane_clients import NOW, Pool, rows_of
 from tests.unit.frontend.pool_double import SessionDouble
@@ -174,8 +176,10 @@ class Scene:
         self.pool.finish_all()
         return self.lane_client.reap(self.clock())
 
-    def stop(self) -> None:
-        """The pool goes away."""
+    def stop(self, *, orderly: bool = False) -> None:
+        """The pool goes away. orderly: it has ended its processes itself."""
+        if orderly:
+            self.session.state_page.state.set(int(PoolState.STOPPED))
         self.session.theirs.close()
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ import pytest
 from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call
 from batchpool.client.infer import infer
-from batchpool.client.lane_client import PendingRequest
 from batchpool.client.loop import ClientLoop
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import DeadlineExceeded, Draining, Moved, Overloaded, PoolStopped
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import QueueColumn

@@ -12,7 +12,8 @@ import pytest
 
 from batchpool.client.call import Call
 from batchpool.client.infer import infer, run_blocking
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import DeadlineExceeded, InvalidInput, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.dtypes import Array

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import (
     Draining,
     InternalError,

@@ -295,18 +295,6 @@ def test_abandoning_what_is_finished_leaves_the_result_to_be_taken() -> None:
     assert lane_client.result(pending)["y"].tolist() == answer(1)
 
 
-def test_the_pool_is_gone() -> None:
-    lane_client = new_lane_client()
-    pool = Pool(lane_client)
-    sent = [send(lane_client, 2, 1), send(lane_client, 1, 2), send(lane_client, 3, 3)]
-    lane_client.abandon(sent[1])
-    pool.admit()
-    pool.finish(pool.rows[0])
-    lane_client.reap(NOW)
-    assert lane_client.fail_all() == [sent[0], sent[2]]
-    assert lane_client.fail_all() == []
-
-
 # -- stale tickets, takeovers ---------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchpool.client.lane_client import PendingRequest
 from batchpool.client.loop import ClientLoop
+from batchpool.client.pending_request import PendingRequest
 from batchpool.control.messages import PlanChanged
 from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
 from batchpool.core.layout.states import LaneGate

@@ -10,6 +10,7 @@ import pytest
 from batchpool.client import reaper as module
 from batchpool.client.futures import RowsFuture
 from batchpool.client.lane_set import LaneSet
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reaper import Reaper
 from batchpool.core.errors import Moved
 from tests.unit.client.lane_clients import new_lane_client, send
@@ -39,6 +40,9 @@ class Session:
 
     def fileno(self) -> int:
         return 4
+
+    def fail_all(self) -> list[PendingRequest]:
+        return [p for lane_client in self.lane_set.driven for p in lane_client.fail_all()]
 
     def close(self) -> None:
         self.closed = True

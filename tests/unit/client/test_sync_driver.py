@@ -9,7 +9,7 @@ import pytest
 
 from batchpool.client.call import Call
 from batchpool.client.infer import infer, run_blocking
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import (
     DeadlineExceeded,

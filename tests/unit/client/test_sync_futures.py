@@ -187,12 +187,39 @@ def test_a_pool_that_stops_fails_futures_and_later_ones_have_the_new_session(
     future = driver.submit_future(scene.lane_client, scene.call())
     scene.waits.begun.get(timeout=WAIT_S)
     scene.stop()
-    with pytest.raises(PoolStopped, match="the supervisor has stopped; requests under way may"):
+    with pytest.raises(
+        PoolStopped, match="the supervisor has stopped; a request that was under way may"
+    ):
         future.result(WAIT_S)
     again = driver.submit_future(driver.open_lane_client("m"), scene.call())
     scene.answer()
     assert again.result(WAIT_S)["y"].tolist() == answer(1)
     assert [session.closed for session in scene.sessions] == [True, False]
+
+
+def test_requests_that_a_stopped_pool_had_not_taken_are_known_not_to_have_run(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    future = driver.submit_future(scene.lane_client, scene.call())
+    scene.waits.begun.get(timeout=WAIT_S)
+    scene.stop(orderly=True)
+    with pytest.raises(PoolStopped, match="it had not taken this request, which did not run"):
+        future.result(WAIT_S)
+
+
+def test_answers_that_came_before_the_end_are_delivered_by_who_sees_the_end_first(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    go_on = threading.Event()
+    scene.waits.steps.append(lambda: go_on.wait(WAIT_S))
+    future = driver.submit_future(scene.lane_client, scene.call())
+    scene.waits.begun.get(timeout=WAIT_S)
+    scene.answer()
+    scene.lane_client.lane.gate.set(int(LaneGate.MOVED))  # so that the lane is looked for
+    scene.stop()
+    driver.open_lane_client("m")
+    assert future.result(0)["y"].tolist() == answer(1)
+    go_on.set()
 
 
 def test_who_sees_first_that_the_pool_has_gone_leaves_the_bell_to_the_thread_on_it(

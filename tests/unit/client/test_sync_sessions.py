@@ -10,7 +10,8 @@ import pytest
 
 from batchpool.client import sync_driver
 from batchpool.client.infer import run_blocking
-from batchpool.client.lane_client import LaneClient, PendingRequest
+from batchpool.client.lane_client import LaneClient
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.session import Session
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.control.messages import Facts

@@ -64,6 +64,14 @@ def test_each_drain_begins_anew() -> None:
     assert one.is_over(9100 * MS)
 
 
+def test_the_last_drain_waits_for_the_batcher_only() -> None:
+    one = drain(Lanes(1))
+    number = one.begin(last=True)
+    assert not one.is_over(1000 * MS)
+    one.batcher_reported(number, True)
+    assert one.is_over(1000 * MS), "whoever claims now knows that it is not admitted"
+
+
 def test_a_row_that_came_late_is_waited_for_however_long_it_takes() -> None:
     lanes = Lanes(1)
     one = drain(lanes)

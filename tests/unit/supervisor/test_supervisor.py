@@ -171,6 +171,9 @@ def stop(pool: Pool) -> Step:
     yield []
     yield []
     pool.now_ns += S
+    yield []
+    pool.drained(number + 1)
+    yield []
 
 
 def test_a_pool_is_ready_when_everybody_serves_and_ends_when_every_row_is_answered(
@@ -199,6 +202,13 @@ def test_a_pool_is_ready_when_everybody_serves_and_ends_when_every_row_is_answer
         yield []
         yield []
         pool.now_ns += S // 10
+        yield []
+        assert pool.children.told(pool.fleet.batcher.child) == [DrainBatcher(FIRST + 1, last=True)]
+        pool.drained(FIRST)
+        yield []
+        yield []
+        pool.drained(FIRST + 1)
+        yield []
 
     assert pool.run(turns) == 0
 
@@ -240,6 +250,9 @@ def test_answered_rows_that_nobody_fetches_are_no_failure(pool: Pool) -> None:
         yield []
         yield []
         pool.now_ns += S
+        yield []
+        pool.drained(FIRST + 1)
+        yield []
 
     assert pool.run(turns) == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.frontend.http.request_head import RequestHead
 from tests.unit.frontend.fast.test_protocol import INFER, RAW, ROW, SHORT, raw
 from tests.unit.frontend.fast.test_protocol_states import STATES, refused

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from batchpool.client.lane_client import PendingRequest
+from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
 from batchpool.frontend.http.request_head import RequestHead

@@ -11,6 +11,8 @@ import math
 import shlex
 from typing import Any
 
+import numpy as np
+
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 _MOST_VALUES = 64  # values of a tensor that is written as JSON
@@ -49,6 +51,17 @@ def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:
     if parameters:
         request["parameters"] = parameters
     return request, zeros
+
+
+def plain_sample(spec: ModelSpec) -> str:
+    """One row in plain JSON, as {"x": [[0, 0]]}; "" for tensors of many values."""
+    inputs = {}
+    for tensor in spec.inputs:
+        shape = sample_shape(tensor)
+        if math.prod(shape) > _MOST_VALUES:
+            return ""
+        inputs[tensor.name] = np.full(shape, _value(tensor), dtype=object).tolist()
+    return json.dumps(inputs)
 
 
 def answers_binary(spec: ModelSpec) -> bool:

@@ -1,10 +1,14 @@
 """The wire forms: every way in which an infer request and its answer may be written.
 
     form      Content-Type                        Inference-Header-Content-Length
-    json      application/json, octet-stream      absent
-    binary    the same                            bytes of JSON before the binary tensors
+    json      application/json                    absent
+    plain     the same; told from json by the body
+    binary    application/json, octet-stream      bytes of JSON before the binary tensors
     raw       the same                            0
-    msgpack   application/msgpack and its synonyms any value, not read
+    octets    application/octet-stream            absent
+    text      text/plain                          any value, not read
+    media     image/*, audio/*, video/*           the same
+    msgpack   application/msgpack and its synonyms the same
 
 `FORMS` has an entry for each of them; nothing else in the package names a form or compares a
 media type. A new form is a class like those in `wire/oip.py`, `wire/raw.py` and
@@ -24,6 +28,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.msgpack_form import MsgpackForm
 from batchpool.wire.oip import OipForm
+from batchpool.wire.plain import PlainForm
 from batchpool.wire.raw import FixedSizeReader, RawForm
 from batchpool.wire.request import (
     HEADER_LENGTH,
@@ -33,6 +38,9 @@ from batchpool.wire.request import (
     InferRequest,
     brief,
 )
+from batchpool.wire.untyped import MediaForm, OctetsForm, TextForm
+
+_JSON_TYPE, _OCTETS_TYPE = b"application/json", b"application/octet-stream"
 
 
 class BoundForm(Protocol):
@@ -121,7 +129,9 @@ class WireForms:
         content_type = headers.get(b"content-type", b"")
         row = self._selected.get(content_type)
         if row is None:
-            row = self._selected.get(content_type.split(b";", 1)[0].strip().lower())
+            media_type = content_type.split(b";", 1)[0].strip().lower()
+            kind, slash, _ = media_type.partition(b"/")
+            row = self._selected.get(media_type) or self._selected.get(kind + slash + b"*")
             if row is None:
                 raise self._unsupported(content_type)
         length = headers.get(HEADER_LENGTH)
@@ -139,7 +149,8 @@ class WireForms:
         known = list(dict.fromkeys(form.media_type for form in self.entries))
         return UnsupportedMediaType(
             f"content type {brief(content_type.decode('latin-1'))} is not known here;"
-            f" {', '.join(known[:-1])} or {known[-1]} was expected"
+            f" {', '.join(known[:-1])} or {known[-1]} was expected; the bytes of a model's only"
+            f" input go as {_OCTETS_TYPE.decode()}"
         )
 
 
@@ -156,10 +167,30 @@ def _no_text(headers: Headers, size: int) -> int:
     return 0
 
 
+def _accepts_json(headers: Headers, default: bool) -> bool:
+    """True where the answer to raw bytes is to be JSON, by Accept: the first of JSON and
+    octet-stream that it names. default: where it names neither."""
+    accept = headers.get(b"accept")
+    if accept is None:
+        return default
+    accept = accept.lower()
+    json, octets = accept.find(_JSON_TYPE), accept.find(_OCTETS_TYPE)
+    if json < 0 or octets < 0:
+        return json >= 0 or (octets < 0 and default)
+    return json < octets
+
+
+_unless_octets = partial(_accepts_json, default=True)
+
+
+def _json_form(tables: ModelTables) -> OipForm:
+    return OipForm(tables, "json", PlainForm(tables, "plain"))
+
+
 # curl, libcurl and ab say form-encoded where their user names no type.
 _UNNAMED = (b"", b"application/x-www-form-urlencoded")
-_JSON = (b"application/json", b"application/octet-stream", *_UNNAMED)
-_OCTETS = (b"application/octet-stream", b"application/json", *_UNNAMED)
+_JSON = (_JSON_TYPE, *_UNNAMED)
+_OCTETS = (_OCTETS_TYPE, _JSON_TYPE, *_UNNAMED)
 
 FORMS = WireForms(
     (
@@ -167,7 +198,16 @@ FORMS = WireForms(
             name="json",
             media_types=_JSON,
             lengths=(JsonLength.ABSENT,),
-            bind=partial(OipForm, name="json"),
+            bind=_json_form,
+            text_bytes=_all_text,
+            request_note="",
+            answer_note="",
+        ),
+        WireForm(
+            name="plain",
+            media_types=_JSON,
+            lengths=(),
+            bind=partial(PlainForm, name="plain"),
             text_bytes=_all_text,
             request_note="",
             answer_note="",
@@ -185,9 +225,36 @@ FORMS = WireForms(
             name="raw",
             media_types=_OCTETS,
             lengths=(JsonLength.ZERO,),
-            bind=partial(RawForm, name="raw"),
+            bind=partial(RawForm, name="raw", answers_json=partial(_accepts_json, default=False)),
             text_bytes=_no_text,
             request_note="with a JSON part of 0 bytes, the only input alone.",
+            answer_note="",
+        ),
+        WireForm(
+            name="octets",
+            media_types=(_OCTETS_TYPE,),
+            lengths=(JsonLength.ABSENT,),
+            bind=partial(OctetsForm, name="octets", answers_json=_unless_octets),
+            text_bytes=_all_text,
+            request_note="Without a JSON part: JSON, or the only input alone.",
+            answer_note="",
+        ),
+        WireForm(
+            name="text",
+            media_types=(b"text/plain",),
+            lengths=tuple(JsonLength),
+            bind=partial(TextForm, name="text", answers_json=_unless_octets),
+            text_bytes=_all_text,
+            request_note="The text of the only input, or JSON.",
+            answer_note="",
+        ),
+        WireForm(
+            name="media",
+            media_types=(b"image/*", b"audio/*", b"video/*"),
+            lengths=tuple(JsonLength),
+            bind=partial(MediaForm, name="media", answers_json=_unless_octets),
+            text_bytes=_no_text,
+            request_note="The bytes of the only input, such as a JPEG.",
             answer_note="",
         ),
         WireForm(

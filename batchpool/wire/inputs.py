@@ -35,7 +35,14 @@ _MOST = 2**63 - 1
 # A row of zero bytes costs nothing to send, so the body size does not bound the number of rows.
 _MOST_EMPTY_ROWS = 2**20
 MOST_DIMENSIONS = 32
+_WHITE_SPACE = b" \t\r\n"
+_LOOKED_AT = 64  # bytes at the start of a body
 _SHORT_DATA = 1 << 16  # bytes of JSON of which no harmful number of values can be made
+
+
+def begins_as_json(body: Body) -> bool:
+    """True if the first byte that is no white space begins a JSON object."""
+    return bytes(body[:_LOOKED_AT]).lstrip(_WHITE_SPACE)[:1] == b"{"
 
 
 def no_number_hint(written: Body) -> str:

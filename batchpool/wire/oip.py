@@ -21,8 +21,9 @@ import msgspec
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import parameters
-from batchpool.wire.inputs import UNREADABLE, InputReader, no_number_hint
+from batchpool.wire.inputs import UNREADABLE, InputReader, begins_as_json, no_number_hint
 from batchpool.wire.model_tables import ModelTables, binary_fields
+from batchpool.wire.plain import PlainForm
 from batchpool.wire.request import (
     Body,
     HeaderList,
@@ -104,13 +105,22 @@ _PLACE = re.compile(r"\$\.(input|output)s\[(\d+)\]")
 class OipForm:
     """The protocol's JSON form of one model, with or without binary tensors behind the JSON.
 
-    name: of the form, which its requests bear.
+    name: of the form, which its requests bear. plain: reads JSON that is not the protocol's.
     """
 
-    def __init__(self, tables: ModelTables, name: str) -> None:
+    def __init__(self, tables: ModelTables, name: str, plain: PlainForm | None = None) -> None:
         self._tables = tables
         self._name = name
+        self._plain = plain
         self.frame = tables.frame
+
+    @staticmethod
+    def recognises(body: Body) -> bool:
+        """True for a JSON object that is a request of the protocol, whether right or wrong."""
+        try:
+            return bool(_NAMES.decode(body).inputs)
+        except UNREADABLE:
+            return False
 
     def parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
         """The request of a whole body; `priority` is the header's.
@@ -120,7 +130,16 @@ class OipForm:
         tables = self._tables
         size = len(body)
         json_size = at = header_length(headers, size)
-        head = _read_head(body if at == size else body[:at])
+        written = body if at == size else body[:at]
+        try:
+            head = _HEAD.decode(written)
+        except UNREADABLE as exc:
+            text = _explain(written, exc)
+            if self._plain is None or at != size or self.recognises(body):
+                raise InvalidRequest(text) from None
+            if not begins_as_json(body):
+                raise InvalidRequest(text + self._plain.hint) from None
+            return self._plain.parse(headers, body, priority)
         tensors: dict[str, Array] = {}
         n = 0
         for given in head.inputs:
@@ -214,13 +233,6 @@ class OipForm:
             ], head
         tail[0] = head
         return binary_fields(len(head), len(head) + tail_size), b"".join(tail)
-
-
-def _read_head(head: Body) -> _Head:
-    try:
-        return _HEAD.decode(head)
-    except UNREADABLE as exc:
-        raise InvalidRequest(_explain(head, exc)) from None
 
 
 def _explain(head: Body, exc: Exception) -> str:

@@ -6,12 +6,14 @@
     BYTES, one element      one row: the element itself, such as plain text, without a length
 
 A model with several inputs or several dynamic dimensions needs the JSON form. Every declared
-parameter has its default. All outputs are returned, binary behind JSON, in the model's order.
+parameter has its default. All outputs are returned: binary behind JSON, in the model's order, or as
+plain JSON where the caller's Accept asks for application/json.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.arrays import check_shape
@@ -22,10 +24,12 @@ from batchpool.wire import elements
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.oip import OipForm
+from batchpool.wire.plain import PlainForm
 from batchpool.wire.request import (
     Body,
     Headers,
     InferRequest,
+    PlainAnswer,
     header_timeout_ns,
 )
 
@@ -50,12 +54,17 @@ class FixedSizeReader:
 class RawForm:
     """The raw form of one model, with the bytes of its rows computed once.
 
-    name: of the form, which its requests bear. Answers are written as binary tensors behind JSON.
+    name: of the form, which its requests bear. Answers are written as binary tensors behind JSON,
+    or as plain JSON where `answers_json` says so of the headers.
     """
 
-    def __init__(self, tables: ModelTables, name: str) -> None:
+    def __init__(
+        self, tables: ModelTables, name: str, answers_json: Callable[[Headers], bool]
+    ) -> None:
         self._tables = tables
         self._form = name
+        self._plain = PlainForm(tables, "plain")
+        self._answers_json = answers_json
         self.frame = tables.frame
         self.encode = OipForm(tables, name).encode
         self._reader: InputReader = next(iter(tables.readers.values()))
@@ -84,14 +93,12 @@ class RawForm:
             array = self._reader.view(body, 0, (n, *self._row))
         else:
             n, array = 1, self._one_row(body)
-        return InferRequest(
-            None,
-            self._tables.rows(n, {self._name: array}, None),
-            self._tables.all_binary,
-            header_timeout_ns(headers),
-            priority,
-            self._form,
-        )
+        rows = self._tables.rows(n, {self._name: array}, None)
+        timeout_ns = header_timeout_ns(headers)
+        if self._answers_json(headers):
+            answer = PlainAnswer("", lone=not self._whole_rows)
+            return self._plain.request(rows, answer, timeout_ns, priority)
+        return InferRequest(None, rows, self._tables.all_binary, timeout_ns, priority, self._form)
 
     def fixed_size_reader(self, size: int) -> FixedSizeReader | None:
         """A reader for bodies of `size` bytes, one of which was parsed before.

@@ -47,6 +47,19 @@ class OutputChoice:
     binary: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    """The way in which an answer of plain JSON is written.
+
+    member: the one that holds the outputs, "" for none.  by_row: a list with an entry for each
+    row, not a tensor for each output.  lone: the only row, not in a list.
+    """
+
+    member: str
+    by_row: bool = False
+    lone: bool = False
+
+
 @dataclass(slots=True)
 class InferRequest:
     """A checked request.
@@ -54,7 +67,7 @@ class InferRequest:
     id: echoed in the response; None when absent or empty.  rows: views of the body.
     outputs: in the order of the response.  timeout_ns: from arrival; None = the model's own
     limit.  priority: 1 (first) to 255; 0 = the model's default.  form: the name of the wire form
-    of the request, in which the response is written too.
+    in which the response is written.  plain: how, where that form is plain JSON.
     """
 
     id: str | None
@@ -63,6 +76,7 @@ class InferRequest:
     timeout_ns: int | None
     priority: int
     form: str
+    plain: PlainAnswer | None = None
 
 
 def header_timeout_ns(headers: Headers) -> int | None:

@@ -36,6 +36,8 @@ def from_numbers(
         )
     flat = loose.reshape(-1).tolist()
     kinds = set(map(type, flat))
+    if list in kinds or tuple in kinds:
+        raise InvalidRequest(f"{kind} {name!r}: the nested lists are ragged")
     if any(issubclass(kind_of, np.generic) for kind_of in kinds):
         flat = [v.item() if isinstance(v, np.generic) else v for v in flat]
         kinds = set(map(type, flat))

@@ -17,7 +17,7 @@ from batchpool.core.errors import PoolError, all_errors
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.wire.request import Body, InferRequest, OutputChoice
+from batchpool.wire.request import Body, InferRequest, OutputChoice, PlainAnswer
 
 _ERRORS = {kind.__name__: kind for kind in all_errors()}
 
@@ -49,6 +49,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     timeout_ns: int | None
     priority: int
     form: str
+    plain: PlainAnswer | None
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -102,6 +103,7 @@ def send_request(connection: Connection, request: InferRequest) -> None:
         timeout_ns=request.timeout_ns,
         priority=request.priority,
         form=request.form,
+        plain=request.plain,
     )
     connection.send_bytes(msgspec.msgpack.encode(reply))
     for array in (*rows.tensors.values(), *rows.sizes.values()):
@@ -142,6 +144,7 @@ def receive_reply(connection: Connection, spec: ModelSpec) -> InferRequest | Exc
         reply.timeout_ns,
         reply.priority,
         reply.form,
+        reply.plain,
     )
 
 

@@ -25,7 +25,12 @@ from tests.unit.wire.calls import AFFINE, GOOD, ask, body_of
         (b"", "json"),
         (b"application/json", "json"),
         (b"Application/JSON; charset=utf-8", "json"),
-        (b"application/octet-stream", "json"),
+        (b"application/octet-stream", "octets"),
+        (b"text/plain", "text"),
+        (b"Text/Plain; charset=utf-8", "text"),
+        (b"image/png", "media"),
+        (b"audio/wav;rate=16000", "media"),
+        (b"VIDEO/mp4", "media"),
         (b"application/x-www-form-urlencoded", "json"),
         (b"application/msgpack", "msgpack"),
         (b"application/x-msgpack ;v=5", "msgpack"),
@@ -39,7 +44,7 @@ def test_the_form_by_content_type(content_type: bytes | None, form: str) -> None
 
 @pytest.mark.parametrize(
     "content_type",
-    [b"text/plain", b"multipart/form-data; boundary=x", b"image/png", b"json", b"\xff" * 500],
+    [b"text/html", b"multipart/form-data; boundary=x", b"image", b"json", b"\xff" * 500],
 )
 def test_other_content_types_are_not_known(content_type: bytes) -> None:
     with pytest.raises(UnsupportedMediaType) as caught:
@@ -130,7 +135,7 @@ def test_a_form_is_added_by_one_entry() -> None:
     # The others are as they were, and the message knows of the new one.
     assert codec.parse(*body_of(GOOD)).form == "json"
     with pytest.raises(UnsupportedMediaType, match="application/msgpack or text/csv was expected"):
-        codec.parse({b"content-type": b"image/png"}, b"")
+        codec.parse({b"content-type": b"text/html"}, b"")
     with pytest.raises(UnsupportedMediaType):  # with a length nobody takes it
         codec.parse(headers | {b"inference-header-content-length": b"5"}, b"")
 
@@ -143,10 +148,11 @@ def test_two_forms_cannot_be_selected_by_the_same_headers() -> None:
 
 def test_the_message_names_what_is_known() -> None:
     with pytest.raises(UnsupportedMediaType) as caught:
-        form_of({b"content-type": b"text/plain"})
+        form_of({b"content-type": b"text/html"})
     assert caught.value.message == (
-        "content type 'text/plain' is not known here; application/json, application/octet-stream"
-        " or application/msgpack was expected"
+        "content type 'text/html' is not known here; application/json, application/octet-stream,"
+        " text/plain, image/* or application/msgpack was expected; the bytes of a model's only"
+        " input go as application/octet-stream"
     )
 
 

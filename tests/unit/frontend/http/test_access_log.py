@@ -111,7 +111,7 @@ async def test_an_id_that_could_do_harm_is_replaced_each_time_anew(fast: bool) -
 REFUSED = {
     "wrong size": (raw(BODY[:-1]), 400),
     "bad priority": (raw(X_Request_Priority="high"), 400),
-    "unknown type": (raw(Content_Type="text/plain"), 415),
+    "unknown type": (raw(Content_Type="text/html"), 415),
     "no such model": (request("/v2/models/nobody/infer", BODY), 404),
     "no such path": (request("/nowhere", BODY), 404),
     "wrong verb": (request(INFER, method="GET"), 405),

@@ -9,7 +9,10 @@ In reading order:
     model_tables  ModelTables: readers, writers and output choices of one model, built once
     parameters    request parameters: those of the protocol and those of the model
     oip           Open Inference Protocol v2: JSON, with or without binary tensors behind it
+    plain         JSON of tensors by name, as people write them
+    plain_reader  its inputs; plain_answers writes its outputs
     raw           a body that is one tensor (Inference-Header-Content-Length: 0)
+    untyped       a picture, a text or octets: a body whose headers say no more
     msgpack_form  a request as one msgpack map with binary tensors
     forms         WireForm and FORMS: the registry of these forms and the choice by headers
     codec         Codec: all forms of one model; what a front end calls

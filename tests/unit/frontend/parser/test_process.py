@@ -33,7 +33,7 @@ from batchpool.frontend.parser.messages import ParseJob, encoded_spec, receive_r
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.model import spec_of
 from batchpool.wire.codec import Codec
-from batchpool.wire.request import InferRequest
+from batchpool.wire.request import InferRequest, PlainAnswer
 
 PATIENCE_S = 60
 
@@ -95,6 +95,18 @@ def test_rows_of_different_sizes_keep_them(parser: ParserProcess) -> None:
     ours = parser.parse(SPEC, {}, json.dumps(raw).encode()).rows
     assert ours.sizes["x"].tolist() == [[0], [3]]
     assert ours.sizes["x"].dtype == np.int64
+
+
+def test_plain_json_keeps_the_way_of_its_answer(parser: ParserProcess) -> None:
+    raw = json.dumps({"inputs": {"x": [1, 2], "words": ["a", "b"]}}).encode()
+    ours, theirs = parser.parse(SPEC, {}, raw), Codec(SPEC).parse({}, raw)
+    assert ours.plain == theirs.plain == PlainAnswer("outputs", lone=True)
+    assert (ours.form, ours.rows.tensors["x"].tolist()) == ("plain", [[1, 2]])
+    ragged = json.dumps({"instances": [{"x": [1], "words": ["a", "b"]},
+                                       {"x": [2, 3], "words": ["c", "d"]}]}).encode()  # fmt: skip
+    ours = parser.parse(SPEC, {}, ragged)
+    assert ours.plain == PlainAnswer("predictions", by_row=True)
+    assert ours.rows.sizes["x"].tolist() == [[1], [2]]
 
 
 def test_rows_without_an_element_come_through(parser: ParserProcess) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batchpool.client.aio import AsyncClient
+    from batchpool.client.served_model import ServedModel
     from batchpool.client.sync import Client
     from batchpool.core.errors import (
         Cancelled,
@@ -54,6 +55,7 @@ __all__ = [
     "PoolError",
     "PoolStopped",
     "RequestTimeout",
+    "ServedModel",
     "Tensor",
     "TooLarge",
     "UnsupportedMediaType",
@@ -63,6 +65,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client.aio",
     "Client": "client.sync",
+    "ServedModel": "client.served_model",
     "Batch": "model",
     "Model": "model",
     "Dim": "core.tensors.spec",

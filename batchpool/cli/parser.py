@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
+from batchpool.cli.completion import COMPLETION_EPILOG, SHELLS, print_completion, print_help
 from batchpool.cli.config_source import add_config_argument, add_pool_arguments
 from batchpool.cli.explain import config, layout
 from batchpool.cli.operate import (
@@ -114,13 +115,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Raises WrongUsage, and SystemExit after it has printed a help.
     """
     parser, commands = _parser()
-    first = words[0] if words else ""
+    first = words[0] if words else "help"
     if first.startswith("-"):
-        if first not in ("-h", *parser.options):
+        if first not in ("-h", "-V", *parser.options):
             parser.unknown("option before the command,", first, parser.options)
     elif first and first not in commands:
         parser.unknown("command", first, commands)
-    args, rest = parser.parse_known_args(words)
+    args, rest = parser.parse_known_args(words or [first])
     if rest:
         of = commands[first]
         of.unknown("argument", rest[0], of.options if rest[0].startswith("-") else ())
@@ -138,7 +139,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         allow_abbrev=False,
     )
     version = f"batchpool {_version()} ({CODE})"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("-V", "--version", action="version", version=version)
     commands: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
@@ -184,7 +185,29 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         "print a configuration file with every key explained",
         _CONFIG_EXITS,
     )
+    _add_own_commands(parser, commands)
     return parser, commands.choices
+
+
+def _add_own_commands(parser: _Parser, commands: argparse._SubParsersAction[_Parser]) -> None:
+    """Add the commands that are about the command line itself."""
+    completes = _add(
+        commands,
+        "completion",
+        print_completion,
+        "print a script for a shell that completes commands, flags and files",
+        _CONFIG_EXITS,
+        epilog=COMPLETION_EPILOG,
+    )
+    completes.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
+    completes.set_defaults(parser=parser, commands=commands.choices)
+    helps = _add(
+        commands, "help", print_help, "print the help of a command, or this one", _CONFIG_EXITS
+    )
+    helps.add_argument(
+        "about", metavar="COMMAND", nargs="?", choices=list(commands.choices), help="the command"
+    )
+    helps.set_defaults(parser=parser, commands=commands.choices)
 
 
 def _add_operations(commands: argparse._SubParsersAction[_Parser]) -> None:

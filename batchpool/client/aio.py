@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Literal
 
 from batchpool.client.aio_driver import LoopDriver
-from batchpool.client.call import Call, default_socket, named_inputs
+from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer
+from batchpool.client.served_model import ServedModel
 
 
 class AsyncClient:
@@ -22,10 +23,11 @@ class AsyncClient:
         self,
         socket: str | os.PathLike[str] | None = None,
         *,
+        port: int | None = None,
         timeout_s: float = 10.0,
         pinned: bool = False,
     ) -> None:
-        self.socket = default_socket() if socket is None else os.fspath(socket)
+        self.socket = socket_of(socket, port)
         self._driver = LoopDriver(self.socket, timeout_s, pinned=pinned)
 
     async def __aenter__(self) -> AsyncClient:
@@ -44,9 +46,12 @@ class AsyncClient:
         """End the session. Calls under way fail with PoolStopped; results stay valid."""
         await self._driver.close()
 
-    async def models(self) -> list[str]:
-        """The names of the pool's models."""
+    async def models(self) -> dict[str, ServedModel]:
+        """The pool's models by name, with their tensors and limits."""
         return await self._driver.models()
+
+    def __repr__(self) -> str:
+        return f"<batchpool.AsyncClient of {self.socket}, {self._driver.state}>"
 
     async def infer(
         self,

@@ -16,6 +16,7 @@ from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
+from batchpool.client.served_model import ServedModel, served_models, state_of
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
 from batchpool.core.tensors.rows import Rows
@@ -66,12 +67,19 @@ class LoopDriver:
             )
         return self.client_loop
 
-    async def models(self) -> list[str]:
-        """The names of the pool's models."""
+    @property
+    def state(self) -> str:
+        """Connected, closed, or neither because the pool went away or was not asked yet."""
+        client_loop = self.client_loop
+        live = None if client_loop is None or client_loop.over else client_loop.session
+        return state_of(self._closed, live)
+
+    async def models(self) -> dict[str, ServedModel]:
+        """The pool's models by name."""
         session = (await self.usable()).session
         async with self._control:
             await asyncio.to_thread(session.refresh, self._timeout_s)
-        return list(session.models)
+        return served_models(session.models)
 
     async def _connect(self) -> None:
         self.client_loop = ClientLoop(await asyncio.to_thread(self._connect_session))

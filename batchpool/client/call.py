@@ -15,7 +15,7 @@ from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig
-from batchpool.core.errors import InvalidRequest, Moved, PoolError, WorkerLost
+from batchpool.core.errors import ConfigError, InvalidRequest, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import ModelSpec
 
@@ -158,14 +158,32 @@ def named_inputs(inputs: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tensors of a call by name: those of its dict and its keywords."""
     if inputs is None:
         return tensors
+    if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+        inputs = {str(column): inputs[column] for column in inputs.columns}
     if not isinstance(inputs, Mapping):
         raise InvalidRequest(
-            f"the inputs are a {type(inputs).__name__}; a dict of them by name, or keywords, as in"
-            " infer('model', x=rows), were expected"
+            f"the inputs are a {type(inputs).__name__}; a dict of them by name, a data frame with"
+            " a column for each, or keywords, as in infer('model', x=rows), were expected"
         )
     return {**inputs, **tensors}
 
 
-def default_socket() -> str:
-    """The path on which `batchpool serve` listens for local clients by default."""
-    return socket_path(ServerConfig(), os.environ, os.getuid())
+def socket_of(socket: str | os.PathLike[str] | None, port: int | None) -> str:
+    """The control socket of the pool that a client names, by path or by HTTP port.
+
+    InvalidRequest for both together and for what is no port.
+    """
+    if socket is not None and port is not None:
+        raise InvalidRequest(
+            f"socket = {os.fspath(socket)!r} and port = {port!r} came together; one of them was"
+            " expected"
+        )
+    if socket is not None:
+        return os.fspath(socket)
+    try:
+        server = ServerConfig() if port is None else ServerConfig(port=operator.index(port))
+    except (ConfigError, TypeError):
+        raise InvalidRequest(
+            f"port is {port!r}; the number of the pool's HTTP port was expected"
+        ) from None
+    return socket_path(server, os.environ, os.getuid())

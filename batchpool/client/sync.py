@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal
 
-from batchpool.client.call import Call, default_socket, named_inputs
+from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer, run_blocking
+from batchpool.client.served_model import ServedModel
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import Moved
 
@@ -17,20 +18,22 @@ from batchpool.core.errors import Moved
 class Client:
     """A connection to a pool on this machine, through shared memory; any thread may use it.
 
-    socket: the pool's unix socket; by default that of `batchpool serve` for port 8000.
-    timeout_s: for attaching. pinned: GPUs copy rows of 16 KiB or more straight from and to this
-    client's memory, which takes about 0.2 ms a MiB to prepare at the first use of a model.
-    When the pool stops, all under way fails with PoolStopped; the next call connects anew.
+    socket: the pool's unix socket; by default that of `batchpool serve` for the HTTP port `port`,
+    which is 8000 if it is not given. timeout_s: for attaching. pinned: GPUs copy rows of 16 KiB or
+    more straight from and to this client's memory, which takes about 0.2 ms a MiB to prepare at
+    the first use of a model. When the pool stops, all under way fails with PoolStopped; the next
+    call connects anew.
     """
 
     def __init__(
         self,
         socket: str | os.PathLike[str] | None = None,
         *,
+        port: int | None = None,
         timeout_s: float = 10.0,
         pinned: bool = False,
     ):
-        self.socket = default_socket() if socket is None else os.fspath(socket)
+        self.socket = socket_of(socket, port)
         self._driver = ThreadDriver(self.socket, timeout_s, pinned=pinned)
 
     def infer(
@@ -95,9 +98,12 @@ class Client:
             except Moved:
                 driver.leave_moved()
 
-    def models(self) -> list[str]:
-        """The names of the pool's models."""
+    def models(self) -> dict[str, ServedModel]:
+        """The pool's models by name, with their tensors and limits."""
         return self._driver.models()
+
+    def __repr__(self) -> str:
+        return f"<batchpool.Client of {self.socket}, {self._driver.state}>"
 
     def close(self) -> None:
         """End the session. Futures under way fail with PoolStopped; results stay valid."""

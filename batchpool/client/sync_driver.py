@@ -14,6 +14,7 @@ from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
+from batchpool.client.served_model import ServedModel, served_models, state_of
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
 from batchpool.core.tensors.rows import Rows
@@ -65,13 +66,18 @@ class ThreadDriver:
         session = Session.connect(self.socket, self._timeout_s, pinned=self._pinned)
         self.reaper.begin(session)
 
-    def models(self) -> list[str]:
-        """The names of the pool's models."""
+    @property
+    def state(self) -> str:
+        """Connected, closed, or neither because the pool went away."""
+        return state_of(self.reaper.closed, self.reaper.session)
+
+    def models(self) -> dict[str, ServedModel]:
+        """The pool's models by name."""
         self.check_process()
         with self._lock:
             session = self._usable()
             session.refresh(self._timeout_s)
-            return list(session.models)
+            return served_models(session.models)
 
     def facts(self, model: str) -> ModelFacts:
         session = self.reaper.session

@@ -128,7 +128,7 @@ def test_models_change_come_and_go_under_load() -> None:
         configure(pool, {**SHAPED, "slots": 256}, GUEST, **SERVER)
         line = done(pool)
         assert "slots of shaped: 128 -> 256; model 'guest' is new" in line
-        assert own.models() == ["shaped", "guest"]
+        assert list(own.models()) == ["shaped", "guest"]
         assert own.infer("guest", x=np.ones((1, 4), np.int64))["most"][0] == 4
         steady.await_all(2, 4)
         settled(pool)

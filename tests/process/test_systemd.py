@@ -195,7 +195,7 @@ def test_nobody_is_refused_while_the_pool_restarts_behind_its_sockets(tmp_path: 
 def wait_for_the_next_pool(pool: Pool) -> None:
     """Connects while there is none, and meets one that may still be loading."""
     with pool.client() as client:
-        assert client.models() == ["affine"]
+        assert list(client.models()) == ["affine"]
 
 
 def test_a_socket_for_each_front_end_and_nobody_who_listens() -> None:

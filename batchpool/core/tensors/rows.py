@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.ragged import Sizes, are_ragged, as_sized_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
@@ -36,8 +37,8 @@ def check_rows(
     """Check a caller's tensors and parameters: names, dtypes, shapes, row counts.
 
     Arrays may have any layout (strided, big-endian, read-only) but must have the declared dtype.
-    Python numbers and lists are converted to it where they fit. Rows of different sizes are a list
-    with an array or a list for each. Raises InvalidRequest that names
+    Python numbers and lists, and columns of data frames, are converted to it where they fit. Rows
+    of different sizes are a list with an array or a list for each. Raises InvalidRequest that names
     the tensor, what it is and what was expected; TooLarge for a row that no slot can hold.
     """
     declared = {t.name: t for t in spec.inputs}
@@ -56,7 +57,7 @@ def check_rows(
             if tensor.default is not None:
                 continue
             raise InvalidRequest(f"input {tensor.name!r} of model {spec.name!r} is missing")
-        array, own = as_sized_rows(tensor, tensors[tensor.name])
+        array, own = as_sized_rows(tensor, rows_in_order(tensor, tensors[tensor.name]))
         if own is not None:
             sizes[tensor.name] = own
         if n >= 0 and array.shape[0] != n:

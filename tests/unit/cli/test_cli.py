@@ -213,7 +213,6 @@ def test_too_little_memory_is_told_after_the_plan(
 @pytest.mark.parametrize(
     ("argv", "status", "message"),
     [
-        ([], 2, "the following arguments are required: COMMAND (see batchpool --help)"),
         (["serve", "--prot", "1"], 2, 'unknown argument --prot; did you mean "--port"?'),
         (["serve", "--max-bacth=1"], 2, 'unknown argument --max-bacth=1; did you mean "--max-b'),
         (["serve", "a.toml", "b.toml"], 2, "unknown argument b.toml (see batchpool serve --help)"),

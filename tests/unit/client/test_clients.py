@@ -11,7 +11,7 @@ import pytest
 
 import batchpool as bp
 from batchpool.client import sync_driver
-from batchpool.client.call import default_socket
+from batchpool.client.call import socket_of
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.session import Session
 from batchpool.core.errors import InvalidRequest, ModelError, Overloaded, PoolStopped, Status
@@ -19,6 +19,7 @@ from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.client.lane_clients import NOW, S, answer, rows_of
 from tests.unit.client.scene import WAIT_S, Scene
+from tests.unit.specs import AFFINE
 
 pytestmark = pytest.mark.usefixtures("held")
 X = rows_of(2).tensors["x"]
@@ -120,7 +121,7 @@ def test_an_async_call_may_be_refused_instead_of_waiting(scene: Scene) -> None:
 
 @pytest.mark.parametrize("kind", [bp.Client, bp.AsyncClient])
 def test_the_socket_is_the_servers_by_default(scene: Scene, kind: Any) -> None:
-    for socket, path in ((None, default_socket()), (Path("/here"), "/here")):
+    for socket, path in ((None, socket_of(None, 8000)), (Path("/here"), "/here")):
         client = kind(socket, timeout_s=3.0, pinned=True)
         assert client.socket == path
         if kind is bp.Client:
@@ -131,21 +132,42 @@ def test_the_socket_is_the_servers_by_default(scene: Scene, kind: Any) -> None:
         assert scene.session.closed
 
 
+@pytest.mark.parametrize("kind", [bp.Client, bp.AsyncClient])
+def test_a_port_names_the_pool_that_serves_on_it(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/here")
+    client = kind(port=9000)
+    assert client.socket == "/run/here/batchpool-9000.sock"
+    if kind is bp.Client:
+        client.close()
+    for wrong in (0, 65536, "9000", 1.5):
+        with pytest.raises(InvalidRequest, match=r"^port is .*number of the pool's HTTP port was"):
+            kind(port=wrong)
+    with pytest.raises(InvalidRequest, match=r"^socket = '/a' and port = 9000 came together; one"):
+        kind("/a", port=9000)
+
+
 async def _opened_and_closed(client: bp.AsyncClient) -> None:
     async with client:
-        assert await client.models() == ["m"]
+        assert list(await client.models()) == ["m"]
+        assert repr(client) == f"<batchpool.AsyncClient of {client.socket}, connected>"
 
 
 def test_a_client_that_is_left_is_closed_and_in_a_forked_child_it_is_not(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with bp.Client("here") as client:
-        assert client.models() == ["m"]
+        assert client.models() == {
+            "m": bp.ServedModel("m", AFFINE.inputs, AFFINE.outputs, (), 4, 30.0, True)
+        }
+        assert repr(client) == "<batchpool.Client of here, connected>"
         with monkeypatch.context() as child:
             child.setattr(sync_driver, "this_process", lambda: 1)
             client.close()
         assert not scene.session.closed
     assert scene.session.closed
+    assert repr(client) == "<batchpool.Client of here, closed>"
     with pytest.raises(PoolStopped, match="closed"):
         client.models()
 

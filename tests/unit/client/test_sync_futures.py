@@ -267,7 +267,7 @@ def test_callbacks_of_futures_run_without_the_lock(driver: ThreadDriver, scene: 
     ended = threading.Event()
 
     def use_elsewhere(_: object) -> None:
-        thread = threading.Thread(target=lambda: done.append(driver.models() == ["m"]))
+        thread = threading.Thread(target=lambda: done.append(list(driver.models()) == ["m"]))
         thread.start()
         thread.join(WAIT_S / 2)
         done.append(not thread.is_alive())

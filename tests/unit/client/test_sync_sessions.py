@@ -144,10 +144,10 @@ def test_the_pool_is_told_when_the_last_row_has_left_a_moved_lane(
 
 
 def test_the_names_of_the_models_are_those_of_now(driver: ThreadDriver, scene: Scene) -> None:
-    assert driver.models() == ["m"]
+    assert list(driver.models()) == ["m"]
     scene.session.state_page.edition.set(1)
     scene.session.theirs.send(Facts((), {}, 1))
-    assert driver.models() == []
+    assert driver.models() == {}
 
 
 def test_the_options_of_the_client_reach_its_connections_and_its_lanes(

@@ -26,13 +26,14 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long mutants coverage lint format readme docs wheel compile interpret clean always
+.PHONY: help serve test test-long fuzz mutants coverage lint format readme docs wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
 	@echo 'make test     install, then lint and run all tests'
 	@echo 'make test-long  the longest tests; before a release'
 	@echo 'make mutants  mutate the code, and see whether the unit tests notice; minutes'
+	@echo 'make fuzz     a million random request bodies against a second decoder; minutes'
 	@echo 'make coverage  the lines of batchpool/ that the tests run, those of its processes included'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff rewrite the files'
@@ -57,6 +58,10 @@ test: lint
 # run tests.
 test-long: $(stamp)dev
 	$(bin)/python -m pytest -n $$(nproc) -m long $(PYTEST_ARGS)
+
+# A million bodies take about twenty minutes.
+fuzz: $(stamp)dev
+	$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
 
 mutants: $(stamp)dev
 	$(bin)/python -m tests.mutants $(MUTANTS_ARGS)

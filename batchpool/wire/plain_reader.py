@@ -114,6 +114,9 @@ class PlainReader:
         given = _decoded(_PARAMETERS, raw)
         if type(given) is not dict:
             raise InvalidRequest(f"parameters is {brief(given)}; an object was expected")
+        for name, value in given.items():
+            if name not in self._tables.float_parameters:
+                given[name] = _whole_number(value)
         asked = parameters.read(self._tables, given)
         if asked.binary_output:
             raise InvalidRequest(

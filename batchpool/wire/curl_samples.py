@@ -61,7 +61,8 @@ def plain_sample(spec: ModelSpec) -> str:
         if math.prod(shape) > _MOST_VALUES:
             return ""
         inputs[tensor.name] = np.full(shape, _value(tensor), dtype=object).tolist()
-    return json.dumps(inputs)
+    needed = {p.name: _scalar(p) for p in spec.parameters if p.default is None}
+    return json.dumps({**inputs, **({"parameters": needed} if needed else {})})
 
 
 def answers_binary(spec: ModelSpec) -> bool:
@@ -85,9 +86,11 @@ def _scalar(parameter: Tensor) -> Any:
 
 def curl(spec: ModelSpec, server_url: str) -> str:
     """A shell command that sends the sample. server_url: as "http://localhost:8000"."""
+    target = shlex.quote(f"{server_url}/v2/models/{spec.name}/infer")
+    if plain := plain_sample(spec):
+        return f"curl -s {target} -d {shlex.quote(plain)}"
     request, zeros = sample_request(spec)
     head = json.dumps(request)
-    target = shlex.quote(f"{server_url}/v2/models/{spec.name}/infer")
     output = " -o answer.bin" if answers_binary(spec) else ""
     if not zeros:
         return f"curl -s{output} {target} -d {shlex.quote(head)}"

@@ -96,7 +96,10 @@ def _decoded(coding: str, content: bytes) -> bytes:
     except (OSError, EOFError, zlib.error, ValueError):
         raise Refused("compressed") from None
     one = zlib.decompressobj(31)
-    one.decompress(content)
+    try:
+        one.decompress(content)
+    except zlib.error:  # reserved flags, which RFC 1952 has refused
+        raise Refused("flags") from None
     if one.unused_data:
         raise Refused("more than one member")
     return found

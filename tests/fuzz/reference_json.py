@@ -31,7 +31,7 @@ __all__ = ["Found", "Refused", "Undecided", "outputs_of", "plain_rows", "protoco
 
 @dataclass
 class Found:
-    """What a document says."""
+    """The content of a document."""
 
     rows: Rows
     parameters: dict[str, Any]

@@ -26,7 +26,7 @@ _KNOWN_DOCS = 200  # a description of a failure shows this much of a body
 
 @dataclass
 class Outcome:
-    """What came of a run. kinds: answers by status, "undecided" among them."""
+    """The answers of a run. kinds: answers by status, "undecided" among them."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)

@@ -159,7 +159,7 @@ def _plain(model: str, tensors: list[Tensor], dice: Random) -> Body:
 
 
 def _as_written(value: Any, dice: Random) -> Any:
-    """The same values, some of them written in another way."""
+    """Equal values, some of them written in another way."""
     if isinstance(value, list):
         return [_as_written(element, dice) for element in value]
     if isinstance(value, str) and dice.random() < 0.2:

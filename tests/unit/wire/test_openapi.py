@@ -175,9 +175,10 @@ def one_row(tensor: Tensor) -> Array:
 def test_a_command_for_few_values() -> None:
     words = shlex.split(curl(AFFINE, BASE))
     assert words[:3] == ["curl", "-s", f"{BASE}/v2/models/m/infer"]
-    assert json.loads(words[4]) == {
-        "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]}]
-    }
+    assert json.loads(words[4]) == {"x": [[0, 0, 0, 0]]}
+    needed = Tensor("k", "int64"), Tensor("free", "int64", default=3)
+    spec = ModelSpec("m", "numpy", AFFINE.inputs, AFFINE.outputs, needed)
+    assert json.loads(shlex.split(curl(spec, BASE))[4])["parameters"] == {"k": 1}
 
 
 def test_a_command_for_an_image_sends_zeros_behind_the_json() -> None:
@@ -191,17 +192,19 @@ def test_a_command_for_an_image_sends_zeros_behind_the_json() -> None:
 
 
 def test_what_json_cannot_hold_is_asked_for_in_binary() -> None:
-    spec = model(Tensor("x", "float32"), outputs=(Tensor("y", "bfloat16"),))
+    spec = model(Tensor("x", "float32", (65,)), outputs=(Tensor("y", "bfloat16"),))
     command = curl(spec, BASE)
     assert "-o answer.bin" in command
-    assert json.loads(shlex.split(command)[-1])["parameters"] == {"binary_data_output": True}
+    head = shlex.split(command)[3].removesuffix(";")
+    assert json.loads(head)["parameters"] == {"binary_data_output": True}
+    few = model(Tensor("x", "float32"), outputs=(Tensor("y", "bfloat16"),))
+    assert json.loads(shlex.split(curl(few, BASE))[-1]) == {"x": [0]}, "plain JSON carries it"
 
 
 def test_quotes_and_odd_names_stay_what_they_are() -> None:
     spec = model(Tensor("it's $HOME", "bytes", (Dim(9),), max_bytes=3))
     request = json.loads(shlex.split(curl(spec, BASE))[-1])
-    assert request["inputs"][0]["name"] == "it's $HOME"
-    assert request["inputs"][0]["data"] == ["Hel"] * 3
+    assert request == {"it's $HOME": [["Hel"] * 3]}
 
 
 def test_a_text_parameter_is_a_string_with_its_default() -> None:

@@ -54,6 +54,7 @@ class Rows:
         (PAIR, Rows(), [[1, 2], [3, 4]]),
         (PAIR, deque([(1, 2)]), [[1, 2]]),
         (SCALAR, range(3), [0, 1, 2]),
+        (SCALAR, np.ma.masked_array(np.float32([1, 2])), [1, 2]),
         (TEXT, (word for word in ("a", "b")), [b"a", b"b"]),
     ],
 )
@@ -69,6 +70,7 @@ def test_columns_and_iterables_are_rows(tensor: Tensor, value: Any, expected: An
         (SCALAR, pd.Series(["a"]), "the value 'a' does not fit float32"),
         (TEXT, pd.Series(["a", None]), "element 1"),
         (TEXT, pd.Series([1]), "input 'x' has dtype int64; bytes or str was expected"),
+        (SCALAR, np.ma.masked_array(np.float32([1, 2]), [0, 1]), "with 1 masked elements"),
         (SCALAR, {1, 2}, "input 'x' is a set; an array"),
         (SCALAR, {"a": 1}, "input 'x' is a dict; an array"),
         (SCALAR, object(), "input 'x' is a object"),

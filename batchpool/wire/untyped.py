@@ -6,8 +6,8 @@
     text/plain                     the one input where that is BYTES, else JSON; a JSON object that
                                    names what the model or the protocol has is JSON in any case
 
-Content types without the header Inference-Header-Content-Length are meant; with it they are as the
-header says. Raw bodies are answered in plain JSON, or with binary tensors where the caller's Accept
+Octets with the header Inference-Header-Content-Length are as it says; the other types do not read
+it. Raw bodies are answered in plain JSON, or with binary tensors where the caller's Accept
 asks for application/octet-stream.
 """
 
@@ -23,7 +23,7 @@ from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.oip import OipForm
 from batchpool.wire.plain import PlainForm
 from batchpool.wire.raw import RawForm
-from batchpool.wire.request import Body, Headers, InferRequest
+from batchpool.wire.request import HEADER_LENGTH, Body, Headers, InferRequest
 
 _SYNTAX = msgspec.json.Decoder(msgspec.Raw)  # reads a body to its end and keeps no value of it
 
@@ -71,6 +71,8 @@ class TextForm(OctetsForm):
 
     def _parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
         if is_json_object(body) and (not self._takes_text or self._is_meant_as_json(body)):
+            if HEADER_LENGTH in headers:  # of binary tensors, which text cannot have behind it
+                headers = {name: headers[name] for name in headers if name != HEADER_LENGTH}
             return self._json.parse(headers, body, priority)
         if self._takes_text:
             return self._raw.parse(headers, body, priority)

@@ -86,6 +86,8 @@ def test_text_is_the_input_unless_it_is_a_request(body: bytes, is_text: bool) ->
 
 def test_text_for_a_model_of_numbers_is_json() -> None:
     assert parse(AFFINE, "text/plain", PLAIN).rows.tensors["x"].tolist() == [[1, 2, 3, 4]]
+    length = {"Inference-Header-Content-Length": "1"}
+    assert parse(AFFINE, "text/plain", PLAIN, **length).form == "plain"
     with pytest.raises(InvalidRequest, match=r'text/plain and no JSON object.*works: {"x"'):
         parse(AFFINE, "text/plain", b"1 2 3 4")
     with pytest.raises(InvalidRequest, match="has no input 'z'"):

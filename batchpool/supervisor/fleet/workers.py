@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Protocol, assert_never
 
-from batchpool.control.edges import FromWorker, ToBatcher
+from batchpool.control.edges import FromWorker
 from batchpool.control.process_messages import (
     AddWorker,
     AddWorkerLane,
@@ -37,27 +36,12 @@ from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import Child, log_flags, start_child
 from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.fleet.lost_workers import LostWorkers, TellBatcher
 from batchpool.supervisor.fleet.outages import Outages
 from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
-
-TellBatcher = Callable[[ToBatcher, Sequence[int]], None]
-
-
-@dataclass(frozen=True)
-class _Lost:
-    """A dead worker whose rows the batcher has not dealt with yet."""
-
-    number: int
-    place: int
-    pid: int
-    entry: int
-    max_batch: int
-    row: int
-    fd: int
-    bell: Doorbell
 
 
 class WorkerObserver(Protocol):
@@ -98,7 +82,7 @@ class WorkerFleet:
         self._tell_batcher = tell_batcher
         self._numbers = 0
         self._duties = 0
-        self._lost: dict[int, _Lost] = {}
+        self._lost = LostWorkers()
         self._outages = Outages()
         plan = resources.plan
         self.worker_slots = [
@@ -192,31 +176,15 @@ class WorkerFleet:
         for worker_slot in self:
             if worker_slot.bell is not None:
                 self._introduce(worker_slot, tell)
-        for lost in self._lost.values():
-            message = AddWorker(
-                worker=lost.number,
-                place=lost.place,
-                pid=lost.pid,
-                model=lost.entry,
-                max_batch=lost.max_batch,
-                row=lost.row,
-                on_duty=False,
-                duty=0,
-            )
-            tell(message, [lost.fd, lost.bell.fd])
+        self._lost.introduce(tell)
 
     def report_lost(self, tell: TellBatcher) -> None:
         """Tell a new batcher that has taken over which workers are dead."""
-        for number in self._lost:
-            tell(WorkerLost(number, "died"), [])
+        self._lost.report(tell)
 
     def has_any(self, entry: int) -> bool:
         """True if there is a worker of this model, or a dead one whose rows were not taken back."""
-        models = [
-            *(worker_slot.entry for worker_slot in self),
-            *(lost.entry for lost in self._lost.values()),
-        ]
-        return entry in models
+        return entry in {worker_slot.entry for worker_slot in self} | self._lost.entries()
 
     # -- lanes --------------------------------------------------------------------------
 
@@ -319,15 +287,11 @@ class WorkerFleet:
 
     def handled(self, number: int) -> None:
         """The batcher has taken every row of a lost worker: its segment may go."""
-        lost = self._lost.pop(number)
-        os.close(lost.fd)
-        lost.bell.close()
+        self._lost.handled(number)
 
     def gone(self, child: Child, *, was_ready: bool, stopping: bool) -> None:
         """A worker has ended and was reaped. StartError before the pool was ready once."""
         worker_slot = self.of_child(child)
-        assert worker_slot.worker_segment is not None
-        assert worker_slot.bell is not None
         useful = worker_slot.was_useful()
         worker_slot.child = None
         worker_slot.ready = False
@@ -335,13 +299,7 @@ class WorkerFleet:
             self._outages.ended(worker_slot.entry, self._clock_ns())
         self.count_serving()
         why = child.reason()
-        self._lost[worker_slot.number] = _Lost(
-            worker_slot.number, worker_slot.plan.index, child.pid,
-            worker_slot.entry, worker_slot.model.config.max_batch, worker_slot.row,
-            worker_slot.fd, worker_slot.bell,
-        )  # fmt: skip
-        worker_slot.worker_segment = None
-        worker_slot.bell = None
+        self._lost.add(worker_slot, child)
         self._tell_batcher(WorkerLost(worker_slot.number, why), [])
         if not was_ready and not stopping:
             worker_slot.process_slot.last_error = why

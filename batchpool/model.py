@@ -1,4 +1,4 @@
-"""The interface of user models: a class with tensors, `load` and `infer`."""
+"""The interface of user models: a class with tensors, `load`, `infer` and `unload`."""
 
 from __future__ import annotations
 
@@ -125,6 +125,17 @@ class Model:
         raised fails the batch, whose rows then run again in parts until the guilty row is alone.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define infer")
+
+    def unload(self) -> None:
+        """Put away what `load` made: close files and connections, stop threads. Optional.
+
+        Called once in each worker that ends on purpose, when its last batch is answered: the pool
+        stops, a reload has replaced the worker or removed its model, or the warm-up failed after a
+        good `load`. Python ends normally afterwards: functions of `atexit` run and files are
+        flushed. All of it gets unload_timeout_s, then the worker is killed. An exception is logged
+        and changes nothing. Not called where a worker is lost: killed, stuck in a batch, or with a
+        broken device.
+        """
 
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row, {input name: value of the row's shape}, for the warm-up calls.

@@ -46,6 +46,7 @@ from batchpool.control.process_messages import (
     DrainBatcher,
     Drained,
     DropLane,
+    EndWorker,
     EvictLane,
     LaneBroken,
     LaneClosed,
@@ -99,7 +100,7 @@ ToBatcher: TypeAlias = (
 FromBatcher: TypeAlias = (
     BatcherRunning | LaneClosed | LaneBroken | WorkerHandled | WorkerIdle | Drained
 )
-ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane
+ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane | EndWorker
 FromWorker: TypeAlias = WorkerReady | WorkerFailed
 FromDiscovery: TypeAlias = Discovered | DiscoveryFailed
 

@@ -228,6 +228,10 @@ class DropLane(Message, frozen=True, tag="drop_lane"):
     lane: Natural
 
 
+class EndWorker(Message, frozen=True, tag="end"):
+    """Unload the model and end, once no batch is in flight."""
+
+
 class WorkerReady(Message, frozen=True, tag="ready"):
     """The model is loaded and warm."""
 

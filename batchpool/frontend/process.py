@@ -81,6 +81,7 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.start(args.parent)
     return_large_blocks()
     bootstrap.log_to_stderr("frontend", args)
+    bootstrap.print_by_lines()
     # The front end logs its start and stop itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     setup.add_fields(current_log_fields)

@@ -9,11 +9,14 @@ supervisor acts on them.
 from __future__ import annotations
 
 import argparse
+import atexit
 import ctypes
 import gc
+import io
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 
 from batchpool.control.channel import Channel
@@ -51,6 +54,16 @@ def outlast_sigterm() -> None:
 
     signal.signal(signal.SIGTERM, ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    # Python takes its handlers away before it has flushed all files. Registered before a user's
+    # code is there, this runs after all that the user registers, whose children ignore nothing.
+    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+
+
+def print_by_lines() -> None:
+    """Write each line that is printed at once, also into a file or a pipe: it is seen in order,
+    and is not lost where the process is killed."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def settle() -> None:

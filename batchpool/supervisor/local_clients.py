@@ -57,6 +57,12 @@ class LocalClients:
             due_ns = min(due_ns, self._check(client, now_ns))
         return due_ns
 
+    def drop_attached(self) -> None:
+        """Let the attached clients go, since the pool ends; who only asks is answered still."""
+        for client in list(self._control_server.local):
+            if client.attached:
+                self._drop(client)
+
     def _check(self, client: ClientConnection, now_ns: int) -> int:
         """Drop a client, or read it again, if it is time to; returns when to look next."""
         due_ns = _NEVER_NS

@@ -13,9 +13,10 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from batchpool.core.errors import NotReady
+from batchpool.core.errors import NotReady, StartError
 from batchpool.core.layout.states import PoolState
 from batchpool.shm.resource_errors import raise_descriptor_limit
 from batchpool.shm.ring import require_memory_order
@@ -39,6 +40,7 @@ from batchpool.supervisor.status import pool_status, status_line
 
 _LOG = logging.getLogger("batchpool.supervisor")
 _DRAIN_LOOK_NS = 20_000_000  # between two looks at a drain before the end
+_END_LOOK_NS = 250_000_000  # between two looks at workers that end, where no descriptor tells
 
 
 def run(plan: Plan, notifier: Notifier, activated: ActivatedSockets, words: Sequence[str]) -> int:
@@ -58,6 +60,21 @@ def run(plan: Plan, notifier: Notifier, activated: ActivatedSockets, words: Sequ
             supervisor.close()
     finally:
         signals.close()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a pool ends. status: of the process. text: what follows "stopped" in the log. answered:
+    every row is, so that no worker has a batch."""
+
+    status: int
+    text: str
+    answered: bool
+    level: int = logging.INFO
+
+
+def _failed(text: str) -> _Outcome:
+    return _Outcome(1, text, answered=False, level=logging.ERROR)
 
 
 class Supervisor:
@@ -98,6 +115,7 @@ class Supervisor:
             self._reload_controller, self._drain,
         )  # fmt: skip
         self._deadline_ns = 0
+        self._at_once = False  # a second signal came
         self._unfetched = 0  # rows that were answered before the last drain
         self._loop.add(signals.fileno(), signals.clear)
         listener = self._resources.control.sock
@@ -135,13 +153,24 @@ class Supervisor:
 
     def run(self) -> int:
         """Start every process and serve until the pool has stopped; returns the exit status."""
-        self._start()
+        try:
+            self._start()
+            outcome = self._serve()
+        except StartError:
+            self._end_workers(answered=True)
+            raise
+        self._end_workers(answered=outcome.answered)
+        _LOG.log(outcome.level, "stopped%s", outcome.text)
+        return outcome.status
+
+    def _serve(self) -> _Outcome:
+        """Serve until the pool is to end."""
         while True:
             due_ns = min(self._process_fleet.tick(), self._service_status.tick(time.monotonic_ns()))
             if self._process_fleet.stopping:
-                status = self._exit_status()
-                if status is not None:
-                    return status
+                outcome = self._outcome()
+                if outcome is not None:
+                    return outcome
                 due_ns = min(due_ns, time.monotonic_ns() + _DRAIN_LOOK_NS, self._deadline_ns)
             elif not self._process_fleet.was_ready and self._process_fleet.all_serve():
                 self._announce_ready()
@@ -248,6 +277,7 @@ class Supervisor:
             else:
                 _LOG.warning("%s again: stopping at once", name)
                 self._deadline_ns = 0
+                self._at_once = True
 
     def _stop(self, name: str) -> None:
         drain_s = self._resources.plan.server.drain_s
@@ -261,8 +291,8 @@ class Supervisor:
         self._resources.close_listeners()
         self._process_fleet.frontends.stop()
 
-    def _exit_status(self) -> int | None:
-        """The exit status once every row is answered or the time is up; None before."""
+    def _outcome(self) -> _Outcome | None:
+        """The outcome once every row is answered or the time is up; None before."""
         now_ns = time.monotonic_ns()
         answered = self._drain.batcher_done and not any(self._process_fleet.frontends.children)
         over = answered and self._drain.is_over(now_ns)
@@ -273,21 +303,33 @@ class Supervisor:
             return None
         left = self._unfetched if self._drain.last else self._drain.rows()
         if self._child_events.requests_given_up and not any(self._process_fleet.frontends.children):
-            _LOG.error("stopped with requests under way: they were given up, their time was up")
-            return 1
+            return _failed(" with requests under way: they were given up, their time was up")
         if over and not left:
-            _LOG.info("stopped: every accepted request was answered")
-            return 0
+            return _Outcome(0, ": every accepted request was answered", answered=True)
         if now_ns < self._deadline_ns and not over:
             return None
         if left == 0:
-            _LOG.info("stopped: no request was under way")
-            return 0
+            return _Outcome(0, ": no request was under way", answered)
         if answered:
-            _LOG.info("stopped: %d answered rows were not fetched by their clients", left)
-            return 0
-        _LOG.error("stopped with %d rows under way: the time to drain was up", left)
-        return 1
+            text = f": {left} answered rows were not fetched by their clients"
+            return _Outcome(0, text, answered=True)
+        return _failed(f" with {left} rows under way: the time to drain was up")
+
+    def _end_workers(self, *, answered: bool) -> None:
+        """Let the workers unload their models, all at the same time, and wait for their ends: at
+        most unload_timeout_s, and not after a second signal. answered: every row is."""
+        self._resources.state_page.state.set(int(PoolState.STOPPED))
+        self._local_clients.drop_attached()
+        if self._at_once:
+            return
+        self._process_fleet.end(answered=answered)
+        workers = self._process_fleet.workers
+        while workers.are_to_end() and not self._at_once:
+            now_ns = time.monotonic_ns()
+            due_ns = min(workers.kill_overdue(now_ns), self._service_status.tick(now_ns))
+            for child in self._process_fleet.everybody():
+                child.flush()
+            self._wait(min(due_ns, now_ns + _END_LOOK_NS))
 
     def close(self) -> None:
         """End every child and free all resources, also after a failed start."""

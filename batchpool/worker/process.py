@@ -5,7 +5,6 @@ It takes the messages `ToWorker` and sends `FromWorker`; see `batchpool/control/
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
@@ -19,13 +18,14 @@ from batchpool.control.edges import TO_WORKER, FromWorker, InvalidMessage
 from batchpool.control.process_messages import (
     AddWorkerLane,
     DropLane,
+    EndWorker,
     StartWorker,
     WorkerFailed,
     WorkerReady,
 )
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.model import spec_of
+from batchpool.model import Model, spec_of
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
@@ -51,7 +51,7 @@ _MOVES_BETWEEN_LOOKS = 16
 
 
 class WorkerProcess:
-    """The process around a `Worker`: control messages, load, warm-up, the loop."""
+    """The process around a `Worker`: control messages, load, warm-up, the loop, unload."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -72,6 +72,8 @@ class WorkerProcess:
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)
         self._waiter = Waiter(self._bell.fd, channel.fileno())
+        self._loaded: Model | None = None  # until it is unloaded
+        self._is_to_end = False
 
     def load(self) -> Worker:
         """Import, load and warm up the model; its exceptions are the caller's."""
@@ -81,6 +83,7 @@ class WorkerProcess:
         check_declaration(self.spec, spec_of(cls))
         model = cls()
         model.load(start.device)
+        self._loaded = model
         sizes, most = start.batch_sizes, start.max_batch
         backend = make_backend(model, self.spec, start.device, most, sizes)
         rows = warm_up_rows(model, self.spec)
@@ -110,7 +113,7 @@ class WorkerProcess:
         )
 
     def run(self, worker: Worker) -> None:
-        """Serve until the supervisor closes the channel."""
+        """Serve until the supervisor says the end, and no batch is in flight."""
         bootstrap.settle()
         self._hear(worker)
         self._worker_segment.ready.set(1)
@@ -123,11 +126,23 @@ class WorkerProcess:
                 self._hear(worker)
             if worker.step():
                 continue
+            if self._is_to_end:
+                return
             self._bell.clear()
             if worker.step():
                 continue
             if control in self._waiter.wait_ms(_LOOK_MS):
                 self._hear(worker)
+
+    def unload(self) -> None:
+        """Call the model's `unload` once, if it was loaded; its errors are logged."""
+        model, self._loaded = self._loaded, None
+        if model is None:
+            return
+        try:
+            model.unload()
+        except BaseException as exc:  # sys.exit too: the worker ends anyway
+            _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
 
     def _hear(self, worker: Worker) -> None:
         """Take all control messages there are."""
@@ -141,6 +156,8 @@ class WorkerProcess:
                     self._map_lane(worker, message, *fds)
                 case DropLane():
                     worker.drop_lane(message.lane)
+                case EndWorker():
+                    self._is_to_end = True
                 case StartWorker():
                     raise InvalidMessage("'start' came twice")
                 case _:
@@ -169,9 +186,7 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.start(args.parent)
     bootstrap.outlast_sigterm()
     bootstrap.log_to_stderr("worker", args)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a model prints is seen at once, and is not lost where the worker is killed.
-        sys.stdout.reconfigure(line_buffering=True)
+    bootstrap.print_by_lines()
     channel = bootstrap.control_channel(args.control_fd)
     try:
         process = WorkerProcess(channel)
@@ -181,12 +196,15 @@ def main(argv: Sequence[str]) -> int:
         except BaseException as exc:
             _LOG.error("the model cannot be loaded", exc_info=exc)
             channel.send(WorkerFailed(_where(exc)))
+            process.unload()
             return bootstrap.EXIT_LOAD_FAILED
         try:
             process.run(worker)
         except MustRestart as exc:
             channel.send(WorkerFailed(str(exc)))
             return bootstrap.EXIT_MUST_RESTART
+        worker.release_lanes()
+        process.unload()
     except Closed:
         return 0
     return 0

@@ -116,6 +116,11 @@ class Worker:
         if lane is not None:
             self._backend.unpin(lane)
 
+    def release_lanes(self) -> None:
+        """Unpin all lanes before the process ends; no batch is in flight, and none follows."""
+        for lane in self.lanes.values():
+            self._backend.unpin(lane)
+
     def step(self) -> bool:
         """Launch or finish one batch; False if there was nothing to do."""
         if len(self._in_flight) < self._depth and self._launch_next():

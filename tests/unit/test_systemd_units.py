@@ -77,7 +77,7 @@ def test_what_would_take_the_gpus_away_is_not_set() -> None:
 def test_its_times_fit_the_defaults_of_the_configuration() -> None:
     server = ServerConfig()
     assert int(the(UNITS[0], "WatchdogSec")) >= server.stall_timeout_s + 20
-    assert int(the(UNITS[0], "TimeoutStopSec")) >= server.drain_s + 15
+    assert int(the(UNITS[0], "TimeoutStopSec")) >= server.drain_s + server.unload_timeout_s + 15
 
 
 def test_a_reload_is_asked_of_the_pool_that_the_unit_started() -> None:

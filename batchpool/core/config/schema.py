@@ -96,6 +96,14 @@ class ServerConfig:
     drain_s: float = _key(
         30.0, "time that accepted requests get to finish at shutdown", unit="seconds", most=86400
     )
+    unload_timeout_s: float = _key(
+        10.0,
+        "time a worker that is to end gets for Model.unload and the end of its Python; after it the"
+        " worker is killed",
+        unit="seconds",
+        least=0.1,
+        most=86400,
+    )
     page: bool = _key(
         True, "whether the live page at /, its stream /events and the API's page /docs are served"
     )

@@ -92,8 +92,9 @@ class Child:
     slot: the place it fills. pidfd: readable when the process has ended; -1 where the kernel has no
     such descriptors, so that `is_gone` must be polled. started_ns: CLOCK_MONOTONIC, before its
     start. cause: the reason of its end, where that is known beforehand. terminating: it was killed
-    for a cause and has not ended yet. killed_ns: the time of SIGKILL, 0 before. outbox: messages
-    that its socket could not take yet.
+    for a cause and has not ended yet. end_by_ns: the time by which it is to have ended by itself
+    (CLOCK_MONOTONIC), 0 before it is to end. killed_ns: the time of SIGKILL, 0 before. outbox:
+    messages that its socket could not take yet.
     """
 
     role: Role
@@ -105,6 +106,7 @@ class Child:
     state: str = "starting"
     cause: str = ""
     terminating: bool = False
+    end_by_ns: int = 0
     killed_ns: int = 0
     exemption: Exemption = field(default_factory=Exemption, repr=False)
     closed: bool = field(default=False, repr=False)
@@ -121,6 +123,11 @@ class Child:
     def reason(self) -> str:
         """The reason of its end in words: the cause, else how it ended."""
         return self.cause or self.exit_text()
+
+    def died_at_its_end(self) -> bool:
+        """True if it was to end and died on the way, by its own doing."""
+        own_doing = not self.killed_ns and not self.cause
+        return bool(self.end_by_ns) and own_doing and self.process.returncode != 0
 
     def exit_text(self) -> str:
         """Its exit status or signal in words."""

@@ -3,7 +3,8 @@
     batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop, or
                          deadlocked. Before its first heartbeat: load_timeout_s, at least a minute
     worker               load_timeout_s to load, then batch_timeout_s for each batch, and to take
-                         a new lane while it has no batch
+                         a new lane while it has no batch. Its end has a limit of its own:
+                         `WorkerFleet.kill_overdue`
 
 Three kinds of time are not held against a child:
 
@@ -142,8 +143,9 @@ class Watchdog:
         """
         self._gaps.look(now_ns)
         for worker_slot in worker_slots:
-            if worker_slot.child is not None and not worker_slot.child.terminating:
-                self._check_worker(worker_slot, worker_slot.child, now_ns)
+            worker = worker_slot.child
+            if worker is not None and not (worker.terminating or worker.end_by_ns):
+                self._check_worker(worker_slot, worker, now_ns)
         for index, child in enumerate(watched if self._stall_s else ()):
             if child is not None and not child.terminating:
                 self._check_heartbeat(index, child, now_ns, was_ready)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batchpool.control.process_messages import AddWorkerLane, DropLane
+from batchpool.control.process_messages import AddWorkerLane, DropLane, EndWorker
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import DispatchReason
@@ -77,7 +77,8 @@ class WorkerSlot:
     @property
     def serves(self) -> bool:
         """True when the worker is warm and not about to end."""
-        return self.ready and self.child is not None and not self.child.terminating
+        child = self.child
+        return self.ready and child is not None and not (child.terminating or child.end_by_ns)
 
     def was_useful(self) -> bool:
         """True when the process finished a good batch, so that its end does not delay the next one.
@@ -89,6 +90,25 @@ class WorkerSlot:
         in_flight = segment.token != segment.freed
         apart = bool((in_flight & (segment.reason == int(DispatchReason.APART))).any())
         return apart or segment.good.get() > 0
+
+    def end(self, now_ns: int) -> None:
+        """Let the process unload its model and end. One that is not warm is killed: it hears
+        nothing before that. now_ns: CLOCK_MONOTONIC."""
+        child = self.child
+        if child is None or child.end_by_ns:
+            return
+        if not self.ready or child.terminating:
+            child.kill()
+            return
+        child.state = "ending"
+        self.limit_end(now_ns)
+        child.send(EndWorker())
+
+    def limit_end(self, now_ns: int) -> None:
+        """Give the process, which is about to end, unload_timeout_s for that."""
+        child = self.child
+        if child is not None and not child.end_by_ns:
+            child.end_by_ns = now_ns + int(self.server.unload_timeout_s * 1e9)
 
     def send_lane(self, message: AddWorkerLane, fd: int) -> None:
         """Tell the process of a lane, which it is to take in time."""

@@ -51,6 +51,7 @@ class ProcessFleet:
         self._watchdog = Watchdog(
             plan.server, configs, resources.state_page, resources.heartbeats, clock_ns()
         )
+        self._ended: list[Child] = []  # killed, since the pool ends
         self.was_ready = False
         self.stopping = False
         self.closed = False
@@ -201,11 +202,27 @@ class ProcessFleet:
         workers = [worker_slot.child for worker_slot in self.workers]
         return [child for child in (*self.watched(), *workers) if child is not None]
 
+    def end(self, *, answered: bool) -> None:
+        """Begin the end of all: batcher and front ends are killed, workers unload their models.
+
+        answered: as in `WorkerFleet.end_all`. Nothing is started or missed from now on.
+        """
+        self.stopping = True
+        for child in self.watched():
+            if child is not None:
+                child.kill()
+                self._unwatch(child)
+                self._ended.append(child)
+        self.batcher.child = None
+        self.frontends.children[:] = [None] * len(self.frontends.children)
+        self.workers.end_all(answered=answered)
+
     def kill_all(self) -> None:
         """End every child now and reap it."""
-        for child in self.everybody():
+        children = [*self.everybody(), *self._ended]
+        for child in children:
             child.kill()
         until_ns = time.monotonic_ns() + LAST_WAIT_NS
-        for child in self.everybody():
+        for child in children:
             child.reap(until_ns)
             child.close()

@@ -42,6 +42,7 @@ from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
 
 _LOG = logging.getLogger("batchpool.supervisor")
+_NEVER_NS = 1 << 62
 
 
 class WorkerObserver(Protocol):
@@ -257,6 +258,7 @@ class WorkerFleet:
                 self._became_ready(child)
             case WorkerFailed():
                 child.cause = message.error
+                self.of_child(child).limit_end(self._clock_ns())
             case _:
                 assert_never(message)
 
@@ -312,6 +314,8 @@ class WorkerFleet:
             self.stuck.remove(worker_slot)
             _LOG.info("the %s (pid %d) have left at last", worker_slot.name, child.pid)
             return
+        if child.died_at_its_end():
+            _LOG.warning("%s (pid %d) %s at its end", worker_slot.name, child.pid, why)
         if self.observer is not None and self.observer.lost(worker_slot, child):
             return
         worker_slot.process_slot.last_error = why
@@ -323,12 +327,46 @@ class WorkerFleet:
                 worker_slot.process_slot.name, child.pid, why, delay_s,
             )  # fmt: skip
 
+    def end_all(self, *, answered: bool) -> None:
+        """Let every worker end, since the pool ends. answered: every row is; else a worker that has
+        a batch is killed, since nobody waits for its rows any more."""
+        for worker_slot in self:
+            if worker_slot.child is None:
+                continue
+            if not answered and worker_slot.has_batch():
+                worker_slot.child.kill()
+            else:
+                worker_slot.end(self._clock_ns())
+
+    def are_to_end(self) -> bool:
+        """True while a worker is there that was not killed."""
+        children = [worker_slot.child for worker_slot in self]
+        return any(child is not None and not child.killed_ns for child in children)
+
     # -- time ---------------------------------------------------------------------------
+
+    def kill_overdue(self, now_ns: int) -> int:
+        """Kill the workers that were to end and did not in time; returns the time of the next one
+        (CLOCK_MONOTONIC ns)."""
+        due_ns = _NEVER_NS
+        for worker_slot in self:
+            child = worker_slot.child
+            if child is None or child.killed_ns or not child.end_by_ns:
+                continue
+            if child.end_by_ns > now_ns:
+                due_ns = min(due_ns, child.end_by_ns)
+                continue
+            _LOG.error(
+                "%s (pid %d) did not end within unload_timeout_s = %g: killing it",
+                worker_slot.name, child.pid, worker_slot.server.unload_timeout_s,
+            )  # fmt: skip
+            child.kill()
+        return due_ns
 
     def tick(self, now_ns: int) -> int:
         """Start the workers that are due; returns the time of the next one (CLOCK_MONOTONIC ns)."""
         self.count_serving()  # one may have been condemned since
-        due_ns = self._outages.next_ns()
+        due_ns = min(self._outages.next_ns(), self.kill_overdue(now_ns))
         for worker_slot in self.worker_slots:
             if worker_slot.start_at_ns is not None:
                 if worker_slot.start_at_ns <= now_ns:

@@ -7,7 +7,7 @@
                            the end, done or undone, READY=1
     from then on           STATUS when it changes; WATCHDOG=1 every half of the watchdog's time, but
                            only if the batcher and the front ends had heartbeats since the last one
-    at the end             STOPPING=1, with time for drain_s; then STATUS
+    at the end             STOPPING=1, with time for drain_s and unload_timeout_s; then STATUS
 
 A batcher or front end without heartbeats is replaced after stall_timeout_s. If the watchdog's time
 is longer than that, the service manager does not notice.
@@ -28,7 +28,7 @@ _EACH_NS = _S  # between two checks of the status, and two extensions
 _RETRY_NS = _S // 4  # between two checks while heartbeats are missing
 _EXTENSION_S = 30.0
 _START_S_LEAST = 60.0  # as in the watchdog: load_timeout_s may be shorter than a Python's start
-_END_S = 15.0  # after drain_s, for the ends of processes
+_END_S = 15.0  # after drain_s and unload_timeout_s, for processes that were killed
 NEVER_NS = 1 << 62
 
 
@@ -148,5 +148,5 @@ class ServiceStatus:
         """Announce that the pool stops and drains."""
         self._phase = _Phase.STOPPING
         self._is_reloading = False
-        more_s = self._server.drain_s + _END_S
+        more_s = self._server.drain_s + self._server.unload_timeout_s + _END_S
         self._send_status(STOPPING=1, EXTEND_TIMEOUT_USEC=int(more_s * 1e6))

@@ -32,6 +32,7 @@ _LIVE = frozenset(
         "load_timeout_s",
         "stall_timeout_s",
         "drain_s",
+        "unload_timeout_s",
         "log_level",
         "access_log",
         "access_log_sample",

@@ -44,7 +44,7 @@ class WorkerStage(enum.Enum):
     ACTIVE = enum.auto()  # new batches go to it
     DRAINING = enum.auto()  # no new batches, but rows may be in flight
     IDLE = enum.auto()  # no new batches and, as the batcher says, no rows in flight
-    STOPPING = enum.auto()  # killed, and not gone yet
+    STOPPING = enum.auto()  # it unloads, or was killed, and is not gone yet
     GONE = enum.auto()
 
 
@@ -60,7 +60,7 @@ class SwapAction(enum.Enum):
     TAKE_OVER = enum.auto()  # new batches go to this worker and no longer to the other of its slot
     DRAIN = enum.auto()  # no new batches for this worker, and none for another in its place
     LEAVE_EMPTY = enum.auto()  # the slot is old and has no process: it is restarted as any other
-    STOP = enum.auto()  # end the process
+    STOP = enum.auto()  # end the process; one that is not warm at once
     COMMIT = enum.auto()  # the new configuration applies
 
 

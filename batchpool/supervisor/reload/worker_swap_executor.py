@@ -152,7 +152,7 @@ class WorkerSwapExecutor:
         for number, pair in enumerate(self._pairs):
             for version in Version:
                 if self.swap.stage(number, version) in (WorkerStage.LOADING, WorkerStage.WARM):
-                    _kill(pair.get(version))
+                    pair.get(version).end(self._clock_ns())
 
     # -- events, reported by the workers' fleet -----------------------------------------
 
@@ -209,7 +209,7 @@ class WorkerSwapExecutor:
             case SwapAction.LEAVE_EMPTY:
                 self._leave_empty(command.slot)
             case SwapAction.STOP:
-                _kill(self._pairs[command.slot].get(command.version))
+                self._pairs[command.slot].get(command.version).end(self._clock_ns())
 
     def _name_by_new_plan(self) -> None:
         """Name workers as after the commit: new ones without a prefix, those of an entry that
@@ -294,11 +294,6 @@ def _empty_copy(slot: WorkerSlot) -> WorkerSlot:
     """A copy of the slot without a process, for another worker of the same configuration."""
     place = slot.entry, slot.plan, slot.process_slot, slot.model, slot.server
     return WorkerSlot(*place, swap_role="standby", on_duty=False)
-
-
-def _kill(worker_slot: WorkerSlot) -> None:
-    if worker_slot.child is not None:
-        worker_slot.child.kill()
 
 
 def _failure_text(child: Child) -> str:

@@ -48,6 +48,7 @@ class Pool:
         self.now_ns = 1000 * S
         self.closed = self._played = False
         self.last: list[tuple[str, bool]] = []  # signals of the last turn
+        self.ends: Callable[[Pool], Step] = end_of_worker  # turns after it
         patch.setattr(module.time, "monotonic_ns", lambda: self.now_ns)
         patch.setattr(resources, "remove_leftovers", list)
         self.children = StartedChildren(patch)
@@ -75,6 +76,7 @@ class Pool:
         yield from turns
         self._played = True
         yield self.last
+        yield from self.ends(self)
         raise AssertionError("the pool has not ended")
 
     @property
@@ -110,6 +112,10 @@ class Pool:
         yield []
         self.children.told(self.fleet.batcher.child)
 
+    def end_worker(self, status: int = 0) -> None:
+        assert self.worker is not None
+        cast(Any, self.worker.process).returncode = status
+
     def end_frontend(self, status: int = 0) -> None:
         assert self.frontend is not None
         cast(Any, self.frontend.process).returncode = status
@@ -132,12 +138,18 @@ class Pool:
         if self.closed:
             return
         self.closed = True
-        for child in self.fleet.everybody():
+        for child in (*self.fleet.everybody(), *self.fleet._ended):
             process = cast(Any, child.process)
             process.returncode, process.wait = -9, lambda timeout: -9
         self.supervisor.close()
         self.children.close()
         os.close(self._awake)
+
+
+def end_of_worker(pool: Pool) -> Step:
+    """The worker ends when it is told to."""
+    pool.end_worker()
+    yield []
 
 
 class Notes:

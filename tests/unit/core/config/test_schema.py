@@ -43,6 +43,7 @@ def test_the_empty_file_is_the_defaults() -> None:
         "load_timeout_s": 600.0,
         "stall_timeout_s": 4.0,
         "drain_s": 30.0,
+        "unload_timeout_s": 10.0,
         "page": True,
         "log_level": "info",
         "log_format": "auto",

@@ -102,7 +102,7 @@ def test_the_end_is_told_with_time_for_the_drain() -> None:
         scene.status = "draining"
         scene.notifier.told.clear()
         scene.service_status.stopping()
-        end = {"STOPPING": 1, "EXTEND_TIMEOUT_USEC": 115_000_000, "STATUS": "draining"}
+        end = {"STOPPING": 1, "EXTEND_TIMEOUT_USEC": 125_000_000, "STATUS": "draining"}
         assert scene.notifier.told == [end]
         assert scene.run(10) == [], "neither extensions nor pings"
 
@@ -216,4 +216,4 @@ def test_the_end_ends_a_reload_and_the_last_configuration_counts() -> None:
     scene.service_status.stopping()
     scene.service_status.reloaded()
     (end,) = scene.notifier.told
-    assert (end["STOPPING"], end["EXTEND_TIMEOUT_USEC"]) == (1, 20_000_000)
+    assert (end["STOPPING"], end["EXTEND_TIMEOUT_USEC"]) == (1, 30_000_000)

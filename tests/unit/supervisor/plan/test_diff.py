@@ -19,7 +19,8 @@ X, Y = Tensor("x", "float32", (4,)), Tensor("y", "float32")
 SPECS = {name: ModelSpec(name, "numpy", (X,), (Y,)) for name in ("a", "b", "c")}
 LIVE = (
     "client_slots", "max_body_mib", "max_bodies_mib", "receive_timeout_s", "load_timeout_s",
-    "stall_timeout_s", "drain_s", "log_level", "access_log", "access_log_sample",
+    "stall_timeout_s", "drain_s", "unload_timeout_s", "log_level", "access_log",
+    "access_log_sample",
 )  # fmt: skip
 FREE = {
     "devices": "cpu", "workers_per_device": 3, "max_batch": 32, "batch_sizes": (8, 64),

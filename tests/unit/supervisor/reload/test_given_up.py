@@ -15,6 +15,8 @@ def test_a_standby_that_does_not_end_is_waited_for_as_long_as_that_pays() -> Non
     scene.serve()
     scene.workers.observer.idle(old)
     scene.step()
+    assert old.child is not None
+    old.child.kill()  # its time to end was up
     scene.later_ns = STUCK_NS - 10_000_000_000
     scene.step()
     assert (scene.swap_executor.over, scene.workers.left) == (False, [])

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from batchpool.control.process_messages import EndWorker
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
@@ -36,6 +37,16 @@ class ProcessDouble:
             self.returncode = -number
 
 
+class ChannelDouble:
+    """Keeps the messages that a worker is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any, fds: Any = ()) -> None:
+        self.sent.append(message)
+
+
 class WorkersDouble:
     """Workers as far as a swap uses them. duties: (on, off) by pid, in order."""
 
@@ -58,7 +69,8 @@ class WorkersDouble:
             raise StartError("no room")
         self._pid += 1
         process = cast(Any, ProcessDouble(self._pid))
-        worker_slot.child = Child(WORKER, worker_slot.process_slot, process, cast(Any, None), -1, 0)
+        channel = cast(Any, ChannelDouble())
+        worker_slot.child = Child(WORKER, worker_slot.process_slot, process, channel, -1, 0)
         worker_slot.start_at_ns = None
 
     def relieve(self, on: WorkerSlot | None, off: WorkerSlot | None) -> None:
@@ -91,6 +103,12 @@ class WorkersDouble:
 
 def _pid(worker_slot: WorkerSlot | None) -> int:
     return 0 if worker_slot is None or worker_slot.child is None else worker_slot.child.pid
+
+
+def sent(worker_slot: WorkerSlot) -> list[Any]:
+    """The messages that a worker got."""
+    assert worker_slot.child is not None
+    return cast(ChannelDouble, worker_slot.child.channel).sent
 
 
 class LanesDouble:
@@ -181,8 +199,10 @@ def test_all_new_and_with_no_history() -> None:
         assert standby.child is not None
         assert standby.child.process.returncode is None, "it may have rows"
         workers.observer.idle(standby)
+        assert sent(standby) == []
         scene.step()
-        assert standby.child.process.returncode == -9
+        assert (sent(standby), standby.child.process.returncode) == ([EndWorker()], None)
+        assert not scene.swap_executor.over, "its memory is not free yet"
         workers.end(standby)
     scene.step()
     assert scene.swap_executor.over

@@ -1,0 +1,103 @@
+"""Models for the tests of the workers' end: what each leaves, and what may go wrong there."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from typing import Any
+
+import batchpool as bp
+from tests.process.models import Numpy, Probe, note
+
+HOW = "BATCHPOOL_TEST_END"  # environment: what the model does when its worker ends
+ROWS = 500
+
+
+def append(name: str, text: str) -> None:
+    """Add a line to a note, at once."""
+    with note(name).open("a") as file:
+        file.write(f"{text}\n")
+
+
+def wait_for(name: str) -> None:
+    """Wait until the test, or another worker, leaves this note."""
+    while not note(name).exists():
+        time.sleep(0.002)
+
+
+class Ending(Probe):
+    """A Probe that prints, keeps a file open that nobody closes or flushes, and is unloaded.
+
+    It leaves the notes "unloads" and "exits", with a line of its pid for each time, and
+    "rows-PID", the file.
+    """
+
+    def load(self, device: str) -> None:
+        super().load(device)
+        print("load")
+        self.rows = note(f"rows-{os.getpid()}").open("w")
+        atexit.register(self.at_exit)
+        if os.environ.get(HOW) == "thread":
+            threading.Thread(target=wait_for, args=("never",)).start()
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        found = super().infer(batch)
+        for tag in batch["tag"].tolist():
+            if tag:
+                print(f"infer {tag}")
+                self.rows.write(f"{tag}\n" * ROWS)
+        return found
+
+    def unload(self) -> None:
+        append("unloads", str(os.getpid()))
+        print("unload")
+        match os.environ.get(HOW):
+            case "unload":
+                wait_for("never")
+            case "raises":
+                raise RuntimeError("nothing to put away")
+            case "exits":
+                raise SystemExit(9)
+            case "dies":
+                os._exit(7)
+            case "together":  # each of two waits for the other
+                note(f"unloading-{os.getpid()}").touch()
+                while len([*note("").glob("unloading-*")]) < 2:
+                    time.sleep(0.002)
+            case "gate":
+                wait_for("gate")
+
+    def at_exit(self) -> None:
+        append("exits", str(os.getpid()))
+        print("at exit")
+        if os.environ.get(HOW) == "atexit":
+            wait_for("never")
+
+
+class Unwarm(Numpy):
+    """Loads, and fails in its warm-up."""
+
+    inputs = [bp.Tensor("x", "float32", (4,))]
+    outputs = [bp.Tensor("y", "float32", (4,))]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        raise ValueError("not even this one")
+
+    def unload(self) -> None:
+        append("unloads", "unwarm")
+
+
+class Unloadable(Unwarm):
+    """Does not even load."""
+
+    def load(self, device: str) -> None:
+        raise FileNotFoundError("no weights")
+
+
+class AfterAnother(Unwarm):
+    """Fails once an `Ending` is warm beside it."""
+
+    def load(self, device: str) -> None:
+        wait_for("gate")

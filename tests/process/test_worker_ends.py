@@ -28,8 +28,9 @@ def said(pool: Pool) -> list[str]:
     return [line for line in pool.log.splitlines() if line.startswith(SAID)]
 
 
-def ending(how: str, **server: Any) -> dict[str, Any]:
-    return {"env": {HOW: how}, "server": server}
+def ending(how: str = "", **server: Any) -> dict[str, Any]:
+    """The arguments of `serving` for a model that ends so; Python buffers what is printed."""
+    return {"env": {HOW: how, "PYTHONUNBUFFERED": ""}, "server": server}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def ending(how: str, **server: Any) -> dict[str, Any]:
 def test_a_stop_unloads_each_model_once_and_loses_nothing_it_wrote(
     number: signal.Signals, whole_group: bool
 ) -> None:
-    with serving(MODEL) as pool, pool.client() as client:
+    with serving(MODEL, **ending()) as pool, pool.client() as client:
         (pid,) = pool.pids("worker")
         for tag in (1, 2):
             client.infer("ending", tag=[tag], seconds=[0.0])
@@ -54,7 +55,7 @@ def test_a_stop_unloads_each_model_once_and_loses_nothing_it_wrote(
 
 
 def test_a_batch_that_runs_is_answered_before_its_model_is_unloaded() -> None:
-    with serving(MODEL) as pool, pool.client() as client:
+    with serving(MODEL, **ending()) as pool, pool.client() as client:
         future = client.submit("ending", tag=[1], seconds=[0.3])
         until(lambda: pool.tally("ending")["batches"], "the start of the row")
         assert pool.stop() == 0

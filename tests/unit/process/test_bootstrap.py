@@ -1,0 +1,56 @@
+"""What a child of the pool does first: its prints are seen at once, and SIGTERM never ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+PRINTS = """
+import os, signal
+from batchpool.process import bootstrap
+
+bootstrap.print_by_lines()
+print("a line")
+print("another")
+print("a part", end="")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+AT_THE_END = """
+import atexit, os, signal, sys
+from batchpool.process import bootstrap
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+        kill(pid, number)
+
+bootstrap.outlast_sigterm()
+atexit.register(lambda: print("ignored:", signal.getsignal(signal.SIGTERM) is signal.SIG_IGN))
+sys.late = Late()  # is there until Python has taken its signal handlers away
+os.kill(os.getpid(), signal.SIGTERM)
+file = open(FILE, "w")
+file.write("not flushed")
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_is_printed_is_written_line_by_line() -> None:
+    done = run(PRINTS)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "a line\nanother\n")
+
+
+def test_sigterm_to_the_group_does_not_end_a_worker_before_its_files_are_flushed(
+    tmp_path: object,
+) -> None:
+    done = run(AT_THE_END.replace("FILE", repr(f"{tmp_path}/rows")))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "ignored: False\n", "what a user's handlers start can be ended"
+    with open(f"{tmp_path}/rows") as file:
+        assert file.read() == "not flushed"

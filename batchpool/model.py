@@ -131,7 +131,7 @@ class Model:
 
         Called once in each worker that ends on purpose, when its last batch is answered: the pool
         stops, a reload has replaced the worker or removed its model, or the warm-up failed after a
-        good `load`. Python ends normally afterwards: functions of `atexit` run and files are
+        good `load`. Python ends normally afterwards: functions of atexit run and files are
         flushed. All of it gets unload_timeout_s, then the worker is killed. An exception is logged
         and changes nothing. Not called where a worker is lost: killed, stuck in a batch, or with a
         broken device.

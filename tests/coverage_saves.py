@@ -1,7 +1,7 @@
 """A plugin of coverage, by which workers and batchers write what they have run every half second.
 
-The supervisor ends them by SIGKILL, since they hold nothing that would have to be put away, and a
-process that is killed writes nothing any more.
+Tests kill workers, and the supervisor ends the batcher by SIGKILL, since it holds nothing that must
+be put away; a process that is killed writes nothing any more.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.log import setup
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.heartbeat import BATCHER, Heartbeats
@@ -267,7 +268,7 @@ class BatcherProcess:
 
     def _set_limits(self, message: SetLimits) -> None:
         self._beat_ns = message.beat_ns
-        logging.getLogger().setLevel(message.log_level.upper())
+        setup.set_level(message.log_level)
         for form in message.models:
             self.batcher.set_limits(form.model, _limits(self._specs[form.model], form))
             model = self.batcher.models[form.model]

@@ -150,7 +150,7 @@ async def serve(
         server.drain_s = session.server["drain_s"]
         protocol.limits = ConnectionLimits.of(session.server)
         heartbeat.set_stall_timeout(session.server["stall_timeout_s"])
-        logging.getLogger().setLevel(session.server["log_level"].upper())
+        setup.set_level(session.server["log_level"])
         loop.call_later(_SWEEP_S, sweep)
 
     def sweep() -> None:

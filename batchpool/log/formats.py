@@ -36,6 +36,10 @@ _INDENT = "    "
 _MOST_CHARACTERS = 2000  # of one line
 _MOST_LINES = 200  # of one message
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_LEVELS = {
+    logging.DEBUG: "DEBUG", logging.INFO: "INFO", logging.WARNING: "WARNING",
+    logging.ERROR: "ERROR", logging.CRITICAL: "CRITICAL",
+}  # fmt: skip
 _PLAIN = re.compile(r"[!#-<>-~]+")  # a value that needs no quotes
 
 
@@ -95,6 +99,12 @@ def entry_of(
     return LogEntry(record.created, record.levelno, record.name, text, fields, extra, exception)
 
 
+def _level_name(entry: LogEntry) -> str:
+    """The name of its level; a model that renames levels names only those of its own messages."""
+    known = _LEVELS.get(entry.level) if entry.is_own else None
+    return known or printable(logging.getLevelName(entry.level))
+
+
 def _traceback_of(record: logging.LogRecord) -> str:
     text = ""
     if record.exc_info and record.exc_info[1] is not None:
@@ -115,7 +125,7 @@ def json_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[bytes
     seconds, micro = divmod(round(entry.at_s * 1e6), 1_000_000)
     found: dict[str, Any] = {
         "time": f"{_utc(seconds)}.{micro:06}Z",
-        "level": logging.getLevelName(entry.level).lower(),
+        "level": _level_name(entry).lower(),
         "logger": entry.logger,
         "role": origin.role,
         "post": origin.slot,
@@ -186,7 +196,7 @@ def journal_form(origin: LogOrigin, entry: LogEntry, most_bytes: int) -> list[by
 
 
 def _lines(head: str, prefix: str, entry: LogEntry, most_bytes: int) -> list[bytes]:
-    level = logging.getLevelName(entry.level)
+    level = _level_name(entry)
     name = "" if entry.is_own else f"{printable(entry.logger)}: "
     first, *more = [entry.text] if entry.is_own else entry.text.split("\n")
     fields = "".join(f" {k}={_word(v)}" for k, v in entry.extra.items())

@@ -2,7 +2,8 @@
 
 Everything goes to stderr through one `LogStream`: batchpool's loggers, those of uvicorn and of a
 model's libraries, Python's warnings, and uncaught exceptions. Text that a model prints is not part
-of it.
+of it. A model may configure the module `logging` as it likes: that decides about its own messages,
+and batchpool's (`batchpool/log/own_loggers.py`) come out as before.
 
 Repeated warnings and errors are logged a few times and then counted
 (`batchpool/core/text/log_limits.py`). Those from the same line of code with the same exception,
@@ -12,6 +13,7 @@ started or ended, which takes time.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -31,9 +33,9 @@ from batchpool.log.formats import (
     journal_form,
     json_form,
 )
+from batchpool.log.own_loggers import protect, set_least
 from batchpool.log.sink import LogSink, is_journal
 
-ACCESS = "batchpool.access"
 _UNLIMITED = "batchpool.supervisor"
 _STDERR = 2
 
@@ -136,6 +138,21 @@ class LogStream(logging.Handler):
         return self._sink.write(self.form(self._origin, entry, self._sink.most_bytes))
 
 
+class _RootForwarder(logging.Handler):
+    """The handler of the root logger, which a model may replace, close or change: it only passes
+    records on to the stream."""
+
+    def __init__(self, stream: LogStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._stream.handle(record)
+
+
+_streams: list[LogStream] = []  # of this process: none, or one since `set_up`
+
+
 def _kind_of(record: logging.LogRecord) -> Hashable:
     if record.name == "py.warnings":  # all come from one line of code, with different texts
         return record.name, str(record.args)
@@ -154,20 +171,26 @@ def set_up(role: str, slot: str, level: str, log_format: str) -> None:
     if sys.stderr is None:  # started without stderr; descriptor 2 may be anything by now
         return
     stream = LogStream(LogSink(_STDERR), _form_of(log_format), LogOrigin(role, slot, os.getpid()))
-    root = logging.getLogger()
-    root.handlers[:] = [stream]
-    root.setLevel(level.upper())
-    logging.getLogger(ACCESS).setLevel(logging.INFO)  # the key access_log decides
+    _streams[:] = [stream]
+    atexit.register(stream.close)  # `logging` may have been made to forget it
+    logging.getLogger().handlers[:] = [_RootForwarder(stream)]
+    protect(stream, logging.INFO)
+    set_level(level)
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     _log_uncaught(logging.getLogger(f"batchpool.{role}"))
 
 
+def set_level(level: str) -> None:
+    """Log messages of this level and above from now on, as `log_level` in the configuration."""
+    set_least(logging.getLevelNamesMapping()[level.upper()])
+    logging.getLogger().setLevel(level.upper())
+
+
 def add_fields(context: Callable[[], Mapping[str, Any]]) -> None:
     """Add fields to every message of this process. context: returns them."""
-    for stream in logging.getLogger().handlers:
-        if isinstance(stream, LogStream):
-            stream.context = context
+    for stream in _streams:
+        stream.context = context
 
 
 def _form_of(log_format: str) -> Form:
@@ -180,8 +203,7 @@ def _form_of(log_format: str) -> Form:
 
 def is_machine_readable() -> bool:
     """True when a program reads this log, so that nothing else should be written to stderr."""
-    forms = [getattr(stream, "form", human_form) for stream in logging.getLogger().handlers]
-    return any(form is not human_form for form in forms)
+    return any(stream.form is not human_form for stream in _streams)
 
 
 def _log_uncaught(logger: logging.Logger) -> None:

@@ -2,7 +2,8 @@
 
 A log must not hold up the work: a pipe whose reader is gone or stopped, a stopped terminal, a
 journal that is behind, or a full disk cost lines, nothing else. Pipes and terminals are opened once
-more in non-blocking mode, for this process alone; a socket has a flag for it.
+more in non-blocking mode, for this process alone; a socket has a flag for it. A file is written
+through a second descriptor, so that a library that closes or redirects the first does no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class LogSink:
         elif stat.S_ISFIFO(mode) or os.isatty(fd):
             self._put = self._to_stream(fd)
         else:
-            self._put = partial(os.write, fd)
+            own = self._own = os.dup(fd)
+            self._put = partial(os.write, own)
 
     def _to_stream(self, fd: int) -> Callable[[bytes], int]:
         """The write function of a pipe or terminal.

@@ -64,7 +64,7 @@ def run(plan: Plan, notifier: Notifier, activated: ActivatedSockets, words: Sequ
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a pool ends. status: of the process. text: what follows "stopped" in the log. answered:
+    """The end of a pool. status: of the process. text: what follows "stopped" in the log. answered:
     every row is, so that no worker has a batch."""
 
     status: int
@@ -77,6 +77,7 @@ def _failed(text: str) -> _Outcome:
     return _Outcome(1, text, answered=False, level=logging.ERROR)
 
 
+# methods: one for each step of a pool's life and each request of an operator
 class Supervisor:
     """The life of one pool: start, ready, drain, stop. Each part of it has an object of its own."""
 

@@ -10,6 +10,7 @@ object on the last line of the standard output:
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchpool.model import spec_of
-from batchpool.process.bootstrap import start
+from batchpool.process.bootstrap import print_by_lines, start
 from batchpool.worker.backends.select import has_cuda
 from batchpool.worker.load import load_class
 
@@ -53,6 +54,13 @@ def _one_line(exc: BaseException) -> str:
     return line
 
 
+def _flush() -> None:
+    """Flush the standard streams, or what the module put in their places."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # None, closed, or no stream at all
+            stream.flush()
+
+
 def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.describe MODULE:CLASS [PARENT]`: print the JSON object.
 
@@ -65,18 +73,19 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) == 2:
         start(int(argv[1]))
     # Output of the module, from Python or from C, goes to standard error, where the log goes.
-    sys.stdout.flush()
+    print_by_lines()
+    _flush()
     out = os.dup(1)
     os.dup2(2, 1)
     form = describe(argv[0])
-    sys.stdout.flush()
+    _flush()
     with open(out, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(form) + "\n")
     code = 0 if form["ok"] else 1
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if any(not t.daemon for t in others):
         # A thread that the module started would keep this process alive.
-        sys.stderr.flush()
+        _flush()
         os._exit(code)
     return code
 

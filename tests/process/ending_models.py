@@ -1,8 +1,10 @@
-"""Models for the tests of the workers' end: what each leaves, and what may go wrong there."""
+"""Models for the tests of the workers' end, and of what models do to `logging`."""
 
 from __future__ import annotations
 
 import atexit
+import logging
+import logging.config
 import os
 import threading
 import time
@@ -101,3 +103,37 @@ class AfterAnother(Unwarm):
 
     def load(self, device: str) -> None:
         wait_for("gate")
+
+
+class Silencer(Probe):
+    """Configures the module `logging` for itself alone: no other logger is to be heard."""
+
+    def load(self, device: str) -> None:
+        super().load(device)
+        logging.config.dictConfig(
+            {
+                "version": 1,
+                "disable_existing_loggers": True,
+                "formatters": {"plain": {"format": "SILENCER %(message)s"}},
+                "handlers": {
+                    "out": {
+                        "class": "logging.StreamHandler",
+                        "stream": "ext://sys.stdout",
+                        "formatter": "plain",
+                    }
+                },
+                "root": {"level": "INFO", "handlers": ["out"]},
+            }
+        )
+        logging.getLogger("silencer").info("loaded")
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        if batch["tag"].any():
+            logging.getLogger("silencer").info("infer")
+            logging.disable(logging.CRITICAL)
+            raise ValueError("this row is bad")
+        return super().infer(batch)
+
+    def unload(self) -> None:
+        logging.shutdown()
+        raise RuntimeError("nothing to put away")

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import pytest
 
+import batchpool as bp
 from batchpool.core.text.log_limits import FIRST
 from tests.ports import free_port
 from tests.process.models import FAULTS
@@ -109,6 +111,24 @@ def test_a_model_error_can_be_followed_from_the_answer_to_the_worker() -> None:
     # the supervisor tells of the worker's end
     ends = [line["message"] for line in lines if line["role"] == "supervisor"]
     assert any(f"(pid {worker})" in text and "SIGKILL" in text for text in ends)
+
+
+def test_a_model_that_configures_logging_silences_nobody_but_itself() -> None:
+    model = {"import": "tests.process.ending_models:Silencer", "attempts": 1}
+    with serving(model) as pool, pool.client() as client:
+        pool.tracebacks_expected = True
+        with pytest.raises(bp.ModelError):
+            client.infer("silencer", tag=[1], seconds=[0.0])
+        (pid,) = pool.pids("worker")
+        assert pool.stop() == 0
+        lines = pool.log.splitlines()
+    own = [line.partition(f" worker 0 of silencer[{pid}] ")[2] for line in lines]
+    batches = "a batch of 1 rows failed: ValueError: this row is bad"
+    assert [line.partition(" rows=")[0].partition(" model=")[0] for line in own if line] == [
+        f"WARNING {batches}",
+        "ERROR unload of the model failed: RuntimeError: nothing to put away",
+    ]
+    assert [line for line in lines if "SILENCER" in line] == ["SILENCER loaded", "SILENCER infer"]
 
 
 def test_a_start_that_fails_says_why_in_the_same_form(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def lines_of(pool: Pool, name: str) -> list[str]:
 
 
 def said(pool: Pool) -> list[str]:
-    """What the models printed, in the order of the log."""
+    """The lines that models printed, in the order of the log."""
     return [line for line in pool.log.splitlines() if line.startswith(SAID)]
 
 

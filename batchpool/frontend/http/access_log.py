@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from batchpool.core.errors import Cancelled
 from batchpool.core.text.escape import cut
 from batchpool.core.text.log_limits import TraceSample
-from batchpool.log.setup import ACCESS
+from batchpool.log.own_loggers import ACCESS
 from batchpool.wire.request import Headers
 
 _LOG = logging.getLogger(ACCESS)

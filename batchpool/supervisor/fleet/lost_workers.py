@@ -17,7 +17,7 @@ TellBatcher = Callable[[ToBatcher, Sequence[int]], None]
 
 @dataclass(frozen=True)
 class _Lost:
-    """What the batcher must know of one dead worker, and the descriptors kept for it."""
+    """One dead worker as the batcher must know it, and the descriptors kept for it."""
 
     number: int
     place: int

@@ -7,12 +7,12 @@ workers      `batchpool/supervisor/fleet/workers.py`
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from batchpool.control.process_messages import CloseLane, EvictLane, MoveLanes, RemoveModel
 from batchpool.core.errors import StartError
+from batchpool.log import setup
 from batchpool.supervisor.children.child import LAST_WAIT_NS, Child
 from batchpool.supervisor.children.roles import BATCHER, WORKER
 from batchpool.supervisor.children.watchdog import Watchdog
@@ -25,6 +25,7 @@ from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
 
 
+# methods: one for each change of the plan, of models and lanes, and of processes
 class ProcessFleet:
     """All children. `watch(child)` and `unwatch(child)` add it to and take it from an event loop.
 
@@ -81,7 +82,7 @@ class ProcessFleet:
         self._resources.name_models(new)
         self._judge_by(old, new, between=False)
         self.batcher.set_limits()
-        logging.getLogger().setLevel(new.server.log_level.upper())
+        setup.set_level(new.server.log_level)
         self.frontends.send_plan_to_all()
 
     def plan_settled(self) -> None:

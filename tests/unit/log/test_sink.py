@@ -59,6 +59,21 @@ def test_a_file_gets_all_lines(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\n"
 
 
+def test_a_file_is_written_though_a_library_closed_or_redirected_its_descriptor(
+    tmp_path: Path,
+) -> None:
+    fd = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    sink = LogSink(fd)
+    elsewhere = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(elsewhere, fd)
+    assert sink.write([b"one\n"])
+    os.close(fd)
+    assert sink.write([b"two\n"])
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    sink.close()
+    os.close(elsewhere)
+
+
 def test_a_full_disk_costs_the_line_and_no_more() -> None:
     with open("/dev/full", "wb", buffering=0) as file, sinking(file.fileno()) as sink:
         assert not sink.write([LINE])

@@ -1,4 +1,4 @@
-"""What a child of the pool does first: its prints are seen at once, and SIGTERM never ends it."""
+"""The first steps of a child: its prints are seen at once, and SIGTERM never ends it."""
 
 from __future__ import annotations
 

@@ -81,6 +81,26 @@ atexit.register(print, "noise at exit")
     assert ask("loud:Scale").spec == SCALE
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = open(os.devnull, 'w'); sys.stdout.close()",
+        "logging.disable(logging.CRITICAL); logging.shutdown()",
+    ],
+)
+def test_a_module_that_takes_the_streams_away_is_described(models: Path, does: str) -> None:
+    (models / "bare.py").write_text(f"import logging, os, sys\n{does}\n{MODEL}")
+    assert ask("bare:Scale").spec == SCALE
+
+
+def test_what_a_module_printed_before_it_ended_the_process_is_told(models: Path) -> None:
+    (models / "prints.py").write_text("import os\nprint('no licence')\nos._exit(3)\n")
+    env = {name: value for name, value in ENV.items() if name != "PYTHONUNBUFFERED"}
+    with pytest.raises(StartError, match="exit status 3; its last line: no licence"):
+        probe_model("prints:X", env, 60, COMMAND)
+
+
 def test_threads_and_children_left_behind_do_not_delay_the_answer(models: Path) -> None:
     lingering = """
 import subprocess, threading

@@ -165,11 +165,14 @@ def _row(slot: ProcessSlot, child: Child | None, name: str = "") -> dict[str, An
 def status_line(
     resources: PoolResources, process_fleet: ProcessFleet, reload: str = "", last_reload: str = ""
 ) -> str:
-    """The state of the pool in one line for `systemctl status`: loading, serving or draining.
+    """The state of the pool in one line for `systemctl status`: loading, serving, draining or
+    stopping.
 
     It names what is missing, as a model without a worker. reload: the state of a reload, "" for
     none. last_reload: the outcome of the last one.
     """
+    if process_fleet.ending:
+        return f"stopping: {_count(len(process_fleet.everybody()), 'worker')} to end"
     if process_fleet.stopping or process_fleet.closed:
         rows = sum(lane.claimed() for lane in resources.lanes)
         text = f"draining: {_count(rows, 'row')} under way"

@@ -12,6 +12,7 @@ import pytest
 from batchpool.client.control import ask_reload
 from tests.process.ending_models import HOW, ROWS
 from tests.process.pool_under_test import Pool, serving, started, until
+from tests.process.test_reload import configure
 
 MODEL = {"import": "tests.process.ending_models:Ending"}
 SAID = ("load", "infer", "unload", "at exit")
@@ -154,6 +155,15 @@ def test_a_reload_waits_for_the_old_worker_and_the_new_one_serves_meanwhile() ->
         assert lines_of(pool, f"rows-{old}") == ["1"] * ROWS
         assert f"the standby of worker 0 of ending (pid {old}) has stopped" in pool.log
         assert "WARNING" not in pool.log
+
+
+def test_a_model_that_a_reload_removes_is_unloaded() -> None:
+    with serving(MODEL, "Affine", **ending()) as pool:
+        (pid,) = [row["pid"] for row in pool.status()["processes"] if "of ending" in row["name"]]
+        configure(pool, "Affine")
+        assert ask_reload(pool.socket, wait=True)[0]
+        until(lambda: lines_of(pool, "exits"), "the end of its worker")
+        assert lines_of(pool, "unloads") == lines_of(pool, "exits") == [str(pid)]
 
 
 def test_a_reload_kills_an_old_worker_that_does_not_end() -> None:

@@ -30,7 +30,7 @@ class ProcessFleet:
     """All children. `watch(child)` and `unwatch(child)` add it to and take it from an event loop.
 
     entries: the models by number, also those that come or leave in a reload. closed: drained by an
-    operator, to be opened again.
+    operator, to be opened again. ending: only workers are left, which end.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class ProcessFleet:
         self._ended: list[Child] = []  # killed, since the pool ends
         self.was_ready = False
         self.stopping = False
+        self.ending = False
         self.closed = False
 
     def start_all(self) -> None:
@@ -208,7 +209,7 @@ class ProcessFleet:
 
         answered: as in `WorkerFleet.end_all`. Nothing is started or missed from now on.
         """
-        self.stopping = True
+        self.stopping = self.ending = True
         for child in self.watched():
             if child is not None:
                 child.kill()

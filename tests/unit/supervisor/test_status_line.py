@@ -21,6 +21,7 @@ def said(
     gpus: bool = False,
     was_ready: bool = True,
     stopping: bool = False,
+    ending: bool = False,
     closed: bool = False,
     reload: str = "",
     last_reload: str = "",
@@ -52,6 +53,8 @@ def said(
         was_ready=was_ready,
         closed=closed,
         stopping=stopping,
+        ending=ending,
+        everybody=lambda: worker_slots,
         batcher=SimpleNamespace(child=object() if batcher else None),
     )
     return status_line(
@@ -80,6 +83,7 @@ def said(
         (said((True,), stopping=True, claimed=(0, 3, 4)), "draining: 7 rows under way"),
         (said((True,), stopping=True, claimed=(1,)), "draining: 1 row under way"),
         (said((False,), stopping=True, was_ready=False), "draining: 0 rows under way"),
+        (said((True, True), stopping=True, ending=True), "stopping: 2 workers to end"),
         (said((True,), closed=True, claimed=(1, 1)), "draining: 2 rows under way"),
         (
             said((True,), reload="1 of 2 new workers serve", last_reload="failed: x"),

@@ -325,9 +325,11 @@ class Supervisor:
             return
         self._process_fleet.end(answered=answered)
         workers = self._process_fleet.workers
-        while workers.are_to_end() and not self._at_once:
+        while not self._at_once:
             now_ns = time.monotonic_ns()
             due_ns = min(workers.kill_overdue(now_ns), self._service_status.tick(now_ns))
+            if not workers.are_to_end():
+                return
             for child in self._process_fleet.everybody():
                 child.flush()
             self._wait(min(due_ns, now_ns + _END_LOOK_NS))

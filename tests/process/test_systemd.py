@@ -77,7 +77,7 @@ def test_ready_is_told_once_when_it_is_true_and_stopping_at_the_end(ear: Ear) ->
         assert [w for w in words if w in ("READY", "STOPPING")] == ["READY", "STOPPING"]
         assert "WATCHDOG" not in words
         last = next(message for message in ear.listen() if "STOPPING" in message)
-        assert last["EXTEND_TIMEOUT_USEC"] == "45000000"
+        assert last["EXTEND_TIMEOUT_USEC"] == "55000000"
         assert last["STATUS"] == "draining: 0 rows under way"
 
 

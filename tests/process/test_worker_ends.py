@@ -185,10 +185,7 @@ def test_a_worker_that_is_lost_is_not_unloaded() -> None:
         client.submit("ending", tag=[1], seconds=[3600.0], timeout_s=1)
         until(lambda: f"(pid {second}) is stuck in a batch" in pool.log, "the watchdog")
         until(lambda: pool.pids("worker") not in ([], [second]), "another worker")
-        pool.expected_status = None
-        pool.signal(signal.SIGTERM)
-        pool.signal(signal.SIGTERM)
-        pool.wait_end()
+        pool.end_at_once()
         assert lines_of(pool, "exits") == []
         assert lines_of(pool, "unloads") == []
 

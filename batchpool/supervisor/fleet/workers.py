@@ -331,10 +331,14 @@ class WorkerFleet:
         """Let every worker end, since the pool ends. answered: every row is; else a worker that has
         a batch is killed, since nobody waits for its rows any more."""
         for worker_slot in self:
-            if worker_slot.child is None:
+            child = worker_slot.child
+            if child is None:
                 continue
             if not answered and worker_slot.has_batch():
-                worker_slot.child.kill()
+                _LOG.warning(
+                    "%s (pid %d) has a batch still: killing it", worker_slot.name, child.pid
+                )
+                child.kill()
             else:
                 worker_slot.end(self._clock_ns())
 

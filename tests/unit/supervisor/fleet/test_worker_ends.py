@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_already_is_not_asked(scene: FleetScene) -> None
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_at_the_end_a_worker_with_rows_that_nobody_waits_for_is_killed(
-    scene: FleetScene, answered: bool
+    scene: FleetScene, answered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where every row is answered, its queue may not be advanced yet."""
     busy, idle = scene.fleet.workers.worker_slots
@@ -79,6 +79,9 @@ def test_at_the_end_a_worker_with_rows_that_nobody_waits_for_is_killed(
     assert signals(busy) == ([] if answered else [signal.SIGKILL])
     assert scene.told(busy.child) == ([EndWorker()] if answered else [])
     assert scene.told(idle.child) == [EndWorker()]
+    assert [record.getMessage() for record in caplog.records] == (
+        [] if answered else ["worker 0 of a (pid 13) has a batch still: killing it"]
+    )
 
 
 def test_the_end_kills_batcher_and_front_ends_and_misses_nobody(scene: FleetScene) -> None:

@@ -143,7 +143,8 @@ class Completion:
         if outcome == LOST:
             metrics.lose()
         else:
-            metrics.finish(outcome, extents, done_ns - batch.sent_ns if batch.sent_ns else 0)
+            took_ns = done_ns - batch.sent_ns if batch.sent_ns else 0
+            metrics.finish(outcome, extents, took_ns, done_ns)
         if outcome == _OK:
             metrics.end(End.OK, rows - self._count_others(worker, model, batch))
         self._flight_recorder.write(

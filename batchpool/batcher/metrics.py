@@ -32,6 +32,7 @@ _TIMES_ARRAY: I64 = np.array(_TIMES, dtype=np.int64)
 _BUCKETS = len(_TIMES) + 1
 _FEW = 4  # rows: up to this, plain operations are cheaper than numpy's
 _LONGEST_NS = 86_400 * 10**9  # a wait longer than this is an error of the client's clock
+_OK = int(BatchOutcome.OK)
 _LOST = BATCH_OUTCOMES.index("lost")
 
 _ADMITTED = _BLOCK.word("rows_admitted_total")
@@ -46,6 +47,7 @@ _BATCH = _BLOCK.word("batch_seconds")
 _BATCH_SUM = _BATCH + _BUCKETS
 _ENDED = _BLOCK.word("rows_ended_total", ROW_OUTCOMES[0])
 _RETRIED = _BLOCK.word("rows_retried_total", RETRIES[0])
+_LAST = _BLOCK.word("last_inference_timestamp_seconds")
 _QUEUED = _BLOCK.word("queue_rows")
 _LIMIT = _BLOCK.word("batch_rows_limit")
 
@@ -84,10 +86,10 @@ END_OF = {status: End[status.name] for status in Status if status.name in End.__
 class BatcherMetrics:
     """One model's block of counters, beginning at cells[at]; without cells, in its own memory.
 
-    queued: the number of rows last passed to `show`.
+    epoch_ns: Unix time at CLOCK_MONOTONIC's zero. queued: the number of rows last passed to `show`.
     """
 
-    def __init__(self, cells: memoryview | None = None, at: int = 0) -> None:
+    def __init__(self, cells: memoryview | None = None, at: int = 0, epoch_ns: int = 0) -> None:
         if cells is None:
             cells = memoryview(bytearray(8 * _BLOCK.size)).cast("Q")
         block = cells[at : at + _BLOCK.size]
@@ -96,6 +98,7 @@ class BatcherMetrics:
         first = _BLOCK.word("queue_seconds")
         self._waits = self._array[first : first + _BUCKETS]
         self._now = np.zeros((), dtype=np.int64)
+        self._epoch_ns = epoch_ns
         self.queued = 0
         self.show(0)
 
@@ -153,9 +156,12 @@ class BatcherMetrics:
         cells[_QUEUE_SUM] += total_ns
         return longest_ns
 
-    def finish(self, outcome: int, extents: int, took_ns: int) -> None:
-        """Count a finished batch. took_ns: the time since its dispatch; 0 if unknown."""
+    def finish(self, outcome: int, extents: int, took_ns: int, done_ns: int = 0) -> None:
+        """Count a finished batch. took_ns: the time since its dispatch; 0 if unknown. done_ns: now,
+        CLOCK_MONOTONIC."""
         cells = self._cells
+        if outcome == _OK:
+            cells[_LAST] = self._epoch_ns + done_ns
         cells[_FINISHED + outcome - 1] += 1
         cells[_EXTENTS] += extents
         if took_ns:

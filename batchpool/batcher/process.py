@@ -209,7 +209,9 @@ class BatcherProcess:
     def _add_model(self, form: BatcherModel) -> None:
         spec = self._specs[form.model] = ModelSpec.from_wire(form.spec)
         limits = _limits(spec, form)
-        metrics = BatcherMetrics(self._counters.cells, self._counters.place("batcher", form.model))
+        place = self._counters.place("batcher", form.model)
+        epoch_ns = time.time_ns() - time.monotonic_ns()
+        metrics = BatcherMetrics(self._counters.cells, place, epoch_ns)
         model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
         self.batcher.add_model(form.model, model)
 

@@ -67,7 +67,9 @@ class Metric:
     `cases` apart; the writer's own labels come before them.  bounds: of a histogram's buckets, in
     the unit of the words.  per_unit: so many of the words' units make one unit of the name.
     most: of blocks with equal labels, as while a reload replaces a worker, the largest value
-    counts instead of the sum.  always: a gauge that is shown for dead processes too.
+    counts instead of the sum.  always: a gauge that is shown for dead processes too.  lasting: a
+    gauge of something past, shown for dead processes and, as the largest value, for earlier entries
+    of the same name too.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Metric:
     per_unit: int = 1
     most: bool = False
     always: bool = False
+    lasting: bool = False
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -157,6 +160,12 @@ METRICS: tuple[Metric, ...] = (
         "frontend",
         "from a request's complete headers to its answer, of those answered 200",
     ),
+    Metric(
+        f"{PREFIX}http_failed_seconds_total", COUNTER, "frontend",
+        "from a request's complete headers to its answer, of those answered otherwise than 200,"
+        " or to the time its caller went away",
+        per_unit=_NS_PER_S,
+    ),
     _counter("rows_admitted", "batcher", "rows that the batcher took from lanes"),
     _counter(
         "rows_ended",
@@ -191,6 +200,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     _times("queue", "batcher", "from a row's submission to the dispatch of its batch"),
     _times("batch", "batcher", "from a batch's dispatch to its completion, way and all"),
+    Metric(
+        f"{PREFIX}last_inference_timestamp_seconds", GAUGE, "batcher",
+        "when a batch last came back with its outputs, Unix time; 0 before the first",
+        per_unit=_NS_PER_S, most=True, lasting=True,
+    ),
     _gauge("queue_rows", "batcher", "rows that wait in the batcher"),
     _gauge(
         "batch_rows_limit", "batcher", "most rows of a batch, as learnt from the device", most=True
@@ -272,6 +286,7 @@ class Block:
     """The places of one writer's metrics in its blocks.
 
     at[name]: the offset of the metric's first word.  size: the words of the block, in whole lines.
+    lasting: the offsets of the words of lasting gauges.
     """
 
     def __init__(self, writer: str) -> None:
@@ -281,6 +296,12 @@ class Block:
         for metric in self.metrics:
             self.at[metric.name] = end
             end += metric.words
+        self.lasting = frozenset(
+            at
+            for metric in self.metrics
+            if metric.lasting
+            for at in range(self.at[metric.name], self.at[metric.name] + metric.words)
+        )
         self.used = end
         self.size = -(-end // _LINE_WORDS) * _LINE_WORDS
 

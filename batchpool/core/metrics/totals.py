@@ -71,11 +71,13 @@ class Totals:
         """Add one block of a writer; `own` are the values of the writer's own labels.
 
         Blocks with equal labels are added up. Gauges of a process that is not alive are left
-        out.  gone: the process is not to exist any more, and only its counters are added.
+        out.  gone: the process is not to exist any more, and only its counters are added, and its
+        gauges of something past.
         """
         block = BLOCKS[writer]
         for metric in block.metrics:
-            if metric.kind == GAUGE and (gone or not (alive or metric.always)):
+            is_present = metric.kind == GAUGE and not metric.lasting
+            if is_present and (gone or not (alive or metric.always)):
                 continue
             series = self._words.setdefault(metric.name, {})
             at, each = block.at[metric.name], metric.words_each
@@ -124,12 +126,17 @@ class Totals:
                 found[own[place]] = found.get(own[place], 0) + words[0]
         return found
 
-    def histogram(self, name: str, **labels: str) -> Histogram:
+    def words(self, name: str, **labels: str) -> list[int]:
+        """The words of one case of a metric, in their own unit, added up over all series with these
+        labels."""
         metric = metric_of(name)
         total = [0] * metric.words_each
         for _, words in self._matching(metric, labels):
             total = [a + b for a, b in zip(total, words, strict=True)]
-        return as_histogram(metric, total)
+        return total
+
+    def histogram(self, name: str, **labels: str) -> Histogram:
+        return as_histogram(metric_of(name), self.words(name, **labels))
 
     def _matching(
         self, metric: Metric, labels: dict[str, str]

@@ -241,7 +241,7 @@ class FastRequest:
         if response.code == "ok":
             self.endpoint.metrics.count_ok(FAST, self.head.at_ns)
         else:
-            self.endpoint.metrics.count_error(FAST, response.code)
+            self.endpoint.metrics.count_error(FAST, response.code, self.head.at_ns)
         connection = self.connection
         fields = connection.server_state.default_headers
         pieces = self.shared.pieces(response, fields, name, self.keep_alive)
@@ -287,7 +287,7 @@ class FastRequest:
 
     def count_gone(self) -> None:
         """Count and log that the caller has gone before its response."""
-        self.endpoint.metrics.count_error(FAST, GONE.code)
+        self.endpoint.metrics.count_error(FAST, GONE.code, self.head.at_ns)
         name = request_id(self.head.headers)
         if self.shared.access.wants(GONE.status, name):
             self._log(GONE, name or made_id(), monotonic_ns())

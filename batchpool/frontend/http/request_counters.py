@@ -16,6 +16,7 @@ _BLOCK = BLOCKS["frontend"]
 _BOUNDS_NS = metric_of("http_request_seconds").bounds
 _SECONDS = _BLOCK.word("http_request_seconds")
 _SECONDS_SUM = _SECONDS + len(_BOUNDS_NS) + 1
+_FAILED_NS = _BLOCK.word("http_failed_seconds_total")
 _OK = [_BLOCK.word("http_requests_total", road, *HTTP_OUTCOMES[0]) for road in FRONTEND_PATHS]
 _ERRORS = [
     {
@@ -44,9 +45,12 @@ class RequestCounters:
         cells[_SECONDS + bisect_left(_BOUNDS_NS, took_ns)] += 1
         cells[_SECONDS_SUM] += took_ns
 
-    def count_error(self, road: int, code: str) -> None:
+    def count_error(self, road: int, code: str, begun_ns: int = 0) -> None:
         """Count a request that is answered with the error of this code.
 
-        A caller that went away first has the code of `core.errors.Cancelled`.
+        A caller that went away first has the code of `core.errors.Cancelled`. begun_ns:
+        CLOCK_MONOTONIC of its head; 0 where there was none.
         """
         self._cells[_ERRORS[road][code]] += 1
+        if begun_ns:
+            self._cells[_FAILED_NS] += time.monotonic_ns() - begun_ns

@@ -14,7 +14,7 @@ import numpy as np
 
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.metrics.segments import OF_MODELS, counters_layout
-from batchpool.core.metrics.table import BLOCKS
+from batchpool.core.metrics.table import BLOCKS, Block
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.segment import Segment, map_checked
@@ -77,7 +77,7 @@ class Counters:
             successor = names.index(before) if before in names else -1
             for place, writer in self._of_entry(entry):
                 if successor >= 0:
-                    self._add(place, self.place(f"kept.{writer}", successor), BLOCKS[writer].size)
+                    self._add(place, self.place(f"kept.{writer}", successor), BLOCKS[writer])
                 self._clear(place, BLOCKS[writer].size)
         _write_text(self._names, entry, name)
         self._turn[0] += 1
@@ -90,9 +90,12 @@ class Counters:
         for writer in OF_MODELS:
             yield self.place(f"kept.{writer}", entry), writer
 
-    def _add(self, place: int, to: int, words: int) -> None:
-        for i in range(words):
-            self.cells[to + i] += self.cells[place + i]
+    def _add(self, place: int, to: int, block: Block) -> None:
+        for i in range(block.size):
+            if i in block.lasting:
+                self.cells[to + i] = max(self.cells[to + i], self.cells[place + i])
+            else:
+                self.cells[to + i] += self.cells[place + i]
 
     def _clear(self, place: int, words: int) -> None:
         for at in range(place, place + words):

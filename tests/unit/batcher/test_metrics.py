@@ -155,3 +155,14 @@ def test_a_successor_counts_on_in_the_same_words_and_in_no_others() -> None:
     changed = [i for i in range(len(after)) if after[i] != before[i]]
     assert 8 * at <= changed[0]
     assert changed[-1] < 8 * (at + size) <= counters_layout(1).total_bytes
+
+
+def test_the_last_good_batch_is_known_by_its_unix_time() -> None:
+    cells = memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q")
+    metrics = BatcherMetrics(cells, 0, epoch_ns=1_000)
+    last = BLOCKS["batcher"].word("last_inference_timestamp_seconds")
+    metrics.finish(BatchOutcome.FAILED, 1, 5, done_ns=30)
+    assert cells[last] == 0
+    metrics.finish(BatchOutcome.OK, 1, 5, done_ns=70)
+    metrics.finish(BatchOutcome.FAILED, 1, 5, done_ns=90)
+    assert cells[last] == 1_070

@@ -38,7 +38,8 @@ def test_names_are_prometheus_names_with_base_units(metric: Metric) -> None:
     for suffix in ("_count", "_sum", "_bucket", "_created", "_ms", "_ns", "_percent"):
         assert not metric.name.endswith(suffix)
     # Words of nanoseconds are shown in seconds, and nothing else is scaled.
-    assert (metric.per_unit == 10**9) == metric.name.endswith("_seconds")
+    in_seconds = metric.name.removesuffix("_total").endswith("_seconds")
+    assert (metric.per_unit == 10**9) == in_seconds
     assert metric.help
     assert metric.help[0].islower() or metric.help[0].isdigit()
     assert not metric.help.endswith(".")

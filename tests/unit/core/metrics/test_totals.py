@@ -50,6 +50,28 @@ def test_whether_a_process_is_up_is_told_of_the_dead_too() -> None:
     assert list(totals.series(metric_of("process_pid"))) == []
 
 
+def test_the_latest_time_counts_and_outlives_its_process_and_its_entry() -> None:
+    totals, name = Totals(), "last_inference_timestamp_seconds"
+    for ns, how in ((5, {}), (9, {"alive": False}), (7, {"gone": True})):
+        words = words_of("batcher", last_inference_timestamp_seconds=ns, queue_rows=3)
+        totals.add("batcher", ("m",), words, **how)
+    assert totals.words(name, model="m") == [9]
+    assert totals.value("queue_rows") == 3
+
+
+def test_words_are_added_up_in_their_own_unit() -> None:
+    totals = Totals()
+    for device, ns in (("cpu", 3), ("gpu 0", 4_000_000_001)):
+        words = words_of("worker")
+        at = BLOCKS["worker"].word("worker_compute_seconds")
+        each = metric_of("worker_compute_seconds").words_each
+        words[at], words[at + each - 1] = 1, ns
+        totals.add("worker", ("m", "0", device), words)
+    found = totals.words("worker_compute_seconds", model="m")
+    assert (found[0], sum(found[:-1]), found[-1]) == (2, 2, 4_000_000_004)
+    assert set(totals.words("worker_compute_seconds", model="other")) == {0}
+
+
 def test_of_two_processes_in_one_post_the_larger_word_counts() -> None:
     totals = Totals()
     for pid in (12, 7):

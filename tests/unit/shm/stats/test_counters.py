@@ -154,6 +154,19 @@ def test_gauges_of_an_entry_that_got_another_name_are_nobodys() -> None:
     assert counters.totals().values("queue_rows", "model") == {"m": 9}
 
 
+def test_the_time_of_the_last_inference_stays_with_the_name() -> None:
+    counters = new_counters(1, "m", "m")
+    word = BLOCKS["batcher"].word("last_inference_timestamp_seconds")
+    for entry, ns in ((0, 50), (1, 20)):
+        counters.cells[counters.place("batcher", entry) + word] = ns
+    counters.name_model(0, "other")
+    last = "last_inference_timestamp_seconds"
+    assert counters.totals().words(last, model="m") == [50]
+    counters.name_model(0, "m")
+    counters.name_model(1, "other")
+    assert counters.totals().words(last, model="m") == [50], "the largest, not the sum"
+
+
 def test_names_are_read_back() -> None:
     counters = new_counters(1, "minilm")
     counters.label_worker_slot(0, "minilm", 0, "gpu GPU-4f2b")

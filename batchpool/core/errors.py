@@ -83,6 +83,12 @@ class InvalidInput(InvalidRequest):
         return text.encode()
 
 
+class Forbidden(PoolError):
+    """A call that the pool's configuration does not allow."""
+
+    status, code = 403, "forbidden"
+
+
 class NotFound(PoolError, LookupError):
     """No such model, version or path."""
 
@@ -143,6 +149,12 @@ class InternalError(PoolError):
     """A fault of the server; its log has the details."""
 
     status, code = 500, "internal"
+
+
+class NotSupported(PoolError):
+    """A call of the protocol that batchpool does not offer; the text says what to do instead."""
+
+    status, code = 501, "not_supported"
 
 
 class Retryable(PoolError):

@@ -19,8 +19,11 @@ In reading order:
     encoding      Content-Encoding and Accept-Encoding: gzip, deflate
     request_id    the request's name: X-Request-Id or the trace id of traceparent
     metadata      the JSON objects of the metadata, config and health routes
+    statistics    the JSON objects of the statistics routes, from the pool's counters
+    repository    the JSON of the model repository's routes
     schemas       JSON Schemas of one model's request and response
     curl_samples  a curl command for each model
+    openapi_routes  the paths of the OpenAPI document besides infer
     openapi       the OpenAPI document of a running pool
 
 Every refusal is a `PoolError` of `batchpool.core.errors`. Tensors are not copied here, except

@@ -16,8 +16,15 @@ from typing import Any
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
-# The extensions that work; the parameters `priority` and `timeout` belong to schedule_policy.
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")
+# The extensions that work. schedule_policy: the parameters `priority` and `timeout`.
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
 
 
 def server_metadata(version: str) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.curl_samples import curl, sample_request
 from batchpool.wire.forms import FORMS
+from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
 from batchpool.wire.request import HEADER_LENGTH, PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
-_ANY_OBJECT: Json = {"type": "object"}
-_JSON = "application/json"
 _NEVER_OVER_HTTP = (Cancelled,)
 _INFER_ERRORS = (400, 404, 405, 408, 413, 415, 500, 503, 504)
 
@@ -50,7 +49,7 @@ def document(
             *({"name": spec.name, "description": f"The model {spec.name}."} for spec in specs),
             {"name": "server", "description": "The server as a whole."},
         ],
-        "paths": {**paths, **_server_paths()},
+        "paths": {**paths, **server_routes()},
         "components": {
             "schemas": {
                 **{
@@ -88,7 +87,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
         "requestBody": {
             "required": True,
             "content": {
-                _JSON: content,
+                JSON: content,
                 **_described((form.media_type, form.request_note) for form in FORMS.entries),
             },
         },
@@ -96,20 +95,15 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
             "200": {
                 "description": "The outputs, a row for each row of the request.",
                 "content": {
-                    _JSON: {"schema": _schema_ref(f"{name}.Response")},
+                    JSON: {"schema": _schema_ref(f"{name}.Response")},
                     **_described((form.media_type, form.answer_note) for form in FORMS.entries),
                 },
             },
-            **{f"{status}": _response_ref(status) for status in _INFER_ERRORS},
+            **{f"{status}": response_ref(status) for status in _INFER_ERRORS},
         },
         "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": curl(spec, server_url)}],
     }
-    return {
-        f"{path}/infer": {"post": infer},
-        path: _get(name, f"metadata_{name}", f"The tensors of {name}", 404),
-        f"{path}/config": _get(name, f"config_{name}", f"How {name} is served", 404),
-        f"{path}/ready": _get(name, f"ready_{name}", f"Whether {name} can be asked now", 404, 503),
-    }
+    return {f"{path}/infer": {"post": infer}, **model_routes(name)}
 
 
 def _ragged_note(spec: ModelSpec) -> str:
@@ -135,40 +129,8 @@ def _described(notes: Iterable[tuple[str, str]]) -> Json:
     }
 
 
-def _server_paths() -> Json:
-    metrics = _get("server", "metrics", "Counters and histograms for Prometheus")
-    metrics["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
-    return {
-        "/v2": _get("server", "server_metadata", "Name, version and extensions"),
-        "/v2/health/live": _get("server", "live", "Whether the process runs"),
-        "/v2/health/ready": _get("server", "ready", "Whether every model can be asked now", 503),
-        "/metrics": metrics,
-    }
-
-
-def _get(tag: str, operation: str, summary: str, *statuses: int) -> Json:
-    return {
-        "get": {
-            "tags": [tag],
-            "operationId": operation,
-            "summary": summary,
-            "responses": {
-                "200": {
-                    "description": "OK",
-                    "content": {_JSON: {"schema": _ANY_OBJECT}},
-                },
-                **{f"{status}": _response_ref(status) for status in statuses},
-            },
-        }
-    }
-
-
 def _schema_ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _response_ref(status: int) -> Json:
-    return {"$ref": f"#/components/responses/Error{status}"}
 
 
 # -- errors -----------------------------------------------------------------------------
@@ -220,7 +182,7 @@ def _responses() -> Json:
         response: Json = {
             "description": "\n\n".join(lines),
             "content": {
-                _JSON: {
+                JSON: {
                     "schema": {
                         "allOf": [_schema_ref("Error")],
                         "properties": {"code": {"enum": _codes(kinds)}},

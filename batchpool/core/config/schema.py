@@ -107,6 +107,12 @@ class ServerConfig:
     page: bool = _key(
         True, "whether the live page at /, its stream /events and the API's page /docs are served"
     )
+    model_control_mode: str = _key(
+        "none",
+        "whether HTTP callers may load models (POST /v2/repository/models/M/load), which reloads"
+        " the pool; none: they get 403; explicit: every caller may",
+        choices=("none", "explicit"),
+    )
     log_level: str = _key(
         "info",
         "least severe messages that are logged",

@@ -1,8 +1,7 @@
-"""The Starlette application: its routes, and the sending of every response."""
+"""The Starlette application: its routes, and the responses to exceptions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,48 +19,45 @@ from batchpool.core.errors import (
     PoolError,
 )
 from batchpool.frontend.asgi.infer import infer
+from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
+from batchpool.frontend.asgi.queries import Query
+from batchpool.frontend.asgi.sending import (
+    SentResponse,
+    address_flow,
+    address_of,
+    headers_of,
+    send_response,
+)
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note, outcome_of, run_in_context
 from batchpool.frontend.http.request_counters import ASGI
-from batchpool.frontend.http.request_head import RequestHead, flow_of
+from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import VERSION
-from batchpool.frontend.service.metadata import Ask
 from batchpool.frontend.service.pool_view import PoolView
 
 
 def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
     """The application of one front end. broadcaster: of the dashboard; None serves none."""
     discard = discard_bytes(view.max_body_bytes)
-    metadata = view.metadata
-    routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in _model("/infer")]
-    queries: list[tuple[str, Ask]] = [
-        ("/v2/health/live", metadata.live),
-        ("/v2/health/ready", metadata.ready),
-        ("/v2", metadata.server_metadata),
-        *((path, metadata.model_ready) for path in _model("/ready")),
-        *((path, metadata.model_config) for path in _model("/config")),
-        *((path, metadata.model_metadata) for path in _model("")),
-    ]
+    routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in model_paths("/infer")]
+    routes += protocol_routes(view, discard)
     if broadcaster is None:
-        queries.append(("/", metadata.root))
-    routes += [Route(path, Query(ask, discard), methods=["GET"]) for path, ask in queries]
-    if broadcaster is not None:
+        routes.append(Route("/", Query(view.metadata.root, discard), methods=["GET"]))
+    else:
 
-        async def send_response(
-            response: HttpResponse, request_body: RequestBody, send: Send
-        ) -> None:
-            await _send(response, request_body, send, discard)
+        async def send_page(response: HttpResponse, request_body: RequestBody, send: Send) -> None:
+            await send_response(response, request_body, send, discard)
 
-        routes += page_routes(view, broadcaster, send_response)
+        routes += page_routes(view, broadcaster, send_page)
     routes.append(Route("/metrics", Metrics(view, discard), methods=["GET"]))
 
     async def respond(request: Request, exc: Exception) -> Response:
-        return _Sent(_error_of(request, exc), discard)
+        return SentResponse(_error_of(request, exc), discard)
 
     handled = {HTTPException: respond, PoolError: respond, Exception: respond}
     app = _App(view.access, routes=routes, exception_handlers=handled)
@@ -80,10 +76,6 @@ class _App(Starlette):
         await run_in_context(super().__call__, self._access, scope, receive, send)
 
 
-def _model(tail: str) -> tuple[str, str]:
-    return f"/v2/models/{{model}}{tail}", f"/v2/models/{{model}}/versions/{{version}}{tail}"
-
-
 def _error_of(request: Request, exc: Exception) -> HttpResponse:
     """The JSON response for an exception of Starlette, which logs the unexpected ones by itself."""
     if isinstance(exc, PoolError):
@@ -100,22 +92,6 @@ def _error_of(request: Request, exc: Exception) -> HttpResponse:
     return error_response(InvalidRequest(exc.detail))
 
 
-class Query:
-    """A route that responds from the front end's own state, without reading a body."""
-
-    def __init__(self, ask: Ask, discard_bytes: int) -> None:
-        self._ask = ask
-        self._discard_bytes = discard_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            response = self._ask(**scope["path_params"])
-        except Exception as exc:
-            response = error_response(exc)
-        request_body = RequestBody(receive, _headers(scope))
-        await _send(response, request_body, send, self._discard_bytes)
-
-
 class Infer:
     """The route of infer requests."""
 
@@ -124,13 +100,12 @@ class Infer:
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = _headers(scope)
+        headers = headers_of(scope)
         request_body = RequestBody(receive, headers)
         parameters = scope["path_params"]
         view, model = self._view, parameters["model"]
         response: HttpResponse | None
-        peer = scope.get("client") or ("",)
-        head = RequestHead.of(headers, peer[0])
+        head = RequestHead.of(headers, address_of(scope))
         metrics = view.endpoints.metrics(model)
         try:
             endpoint = view.endpoints.find(model, parameters.get("version", VERSION))
@@ -139,13 +114,13 @@ class Infer:
         except Exception as exc:
             response = error_response(exc)
         if response is None:
-            metrics.count_error(ASGI, outcome_of(scope).code)
+            metrics.count_error(ASGI, outcome_of(scope).code, head.at_ns)
             return
         if response.code == "ok":
             metrics.count_ok(ASGI, head.at_ns)
         else:
-            metrics.count_error(ASGI, response.code)
-        await _send(response, request_body, send, self._discard_bytes)
+            metrics.count_error(ASGI, response.code, head.at_ns)
+        await send_response(response, request_body, send, self._discard_bytes)
 
 
 class Metrics:
@@ -156,49 +131,11 @@ class Metrics:
         self._discard_bytes = discard_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = _headers(scope)
+        headers = headers_of(scope)
         try:
             accept = headers.get(b"accept", b"")
-            peer = scope.get("client") or ("",)
-            flow = flow_of(peer[0].encode())
-            response = await self._view.scrapes.run(flow, self._view.scrape, accept)
+            view = self._view
+            response = await view.scrapes.run(address_flow(scope), view.scrape, accept)
         except Exception as exc:
             response = error_response(exc)
-        await _send(response, RequestBody(receive, headers), send, self._discard_bytes)
-
-
-class _Sent(Response):
-    """An `HttpResponse` in the shape that Starlette's exception handling returns."""
-
-    def __init__(self, response: HttpResponse, discard_bytes: int) -> None:
-        self._response = response
-        self._discard_bytes = discard_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_body = RequestBody(receive, _headers(scope))
-        await _send(self._response, request_body, send, self._discard_bytes)
-
-
-def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
-    return dict(scope["headers"])
-
-
-async def _send(
-    response: HttpResponse, request_body: RequestBody, send: Send, discard_bytes: int
-) -> None:
-    """Send a response at once, and then take and drop the rest of the request's body.
-
-    A caller that still waits for 100 Continue gets the response instead, and the connection ends:
-    the bytes that follow could be that body or the next request.
-    """
-    headers = response.headers
-    note(code=response.code, error=response.error)
-    closing = request_body.expects_continue and not request_body.ended
-    if closing:
-        headers = [*headers, (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    whole = request_body.is_over() or closing
-    await send({"type": "http.response.body", "body": response.body, "more_body": not whole})
-    if not whole:
-        await request_body.discard(discard_bytes)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send_response(response, RequestBody(receive, headers), send, self._discard_bytes)

@@ -1,20 +1,15 @@
-"""Asks the supervisor for the pool's status, from the front end's own loop.
-
-It uses a connection of its own to the pool's socket, as `batchpool status` does, so that a slow
-reply delays none of the supervisor's messages to the front end. The connection is open while the
-dashboard has viewers.
-"""
+"""Asks the supervisor for the pool's status, over a connection that is open while the dashboard has
+viewers."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
-from batchpool.control.channel import Channel, Closed, close_all
-from batchpool.control.edges import TO_CLIENT, FromClient, ToClient
+from batchpool.control.channel import Channel, Closed
 from batchpool.control.messages import GetStatus, Refused, StatusReply
 from batchpool.core.errors import NotReady, PoolError, PoolStopped
+from batchpool.frontend.service.supervisor_questions import ask, connected
 
 PATIENCE_S = 2.0  # a supervisor that is well answers within milliseconds
 
@@ -32,9 +27,9 @@ class StatusClient:
         time."""
         try:
             if self._channel is None:
-                self._channel = _connected(self._path)
+                self._channel = connected(self._path)
             async with asyncio.timeout(self._patience_s):
-                reply = await _ask(self._channel, GetStatus())
+                reply = await ask(self._channel, GetStatus())
         except TimeoutError:
             self.close()  # a late reply would be taken for the next one
             raise NotReady("the supervisor does not answer") from None
@@ -55,33 +50,3 @@ class StatusClient:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-
-
-def _connected(path: str) -> Channel:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    sock.setblocking(False)
-    try:
-        sock.connect(path)  # to a unix socket it is made at once, or not at all
-    except OSError:
-        sock.close()
-        raise
-    return Channel(sock)
-
-
-async def _ask(channel: Channel, question: FromClient) -> ToClient:
-    loop = asyncio.get_running_loop()
-    arrived: asyncio.Future[None] = loop.create_future()
-    channel.send(question)
-    loop.add_reader(channel.fileno(), _set, arrived)
-    try:
-        await arrived
-    finally:
-        loop.remove_reader(channel.fileno())
-    reply, fds = channel.receive(TO_CLIENT)
-    close_all(fds)
-    return reply
-
-
-def _set(arrived: asyncio.Future[None]) -> None:
-    if not arrived.done():
-        arrived.set_result(None)

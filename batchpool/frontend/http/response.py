@@ -7,7 +7,7 @@ front end refuses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,8 +39,8 @@ def ok_response(headers: HeaderList, body: bytes) -> HttpResponse:
     return HttpResponse(_OK, headers, body)
 
 
-def json_response(content: Mapping[str, Any]) -> HttpResponse:
-    """A 200 response that is a JSON object."""
+def json_response(content: Mapping[str, Any] | Sequence[Any]) -> HttpResponse:
+    """A 200 response that is a JSON object or list."""
     return _json(_OK, content, {})
 
 
@@ -83,7 +83,9 @@ def _log_error(error: BaseException, request_id: bytes, model: str) -> None:
         _LOG.error("unexpected exception while answering a request", fields, exc_info=error)
 
 
-def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> HttpResponse:
+def _json(
+    status: int, content: Mapping[str, Any] | Sequence[Any], headers: Mapping[str, str]
+) -> HttpResponse:
     body = msgspec.json.encode(content)
     fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     fields += [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -13,8 +13,12 @@ from batchpool.frontend.service.body_limits import max_body_bytes, max_held_byte
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.metadata import MetadataResponses, package_version
+from batchpool.frontend.service.not_offered import NotOffered
 from batchpool.frontend.service.prometheus import Scrape
 from batchpool.frontend.service.readiness import Readiness
+from batchpool.frontend.service.reloads import Reloads
+from batchpool.frontend.service.repository import ModelRepository
+from batchpool.frontend.service.statistics import StatisticsResponses
 from batchpool.shm.stats.counters import Counters
 
 
@@ -55,6 +59,11 @@ class PoolView:
         self.endpoints = EndpointTable(client_loop, counters, parser, number)
         self.readiness = Readiness(client_loop, self.endpoints)
         self.metadata = MetadataResponses(self.endpoints, self.readiness)
+        self.statistics = StatisticsResponses(counters, self.endpoints, scrapes)
+        self.repository = ModelRepository(
+            session, self.endpoints, self.readiness, Reloads(client_loop)
+        )
+        self.not_offered = NotOffered(self.endpoints)
         self._client_loop = client_loop
         self._on_stop = on_stop
 

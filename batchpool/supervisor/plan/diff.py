@@ -33,6 +33,7 @@ _LIVE = frozenset(
         "stall_timeout_s",
         "drain_s",
         "unload_timeout_s",
+        "model_control_mode",
         "log_level",
         "access_log",
         "access_log_sample",

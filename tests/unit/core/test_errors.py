@@ -11,6 +11,7 @@ from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
     Draining,
+    Forbidden,
     InternalError,
     InvalidInput,
     InvalidRequest,
@@ -19,6 +20,7 @@ from batchpool.core.errors import (
     Moved,
     NotFound,
     NotReady,
+    NotSupported,
     Overloaded,
     PoolError,
     PoolStopped,
@@ -34,6 +36,7 @@ from batchpool.core.errors import (
 
 TABLE = [
     (InvalidRequest, 400, "invalid_request"),
+    (Forbidden, 403, "forbidden"),
     (NotFound, 404, "not_found"),
     (MethodNotAllowed, 405, "method_not_allowed"),
     (RequestTimeout, 408, "request_timeout"),
@@ -42,6 +45,7 @@ TABLE = [
     (ModelError, 500, "model_error"),
     (WorkerLost, 500, "worker_lost"),
     (InternalError, 500, "internal"),
+    (NotSupported, 501, "not_supported"),
     (Overloaded, 503, "overloaded"),
     (Draining, 503, "draining"),
     (NotReady, 503, "not_ready"),

@@ -48,6 +48,7 @@ SERVER: dict[str, Any] = {
     "drain_s": 5.0,
     "socket": "",
     "page": True,
+    "model_control_mode": "none",
     "log_level": "info",
     "access_log": "off",
     "access_log_sample": 1.0,

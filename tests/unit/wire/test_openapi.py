@@ -14,13 +14,16 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from batchpool.core.errors import Cancelled, all_errors
+from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.curl_samples import curl, sample_request, sample_shape
 from batchpool.wire.metadata import model_config
 from batchpool.wire.openapi import document
+from batchpool.wire.repository import index_entry
 from batchpool.wire.schemas import model_schemas
+from batchpool.wire.statistics import statistics
 from tests.unit.specs import AFFINE, MIXED, model, specs
 
 BASE = "http://localhost:8000"
@@ -45,12 +48,16 @@ def test_every_model_has_its_paths_and_the_server_its_own() -> None:
     assert found["info"]["version"] == "1.2.3"
     for name in ("m", "mixed"):
         assert found["paths"][f"/v2/models/{name}/infer"]["post"]["tags"] == [name]
-        for tail in ("", "/config", "/ready"):
+        for tail in ("", "/config", "/ready", "/stats"):
             assert "get" in found["paths"][f"/v2/models/{name}{tail}"]
-    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/metrics"):
+        assert "post" in found["paths"][f"/v2/repository/models/{name}/load"]
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models", "/metrics"):
         assert "get" in found["paths"][path]
     operations = [
-        operation["operationId"] for item in found["paths"].values() for operation in item.values()
+        item[verb]["operationId"]
+        for item in found["paths"].values()
+        for verb in ("get", "post")
+        if verb in item
     ]
     assert len(set(operations)) == len(operations)
 
@@ -64,8 +71,24 @@ def test_every_error_that_a_caller_can_meet_is_told() -> None:
     }
     assert told == {(kind.status, kind.code) for kind in all_errors() if kind is not Cancelled}
     infer = found["paths"]["/v2/models/m/infer"]["post"]["responses"]
-    assert set(infer) == {"200", *(str(status) for status, _ in told)}
+    never_of_infer = {"403", "501"}
+    assert set(infer) == {"200", *(str(status) for status, _ in told)} - never_of_infer
     assert "Retry-After" in found["components"]["responses"]["Error503"]["headers"]
+
+
+def test_the_statistics_and_the_index_are_as_told() -> None:
+    paths = made(AFFINE)["paths"]
+
+    def schema(path: str, verb: str) -> dict[str, Any]:
+        response = paths[path][verb]["responses"]["200"]
+        found: dict[str, Any] = response["content"]["application/json"]["schema"]
+        return found
+
+    for path in ("/v2/models/stats", "/v2/models/m/stats"):
+        assert errors_of(schema(path, "get"), statistics(["m"], "1", Totals())) == []
+        assert errors_of(schema(path, "get"), {"model_stats": [{"name": "m"}]}) != []
+    entries = [index_entry("m", "1", why_not) for why_not in ("", "no worker serves it")]
+    assert errors_of(schema("/v2/repository/index", "post"), entries) == []
 
 
 # -- what is asked ----------------------------------------------------------------------

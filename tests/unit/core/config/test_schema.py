@@ -45,6 +45,7 @@ def test_the_empty_file_is_the_defaults() -> None:
         "drain_s": 30.0,
         "unload_timeout_s": 10.0,
         "page": True,
+        "model_control_mode": "none",
         "log_level": "info",
         "log_format": "auto",
         "access_log": "off",

@@ -70,7 +70,7 @@ async def test_names_are_percent_decoded() -> None:
     [
         "/nowhere",
         "/v2/",
-        "/v2/models",
+        "/v2/models/affine/stat",
         "/v2/models/",
         "/v2/models/affine/",
         "/v2/models/affine/nothing",

@@ -19,7 +19,8 @@ X, Y = Tensor("x", "float32", (4,)), Tensor("y", "float32")
 SPECS = {name: ModelSpec(name, "numpy", (X,), (Y,)) for name in ("a", "b", "c")}
 LIVE = (
     "client_slots", "max_body_mib", "max_bodies_mib", "receive_timeout_s", "load_timeout_s",
-    "stall_timeout_s", "drain_s", "unload_timeout_s", "log_level", "access_log",
+    "stall_timeout_s", "drain_s", "unload_timeout_s", "model_control_mode", "log_level",
+    "access_log",
     "access_log_sample",
 )  # fmt: skip
 FREE = {
@@ -67,7 +68,7 @@ def refusal(old: Plan, new: Plan) -> str:
 def another(field: str) -> Any:
     """A legal value of a key of the server that is not its default."""
     default = getattr(ServerConfig(), field)
-    for value in ("debug", "json", "all", "another", not default, 2, 3, 0.5, 64):
+    for value in ("debug", "json", "all", "explicit", "another", not default, 2, 3, 0.5, 64):
         try:
             if getattr(ServerConfig(**{field: value}), field) != default:
                 return value

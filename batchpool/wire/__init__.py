@@ -6,6 +6,7 @@ In reading order:
     elements      BYTES tensors: length-prefixed elements, and lists of JSON strings
     inputs        InputReader: one declared input from bytes or from JSON
     outputs       OutputWriter: one declared output to bytes or to JSON
+    classification   Classifier: an output's highest values as text
     model_tables  ModelTables: readers, writers and output choices of one model, built once
     parameters    request parameters: those of the protocol and those of the model
     oip           Open Inference Protocol v2: JSON, with or without binary tensors behind it
@@ -23,7 +24,7 @@ In reading order:
     repository    the JSON of the model repository's routes
     schemas       JSON Schemas of one model's request and response
     curl_samples  a curl command for each model
-    openapi_routes  the paths of the OpenAPI document besides infer
+    openapi_routes   the paths of the OpenAPI document besides infer
     openapi       the OpenAPI document of a running pool
 
 Every refusal is a `PoolError` of `batchpool.core.errors`. Tensors are not copied here, except

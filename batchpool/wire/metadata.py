@@ -19,6 +19,7 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 # The extensions that work. schedule_policy: the parameters `priority` and `timeout`.
 EXTENSIONS = (
     "binary_tensor_data",
+    "classification",
     "model_configuration",
     "model_repository",
     "parameters",

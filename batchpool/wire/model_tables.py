@@ -12,6 +12,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.ragged import trimmed
 from batchpool.core.tensors.rows import Rows, check_named, check_parameters, fill_defaults
 from batchpool.core.tensors.spec import Dim, ModelSpec
+from batchpool.wire.classification import Classifier
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
 from batchpool.wire.request import Fields, InferRequest, OutputChoice, brief
@@ -57,6 +58,7 @@ class ModelTables:
             for tensor in spec.outputs
             if tensor.dynamic
         }
+        self._classifiers = {t.name: Classifier(t) for t in spec.outputs if Classifier.fits(t)}
         self._all_writers = {**self.writers, **self._size_writers}
         self.declared = frozenset(parameter.name for parameter in spec.parameters)
         self.float_parameters = frozenset(
@@ -192,7 +194,7 @@ class ModelTables:
         """The parts of a response in its order: the outputs asked for, then the sizes of those
         whose rows differ, if they were not asked for."""
         if not self._size_writers:
-            return [(choice, self.writers[choice.name], outputs[choice.name]) for choice in choices]
+            return [self._part(choice, outputs) for choice in choices]
         every = list(choices)
         for tensor in self.spec.outputs:
             if tensor.sizes_name in outputs and tensor.dynamic:
@@ -202,10 +204,24 @@ class ModelTables:
                     for choice in choices
                     if choice.name == tensor.name and all(other.name != name for other in choices)
                 ]
-        return [(c, self._all_writers[c.name], outputs[c.name]) for c in every]
+        return [self._part(choice, outputs) for choice in every]
 
-    def output(self, name: str, binary: bool, seen: Collection[str]) -> OutputChoice:
-        """The choice of one output; InvalidRequest unless it is declared and not in `seen`."""
+    def _part(
+        self, choice: OutputChoice, outputs: Mapping[str, Array]
+    ) -> tuple[OutputChoice, OutputWriter, Array]:
+        array = outputs[choice.name]
+        if choice.classes:
+            classifier = self._classifiers[choice.name]
+            return choice, classifier.writer, classifier.highest(array, choice.classes)
+        return choice, self._all_writers[choice.name], array
+
+    def output(
+        self, name: str, binary: bool, seen: Collection[str], classes: int = 0
+    ) -> OutputChoice:
+        """The choice of one output; InvalidRequest unless it is declared and not in `seen`.
+
+        classes: as of `OutputChoice`; InvalidRequest for an output that has none.
+        """
         writer = self._all_writers.get(name)
         if writer is None:
             expected = ", ".join(map(repr, self.writers))
@@ -214,11 +230,24 @@ class ModelTables:
             )
         if name in seen:
             raise InvalidRequest(f"output {name!r} is asked for twice")
+        if classes:
+            return OutputChoice(name, binary, self._check_classes(name, classes))
         if binary:
             return self._as_bytes[name]
         if writer.binary_only:
             raise _needs_binary(writer)
         return self._as_json[name]
+
+    def _check_classes(self, name: str, classes: int) -> int:
+        """The number of classes that there really are, at least 1; InvalidRequest for an output
+        that cannot be classified."""
+        classifier = self._classifiers.get(name)
+        if classifier is None:
+            raise InvalidRequest(
+                f"output {name!r} cannot be classified: parameter 'classification' is for declared"
+                " outputs of numbers whose rows have one size; ask for the output itself"
+            )
+        return min(classes, max(1, classifier.elements))
 
 
 def binary_fields(head: int, size: int) -> Fields:

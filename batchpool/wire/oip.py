@@ -7,7 +7,7 @@ header Inference-Header-Content-Length gives the length of the JSON; it is absen
 follows. Members that are not the protocol's are refused, not ignored: a misspelt `parameters`
 would otherwise change the result unnoticed. `model_name` and `model_version`, which some clients
 repeat in the request, are ignored. Extensions that are not offered are refused by name: shared
-memory, classification, sequences.
+memory, sequences.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class _Names(msgspec.Struct):
 _BOM = b"\xef\xbb\xbf"
 _HEAD = msgspec.json.Decoder(_Head)
 _NAMES = msgspec.json.Decoder(_Names)
+_NUMBER = msgspec.json.Decoder(int)
 _RAW_PARAMETERS = msgspec.json.Decoder(_RawParameters)
 _PLACE = re.compile(r"\$\.(input|output)s\[(\d+)\]")
 
@@ -313,21 +314,36 @@ def _outputs(
     choices: dict[str, OutputChoice] = {}
     for output in asked:
         extra = output.parameters
-        binary = binary_default
+        binary, classes = binary_default, 0
         if extra is not None:
-            _refuse_extensions(output.name, extra)
+            _refuse_shared_memory(output.name, extra)
+            if extra.classification is not _ABSENT:
+                classes = _classes(output.name, extra.classification)
             if extra.binary_data is not msgspec.UNSET:
                 binary = extra.binary_data
-        choices[output.name] = tables.output(output.name, binary, choices)
+        choices[output.name] = tables.output(output.name, binary, choices, classes)
     return tuple(choices.values())
 
 
-def _refuse_extensions(name: str, extra: _OutputExtra) -> None:
-    if bytes(extra.classification) not in (b"", b"null", b"0", b"false"):
+def _classes(name: str, written: msgspec.Raw) -> int:
+    """The parameter `classification`: how many classes of each row; 0 for the output itself."""
+    text = bytes(written)
+    if text in (b"null", b"false"):
+        return 0
+    try:
+        classes = _NUMBER.decode(text)
+    except UNREADABLE:
+        classes = -1
+    if classes < 0:
+        came = brief(text.decode(errors="replace"))
         raise InvalidRequest(
-            f"output {brief(name)}: the classification extension is not offered; ask for the"
-            " scores themselves"
+            f"output {brief(name)}: parameter 'classification' is {came}; a whole number was"
+            " expected: how many of each row's highest values are wanted"
         )
+    return classes
+
+
+def _refuse_shared_memory(name: str, extra: _OutputExtra) -> None:
     if _names_shared_memory(extra):
         raise InvalidRequest(
             f"output {brief(name)}: the shared-memory extension is not offered; the tensor comes"

@@ -41,10 +41,12 @@ LONGEST_NS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class OutputChoice:
-    """An output that the response contains. binary: as bytes, else as JSON."""
+    """An output that the response contains. binary: as bytes, else as JSON. classes: so many of the
+    highest values of each row, as text, are asked for in its place; 0 for the output itself."""
 
     name: str
     binary: bool
+    classes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

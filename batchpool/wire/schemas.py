@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,17 @@ def model_schemas(spec: ModelSpec) -> Json:
                         "name": {"enum": [t.name for t in (*spec.outputs, *sized_out)]},
                         "parameters": {
                             "type": "object",
-                            "properties": {"binary_data": {"type": "boolean"}},
+                            "properties": {
+                                "binary_data": {"type": "boolean"},
+                                "classification": {
+                                    "type": "integer",
+                                    "minimum": 0,
+                                    "description": (
+                                        "so many of each row's highest values, as text"
+                                        " value:index or value:index:label"
+                                    ),
+                                },
+                            },
                         },
                     },
                 },
@@ -74,7 +85,10 @@ def model_schemas(spec: ModelSpec) -> Json:
             "model_name": {"const": spec.name},
             "model_version": {"type": "string"},
             "outputs": _list_of(
-                [_tensor_schema(t, sent=False) for t in (*spec.outputs, *sized_out)]
+                [
+                    _tensor_schema(t, sent=False)
+                    for t in (*spec.outputs, *sized_out, *_classes_of(spec.outputs))
+                ]
             ),
         },
     }
@@ -84,6 +98,15 @@ def model_schemas(spec: ModelSpec) -> Json:
 def _sizes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors that may tell the sizes of each row of those with dynamic dimensions."""
     return [tensor.row_sizes() for tensor in tensors if tensor.dynamic]
+
+
+def _classes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of text that stand in the place of those whose classes were asked for."""
+    return [
+        Tensor(tensor.name, "bytes", (Dim(max(1, math.prod(tensor.max_shape))),), max_bytes=1)
+        for tensor in tensors
+        if not (tensor.is_bytes or tensor.dynamic)
+    ]
 
 
 def _list_of(kinds: list[Json]) -> Json:

@@ -17,7 +17,10 @@ COMPARING = {
     ("batchpool/worker/backends/select.py", "numpy"): "the backend of each framework",
     ("batchpool/worker/backends/select.py", "torch"): "the backend of each framework",
     ("batchpool/frontend/dashboard/routes.py", "text/html"): "a browser asks for the page",
-    ("batchpool/wire/openapi.py", "text/plain"): "the document of /metrics, which is no wire form",
+    (
+        "batchpool/wire/openapi_routes.py",
+        "text/plain",
+    ): "of /metrics, which is no wire form",
 }
 
 ATTRIBUTE_CALLS = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller"}

@@ -82,3 +82,17 @@ class Masked(bp.Model):
             "sum": (batch["ids"] * batch["mask"]).sum(axis=1),
             "ones": batch["mask"].sum(axis=1),
         }
+
+
+class Animals(bp.Model):
+    """The scores of three animals, which come as they are, and twice of them in half precision."""
+
+    framework = "numpy"
+    inputs = [bp.Tensor("x", "float32", (3,))]
+    outputs = [
+        bp.Tensor("score", "float32", (3,), labels=["cat", "dog", "Kühe"]),
+        bp.Tensor("half", "float16", (3,)),
+    ]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        return {"score": batch["x"], "half": (batch["x"] * 2).astype("float16")}

@@ -13,7 +13,7 @@ row's shape, fixed or dynamic up to a maximum:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.dtypes import DTYPES, DType
+from batchpool.core.tensors.labels import checked_labels
 from batchpool.core.tensors.numbers import as_row_value, stored_number
 from batchpool.core.tensors.strings import as_text_value
 
@@ -50,8 +51,9 @@ class Tensor:
     name: as callers spell it.  dtype: numpy's name, or "bfloat16", or "bytes".  shape: the row's
     shape, ints and `Dim`s.  pad: the value that fills shorter rows of a batch.  max_bytes: the
     longest element of a "bytes" tensor.  default: the value of a parameter that a request does
-    not set; of an input that it leaves out, the value of all its elements.  Raises ConfigError
-    for a declaration that cannot work.
+    not set; of an input that it leaves out, the value of all its elements.  labels: of an output
+    of a classifier, the name of each element of the row.  Raises ConfigError for a declaration that
+    cannot work.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Tensor:
     pad: float = 0
     max_bytes: int | None = None
     default: Any = None
+    labels: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -99,6 +102,8 @@ class Tensor:
                 raise ConfigError(
                     f"tensor {self.name!r}: pad {self.pad!r} does not fit {self.dtype}"
                 ) from None
+        elements = None if self.is_bytes or self.dynamic else math.prod(self.max_shape)
+        object.__setattr__(self, "labels", checked_labels(self.name, self.labels, elements))
 
     @property
     def is_bytes(self) -> bool:
@@ -232,6 +237,11 @@ class ModelSpec:
                     parameter.scalar(parameter.default)
                 except (InvalidRequest, TooLarge) as exc:
                     raise ConfigError(f"model {self.name!r}: its default: {exc}") from None
+        for tensor in (*self.inputs, *self.parameters):
+            if tensor.labels:
+                raise ConfigError(
+                    f"model {self.name!r}: {tensor.name!r} has labels, which belong to an output"
+                )
         for tensor in self.outputs:
             if tensor.default is not None:
                 raise ConfigError(f"model {self.name!r}: output {tensor.name!r} has a default")
@@ -292,6 +302,8 @@ class ModelSpec:
 
 def _tensor_to_wire(tensor: Tensor) -> dict[str, Any]:
     shape = [[d.max, d.name] if isinstance(d, Dim) else d for d in tensor.shape]
+    # A client of an earlier version does not know labels.
+    labels = {"labels": list(tensor.labels)} if tensor.labels else {}
     return {
         "name": tensor.name,
         "dtype": tensor.dtype,
@@ -299,6 +311,7 @@ def _tensor_to_wire(tensor: Tensor) -> dict[str, Any]:
         "pad": tensor.pad,
         "max_bytes": tensor.max_bytes,
         "default": tensor.default,
+        **labels,
     }
 
 

@@ -45,7 +45,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     tensors: list[ArrayForm]
     sizes: list[ArrayForm]
     parameters: dict[str, Any]
-    outputs: list[tuple[str, bool]]
+    outputs: list[tuple[str, bool, int]]
     timeout_ns: int | None
     priority: int
     form: str
@@ -99,7 +99,7 @@ def send_request(connection: Connection, request: InferRequest) -> None:
         tensors=[_form(name, array) for name, array in rows.tensors.items()],
         sizes=[_form(name, array) for name, array in rows.sizes.items()],
         parameters=rows.parameters,
-        outputs=[(choice.name, choice.binary) for choice in request.outputs],
+        outputs=[(choice.name, choice.binary, choice.classes) for choice in request.outputs],
         timeout_ns=request.timeout_ns,
         priority=request.priority,
         form=request.form,
@@ -140,7 +140,7 @@ def receive_reply(connection: Connection, spec: ModelSpec) -> InferRequest | Exc
     return InferRequest(
         reply.id,
         Rows(reply.n, tensors, reply.parameters, sizes),
-        tuple(OutputChoice(name, binary) for name, binary in reply.outputs),
+        tuple(OutputChoice(*choice) for choice in reply.outputs),
         reply.timeout_ns,
         reply.priority,
         reply.form,

@@ -45,6 +45,7 @@ VERSION = "1"  # the only version of every model
 # byte of JSON numbers to read, 5 to write; 12 to 42 ns a byte to compress, 6 to decompress.
 _LONG_JSON_BYTES = 256 * 1024
 _LONG_JSON_VALUES = 16 * 1024
+_VALUES_OF_A_CLASS = 16  # as long as so many values in JSON takes the text of one class
 _LONG_COMPRESSED_BYTES = _LONG_JSON_BYTES // MOST_EXPANSION
 _LONG_FOR_A_THREAD_BYTES = 1024 * 1024
 _LONG_TO_COMPRESS_BYTES = 128 * 1024
@@ -205,7 +206,9 @@ class HttpEndpoint:
         """True if `encode` of n rows would keep other requests waiting too long."""
         values = 0
         for choice in request.outputs:
-            if not choice.binary:
+            if choice.classes:
+                values += self._row_values[choice.name] + _VALUES_OF_A_CLASS * choice.classes
+            elif not choice.binary:
                 values += self._row_values[choice.name]
         if n * values > _LONG_JSON_VALUES:
             return True

@@ -12,7 +12,7 @@ def test_server_metadata_lists_only_what_works() -> None:
         "name": "batchpool",
         "version": "1.2.3",
         "extensions": [
-            "binary_tensor_data", "model_configuration", "model_repository",
+            "binary_tensor_data", "classification", "model_configuration", "model_repository",
             "parameters", "schedule_policy", "statistics",
         ],
     }  # fmt: skip

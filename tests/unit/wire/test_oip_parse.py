@@ -204,12 +204,6 @@ def test_shared_memory_is_not_offered(parameters: dict[str, Any]) -> None:
     assert "shared-memory extension is not offered" in refused(AFFINE, {"inputs": [tensor]})
 
 
-def test_classification_is_not_offered() -> None:
-    message = refused(AFFINE, GOOD | {"outputs": [wish("y", classification=3)]})
-    assert "classification" in message
-    assert ask(AFFINE, GOOD | {"outputs": [wish("y", classification=0)]}).rows.n == 1
-
-
 @pytest.mark.parametrize("size", [-1, 15, 17, 2**31, 2**63, 10**4299, 16.0, "16", True])
 def test_a_binary_size_that_is_wrong(size: Any) -> None:
     tensor = one([1, 4], X)["inputs"][0] | {"parameters": {"binary_data_size": size}}

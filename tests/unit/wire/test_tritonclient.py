@@ -110,10 +110,20 @@ def test_all_its_request_options() -> None:
         {"sequence_id": 5, "sequence_start": True},
         {"sequence_id": "five"},
         {"parameters": {"top_k": 3}},
-        {"outputs": [InferRequestedOutput("y", class_count=2)]},
+        {"outputs": [InferRequestedOutput("y", class_count=-2)]},
     ):
         with pytest.raises(InvalidRequest):
             Codec(AFFINE).parse(*written([x], **options))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_its_requests_for_classes(binary: bool) -> None:
+    x = client_input(AFFINE, "x", np.ones((1, 4), "f4"), True)
+    wish = InferRequestedOutput("y", binary_data=binary, class_count=2)
+    codec = Codec(AFFINE)
+    request = codec.parse(*written([x], outputs=[wish]))
+    found = read(codec, request, {"y": np.array([[1, 4, 3, 2]], "f4")})
+    assert client_output(found, "y").tolist() == [[b"4.0:1", b"3.0:2"]]
 
 
 def test_its_shared_memory_requests_are_refused_in_words() -> None:

@@ -103,6 +103,17 @@ def test_the_pad_as_it_is_stored(dtype: str, pad: float, stored: float) -> None:
         (lambda: Tensor("x", "uint8", pad=-1), "tensor 'x': pad -1 does not fit uint8"),
         (lambda: Tensor("x", "int8", pad=0.5), "tensor 'x': pad 0.5 does not fit int8"),
         (lambda: Tensor("x", "float16", pad=70000), "tensor 'x': pad 70000 does not fit float16"),
+        (lambda: Tensor("x", "int8", (2,), labels="ab"), "tensor 'x': labels is 'ab'; a list of"),
+        (lambda: Tensor("x", "int8", (2,), labels=["a", 1]), "tensor 'x': label 1 is no text"),
+        (
+            lambda: Tensor("x", "int8", (2, 2), labels=["a", "b"]),
+            "tensor 'x' has 2 labels, and 4 elements a row; one label for each",
+        ),
+        (
+            lambda: Tensor("x", "bytes", max_bytes=4, labels=["a"]),
+            "tensor 'x' has labels, which belong to an output of numbers of a fixed shape",
+        ),
+        (lambda: Tensor("x", "int8", (Dim(2),), labels=["a", "b"]), "of a fixed shape"),
         (lambda: Dim(0), "Dim(max=0): max must be a whole number of at least 1"),
         (lambda: Dim(2.5), "Dim(max=2.5): max must be a whole number"),
     ],
@@ -138,6 +149,14 @@ X = Tensor("x", "float32", (4,))
         (
             lambda: model(X, outputs=(Tensor("y", "int8", default=1),)),
             "model 'm': output 'y' has a default",
+        ),
+        (
+            lambda: model(Tensor("x", "int8", (2,), labels=["a", "b"])),
+            "model 'm': 'x' has labels, which belong to an output",
+        ),
+        (
+            lambda: model(X, parameters=(Tensor("k", "int8", labels=["a"], default=1),)),
+            "model 'm': 'k' has labels, which belong to an output",
         ),
         (
             lambda: model(X, Tensor("mask", "int8", (2,), default=[1, 1])),
@@ -198,6 +217,9 @@ def test_a_model_survives_the_control_channel_and_json(spec: ModelSpec) -> None:
 def test_every_field_of_a_tensor_survives() -> None:
     named = Tensor("ids", "int64", (Dim(7, "tokens"), 3), pad=-1)
     text = Tensor("t", "bytes", (), max_bytes=5)
-    spec = ModelSpec("m", "torch", (named, text), (named,), (Tensor("k", "int32", default=3),))
+    named_elements = Tensor("y", "float32", (2, 1), labels=["cat", "Kühe"])
+    assert named_elements.labels == ("cat", "Kühe")
+    outputs = (named, named_elements)
+    spec = ModelSpec("m", "torch", (named, text), outputs, (Tensor("k", "int32", default=3),))
     assert ModelSpec.from_wire(spec.to_wire()) == spec
     assert ModelSpec.from_wire(MIXED.to_wire()) == MIXED

@@ -202,3 +202,28 @@ async def test_many_questions_at_once_are_all_answered() -> None:
         paths = ["/v2/models/stats", "/v2/models", "/v2/models/affine/stats"] * 5
         answers = await asyncio.gather(*(it.http.get(path) for path in paths))
         assert {answer.status_code for answer in answers} == {200}
+
+
+TAILS = ["", "/ready", "/config", "/stats", "/trace/setting"]
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@on_loop
+async def test_every_route_of_a_model_has_versions_and_decodes_its_name(tail: str) -> None:
+    async with edge(Affine, slots=8) as it:
+        plain = await it.http.get(f"/v2/models/affine{tail}")
+        assert plain.status_code == (501 if "trace" in tail else 200)
+        for path in ("affine/versions/1", "%61ffine", "aff%69ne/versions/%31"):
+            answer = await it.http.get(f"/v2/models/{path}{tail}?x=y")
+            assert (answer.status_code, answer.content) == (plain.status_code, plain.content)
+        for path in ("affine/versions/2", "affine/versions/one", "%00"):
+            assert refused(await it.http.get(f"/v2/models/{path}{tail}")) == (404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["%61ffine", "affine/versions/1", "aff%69ne/versions/1"])
+@on_loop
+async def test_infer_takes_the_same_spellings(path: str) -> None:
+    async with edge(Affine, slots=8) as it:
+        answer = await it.http.post(f"/v2/models/{path}/infer?x=y", json=affine(1, id=""))
+        assert answer.status_code == 200
+        assert "id" not in answer.json(), "an empty id is none"

@@ -33,7 +33,7 @@ from batchpool.frontend.parser.messages import ParseJob, encoded_spec, receive_r
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.model import spec_of
 from batchpool.wire.codec import Codec
-from batchpool.wire.request import InferRequest, PlainAnswer
+from batchpool.wire.request import InferRequest, OutputChoice, PlainAnswer
 
 PATIENCE_S = 60
 
@@ -87,6 +87,12 @@ def test_a_request_is_that_of_the_codec(parser: ParserProcess) -> None:
     for name, array in theirs.rows.tensors.items():
         assert ours.rows.tensors[name].dtype == array.dtype
         assert np.array_equal(ours.rows.tensors[name], array)
+
+
+def test_classes_that_are_asked_for_come_through(parser: ParserProcess) -> None:
+    raw = json.loads(body()) | {"outputs": [{"name": "y", "parameters": {"classification": 1}}]}
+    (choice,) = parser.parse(SPEC, {}, json.dumps(raw).encode()).outputs
+    assert choice == OutputChoice("y", False, 1)
 
 
 def test_rows_of_different_sizes_keep_them(parser: ParserProcess) -> None:

@@ -17,7 +17,7 @@ from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
-from batchpool.wire.request import InferRequest
+from batchpool.wire.request import InferRequest, OutputChoice
 from tests.unit.frontend.calls import affine, packed
 from tests.unit.frontend.frontend_double import Edge, edge
 from tests.unit.frontend.loops import on_loop, until
@@ -106,6 +106,17 @@ async def test_encodes_long() -> None:
         raw = endpoint.parse(checked(endpoint, inference_header_content_length="0"), bytes(1 << 20))
         assert not endpoint.encodes_long(head_of(), raw, 8)
         assert endpoint.encodes_long(head_of(accept_encoding="gzip"), raw, 8)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@on_loop
+async def test_many_classes_are_encoded_long(binary: bool) -> None:
+    async with edge(Affine, slots=8) as it:
+        endpoint = it.view.endpoints.find("affine")
+        request = asked(endpoint)
+        request.outputs = (OutputChoice("y", binary, 3),)
+        assert not endpoint.encodes_long(head_of(), request, 315)
+        assert endpoint.encodes_long(head_of(), request, 316)  # 4 values and 3 texts a row
 
 
 @on_loop

@@ -79,6 +79,9 @@ async def test_callers_of_one_moment_share_the_next_reload(tmp_path: Path) -> No
         first = asyncio.create_task(reloads.reload())
         await until(lambda: len(supervisor.questions) == 1, "the first one is under way")
         others = [asyncio.create_task(reloads.reload()) for _ in range(50)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(supervisor.connections) == 1, "they wait for its end"
         send_form(supervisor.connections[0], {**DONE, "text": "one"})
         assert (await first).text == "one"
         await until(lambda: len(supervisor.questions) == 2, "the next one is asked for")

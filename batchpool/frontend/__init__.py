@@ -1,7 +1,7 @@
 """The HTTP front end of a pool. Packages from low to high; a module imports downwards only:
 
     http/       one HTTP message: connections, heads, bodies, responses, access log, metrics
-    service/    the models of a session as endpoints, readiness, metadata, /metrics
+    service/    the models of a session as endpoints, readiness, metadata, statistics, repository
     fast/       infer requests answered inside the HTTP protocol
     dashboard/  the live page
     asgi/       the Starlette application, for every other request
@@ -18,7 +18,7 @@ Reading order, along the path of an infer request:
     fast/request.py           one request of the fast path, and the writing of its response
     http/connection.py        the limits of a connection
     asgi/infer.py             the ASGI path through the same steps
-    asgi/app.py               the routes
+    asgi/app.py               the routes; asgi/protocol_routes.py: those of the protocol
     service/pool_view.py      the state that all connections share
     process.py                the parts put together
 """

@@ -194,7 +194,12 @@ class ModelTables:
         """The parts of a response in its order: the outputs asked for, then the sizes of those
         whose rows differ, if they were not asked for."""
         if not self._size_writers:
-            return [self._part(choice, outputs) for choice in choices]
+            return [
+                self._classified(choice, outputs)
+                if choice.classes
+                else (choice, self.writers[choice.name], outputs[choice.name])
+                for choice in choices
+            ]
         every = list(choices)
         for tensor in self.spec.outputs:
             if tensor.sizes_name in outputs and tensor.dynamic:
@@ -204,16 +209,19 @@ class ModelTables:
                     for choice in choices
                     if choice.name == tensor.name and all(other.name != name for other in choices)
                 ]
-        return [self._part(choice, outputs) for choice in every]
+        return [
+            self._classified(choice, outputs)
+            if choice.classes
+            else (choice, self._all_writers[choice.name], outputs[choice.name])
+            for choice in every
+        ]
 
-    def _part(
+    def _classified(
         self, choice: OutputChoice, outputs: Mapping[str, Array]
     ) -> tuple[OutputChoice, OutputWriter, Array]:
-        array = outputs[choice.name]
-        if choice.classes:
-            classifier = self._classifiers[choice.name]
-            return choice, classifier.writer, classifier.highest(array, choice.classes)
-        return choice, self._all_writers[choice.name], array
+        classifier = self._classifiers[choice.name]
+        classes = classifier.highest(outputs[choice.name], choice.classes)
+        return choice, classifier.writer, classes
 
     def output(
         self, name: str, binary: bool, seen: Collection[str], classes: int = 0

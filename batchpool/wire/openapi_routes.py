@@ -113,7 +113,11 @@ def _get(
 def _post(
     tag: str, operation: str, summary: str, *statuses: int, schema: Json | None = None
 ) -> Json:
-    return {"post": _operation(tag, operation, summary, statuses, schema)}
+    """A path item for POST. schema: None where the good answer has no body."""
+    item = _operation(tag, operation, summary, statuses, schema)
+    if schema is None:
+        del item["responses"]["200"]["content"]
+    return {"post": item}
 
 
 def _unoffered(verb: str, operation: str, *statuses: int) -> Json:

@@ -34,7 +34,7 @@ def calling(pool: Pool) -> httpx.Client:
 def load(http: httpx.Client, model: str) -> tuple[int, str]:
     """The status and the text of a load."""
     answer = http.post(f"/repository/models/{model}/load", json={})
-    return answer.status_code, answer.json().get("error", "")
+    return answer.status_code, answer.json()["error"] if answer.content else ""
 
 
 def index(http: httpx.Client) -> list[tuple[str, str]]:
@@ -48,6 +48,7 @@ def test_models_come_and_go_with_the_file() -> None:
         assert http.get("/models/scaled").status_code == 404, "nobody has asked for it"
 
         assert load(http, "scaled") == (200, "")
+        assert "an HTTP caller loads model 'scaled'" in pool.log
         assert index(http) == [("affine", "READY"), ("scaled", "READY")]
         answer = http.post("/models/scaled/infer", json=SCALED)
         assert answer.json()["outputs"][0]["data"] == [2, 3]

@@ -44,6 +44,11 @@ def json_response(content: Mapping[str, Any] | Sequence[Any]) -> HttpResponse:
     return _json(_OK, content, {})
 
 
+def empty_response() -> HttpResponse:
+    """A 200 response without a body, of a command that is done."""
+    return HttpResponse(_OK, [(b"content-length", b"0")], b"")
+
+
 def error_response(
     error: BaseException,
     extra: Mapping[str, Any] | None = None,

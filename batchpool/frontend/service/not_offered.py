@@ -7,7 +7,7 @@ what to use instead. There is no region, so their lists are empty and all of the
 from __future__ import annotations
 
 from batchpool.core.errors import NotFound, NotSupported
-from batchpool.frontend.http.response import HttpResponse, json_response
+from batchpool.frontend.http.response import HttpResponse, empty_response, json_response
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.http_endpoint import VERSION
 
@@ -55,4 +55,4 @@ class NotOffered:
 
     def unregister(self, region: str = "") -> HttpResponse:
         """POST .../unregister, of one region or of all: none is left."""
-        return json_response({})
+        return empty_response()

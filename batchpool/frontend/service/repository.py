@@ -6,17 +6,20 @@ again; it is open to HTTP callers only where [server] model_control_mode = "expl
 
 from __future__ import annotations
 
+import logging
+
 from batchpool.client.session import Session
 from batchpool.core.errors import Forbidden, InvalidRequest, NotFound, NotSupported, PoolError
-from batchpool.frontend.http.response import HttpResponse, json_response
+from batchpool.frontend.http.response import HttpResponse, empty_response, json_response
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.http_endpoint import VERSION, HttpEndpoint
 from batchpool.frontend.service.readiness import Readiness
 from batchpool.frontend.service.reloads import Reloads
 from batchpool.wire import metadata as objects
 from batchpool.wire.repository import check_load, index_entry, reads_ready_only
-from batchpool.wire.request import Body
+from batchpool.wire.request import Body, brief
 
+_LOG = logging.getLogger("batchpool.frontend")
 REPOSITORY = "batchpool"  # the name of the only one
 
 
@@ -70,13 +73,14 @@ class ModelRepository:
         """
         _check_repository(repository)
         check_load(body)
+        _LOG.info("an HTTP caller loads model %s: the pool reloads", brief(model))
         outcome = await self._reloads.reload()
         if not outcome.done:
             raise InvalidRequest(f"model {model!r} was not loaded: {outcome.text}")
         if model not in self._endpoints.by_model:
             known = ", ".join(map(repr, self._endpoints.by_model)) or "none"
             raise NotFound(f"the configuration file has no model {model!r}; it has {known}")
-        return json_response({})
+        return empty_response()
 
     async def unload(self, body: Body, model: str, repository: str = REPOSITORY) -> HttpResponse:
         """POST /v2/repository/models/{model}/unload: NotSupported tells the way."""

@@ -165,7 +165,9 @@ async def test_there_is_no_region_and_all_of_them_are_unregistered(kind: str) ->
         answer = await it.http.get(f"{path}/region/r/status")
         assert refused(answer) == (404, "not_found")
         for call in ("unregister", "region/r/unregister"):
-            assert (await it.http.post(f"{path}/{call}")).status_code == 200
+            answer = await it.http.post(f"{path}/{call}")
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["content-length"] == "0"
 
 
 @on_loop

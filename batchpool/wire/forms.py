@@ -218,7 +218,8 @@ FORMS = WireForms(
             lengths=(JsonLength.GIVEN,),
             bind=partial(OipForm, name="binary"),
             text_bytes=_text_before_tensors,
-            request_note="The JSON part, then the binary tensors in its order",
+            request_note="With Inference-Header-Content-Length: N, N bytes of JSON and then the"
+            " binary tensors in its order",
             answer_note="The JSON part, then the binary tensors.",
         ),
         WireForm(
@@ -227,7 +228,7 @@ FORMS = WireForms(
             lengths=(JsonLength.ZERO,),
             bind=partial(RawForm, name="raw", answers_json=partial(_accepts_json, default=False)),
             text_bytes=_no_text,
-            request_note="with a JSON part of 0 bytes, the only input alone.",
+            request_note="with the length 0, the only input alone",
             answer_note="",
         ),
         WireForm(
@@ -236,7 +237,7 @@ FORMS = WireForms(
             lengths=(JsonLength.ABSENT,),
             bind=partial(OctetsForm, name="octets", answers_json=_unless_octets),
             text_bytes=_all_text,
-            request_note="Without a JSON part: JSON, or the only input alone.",
+            request_note="without it, JSON or the only input alone.",
             answer_note="",
         ),
         WireForm(

@@ -6,15 +6,17 @@ core/errors.py. https://spec.openapis.org/oas/v3.1.0
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from batchpool.core.errors import Cancelled, PoolError, Retryable, all_errors
 from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.wire.curl_samples import curl, sample_request
+from batchpool.wire.curl_samples import curl, plain_sample, sample_request
 from batchpool.wire.forms import FORMS
 from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
-from batchpool.wire.request import HEADER_LENGTH, PRIORITY, TIMEOUT_MS
+from batchpool.wire.plain_schemas import plain_schemas
+from batchpool.wire.request import PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
 _NEVER_OVER_HTTP = (Cancelled,)
@@ -55,7 +57,7 @@ def document(
                 **{
                     f"{spec.name}.{kind}": schema
                     for spec in specs
-                    for kind, schema in model_schemas(spec).items()
+                    for kind, schema in (model_schemas(spec) | plain_schemas(spec)).items()
                 },
                 "Error": _error_schema(),
             },
@@ -71,9 +73,12 @@ def document(
 def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
     path, name = f"/v2/models/{spec.name}", spec.name
     request, zeros = sample_request(spec)
-    content: Json = {"schema": _schema_ref(f"{name}.Request")}
-    if not zeros:
-        content["example"] = request
+    content: Json = {"schema": _either(f"{name}.Request", f"{name}.PlainRequest")}
+    examples = {"protocol": {"value": request}} if not zeros else {}
+    if plain := plain_sample(spec):
+        examples["plain"] = {"value": json.loads(plain)}
+    if examples:
+        content["examples"] = examples
     split = f" More than {most_rows} rows are split and joined again." if most_rows else ""
     infer: Json = {
         "tags": [name],
@@ -95,7 +100,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
             "200": {
                 "description": "The outputs, a row for each row of the request.",
                 "content": {
-                    JSON: {"schema": _schema_ref(f"{name}.Response")},
+                    JSON: {"schema": _either(f"{name}.Response", f"{name}.PlainResponse")},
                     **_described((form.media_type, form.answer_note) for form in FORMS.entries),
                 },
             },
@@ -127,6 +132,10 @@ def _described(notes: Iterable[tuple[str, str]]) -> Json:
         media_type: {"schema": {"description": "; ".join(found)}}
         for media_type, found in texts.items()
     }
+
+
+def _either(*names: str) -> Json:
+    return {"anyOf": [_schema_ref(name) for name in names]}
 
 
 def _schema_ref(name: str) -> Json:
@@ -205,7 +214,6 @@ def _header_parameters() -> Json:
     headers = [
         (TIMEOUT_MS, "A deadline in milliseconds from the request's arrival; 0: none.", 0, None),
         (PRIORITY, "1 goes first, 255 last; 0 means 128.", 0, LOWEST),
-        (HEADER_LENGTH, "Bytes of JSON before the binary tensors; 0: none, raw.", 0, None),
         (b"x-client-id", "Names the caller, who gets a fair share; else its address.", None, None),
     ]
     found: Json = {}

@@ -56,8 +56,8 @@ def server_routes() -> Json:
 
 def _unoffered_routes() -> Json:
     routes: Json = {
-        "/v2/trace/setting": _unoffered("get", "trace_setting", 501),
-        "/v2/logging": _unoffered("get", "logging", 501),
+        path: _unoffered("get", name, 501) | _unoffered("post", f"set_{name}", 501)
+        for path, name in (("/v2/trace/setting", "trace_setting"), ("/v2/logging", "logging"))
     }
     for kind in ("system", "cuda"):
         path = f"/v2/{kind}sharedmemory"

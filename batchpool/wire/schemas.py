@@ -16,42 +16,23 @@ Json = dict[str, Any]
 
 def model_schemas(spec: ModelSpec) -> Json:
     """The schemas of a model's request and response in the protocol's JSON form, by name."""
-    parameters: Json = {p.name: _scalar_schema(p) for p in spec.parameters}
-    required = [p.name for p in spec.parameters if p.default is None]
-    asked: Json = {
-        "type": "object",
-        "properties": {
-            **parameters,
-            "timeout": {"type": "integer", "minimum": 0, "description": "microseconds, 0: none"},
-            "priority": {
-                "type": "integer",
-                "minimum": 0,
-                "maximum": LOWEST,
-                "description": "1 goes first, 0 means 128",
-            },
-            "binary_data_output": {
-                "type": "boolean",
-                "description": "answer with binary tensors",
-            },
-        },
-        "additionalProperties": False,
-    }
-    if required:
-        asked["required"] = required
+    asked = parameters_schema(spec)
+    required = asked.get("required")
     sized_in, sized_out = _sizes_of(spec.inputs), _sizes_of(spec.outputs)
     request: Json = {
         "type": "object",
         "required": ["inputs", *(["parameters"] if required else [])],
+        "additionalProperties": False,
         "properties": {
-            "id": {"type": "string", "description": "Comes back in the answer."},
-            "parameters": asked,
+            "id": {"type": ["string", "null"], "description": "Comes back in the answer."},
+            "parameters": asked if required else {"anyOf": [asked, {"type": "null"}]},
             "inputs": {
                 **_list_of([_tensor_schema(t, sent=True) for t in (*spec.inputs, *sized_in)]),
                 "minItems": sum(tensor.default is None for tensor in spec.inputs),
                 "maxItems": len(spec.inputs) + len(sized_in),
             },
             "outputs": {
-                "type": "array",
+                "type": ["array", "null"],
                 "description": "The outputs wanted; without it, all.",
                 "items": {
                     "type": "object",
@@ -59,11 +40,11 @@ def model_schemas(spec: ModelSpec) -> Json:
                     "properties": {
                         "name": {"enum": [t.name for t in (*spec.outputs, *sized_out)]},
                         "parameters": {
-                            "type": "object",
+                            "type": ["object", "null"],
                             "properties": {
                                 "binary_data": {"type": "boolean"},
                                 "classification": {
-                                    "type": "integer",
+                                    "type": ["integer", "null", "boolean"],
                                     "minimum": 0,
                                     "description": (
                                         "so many of each row's highest values, as text"
@@ -95,6 +76,32 @@ def model_schemas(spec: ModelSpec) -> Json:
     return {"Request": request, "Response": response}
 
 
+def parameters_schema(spec: ModelSpec) -> Json:
+    """The schema of the parameters of a request: those of the protocol and those of the model."""
+    asked: Json = {
+        "type": "object",
+        "properties": {
+            **{p.name: _scalar_schema(p) for p in spec.parameters},
+            "timeout": {"type": "integer", "minimum": 0, "description": "microseconds, 0: none"},
+            "priority": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": LOWEST,
+                "description": "1 goes first, 0 means 128",
+            },
+            "binary_data_output": {
+                "type": "boolean",
+                "description": "answer with binary tensors",
+            },
+        },
+        "additionalProperties": False,
+    }
+    required = [p.name for p in spec.parameters if p.default is None]
+    if required:
+        asked["required"] = required
+    return asked
+
+
 def _sizes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors that may tell the sizes of each row of those with dynamic dimensions."""
     return [tensor.row_sizes() for tensor in tensors if tensor.dynamic]
@@ -116,13 +123,6 @@ def _list_of(kinds: list[Json]) -> Json:
 
 def _tensor_schema(tensor: Tensor, *, sent: bool) -> Json:
     """The schema of one tensor. sent: of a request, where `data` may be nested."""
-    dims = [{"type": "integer", "minimum": 1, "description": "rows"}]
-    dims += [
-        {"type": "integer", "minimum": 0, "maximum": dim.max}
-        if isinstance(dim, Dim)
-        else {"const": dim}
-        for dim in tensor.shape
-    ]
     schema: Json = {
         "type": "object",
         "title": f"{tensor.name}: {tensor.wire_dtype} {tensor.describe_shape()}",
@@ -130,31 +130,48 @@ def _tensor_schema(tensor: Tensor, *, sent: bool) -> Json:
         "properties": {
             "name": {"const": tensor.name},
             "datatype": {"const": tensor.wire_dtype},
-            "shape": {
-                "type": "array",
-                "prefixItems": dims,
-                "minItems": len(dims),
-                "maxItems": len(dims),
-            },
+            "shape": _shape_schema(tensor, sent=sent),
             "parameters": {
-                "type": "object",
+                "type": ["object", "null"] if sent else "object",
                 "properties": {"binary_data_size": {"type": "integer", "minimum": 0}},
             },
         },
     }
     sized: Json = {"properties": {"parameters": {"required": ["binary_data_size"]}}}
+    sized["properties"]["parameters"]["type"] = "object"
     binary: Json = {"required": ["parameters"], **sized}
     if tensor.element.binary_only:
         schema["allOf"] = [binary]
         return schema
-    value = _value_schema(tensor, sent=sent)
+    value = value_schema(tensor, sent=sent)
     items: Json = {"anyOf": [value, {"type": "array"}]} if sent else value
     schema["properties"]["data"] = {"type": "array", "items": items}
     schema["oneOf"] = [{"required": ["data"]}, binary]
     return schema
 
 
-def _value_schema(tensor: Tensor, *, sent: bool) -> Json:
+def _shape_schema(tensor: Tensor, *, sent: bool) -> Json:
+    """The schema of a tensor's shape. In answers no size is given apart: validators of OpenAPI that
+    know older drafts do not take `prefixItems` there."""
+    dims: list[Json] = [{"type": "integer", "minimum": 1, "description": "rows"}]
+    dims += [
+        {"type": "integer", "minimum": 0, "maximum": dim.max}
+        if isinstance(dim, Dim)
+        else {"const": dim}
+        for dim in tensor.shape
+    ]
+    each: Json = {"prefixItems": dims} if sent else {"items": {"type": "integer", "minimum": 0}}
+    return {
+        "type": "array",
+        **each,
+        "minItems": len(dims),
+        "maxItems": len(dims),
+        "description": tensor.describe_shape(),
+    }
+
+
+def value_schema(tensor: Tensor, *, sent: bool) -> Json:
+    """The schema of one element of a tensor. sent: of a request, else of an answer."""
     if tensor.is_bytes:
         return {"type": "string", "maxLength": tensor.max_bytes} if sent else {"type": "string"}
     if tensor.dtype == "bool" and not sent:
@@ -167,9 +184,7 @@ def _value_schema(tensor: Tensor, *, sent: bool) -> Json:
 
 def _scalar_schema(parameter: Tensor) -> Json:
     """The schema of a declared parameter's value."""
-    schema = (
-        _value_schema(parameter, sent=True) if parameter.is_bytes else _number_schema(parameter)
-    )
+    schema = value_schema(parameter, sent=True) if parameter.is_bytes else _number_schema(parameter)
     if parameter.default is not None:
         schema["default"] = parameter.default_in_json
     return schema

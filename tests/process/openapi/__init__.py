@@ -1,0 +1,1 @@
+"""The API as it describes itself, tried by schemathesis."""

@@ -28,6 +28,7 @@ def submit(client: bp.Client, model: str, tag: int, seconds: float = 0.0) -> Any
 
 
 def test_killed_again_and_again_under_load_every_request_is_answered_once() -> None:
+    """C17: a batcher that dies is followed by the next."""
     models = {"import": "Affine", "workers_per_device": 2}, "Probe"
     with serving(*models) as pool, pool.client() as client, Load(pool) as load:
         submit(client, "probe", 0).result(10)

@@ -109,7 +109,8 @@ def test_deadlines_hold_and_late_requests_are_never_run(pool: Pool, held_up: str
 
 
 def test_rows_given_to_a_stopped_worker_are_not_run_by_the_next_one() -> None:
-    """Their callers have gone when the worker is killed, so the retry finds nobody to run for."""
+    """C26: their callers have gone when the worker is killed, so the retry finds nobody to
+    run for."""
     with serving(ledger_table(batch_timeout_s=1.5)) as pool, pool.client() as client:
         client.infer("ledger", row=[[1, 0]])
         (worker,) = pool.pids("worker")

@@ -81,6 +81,7 @@ def test_rows_of_a_model_that_may_not_run_twice_share_the_error() -> None:
 
 
 def test_a_broken_device_costs_its_worker_and_only_the_row_that_broke_it() -> None:
+    """C36: the next worker serves."""
     with serving(table("Broken", name="poison")) as pool, pool.client() as client:
         pool.tracebacks_expected = True
         ends = send(client, BREAK, {20})
@@ -96,6 +97,7 @@ def test_a_broken_device_costs_its_worker_and_only_the_row_that_broke_it() -> No
 
 
 def test_a_caller_whose_rows_all_raise_takes_the_model_from_nobody() -> None:
+    """C36: bad inputs restart nobody."""
     with serving(table("Poison", max_wait_ms=0)) as pool, pool.client() as client:
         pool.tracebacks_expected = True
         for i in range(50):

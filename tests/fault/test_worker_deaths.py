@@ -36,6 +36,7 @@ def serves_again(pool: Pool, model: str, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_of_a_dead_worker_are_right_after_a_retry(workers: int) -> None:
+    """C31: by SIGKILL, a fault, an exit and an abort, with and without a second worker."""
     model = {"import": "Deadly", "workers_per_device": workers, "max_batch": 16}
     with serving(model) as pool, pool.client() as client:
         for number, death in enumerate(FATAL):
@@ -55,6 +56,7 @@ def test_rows_of_a_dead_worker_are_right_after_a_retry(workers: int) -> None:
 
 
 def test_a_row_that_kills_every_worker_gets_the_error_and_the_next_one_an_answer() -> None:
+    """C31: nobody waits for ever."""
     model = {"import": "Deadly", "attempts": 2, "workers_per_device": 2}
     with serving(model) as pool, pool.client() as client:
         assert submit(client, 1).result(10)["tag"].tolist() == [1]
@@ -122,6 +124,7 @@ def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
 
 
 def test_killed_again_and_again_under_load() -> None:
+    """C31: no caller notices, and no zombie is left."""
     model = {"import": "Affine", "workers_per_device": 2}
     with serving(model) as pool, Load(pool) as load:
         for kill in range(4):
@@ -137,6 +140,7 @@ def test_killed_again_and_again_under_load() -> None:
 
 
 def test_a_worker_that_cannot_load_any_more_is_tried_again_with_pauses() -> None:
+    """C37: no loop without a pause."""
     with serving("LoadsOnce") as pool, pool.client() as client:
         x = np.ones((1, 4), np.float32)
         assert client.infer("loadsonce", x=x)["y"].tolist() == [[3] * 4]

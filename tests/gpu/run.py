@@ -57,6 +57,8 @@ def ask_where(pool: bp.Client, n: int = 400) -> tuple[Counter[str], set[str]]:
 
 
 def check_devices(gpus: list[str]) -> dict[str, Any]:
+    """C61, C62: workers on the GPUs of the parent's list, by their UUIDs, and no other process has
+    a context."""
     told: dict[str, Any] = {}
     # No waiting and batches of one row, so that the rows spread over the workers.
     flags = ("--max-batch", "1", "--max-wait-ms", "0", "--frontends", "1")

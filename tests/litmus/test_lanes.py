@@ -32,6 +32,7 @@ NON_TEMPORAL = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x8000"}
 def test_every_row_comes_back_whole_and_to_its_own_request(
     size: int, slots: int, total: int, env: dict[str, str]
 ) -> None:
+    """C21: payloads with checksums, both ways."""
     total = scaled(total)
     echo_lane = EchoLane(size, slots, total)
     echo_lane.open()
@@ -61,6 +62,7 @@ def test_entries_seen_again_and_entries_never_written() -> None:
 
 
 def test_either_side_may_stop_anywhere() -> None:
+    """C21: SIGSTOP and SIGCONT change nothing."""
     echo_lane = EchoLane(4096, 12, None)
     echo_lane.open()
     most = bound_of(12, 0.90)

@@ -36,6 +36,7 @@ def both(fd: int, capacity: int, start: int, total: int | None, seed: int = 1) -
     ],
 )
 def test_counts_in_are_counts_out(capacity: int, start: int, total: int) -> None:
+    """C21: two processes and a ring that wraps all the time."""
     total = scaled(total)
     fd = segments.new_ring(capacity, start)
     with both(fd, capacity, start, total, seed=capacity) as sides:

@@ -19,6 +19,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_five_hundred_calls_at_once_with_cancellations(everyday: Pool) -> None:
+    """C55: right answers for the others, every slot back."""
+
     async def work() -> None:
         async with everyday.async_client() as client:
 

@@ -29,12 +29,14 @@ def test_any_number_of_rows_comes_back_in_order(client: bp.Client, n: int) -> No
 
 
 def test_no_rows_are_refused(client: bp.Client) -> None:
+    """C05: a local program gets the refusal that HTTP gives."""
     with pytest.raises(bp.InvalidRequest, match=r"rows"):
         client.infer("affine", x=np.empty((0, 4), np.float32))
 
 
 @pytest.mark.parametrize("n", [9, 100])
 def test_more_rows_than_a_batch_are_split_and_joined(client: bp.Client, n: int) -> None:
+    """C12: 9 and 100 rows come back in order."""
     tags = np.arange(n)
     found = client.infer("probe", tag=tags, seconds=np.zeros(n, np.float32))
     np.testing.assert_array_equal(found["tag"], tags)
@@ -43,6 +45,7 @@ def test_more_rows_than_a_batch_are_split_and_joined(client: bp.Client, n: int) 
 
 
 def test_a_batch_counts_rows_and_not_requests(everyday: Pool, client: bp.Client) -> None:
+    """C12: requests of 3, 5, 7 and 8 rows: no call of the model sees more than 8."""
     before = everyday.tally("probe")
     sizes = [3, 5, 7, 8] * 10
     futures = []
@@ -59,6 +62,7 @@ def test_a_batch_counts_rows_and_not_requests(everyday: Pool, client: bp.Client)
 
 @pytest.mark.parametrize("lengths", [[0], [64], [3, 0, 64, 1], list(range(65)) * 20])
 def test_rows_of_their_own_size(client: bp.Client, lengths: list[int]) -> None:
+    """C05, C07: rows of nothing ride with all others; each answer has its own row's size."""
     # Rows of one request have one shape; those of a batch have not.
     futures = [client.submit("ragged", ids=np.arange(n)[None] + 10) for n in lengths[:100]]
     for n, future in zip(lengths[:100], futures, strict=True):
@@ -73,6 +77,7 @@ def test_a_row_above_the_maximum_is_refused_by_name(client: bp.Client) -> None:
 
 
 def test_bytes_come_back_as_they_went(client: bp.Client) -> None:
+    """C52: mixed lengths in one batch, NUL bytes and no UTF-8 among them."""
     texts = [b"", b"a", b"nul\0", b"\0\0", b"\xff\xfe", "Grüße".encode(), b"x" * 4096]
     found = client.infer("echo", text=np.array(texts, dtype=object))
     assert found["text"].tolist() == texts
@@ -84,6 +89,7 @@ def test_bytes_come_back_as_they_went(client: bp.Client) -> None:
 
 
 def test_parameters_ride_with_their_rows(everyday: Pool, client: bp.Client) -> None:
+    """C16: different ones share calls, row by row."""
     before = everyday.tally("scaled")["batches"]
     x = np.array([[1.0, -2.0]])
     settings = [(scale / 4, shift) for scale in range(8) for shift in (-1, 0, 7)]
@@ -97,6 +103,7 @@ def test_parameters_ride_with_their_rows(everyday: Pool, client: bp.Client) -> N
 
 
 def test_parameters_have_defaults_and_names(client: bp.Client) -> None:
+    """C16: a request alone in its batch; a scalar stays a number for each row."""
     x = np.ones((2, 2))
     found = client.infer("scaled", x=x, parameters={"shift": 3})
     assert found["y"].tolist() == [[4, 4], [4, 4]]
@@ -107,6 +114,7 @@ def test_parameters_have_defaults_and_names(client: bp.Client) -> None:
 
 
 def test_outputs_asked_for_are_the_outputs_that_come(client: bp.Client) -> None:
+    """C04, C16: one of two, both, or a refusal with the unknown one's name."""
     x = np.ones((1, 2))
     both = client.infer("scaled", x=x, parameters={"shift": 1})
     assert sorted(both) == ["twice", "y"]
@@ -153,10 +161,12 @@ def test_an_unknown_model_names_those_there_are(client: bp.Client) -> None:
     ids=["strided", "backward", "fortran", "big endian", "zero stride", "transposed"],
 )
 def test_arrays_of_any_order_arrive_whole(client: bp.Client, x: Any) -> None:
+    """C64: through a real pool."""
     np.testing.assert_array_equal(client.infer("affine", x=x)["y"], 2 * x + 1)
 
 
 def test_numbers_that_are_no_numbers_come_back(client: bp.Client) -> None:
+    """C53: to local programs as they are."""
     x = np.array([[1, 0, 0], [0, 0, 0], [-1, 5, 0]], np.float32)
     with np.errstate(all="ignore"):
         expected = x / x[:, ::-1]
@@ -164,6 +174,7 @@ def test_numbers_that_are_no_numbers_come_back(client: bp.Client) -> None:
 
 
 def test_outputs_larger_than_their_slot_fail_their_row_only(client: bp.Client) -> None:
+    """C22: exact below the slot's size, refused above it, for local programs."""
     sizes = [0, 1, 63, 64, 65, 640, 64, 3]
     futures = [client.submit("grow", size=[size]) for size in sizes]
     for size, future in zip(sizes, futures, strict=True):
@@ -178,6 +189,7 @@ def test_outputs_larger_than_their_slot_fail_their_row_only(client: bp.Client) -
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_model_that_fails_fails_its_callers_only(client: bp.Client, fault: str) -> None:
+    """C17: whatever it raises or returns, the text is bounded and the next 20 are right."""
     with pytest.raises(bp.ModelError) as caught:
         client.infer("faulty", x=[1.0], fault=[FAULTS[fault]])
     assert 0 < len(str(caught.value)) <= 240
@@ -186,6 +198,7 @@ def test_a_model_that_fails_fails_its_callers_only(client: bp.Client, fault: str
 
 
 def test_a_model_error_says_what_was_raised_or_wrong(client: bp.Client) -> None:
+    """C17, C19: also that an input which the model wrote to is read-only."""
     expected = {
         "raises": "ValueError: this row is bad",
         "wrong dtype": "'y' has dtype float64; float32",

@@ -54,6 +54,7 @@ def infer_ones(client: bp.Client) -> Any:
 
 
 def test_results_outlive_their_client(everyday: Pool) -> None:
+    """C48: close twice; later use is a clear error."""
     with everyday.client() as client:
         found = client.infer("affine", x=ONES)["y"]
     np.testing.assert_array_equal(found, 2 * ONES + 1)
@@ -66,6 +67,7 @@ def test_results_outlive_their_client(everyday: Pool) -> None:
 
 
 def test_an_exception_inside_the_block_is_the_one_that_comes_out(everyday: Pool) -> None:
+    """C48: nothing hides it."""
     with pytest.raises(ZeroDivisionError), everyday.client() as client:
         future = client.submit("slow", tag=[1], seconds=[0.2])
         _ = 1 / 0
@@ -88,6 +90,7 @@ def test_an_exception_inside_the_block_is_the_one_that_comes_out(everyday: Pool)
 def test_a_script_ends_quietly_however_it_ends(
     everyday: Pool, tmp_path: Path, ending: str, status: int
 ) -> None:
+    """C43, C48: no warning, no traceback, its own exit status, and the pool serves on."""
     body = f"""
 client = bp.Client(SOCKET)
 y = client.infer("affine", x=ONES)["y"]
@@ -132,6 +135,7 @@ def error_of(work: Any) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_gets_a_clear_error_and_may_open_its_own(everyday: Pool) -> None:
+    """C56: the parent's calls are unharmed."""
     with everyday.client() as client:
         infer_ones(client)
         busy = threading.Thread(
@@ -163,6 +167,7 @@ def spawned(socket: str, tag: int) -> int:
 
 
 def test_spawned_processes_open_their_own(everyday: Pool) -> None:
+    """C56: spawn beside a parent that goes on."""
     with everyday.client() as client, multiprocessing.get_context("spawn").Pool(2) as processes:
         calls = processes.starmap_async(spawned, [(everyday.socket, tag) for tag in range(8)])
         assert infer_ones(client) == [[3, 3, 3, 3]]
@@ -189,6 +194,7 @@ print(bp.Client(SOCKET).infer("affine", x=ONES)["y"].tolist())
 
 @pytest.mark.parametrize("road", ["file", "-c", "stdin", "-m"])
 def test_a_plain_script_without_a_guard_works(everyday: Pool, tmp_path: Path, road: str) -> None:
+    """C58: as a file, with -c, from stdin and with -m."""
     (tmp_path / "plain.py").write_text(UNGUARDED)
     given = {"file": [str(tmp_path / "plain.py")], "-c": ["-c", UNGUARDED], "stdin": ["-"],
              "-m": ["-m", "plain"]}[road]  # fmt: skip
@@ -201,6 +207,7 @@ def test_a_plain_script_without_a_guard_works(everyday: Pool, tmp_path: Path, ro
 
 
 def test_serving_a_model_from_such_a_script_fails_once_and_says_where(tmp_path: Path) -> None:
+    """C58: one line with the script's own."""
     script = UNGUARDED.replace("sys.argv[1]", "'/nowhere/pool.sock'")
     (tmp_path / "plain.py").write_text(script)
     ended = subprocess.run(
@@ -220,6 +227,7 @@ def test_serving_a_model_from_such_a_script_fails_once_and_says_where(tmp_path: 
 
 
 def test_a_client_started_before_its_pool_says_so(tmp_path: Path) -> None:
+    """C57: no wait for what is not there."""
     path = str(tmp_path / "pool.sock")
     with pytest.raises(bp.PoolStopped, match=r"no such socket; is the server running") as caught:
         bp.Client(path)
@@ -227,6 +235,7 @@ def test_a_client_started_before_its_pool_says_so(tmp_path: Path) -> None:
 
 
 def test_a_pool_killed_under_a_call_and_started_again() -> None:
+    """C57: an error at once, and the client works with the next pool."""
     with serving("Probe") as pool, pool.client() as client, pool.client() as idle:
         client.infer("probe", tag=[0], seconds=[0.0])
         idle.infer("probe", tag=[0], seconds=[0.0])
@@ -259,6 +268,7 @@ def test_a_pool_killed_under_a_call_and_started_again() -> None:
 
 
 def test_a_client_of_another_version_is_told(everyday: Pool) -> None:
+    """C57: another layout is refused, not interpreted."""
     import socket
 
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -294,12 +304,14 @@ def test_more_clients_than_may_attach_are_refused_until_one_leaves() -> None:
 
 
 def test_the_socket_is_its_owners_alone(everyday: Pool) -> None:
+    """C49: nobody else may connect by default."""
     assert stat.S_IMODE(os.stat(everyday.socket).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(everyday.socket + ".lock").st_mode) == 0o600
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_another_user_is_told_why_it_may_not_connect(everyday: Pool) -> None:
+    """C49: the error names the socket."""
     os.chmod(everyday.folder, 0o755)
     body = PREAMBLE + "bp.Client; os.setgid(65534); os.setuid(65534); bp.Client(SOCKET)"
     ended = subprocess.run(

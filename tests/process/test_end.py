@@ -30,6 +30,7 @@ ONES = np.ones((1, 4), np.float32)
     [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
 )
 def test_requests_in_flight_are_answered(number: signal.Signals, whole_group: bool) -> None:
+    """C41: Ctrl+C to the whole group is SIGTERM to the parent: a drain, and no traces."""
     with serving("Slow", "Affine") as pool, pool.client() as client:
         futures = [client.submit("slow", tag=[tag], seconds=[0.1]) for tag in range(200)]
         until(lambda: pool.tally("slow")["batches"], "the first batch")
@@ -40,6 +41,8 @@ def test_requests_in_flight_are_answered(number: signal.Signals, whole_group: bo
         assert "stopped: every accepted request was answered" in pool.log
         assert "Traceback" not in pool.log
         assert "WARNING" not in pool.log, "nobody was lost or started anew"
+        assert "KeyboardInterrupt" not in pool.log
+        assert "resource_tracker" not in pool.log, "a warning of leaked shared memory"
 
 
 def test_what_comes_while_draining_is_refused_as_draining() -> None:
@@ -84,6 +87,7 @@ def test_a_request_that_is_published_too_late_is_known_not_to_have_run() -> None
 
 
 def test_idle_connections_do_not_hold_up_the_end() -> None:
+    """C40: ten of them, kept alive."""
     with serving("Affine") as pool, pool.client() as client:
         client.infer("affine", x=ONES)
         connections = [socket.create_connection(("127.0.0.1", pool.port)) for _ in range(10)]
@@ -98,6 +102,7 @@ def test_idle_connections_do_not_hold_up_the_end() -> None:
 
 
 def test_a_hung_model_is_ended_at_the_end_of_the_drain() -> None:
+    """C40: at drain_s, with status 1 and the reason."""
     with serving("Deadly", server={"drain_s": 0.5}) as pool, pool.client() as client:
         future = client.submit("deadly", tag=[1], death=[5])
         until(lambda: pool.tally("deadly")["batches"], "the start of the row")
@@ -129,6 +134,7 @@ def test_a_stop_that_gives_up_requests_over_http_says_so() -> None:
 
 
 def test_a_second_signal_forces_the_end() -> None:
+    """C40: SIGTERM twice."""
     with serving("Deadly") as pool, pool.client() as client:
         client.submit("deadly", tag=[1], death=[5])
         until(lambda: pool.tally("deadly")["batches"], "the start of the row")
@@ -171,7 +177,7 @@ def worker_gone(pool: Pool) -> Iterator[None]:
 
 
 def test_nothing_depends_on_names_in_dev_shm() -> None:
-    """logind removes a user's entries there when the last session ends: there are none."""
+    """C59: logind removes a user's entries there when the last session ends: there are none."""
     with serving("Affine") as pool, pool.client() as client:
         client.infer("affine", x=ONES)
         for name in os.listdir("/dev/shm"):

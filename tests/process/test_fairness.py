@@ -120,6 +120,8 @@ async def crowding(caller: Caller) -> AsyncIterator[None]:
 
 
 def test_a_bulk_caller_keeps_its_part_and_an_interactive_one_is_never_refused() -> None:
+    """C67: on one front end."""
+
     async def work(pool: Pool) -> None:
         async with callers(pool, "bulk", "interactive") as (bulk, interactive):
             # Keeps its caller active for the whole time, however late the next call comes.

@@ -47,6 +47,7 @@ def test_a_future_carries_the_error_of_its_row(client: bp.Client) -> None:
 
 
 def test_a_full_lane_refuses_at_once_and_opens_again(everyday: Pool) -> None:
+    """C27, C29: bp.Overloaded for a local program; as many come in again."""
     with everyday.client() as client:
         blocker = submit_tag(client, -1, 3.0)  # longer than all submissions take
         until(lambda: everyday.tally("probe")["queued"] == 0, "the blocker's start")
@@ -67,6 +68,7 @@ def test_a_full_lane_refuses_at_once_and_opens_again(everyday: Pool) -> None:
 
 
 def test_more_rows_than_a_lane_takes_at_once_are_too_large(client: bp.Client) -> None:
+    """C13: refused at once with the limit."""
     with pytest.raises(bp.TooLarge, match=r"922 rows.*921"):
         client.submit("affine", x=np.zeros((922, 4), np.float32))
 

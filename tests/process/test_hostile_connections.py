@@ -46,6 +46,8 @@ def front_end(pool: Pool) -> psutil.Process:
 
 @pytest.mark.parametrize("kind", HTTP_KINDS)
 def test_a_hostile_connection_harms_nobody(pool: Pool, kind: str) -> None:
+    """C06, C30: bombs, endless and stalled bodies: bounded memory, neighbours and /metrics
+    served."""
     process = front_end(pool)
     before = process.memory_info().rss, process.num_fds()
     most = 0

@@ -78,7 +78,8 @@ def test_sixty_four_single_requests_form_large_batches() -> None:
 
 
 def test_requests_of_many_shapes_over_both_roads_at_once() -> None:
-    """10, 2, 10, 1 and 64 rows of 0 to 64 numbers each, every row tagged, HTTP and local."""
+    """C07, C08: 10, 2, 10, 1 and 64 rows of 0 to 64 numbers each, every row tagged, HTTP
+    and local."""
 
     def rows(seed: int, n: int) -> Any:
         width = seed * 7 % 65
@@ -113,6 +114,8 @@ def test_requests_of_many_shapes_over_both_roads_at_once() -> None:
 
 
 def test_a_slow_model_under_five_hundred_requests_answers_200_or_503_only() -> None:
+    """C27, C29, C30: 200 or 503 and nothing else, health answers, and capacity is back each
+    time."""
     slots = 200
     bound = 180
     seen: list[int] = []
@@ -188,6 +191,7 @@ def test_a_front_end_that_is_killed_comes_back_and_its_lanes_are_taken_back() ->
 
 
 def test_requests_in_flight_are_answered_when_the_pool_is_told_to_stop() -> None:
+    """C41: callers over HTTP get theirs too."""
     with serving({"import": "Probe", "max_batch": 1}, server={"drain_s": 20}) as pool:
 
         async def work() -> None:

@@ -45,7 +45,7 @@ def as_raw(pool: Pool, size: int) -> Answer:
 
 @pytest.mark.parametrize("way", [as_binary, as_json, as_raw])
 def test_outputs_of_every_size_are_whole_or_an_error(everyday: Pool, way: Any) -> None:
-    """C22: several callers at once, below, at and above the slot's size; those that fit are
+    """C05, C22: several callers at once, below, at and above the slot's size; those that fit are
     exact, also texts that end in NUL bytes, and the others say what fits."""
     with cf.ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda size: way(everyday, size), SIZES))

@@ -23,6 +23,7 @@ def cpu_s(pool: Pool) -> float:
 
 
 def test_an_idle_pool_takes_next_to_nothing() -> None:
+    """C69: four workers and a client; and the next request is not late."""
     with serving({"import": "Affine", "workers_per_device": 4}) as pool, pool.client() as client:
         x = np.ones((1, 4), np.float32)
         assert client.submit("affine", x=x).result(20)["y"].tolist() == [[3] * 4]
@@ -40,6 +41,7 @@ def test_an_idle_pool_takes_next_to_nothing() -> None:
 
 @pytest.mark.long
 def test_workers_share_the_cores_between_them() -> None:
+    """C63: as torch in each worker says."""
     pytest.importorskip("torch")
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "")
     with serving({**TORCH, "workers_per_device": 2}, env=env) as pool, pool.client() as client:
@@ -51,6 +53,7 @@ def test_workers_share_the_cores_between_them() -> None:
 
 
 def test_the_users_own_thread_setting_wins() -> None:
+    """C63: OMP_NUM_THREADS of the pool's environment."""
     pytest.importorskip("torch")
     with serving(TORCH, env={"OMP_NUM_THREADS": "1"}) as pool, pool.client() as client:
         found = client.infer("threads", x=np.ones((2, 256), np.float32))
@@ -62,6 +65,7 @@ def test_the_users_own_thread_setting_wins() -> None:
 
 @pytest.mark.parametrize("visible", ["-1", "GPU-0123,MIG-4567"])
 def test_a_cpu_worker_keeps_the_environment_of_the_pool(visible: str) -> None:
+    """C61: a list of UUIDs passes unread."""
     env = {"CUDA_VISIBLE_DEVICES": visible, "OMP_NUM_THREADS": "3", "MARK": "a mark"}
     with serving("Environment", env=env) as pool, pool.client() as client:
         names = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MARK"]
@@ -70,6 +74,7 @@ def test_a_cpu_worker_keeps_the_environment_of_the_pool(visible: str) -> None:
 
 
 def test_nobody_but_a_worker_imports_the_users_model() -> None:
+    """C62: workers are started by exec, and torch is in no other process."""
     witness = {"import": "tests.process.import_witness:Witness", "workers_per_device": 2}
     with serving(witness) as pool, pool.client() as client:
         assert client.infer("witness", x=[5.0])["y"].tolist() == [5]

@@ -145,6 +145,7 @@ def begun(pool: Pool) -> float:
 
 
 def test_counts_are_those_of_the_callers_over_outcomes_and_deaths() -> None:
+    """C68: always valid, never less than before, equal to what was sent."""
     server = {"frontends": FRONTENDS}
     with serving(GATED, FAULTY, server=server) as pool, pool.client() as local:
         pool.tracebacks_expected = True

@@ -61,6 +61,7 @@ def keep_busy(pool: Pool, client: bp.Client, gate: int) -> Future[Any]:
 
 
 def test_a_bulk_client_does_not_push_an_interactive_one_back(pool: Pool) -> None:
+    """C67: local programs are served by turns."""
     with pool.client() as bulk, pool.client() as interactive:
         submit(interactive, 0).result(60)  # the worker has mapped its lane
         many = [submit(bulk, tag, gate=1 if tag == 0 else 0) for tag in range(200)]
@@ -77,6 +78,8 @@ def test_a_bulk_client_does_not_push_an_interactive_one_back(pool: Pool) -> None
 
 
 def test_so_too_over_http_with_the_bulk_caller_on_the_same_front_end(pool: Pool) -> None:
+    """C67: 80 rows of one caller, three of another."""
+
     async def ask(http: Any, name: str, tag: int, gate: int = 0) -> int:
         inputs = [
             tensor("tag", "INT64", [tag]),
@@ -133,7 +136,8 @@ def test_of_one_caller_the_earliest_deadline_goes_first(pool: Pool) -> None:
 
 
 def test_rows_that_are_over_before_the_worker_comes_to_them_are_not_executed(pool: Pool) -> None:
-    """They are with the worker already, behind one that runs, when they are late or cancelled."""
+    """C26: they are with the worker already, behind one that runs, when they are late or
+    cancelled."""
     with pool.client() as client:
         submit(client, 0).result(60)  # the worker has mapped its lane
         before = pool.tally("gated")

@@ -100,6 +100,7 @@ def readiness(pool: Pool) -> int:
 
 
 def test_a_stopped_batcher_is_replaced_and_every_request_answered() -> None:
+    """C17, C32: alive is not enough."""
     with serving("Affine", server=WATCHFUL) as pool, Load(pool) as load:
         (victim,) = pool.pids("batcher")
         os.kill(victim, signal.SIGSTOP)

@@ -69,17 +69,20 @@ def assert_refused(pool: Pool, *sentences: str, status: int = 1, within_s: float
     ids=str,
 )
 def test_a_model_that_cannot_be_served_ends_the_start(model: Any, sentences: list[str]) -> None:
+    """C37: load raises, exits or finds nothing; one worker of two fails."""
     with started(model) as pool:
         pool.tracebacks_expected = True  # of the user's code, for its author
         assert_refused(pool, *sentences)
 
 
 def test_a_model_that_loads_for_ever_ends_the_start() -> None:
+    """C37: a hang ends by load_timeout_s."""
     with started("LoadHangs", server={"load_timeout_s": 3.0}) as pool:
         assert_refused(pool, "model 'loadhangs'", "did not load within load_timeout_s = 3")
 
 
 def test_a_device_that_is_not_there_ends_the_start() -> None:
+    """C37: told by its number."""
     torch = {"import": "tests.process.torch_models:Threads", "devices": [99]}
     with started(torch) as pool:
         assert_refused(pool, "tests.process.torch_models:Threads: devices = [99]")
@@ -98,11 +101,13 @@ def test_a_device_that_is_not_there_ends_the_start() -> None:
 def test_a_wrong_configuration_is_a_usage_error(
     server: dict[str, Any], model: dict[str, Any], sentence: str
 ) -> None:
+    """C37: exit status 2 and one line."""
     with started({"import": "Affine", **model}, server=server) as pool:
         assert_refused(pool, "pool.toml: [", sentence, status=2)
 
 
 def test_a_port_that_anything_else_has_is_refused() -> None:
+    """C37: one line, and nothing left."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -112,6 +117,7 @@ def test_a_port_that_anything_else_has_is_refused() -> None:
 
 
 def test_a_second_pool_is_refused_and_the_first_goes_on() -> None:
+    """C46: names set equal by hand."""
     with serving("Affine") as first, first.client() as client:
         with started("Affine", port=first.port) as second:
             assert_refused(second, f"port {first.port} on 127.0.0.1 is taken")
@@ -159,6 +165,7 @@ def test_two_pools_on_one_host_do_not_touch_each_other() -> None:
 
 
 def test_ready_is_not_said_before_a_worker_is_warm() -> None:
+    """C38: and early calls of local programs are refused at once."""
     with started("LoadWaits") as pool:
         client = until(lambda: attached(pool), "a client before the model is loaded")
         with client:

@@ -49,6 +49,7 @@ def answer_at(port: int, request: bytes = REQUEST) -> bytes:
 
 
 def test_ready_is_told_once_when_it_is_true_and_stopping_at_the_end(ear: Ear) -> None:
+    """C60: READY=1 once, after ready is 200; STOPPING=1."""
     with started("LoadWaits", env={"NOTIFY_SOCKET": ear.name}) as pool:
         loading = "loading loadwaits on cpu; 0 of 1 workers warm"
         until(lambda: loading in ear.said("STATUS"), "word of the load")
@@ -83,6 +84,7 @@ def test_ready_is_told_once_when_it_is_true_and_stopping_at_the_end(ear: Ear) ->
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_a_load_that_fails_is_told_and_is_not_ready(tmp_path: Path, abstract: bool) -> None:
+    """C60: at a path and in the abstract namespace."""
     with Ear(f"@batchpool-test-{os.getpid()}" if abstract else str(tmp_path / "n")) as ear:
         with started("LoadRaises", env={"NOTIFY_SOCKET": ear.name}) as pool:
             pool.tracebacks_expected = True
@@ -94,6 +96,7 @@ def test_a_load_that_fails_is_told_and_is_not_ready(tmp_path: Path, abstract: bo
 
 
 def test_the_watchdog_is_fed_only_while_batcher_and_front_ends_move(ear: Ear) -> None:
+    """C60: SIGSTOP of either ends the pings."""
     watched = {"NOTIFY_SOCKET": ear.name, "WATCHDOG_USEC": "1000000"}
     with serving("Affine", env=watched, server={"stall_timeout_s": 0}) as pool:
         assert_children_were_told_nothing(pool)
@@ -199,6 +202,7 @@ def wait_for_the_next_pool(pool: Pool) -> None:
 
 
 def test_a_socket_for_each_front_end_and_nobody_who_listens() -> None:
+    """C60: failure to notify is told once and not fatal."""
     with tcp_socket(reuse=True) as one, tcp_socket(one.getsockname()[1], reuse=True) as other:
         sockets = passing([one, other], "http:http")
         env = {"NOTIFY_SOCKET": "/nonexistent/notify", "WATCHDOG_USEC": "1000000"}

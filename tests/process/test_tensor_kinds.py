@@ -30,6 +30,7 @@ def body(*names: str, **parameters: Any) -> bytes:
 
 
 def test_text_parameters_of_several_callers_ride_in_one_padded_batch(pool: Pool) -> None:
+    """C16: each caller's own, or its default."""
     with pool.client() as client, cf.ThreadPoolExecutor(4) as threads:
         asked = [({"language": "de", "times": 2}, b"hallo hallo Eva"), ({}, b"hello Eva"),
                  ({"language": b"de"}, b"hallo Eva"), ({"language": ""}, b"Eva"),

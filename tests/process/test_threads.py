@@ -22,6 +22,8 @@ def in_threads(count: int, work: Any) -> list[Any]:
 
 
 def test_thirty_two_threads_get_their_own_answers(client: bp.Client) -> None:
+    """C55: one client, unique values, no crossed answers."""
+
     def work(thread: int) -> int:
         for call in range(50):
             n = 1 + (thread + call) % 5
@@ -66,6 +68,7 @@ def test_models_opened_by_many_threads_at_once(everyday: Pool) -> None:
 
 
 def test_made_in_one_thread_used_in_another_and_forgotten_in_a_third(everyday: Pool) -> None:
+    """C55: no warning, and its lane comes back."""
     made: list[bp.Client] = []
     threads = [
         lambda: made.append(everyday.client()),
@@ -86,6 +89,7 @@ def test_made_in_one_thread_used_in_another_and_forgotten_in_a_third(everyday: P
 
 
 def test_closing_in_another_thread_ends_every_call(everyday: Pool) -> None:
+    """C48: calls under way end with PoolStopped."""
     client = everyday.client()
     before = everyday.tally("slow")["batches"]
     outcomes: list[BaseException] = []

@@ -33,6 +33,7 @@ def wanted(kind: Any, names: list[str], binary: bool | None) -> Any:
 
 
 def test_health_metadata_and_config(client: Any) -> None:
+    """C51: an off-the-shelf client's questions."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("affine")
@@ -50,6 +51,7 @@ def test_health_metadata_and_config(client: Any) -> None:
 
 @pytest.mark.parametrize(("binary_in", "binary_out"), MIXES)
 def test_numbers_in_every_mix(client: Any, binary_in: bool, binary_out: bool | None) -> None:
+    """C51: an off-the-shelf client's requests; the id comes back."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     given = triton.InferInput("x", [3, 4], "FP32")
     given.set_data_from_numpy(x, binary_data=binary_in)
@@ -62,6 +64,7 @@ def test_numbers_in_every_mix(client: Any, binary_in: bool, binary_out: bool | N
 
 @pytest.mark.parametrize(("binary_in", "binary_out"), MIXES)
 def test_text_in_every_mix(client: Any, binary_in: bool, binary_out: bool | None) -> None:
+    """C52: an off-the-shelf client reads what it wrote."""
     texts = ["", "a", "zwölf Boxkämpfer", "😀" * 20]
     given = triton.InferInput("text", [4], "BYTES")
     given.set_data_from_numpy(
@@ -97,6 +100,7 @@ def test_more_rows_than_a_batch_come_back_in_order(client: Any) -> None:
 
 
 def test_errors_are_the_clients_own_exceptions(client: Any) -> None:
+    """C51: 400 and 404 as that client expects."""
     given = triton.InferInput("x", [1, 3], "FP32")
     given.set_data_from_numpy(np.zeros((1, 3), dtype=np.float32))
     with pytest.raises(InferenceServerException, match=r"input 'x' has shape \[1, 3\]") as wrong:

@@ -66,6 +66,7 @@ def test_sixty_four_tasks_form_large_batches(pool: Pool) -> None:
 
 
 def test_requests_of_many_sizes_ride_together_and_part_again(pool: Pool) -> None:
+    """C08: two clients' rows in common batches, each with its own answers."""
     before = pool.tally("probe")
     with pool.client() as one, pool.client() as other:
         sizes = [10, 2, 10, 1, 64] * 12
@@ -91,6 +92,7 @@ def burst(client: bp.Client, model: str, count: int, seconds: float = 0.0) -> fl
 
 
 def test_a_full_batch_leaves_at_once_and_a_partial_one_when_it_has_waited(pool: Pool) -> None:
+    """C14: of four, as callers measure it."""
     with pool.client() as client:
         burst(client, "slow", 4)
         before = pool.tally("slow")
@@ -103,7 +105,7 @@ def test_a_full_batch_leaves_at_once_and_a_partial_one_when_it_has_waited(pool: 
 
 @pytest.mark.parametrize("model", ["slow", "alone"])
 def test_the_wait_is_counted_from_submission(pool: Pool, model: str) -> None:
-    """With an idle worker beside the busy one a row waits for the window only; without one it
+    """C14: with an idle worker beside the busy one a row waits for the window only; without one it
     starts as soon as the worker is free, if its wait is over by then."""
     busy_s = 1.75 * WAIT_S
     with pool.client() as client:

@@ -117,7 +117,7 @@ class Tracing:
 def test_a_model_that_edits_its_input_starts_each_attempt_from_the_original(
     pool: Pool, neighbours: int
 ) -> None:
-    """`writable` gives it a copy, so that neither a retry nor a neighbour sees the edit."""
+    """C19: `writable` gives it a copy, so that neither a retry nor a neighbour sees the edit."""
     with pool.client() as client:
         rows = np.arange(4 * (1 + neighbours), dtype=np.float32).reshape(-1, 4)
         marks = np.zeros(len(rows), np.int64)

@@ -23,6 +23,7 @@ def house() -> Tree:
 
 @pytest.mark.parametrize("name", RULES)
 def test_rule_holds(house: Tree, name: str) -> None:
+    """C64: one of the rules is that no file of the package uses pickle."""
     offences = RULES[name](house)
     if len(offences) > KNOWN.get(name, 0):
         pytest.fail("\n".join([str(RULES[name].__doc__), *offences]), pytrace=False)

@@ -41,6 +41,7 @@ def send(batcher: Batcher, entry: int, n: int, now_ns: int) -> None:
 
 
 def test_a_model_that_is_stuck_and_full_delays_no_row_of_another() -> None:
+    """C67: each model has lanes of its own."""
     batcher = two_models()
     send(batcher, SLOW, 10_000, NOW)
     slow, fast = batcher.workers.by_number[SLOW], batcher.workers.by_number[FAST]

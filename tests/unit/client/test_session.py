@@ -61,6 +61,7 @@ def refused(path: Path, uid: int = NOBODY) -> str:
 
 @needs_root
 def test_a_user_outside_the_group_is_told_how_to_join_it(place: Path) -> None:
+    """C49: the command that helps."""
     group = next(entry for entry in grp.getgrall() if entry.gr_gid not in (0, NOBODY))
     os.chown(place, 0, group.gr_gid)
     place.chmod(0o660)
@@ -81,6 +82,7 @@ def test_a_group_or_user_without_a_name_is_a_number(place: Path) -> None:
 
 @needs_root
 def test_a_socket_of_its_owner_alone_names_him(place: Path) -> None:
+    """C49: the object, its owner and the caller."""
     place.chmod(0o600)
     owner, me = (pwd.getpwuid(uid).pw_name for uid in (0, NOBODY))
     assert refused(place).endswith(f": only its owner {owner} may, and you are {me}")

@@ -48,6 +48,7 @@ def assert_overloaded(answer: httpx.Response) -> None:
 
 @on_loop
 async def test_the_bound_is_kept_round_after_round() -> None:
+    """C27, C29: ten rounds admit the same number and leave no slot claimed."""
     async with edge(Affine, slots=SLOTS, max_batch=4) as it:
         lane_client = it.pool.lane_client("affine")
         refused = lane_client.lane.refused
@@ -145,6 +146,7 @@ async def test_a_request_that_would_pass_the_bound_is_refused_whole() -> None:
 
 @on_loop
 async def test_everything_but_infer_answers_as_usual_meanwhile() -> None:
+    """C30: live, ready and metadata at 100 % refusals."""
     async with edge(Affine, Two, slots=SLOTS) as it:
         task = await fill(it, BOUND)
         assert_overloaded(await ask(it, 0))

@@ -62,6 +62,7 @@ X = numbers("x", np.ones((1, 4)), "FP32")
 )
 @on_loop
 async def test_invalid_request(content: Any, says: str) -> None:
+    """C01: 400 with the tensor's name, no slot left claimed, and the next request served."""
     async with edge(Affine) as it:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         answer = await it.http.post(INFER, content=body)
@@ -115,6 +116,7 @@ async def test_unknown_model_is_told_before_the_body_is_read() -> None:
 @pytest.mark.parametrize("headers", [{"Content-Type": "text/html"}, {"Content-Encoding": "br"}])
 @on_loop
 async def test_unsupported_media(headers: dict[str, str]) -> None:
+    """C51: 415 with an `error`."""
     async with edge(Affine) as it:
         answer = await it.http.post(INFER, headers=headers, json=affine(1))
         assert refused(answer) == (415, "unsupported_media")
@@ -126,6 +128,7 @@ async def test_unsupported_media(headers: dict[str, str]) -> None:
 
 @on_loop
 async def test_more_rows_than_the_lane_can_hold() -> None:
+    """C13: 413 with the limit, and the next request is served."""
     async with edge(Affine, slots=10) as it:
         answer = await it.http.post(INFER, json=affine(*range(10)))
         assert refused(answer) == (413, "too_large")
@@ -146,6 +149,7 @@ async def test_an_element_longer_than_a_slot_holds() -> None:
 
 @on_loop
 async def test_announced_body_over_the_limit() -> None:
+    """C06: 413 by the announced length alone."""
     async with edge(Affine, server={"max_body_mib": 1}) as it:
         answer = await it.http.post(INFER, content=b" " * (2**20 + 1))
         assert refused(answer) == (413, "too_large")
@@ -155,6 +159,7 @@ async def test_announced_body_over_the_limit() -> None:
 
 @on_loop
 async def test_chunked_body_over_the_limit() -> None:
+    """C06: 413 without an announced length."""
     async with edge(Affine, server={"max_body_mib": 1}) as it:
         taken = 0
 
@@ -172,6 +177,7 @@ async def test_chunked_body_over_the_limit() -> None:
 
 @on_loop
 async def test_compressed_body_that_unfolds_over_the_limit() -> None:
+    """C06: the limit counts what a small body unfolds to."""
     async with edge(Affine, server={"max_body_mib": 1}) as it:
         body = gzip.compress(b" " * 2**26)
         assert len(body) < 2**17
@@ -182,6 +188,7 @@ async def test_compressed_body_that_unfolds_over_the_limit() -> None:
 
 @on_loop
 async def test_body_of_exactly_the_limit() -> None:
+    """C65: the documented limit itself is served."""
     async with edge(Affine, server={"max_body_mib": 1}) as it:
         body = json.dumps(affine(3)).encode().ljust(2**20)
         answer, _ = split(await it.http.post(INFER, content=body))

@@ -102,6 +102,7 @@ async def test_what_never_finishes_is_answered_when_the_time_is_up() -> None:
 async def test_slow_callers_are_cut_when_the_time_is_up(
     stall: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """C40: a client that never reads its answer, or never ends its body."""
     async with (
         edge(Wide, slots=9, server={"max_body_mib": 16}) as it,
         serving(it, ConnectionLimits(), drain_s=0.2) as site,

@@ -56,6 +56,7 @@ def test_the_whole_segment_is_reserved_zeroed_and_private(fd: int) -> None:
 
 
 def test_a_segment_of_the_pools_own_is_its_users_alone() -> None:
+    """C49: no segment can be read or written by others."""
     fd = create(LAYOUT, sealed=False)
     assert os.fstat(fd).st_mode & 0o777 == 0o600
     os.close(fd)
@@ -135,6 +136,7 @@ def test_a_sealed_segment_keeps_its_size_whoever_holds_it() -> None:
     ],
 )
 def test_another_layout_is_refused(fd: int, other: segment.Layout, field: str) -> None:
+    """C57: by the words of its head, before anything else of it is read."""
     with pytest.raises(ValueError, match=f"segment of another layout: its {field} is 0x"):
         map_checked(fd, other)
 

@@ -8,6 +8,7 @@ from tests.unit.wire.calls import AFFINE, MIXED
 
 
 def test_server_metadata_lists_only_what_works() -> None:
+    """C51: extensions that are there, and no others."""
     assert metadata.server_metadata("1.2.3") == {
         "name": "batchpool",
         "version": "1.2.3",

@@ -170,6 +170,7 @@ def test_half_precision_bit_by_bit(dtype: str) -> None:
     ],
 )
 def test_what_is_wrong_is_said(form: Any, says: str) -> None:
+    """C65: extension types among it."""
     assert says in refused(AFFINE, form)
 
 
@@ -210,6 +211,7 @@ LYING = [
 
 @pytest.mark.parametrize("bomb", LYING)
 def test_lying_lengths_and_endless_nesting_cost_nothing(bomb: bytes) -> None:
+    """C65: 4 GiB claimed in five bytes, 100,000 levels."""
     one = b"\x81\xa6inputs\x81\xa1x\x83\xa5dtype\xa4FP32\xa5shape\x92\x01\x04\xa4data"
     text = b"\x81\xa6inputs\x81\xa1x\x83\xa5dtype\xa5BYTES\xa5shape\x91\x01\xa4data"
     wishes = b"\x82\xa7outputs" + bomb
@@ -234,6 +236,7 @@ def test_bodies_that_are_no_msgpack(body: bytes) -> None:
 
 @pytest.mark.parametrize("size", [2**20 - 4, 2**20, 2**20 + 4, 2**24])
 def test_large_tensors_pass(size: int) -> None:
+    """C65: around 1 MiB and at 16 MiB."""
     spec = echo("uint8", (Dim(2**24),))
     values = np.arange(size, dtype="u1")
     form = {"inputs": {"x": {"dtype": "UINT8", "shape": [1, size], "data": values.tobytes()}}}

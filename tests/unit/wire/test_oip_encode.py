@@ -62,6 +62,7 @@ def test_a_binary_answer_in_full() -> None:
 
 
 def test_mixed_outputs_in_the_order_asked() -> None:
+    """C51: binary parts follow the JSON in that order with their sizes."""
     asked = request(("half", True), ("score", False), ("label", True))
     head, tail = answer(MIXED, asked, MIXED_OUT)
     label = b"\0\0\0\0" + struct.pack("<I", 2) + "é".encode()
@@ -89,6 +90,7 @@ def test_mixed_outputs_in_the_order_asked() -> None:
 
 @pytest.mark.parametrize("id", ['"\\ü\n\x00😀', "x" * 1000])
 def test_the_id_is_echoed_exactly(id: str) -> None:
+    """C51: whatever characters it has."""
     assert answer(AFFINE, request(("y", True), id=id), {"y": Y})[0]["id"] == id
 
 
@@ -105,6 +107,7 @@ def test_parameters_of_the_answer_are_there_only_if_there_are_any() -> None:
 
 
 def test_what_json_has_no_number_for_is_null_and_binary_keeps_it() -> None:
+    """C53: NaN and infinities; -0.0 and denormals are numbers."""
     values = np.array([[np.nan, np.inf], [-np.inf, -0.0], [5e-324, 1e300]], "f8")
     spec = echo("float64", (2,))
     head, _ = answer(spec, request(("x", False)), {"x": values})
@@ -124,6 +127,7 @@ def test_what_json_has_no_number_for_is_null_and_binary_keeps_it() -> None:
     ],
 )
 def test_json_values_are_exact_and_of_their_kind(dtype: str, values: list[Any]) -> None:
+    """C03: the way back keeps whole numbers of all sizes."""
     array = np.array(values, dtype)
     head, _ = answer(echo(dtype), request(("x", False)), {"x": array})
     assert head["outputs"][0]["data"] == values
@@ -155,6 +159,7 @@ def test_an_empty_binary_output_leaves_a_json_answer_with_its_size() -> None:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_arrays_of_any_layout_come_out_row_major(binary: bool) -> None:
+    """C64: in JSON and in binary."""
     square = np.arange(16, dtype="f4").reshape(4, 4)
     for array in (square.T, square[::-1], np.asfortranarray(square), square[:, ::-1]):
         head, tail = answer(AFFINE, request(("y", binary)), {"y": array})
@@ -175,6 +180,7 @@ def test_a_dtype_that_is_not_the_declared_one_is_a_fault_of_ours() -> None:
 
 
 def test_bfloat16_is_labelled_and_passed_bit_by_bit() -> None:
+    """C54: BF16 is not called FP16."""
     every = np.arange(2**16, dtype="u2")
     head, tail = answer(echo("bfloat16"), request(("x", True)), {"x": every})
     assert head["outputs"][0]["datatype"] == "BF16"

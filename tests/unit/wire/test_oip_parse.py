@@ -40,6 +40,7 @@ def test_a_json_request_has_all_outputs_as_json_and_no_wishes() -> None:
 
 
 def test_data_may_be_flat_or_nested() -> None:
+    """C51: both mean equal rows."""
     flat = ask(AFFINE, one([2, 4], [1, 2, 3, 4, 5, 6, 7, 8])).rows
     nested = ask(AFFINE, one([2, 4], [[1, 2, 3, 4], [5, 6, 7, 8]])).rows
     deeper = ask(AFFINE, one([2, 4], [[[1], [2], [3], [4]], [[5], [6], [7], [8]]])).rows
@@ -72,6 +73,7 @@ def test_header_length_equal_to_the_content_length_means_json_only() -> None:
 
 
 def test_json_and_binary_inputs_mix_in_both_orders() -> None:
+    """C51: in either order of two inputs."""
     ids = np.array([[1, 2], [3, 4]], "<i8").tobytes()
     text = text_bytes(b"", "é".encode())
     as_json = {
@@ -123,6 +125,7 @@ def test_null_means_absent_and_a_repeated_model_name_is_let_through() -> None:
 
 
 def test_unknown_missing_and_repeated_inputs_are_named() -> None:
+    """C04: none of them is dropped in silence."""
     x = GOOD["inputs"][0]
     assert "no input 'z'" in refused(AFFINE, {"inputs": [x, x | {"name": "z"}]})
     assert "'x' is given twice" in refused(AFFINE, {"inputs": [x, x | {"data": [9, 9, 9, 9]}]})
@@ -133,6 +136,7 @@ def test_unknown_missing_and_repeated_inputs_are_named() -> None:
 
 
 def test_outputs_unknown_repeated_or_chosen() -> None:
+    """C04: an output that is not there, or asked for twice, is named."""
     assert "no output 'nope'" in refused(AFFINE, GOOD | {"outputs": [{"name": "nope"}]})
     twice = GOOD | {"outputs": [{"name": "y"}, {"name": "y"}]}
     assert "'y' is asked for twice" in refused(AFFINE, twice)
@@ -149,6 +153,8 @@ def wish(name: str, **parameters: Any) -> dict[str, Any]:
 
 
 def test_outputs_come_as_asked_each_in_its_own_encoding() -> None:
+    """C51: binary for all, for one, or overridden."""
+
     def outputs(asked: list[Any] | None, **parameters: Any) -> list[tuple[str, bool]]:
         head = {"inputs": MIXED_INPUTS, "outputs": asked, "parameters": parameters}
         return [(c.name, c.binary) for c in ask(MIXED, head).outputs]

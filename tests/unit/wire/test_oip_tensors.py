@@ -30,6 +30,7 @@ INTEGERS = {
 
 @pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_survive_exactly_or_are_refused(datatype: str) -> None:
+    """C03: the ends of each range arrive, all beyond or between them is refused."""
     spec = echo(datatype.lower())
     low, high = INTEGERS[datatype]
     values = [low, high, 1]
@@ -42,11 +43,13 @@ def test_integers_survive_exactly_or_are_refused(datatype: str) -> None:
 
 
 def test_int64_beyond_a_doubles_precision_is_exact() -> None:
+    """C03: it is never a double on its way."""
     rows = ask(echo("int64"), one([1], [2**53 + 1], "INT64")).rows
     assert rows.tensors["x"].tolist() == [2**53 + 1]
 
 
 def test_bool_takes_true_false_one_and_zero_only() -> None:
+    """C03: nothing else is taken for one of the two."""
     rows = ask(echo("bool"), one([4], [True, False, 1, 0], "BOOL")).rows
     assert rows.tensors["x"].tolist() == [True, False, True, False]
     for wrong in (2, -1, "true", 0.0, None):
@@ -55,6 +58,7 @@ def test_bool_takes_true_false_one_and_zero_only() -> None:
 
 @pytest.mark.parametrize("body", [b"[NaN]", b"[Infinity]", b"[-Infinity]", b"[1e999]", b"[1e39]"])
 def test_what_is_not_a_finite_fp32_is_refused(body: bytes) -> None:
+    """C03, C53: no quiet infinity, and NaN in a request's JSON is refused as documented."""
     head = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":%s}]}' % body
     refused(echo("float32"), head)
 
@@ -73,6 +77,7 @@ def test_binary_bool_bytes_are_zero_or_one() -> None:
 
 @pytest.mark.parametrize(("dtype", "datatype"), [("float16", "FP16"), ("bfloat16", "BF16")])
 def test_half_precision_is_binary_only_in_both_directions(dtype: str, datatype: str) -> None:
+    """C03, C54: every bit pattern of both; JSON is refused with what to ask for."""
     spec = echo(dtype)
     every = np.arange(2**16, dtype="<u2").tobytes()
     binary_out = {"parameters": {"binary_data_output": True}}
@@ -121,6 +126,7 @@ WRONG_SHAPES: list[tuple[list[Any], Any]] = [
 
 @pytest.mark.parametrize(("shape", "data"), WRONG_SHAPES)
 def test_a_shape_that_does_not_fit_is_named(shape: list[Any], data: Any) -> None:
+    """C01: sizes that are none, and values that do not fill them, are refused by name."""
     message = refused(AFFINE, one(shape, data))
     assert "input 'x'" in message
 
@@ -139,6 +145,7 @@ def test_a_shape_that_does_not_fit_is_named(shape: list[Any], data: Any) -> None
     ],
 )
 def test_the_same_in_binary(shape: list[int], size: int) -> None:
+    """C01: bytes that do not fill the shape are refused with the input's name."""
     assert "input 'x'" in refused(AFFINE, one(shape, bytes(size)), bytes(size))
 
 
@@ -147,6 +154,7 @@ def test_the_same_in_binary(shape: list[int], size: int) -> None:
     [None, [], {}, "x", 1, [None], [[]], [{}], [{"name": "x"}], [{"name": 1, "shape": [1]}]],
 )
 def test_inputs_that_are_no_inputs(inputs: Any) -> None:
+    """C01: `inputs` that are missing, empty or no list are a refusal."""
     refused(AFFINE, {"inputs": inputs})
 
 
@@ -166,6 +174,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_dynamic_dimensions_up_to_their_maximum_and_down_to_zero() -> None:
+    """C05: rows of nothing are rows; no rows are refused."""
     spec = echo("float32", (Dim(3), 2))
     rows = ask(spec, one([2, 3, 2], list(range(12)))).rows
     assert rows.tensors["x"].tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
@@ -179,6 +188,7 @@ def test_dynamic_dimensions_up_to_their_maximum_and_down_to_zero() -> None:
 
 
 def test_rows_of_no_bytes_do_not_come_in_any_number() -> None:
+    """C05: a size of zero does not make the others boundless."""
     spec = echo("float32", (Dim(3), 2))
     assert ask(spec, one([2**20, 0, 2], b""), b"").rows.n == 2**20
     for rows in (2**20 + 1, 2**40, 2**62):
@@ -239,6 +249,7 @@ def test_text_in_json_and_in_binary() -> None:
     ],
 )
 def test_malformed_lengths_of_text(packed: bytes) -> None:
+    """C52: each is refused with the input's name."""
     assert "input 'x'" in refused(TEXT, one([1], packed, "BYTES"), packed)
 
 

@@ -31,5 +31,6 @@ class Mute(RuntimeError):
     ],
 )
 def test_errors_of_the_device(error: BaseException, memory: bool, broken: bool) -> None:
+    """C36: recognised by what they say."""
     assert is_out_of_memory(error) is memory
     assert is_device_broken(error) is broken

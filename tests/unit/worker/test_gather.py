@@ -150,6 +150,7 @@ def test_parameters_are_gathered_like_inputs() -> None:
 
 
 def test_every_row_of_every_lane_is_padded_to_the_largest_of_the_batch() -> None:
+    """C07: padding is explicit, to the largest."""
     tensor = Tensor("x", "int16", (Dim(4), Dim(3)), pad=-1)
     lanes = three_lanes(model(tensor))
     for lane in lanes.values():

@@ -52,12 +52,14 @@ class Broken:
 
 
 def test_rows_that_fail_without_end_restart_no_worker_whose_model_works() -> None:
+    """C36: the warm-up row tells the two apart."""
     model = Broken(works=True)
     model.send(200)
     assert model.checks == 100, "every second failure in a row is looked into"
 
 
 def test_a_broken_model_is_left_at_the_second_failure_before_that_is_published() -> None:
+    """C36: two in a row, and the warm-up row fails as well."""
     model = Broken(works=False)
     model.send()
     with pytest.raises(MustRestart, match="2 batches failed in a row, and the warm-up row too: R"):

@@ -155,6 +155,7 @@ def test_the_bfloat16_of_ml_dtypes_is_bfloat16() -> None:
 
 
 def test_arrays_of_any_layout_are_taken() -> None:
+    """C64: from a model as well."""
     plain = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     for array in (
         plain,
@@ -186,6 +187,7 @@ def test_one_array_a_row() -> None:
 
 
 def test_a_row_that_does_not_fit_its_slot_fails_alone() -> None:
+    """C22: with what came and what fits."""
     good = np.ones((4, 2), np.int64)
     for bad in (
         np.ones((5, 2), np.int64),
@@ -243,12 +245,14 @@ def test_a_dimension_named_like_an_inputs_is_cut_back_to_its_size() -> None:
     ],
 )
 def test_texts_and_bytes(value: Any) -> None:
+    """C22, C52: NUL bytes at the end stay."""
     answers = check(TEXT, value)
     assert listed(answers) == ["é".encode(), b"a\0"]
     assert answers.failed == {}
 
 
 def test_numpy_text_arrays() -> None:
+    """C22, C52: texts are taken, byte arrays that dropped NUL bytes are not."""
     assert listed(check(TEXT, np.array(["ab", "é"]))) == [b"ab", "é".encode()]
     text = "output 'y' has dtype bytes16; an object array or list of bytes was expected"
     with pytest.raises(ModelError, match=text):

@@ -124,6 +124,7 @@ def test_a_worker_that_is_ready_says_so_to_all(start: Start, events: list[Any]) 
 def test_the_process_is_prepared_for_its_device_before_the_model_is_imported(
     start: Start, events: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """C61: before any import of CUDA."""
     entry = FrameworkBackend(
         lambda model, *rest: events.append(rest) or NumpyBackend(model),  # type: ignore[func-returns-value]
         lambda device: events.append(("prepare", device)),

@@ -392,6 +392,7 @@ def test_the_end_of_the_process_is_not_caught() -> None:
 
 
 def test_a_described_error_is_one_bounded_line() -> None:
+    """C17: also of exceptions whose text cannot be had."""
     for cause, text in CAUSES:
         found = describe_error(cause)
         assert "\n" not in found

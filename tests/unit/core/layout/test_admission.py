@@ -53,6 +53,7 @@ def test_the_bound_is_the_floor_of_watermark_times_slots(
 
 
 def test_exactly_the_bound_is_admitted_and_one_more_is_not() -> None:
+    """C29: 90 of 100, whether one by one or together, and not 91."""
     slots = SlotAllocator(100)
     for _ in range(90):
         assert claim(slots, 1)

@@ -47,6 +47,7 @@ def test_names_are_prometheus_names_with_base_units(metric: Metric) -> None:
 
 @EVERY
 def test_labels_are_bounded_and_every_case_has_its_values(metric: Metric) -> None:
+    """C68: no label takes values without end."""
     names = metric.label_names
     assert len(set(names)) == len(names)
     assert set(names) <= {

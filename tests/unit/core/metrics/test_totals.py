@@ -36,6 +36,7 @@ def test_counters_of_all_writers_are_added_up() -> None:
 
 
 def test_gauges_of_the_dead_are_left_out_and_their_counters_kept() -> None:
+    """C68: the dead count on, and are not shown."""
     totals = Totals()
     words = words_of("batcher", rows_admitted_total=5, queue_rows=7)
     totals.add("batcher", ("m",), words, alive=False)

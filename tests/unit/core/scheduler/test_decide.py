@@ -45,6 +45,7 @@ def longest_wait_ns(o: Outcome, worker: WorkerView) -> float:
 @often
 @given(outcomes())
 def test_no_batch_is_too_large_and_no_row_goes_twice(o: Outcome) -> None:
+    """C12: rows are counted, whatever the requests."""
     for dispatch, rows in o.batches:
         assert 0 < len(rows) <= o.cap(o.workers[dispatch.worker]) <= o.limits.max_batch
         assert rows == sorted(rows)
@@ -73,6 +74,7 @@ def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
 @often
 @given(outcomes())
 def test_nobody_waits_longer_than_the_policy_says_while_a_worker_is_idle(o: Outcome) -> None:
+    """C15: for every policy."""
     for worker in o.idle:
         limit_ns = longest_wait_ns(o, worker)
         for p in o.may_run(worker, o.left):

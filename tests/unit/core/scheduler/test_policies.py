@@ -82,11 +82,13 @@ def test_a_batch_is_padded_to_the_next_size() -> None:
 
 
 def test_exactly_full_starts_at_once() -> None:
+    """C14: not when its wait is over, and not with one row more."""
     assert sent(outcome([NOW] * 4, IDLE)) == [(0, "FULL", [0, 1, 2, 3])]
     assert sent(outcome([NOW] * 3, IDLE)) == []
 
 
 def test_a_partial_batch_starts_at_exactly_max_wait_from_submission() -> None:
+    """C14: to the nanosecond."""
     submit = [NOW, NOW + 100 * MS, NOW + 200 * MS]
     for order in (submit, submit[::-1]):
         assert outcome(order, IDLE).decision.wake_at_ns == NOW + 5000 * MS
@@ -95,7 +97,7 @@ def test_a_partial_batch_starts_at_exactly_max_wait_from_submission() -> None:
 
 
 def test_fixed_is_exact_whatever_is_known() -> None:
-    """Traffic and other workers change nothing."""
+    """C15: traffic and other workers change nothing."""
     crew = [WorkerView(number, 0, None, SLOW) for number in range(3)]
     for traffic in (None, DENSE, traffic_of(10**9)):
         assert sent(outcome([NOW], crew, now=NOW + 5000 * MS - 1, traffic=traffic)) == []
@@ -104,7 +106,8 @@ def test_fixed_is_exact_whatever_is_known() -> None:
 
 
 def test_the_wait_counts_while_the_only_worker_is_busy() -> None:
-    """A batch of 3 s runs; one request comes at its start. It may not wait 3 s and then 5 s."""
+    """C14: a batch of 3 s runs; one request comes at its start. It may not wait 3 s and
+    then 5 s."""
     submit = [NOW]
     for later in (1, 3000, 5000, 8000):
         busy = outcome(submit, BUSY, now=NOW + later * MS)
@@ -116,6 +119,7 @@ def test_the_wait_counts_while_the_only_worker_is_busy() -> None:
 
 
 def test_with_a_second_idle_worker_it_is_the_idle_one_that_runs() -> None:
+    """C14: the wait counts from the arrival."""
     both = [WorkerView(0, 1), WorkerView(1, 0)]
     assert sent(outcome([NOW], both, now=NOW + 5000 * MS)) == [(1, "WAIT", [0])]
     assert sent(outcome([NOW] * 4, both)) == [(1, "FULL", [0, 1, 2, 3])]
@@ -283,6 +287,7 @@ def test_a_peak_below_max_wait_shortens_nothing() -> None:
 
 
 def test_a_lone_request_on_an_idle_system_leaves_at_once() -> None:
+    """C15: it pays no wait at all."""
     assert sent(adaptive([NOW], traffic=traffic_of(10**9))) == [(0, "IDLE", [0])]
 
 

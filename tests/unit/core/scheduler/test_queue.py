@@ -307,7 +307,7 @@ def test_an_empty_queue() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 3, 1024])
 def test_one_flow_with_one_time_limit_is_first_in_first_out(capacity: int) -> None:
-    """However it comes and goes: in groups, rising deadlines, through growth and wrap-around."""
+    """C66: however it comes and goes: in groups, rising deadlines, growth and wrap-around."""
     queue, came, left = Queue(capacity), 0, []
     for turn in range(60):
         n = (7 * turn) % 11

@@ -119,6 +119,7 @@ def batches(
 
 
 def test_two_buckets_never_meet() -> None:
+    """C07: only rows of like size share a call."""
     assert batches([1, 2, 1, 2, 1, 2], waited_ms=50) == [("WAIT", [0, 2, 4])]
     assert batches([1, 2] * 5) == [("FULL", [0, 2, 4, 6]), ("FULL", [1, 3, 5, 7])]
 
@@ -162,8 +163,8 @@ def test_buckets_and_lanes() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_flood_of_one_bucket_starves_no_other(workers: int, adaptive: bool) -> None:
-    """There is always a full batch of it to keep every worker busy; an odd-shaped row is served
-    in bounded time all the same."""
+    """C66: there is always a full batch of it to keep every worker busy; an odd-shaped row is
+    served in bounded time all the same."""
     limits = Limits(4, 10 * MS, bucketed=True, adaptive=adaptive, max_wait_peak_ns=20 * MS)
     pool = VirtualPool(limits, lambda n: 5 * MS, workers)
     pool.send(0, 4 * 2 * workers * 200, flow=1, bucket=1, timeout_ns=10**12)
@@ -175,6 +176,7 @@ def test_a_flood_of_one_bucket_starves_no_other(workers: int, adaptive: bool) ->
 
 
 def test_mixed_sizes_are_run_by_the_bucket_and_each_row_once() -> None:
+    """C07: mixed sizes still form batches."""
     limits = Limits(8, 10 * MS, bucketed=True)
     pool = VirtualPool(limits, lambda n: 3 * MS, workers=2)
     called = [name for i in range(300) for name in pool.send(i * MS, 1, bucket=(i * i) % 3)]
@@ -182,3 +184,4 @@ def test_mixed_sizes_are_run_by_the_bucket_and_each_row_once() -> None:
     for run in pool.runs:
         assert len(set(run.rows[QueueColumn.BUCKET].tolist())) == 1
     assert sorted(name for run in pool.runs for name in names(run.rows)) == called
+    assert len(pool.runs) < len(called) / 3, "a batch a row"

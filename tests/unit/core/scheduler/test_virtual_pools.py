@@ -21,7 +21,7 @@ def sizes(pool: VirtualPool) -> list[int]:
 
 
 def test_sparse_traffic_waits_for_nobody_and_dense_traffic_rides_together() -> None:
-    """A lone caller, then 2,000 rows a second, then a lone caller again."""
+    """C15: A lone caller, then 2,000 rows a second, then a lone caller again."""
     limits = Limits(64, 200 * MS, adaptive=True, max_wait_peak_ns=200 * MS)
     pool = VirtualPool(limits, lambda n: 5 * MS + n * MS // 100)
     for _ in range(2):
@@ -113,6 +113,7 @@ def test_callers_that_send_again_leave_nobody_behind_where_several_workers_run()
 
 
 def test_a_bulk_sender_delays_nobody_by_more_than_the_batches_under_way() -> None:
+    """C67: 10,000 rows against one each 100 ms."""
     limits = Limits(64, 10 * MS)
     pool = VirtualPool(limits, lambda n: 10 * MS)
     pool.send(0, 10_000, flow=1)
@@ -167,8 +168,8 @@ def fifo_waits_ms(sends: list[tuple[int, int]], batch_ns: int, most: int) -> lis
 def test_under_a_steady_load_of_mixed_sizes_nobody_waits_many_times_longer_than_in_a_line(
     seed: int, adaptive: bool
 ) -> None:
-    """Requests of 1 to 20 rows at 90 % of what the worker can do; an odd-shaped one now and then
-    rides with nobody, and must not wait longer for that than for a turn of its own."""
+    """C66: requests of 1 to 20 rows at 90 % of what the worker can do; an odd-shaped one now and
+    then rides with nobody, and must not wait longer for that than for a turn of its own."""
     rng = random.Random(seed)
     limits = Limits(8, 2 * MS, adaptive=adaptive, max_wait_peak_ns=10 * MS, bucketed=True)
     pool = VirtualPool(limits, lambda n: 4 * MS)

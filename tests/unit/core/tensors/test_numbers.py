@@ -157,6 +157,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 @settings(deadline=None)
 @given(st.floats(width=32))
 def test_bfloat16_bits_are_those_of_torch(value: float) -> None:
+    """C54: to nearest, ties to even."""
     torch = pytest.importorskip("torch")
     want = torch.tensor([value]).to(torch.bfloat16)
     bits = torch.tensor([bfloat16_bits(value)], dtype=torch.int32).to(torch.int16)

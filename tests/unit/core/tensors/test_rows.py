@@ -37,6 +37,7 @@ def refused(tensor: Tensor, value: Any, text: str, kind: type[PoolError] = Inval
     "shape", [(4,), (3, 3), (3, 5), (3, 4, 1), (1, 3, 4), (), (0,), (3, 0), (12,), (3, 8)]
 )
 def test_a_wrong_shape_is_named(shape: tuple[int, ...]) -> None:
+    """C01: a local program is told the shape that came and the one expected."""
     text = f"input 'x' has shape {list(shape)}; [n, 4] was expected"
     refused(X, np.zeros(shape, np.float32), text)
 
@@ -137,10 +138,12 @@ def test_another_dtype_is_not_converted(dtype: str) -> None:
     ],
 )
 def test_what_is_no_number_is_refused(array: Any) -> None:
+    """C64: objects above all."""
     refused(X, array, "; float32 was expected")
 
 
 def test_numbers_in_lists_take_the_declared_dtype() -> None:
+    """C03: a local program's numbers fit exactly or are refused."""
     found = rows(Tensor("x", "uint64"), [2**64 - 1, 2**53 + 1])
     assert (found.dtype, found.tolist()) == (np.dtype("uint64"), [2**64 - 1, 2**53 + 1])
     refused(Tensor("x", "uint8"), [256], "input 'x': the value 256 does not fit uint8")
@@ -172,6 +175,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("how", LAYOUTS)
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_any_layout_arrives_with_the_same_values(how: str, dtype: str) -> None:
+    """C64: strided, backward, Fortran, big-endian, read-only."""
     array = (np.arange(12).reshape(3, 4) * 7 + 1).astype(dtype)
     brought = LAYOUTS[how](array)
     found = rows(Tensor("x", dtype, (4,)), brought)
@@ -182,6 +186,7 @@ def test_any_layout_arrives_with_the_same_values(how: str, dtype: str) -> None:
 
 
 def test_zero_strides_and_the_real_part_of_complex() -> None:
+    """C64: equal values; complex numbers are refused."""
     broadcast = np.broadcast_to(np.arange(4, dtype=np.float32), (3, 4))
     assert rows(X, broadcast).tolist() == [[0, 1, 2, 3]] * 3
     complexes = (GRID + 1j * (GRID + 100)).astype(np.complex64)
@@ -291,6 +296,7 @@ def test_the_bfloat16_of_ml_dtypes_travels_as_its_bits() -> None:
 
 
 def test_numbers_for_a_bfloat16_are_rounded_to_it() -> None:
+    """C54: 0.01 is 0x3C24, not the 0x3C23 that cutting bits would give."""
     tensor = Tensor("x", "bfloat16")
     assert rows(tensor, [1, -2.0, 0.01]).tolist() == [0x3F80, 0xC000, 0x3C24]
     assert rows(tensor, [float("nan"), float("-inf")]).tolist() == [0x7FC0, 0xFF80]
@@ -307,6 +313,7 @@ def torch() -> Any:
 
 
 def test_torch_tensors_of_any_layout(torch: Any) -> None:
+    """C64: not contiguous, expanded, with gradients."""
     plain = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     complexes = torch.complex(plain, plain + 100)
     brought = {

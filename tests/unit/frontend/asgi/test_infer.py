@@ -40,6 +40,7 @@ def assert_all_free(it: Edge, model: str) -> None:
 @pytest.mark.parametrize("path", [INFER, "/v2/models/affine/versions/1/infer"])
 @on_loop
 async def test_json_to_json(path: str) -> None:
+    """C51: with and without version, the answer in full."""
     async with edge(Affine) as it:
         answer, tail = split(await it.http.post(path, json=affine(1, 2.5, id="one")))
         assert tail == b""
@@ -114,6 +115,7 @@ async def test_small_answers_are_not_compressed() -> None:
 
 @on_loop
 async def test_more_rows_than_a_batch_are_split_and_joined() -> None:
+    """C12: over HTTP as well."""
     async with edge(Affine, slots=64, max_batch=16) as it:
         answer, _ = split(await it.http.post(INFER, json=affine(*range(57))))
         assert answer["outputs"][0]["shape"] == [57, 4]
@@ -127,6 +129,7 @@ def tagged(tag: int, **more: Any) -> dict[str, Any]:
 
 @on_loop
 async def test_only_the_outputs_asked_for_come_in_the_order_asked() -> None:
+    """C04, C16: of two outputs the second alone, if so asked."""
     async with edge(Two) as it:
         path = "/v2/models/two/infer"
         answer, _ = split(await it.http.post(path, json=tagged(3)))
@@ -143,6 +146,7 @@ async def test_only_the_outputs_asked_for_come_in_the_order_asked() -> None:
 
 @on_loop
 async def test_settings_of_requests_in_one_batch_are_not_mixed() -> None:
+    """C16: ids, outputs, encodings and parameters of 60 requests."""
     async with edge(Two, slots=128, max_batch=64) as it:
         Two.batches.clear()
 
@@ -178,6 +182,7 @@ async def test_settings_of_requests_in_one_batch_are_not_mixed() -> None:
 
 @on_loop
 async def test_every_caller_gets_its_own_rows() -> None:
+    """C08: 300 callers of one to five rows: so many rows and these values."""
     async with edge(Affine, slots=1024, max_batch=64) as it:
 
         async def ask(i: int) -> None:
@@ -226,6 +231,7 @@ TEXTS = (b"", b"a", "\N{SNOWMAN}\N{GRINNING FACE}".encode(), b"x" * (1 << 20))
 @pytest.mark.parametrize("bytes_out", [False, True])
 @on_loop
 async def test_texts_come_back_as_they_went(bytes_in: bool, bytes_out: bool) -> None:
+    """C52: JSON and binary each way; empty, emoji, a megabyte."""
     async with edge(Echo, slots=8) as it:
         headers, body = texts(*TEXTS, as_bytes=bytes_in)
         if bytes_out:
@@ -242,6 +248,7 @@ async def test_texts_come_back_as_they_went(bytes_in: bool, bytes_out: bool) -> 
 
 @on_loop
 async def test_bytes_that_are_no_text() -> None:
+    """C52: exact in binary; in JSON 400 with advice, no replacement characters."""
     async with edge(Echo, slots=8) as it:
         path = "/v2/models/echo/infer"
         headers, body = texts(b"\x00\xff\xfe", b"ok", as_bytes=True)
@@ -259,6 +266,7 @@ async def test_bytes_that_are_no_text() -> None:
 )
 @on_loop
 async def test_malformed_length_prefix(tail: bytes) -> None:
+    """C52: 400 for one that is too long, cut, or followed by more."""
     async with edge(Echo, slots=8) as it:
         tensor = {
             "name": "text", "datatype": "BYTES", "shape": [1],
@@ -275,6 +283,7 @@ async def test_malformed_length_prefix(tail: bytes) -> None:
 
 @on_loop
 async def test_nan_and_infinity() -> None:
+    """C53: null in JSON, every bit in binary, neighbours untouched, a NaN that comes is 400."""
     async with edge(Picky) as it:
         x = np.array([[np.nan, np.inf], [-0.0, 5e-324]])
         path = "/v2/models/picky/infer"

@@ -39,6 +39,7 @@ async def test_server_metadata() -> None:
 
 @on_loop
 async def test_model_metadata_and_config_with_and_without_version() -> None:
+    """C51: names and shapes as the protocol spells them."""
     async with edge(Affine, Two, slots=8, max_batch=4) as it:
         for path in ("/v2/models/two", "/v2/models/two/versions/1"):
             found = (await it.http.get(path)).json()
@@ -86,6 +87,7 @@ async def test_names_are_percent_decoded() -> None:
 )
 @on_loop
 async def test_unknown_paths_models_and_versions(path: str) -> None:
+    """C51: 404 with an `error`, never 500."""
     async with edge(Affine, slots=8) as it:
         assert refused(await it.http.get(path)) == (404, "not_found")
 
@@ -114,6 +116,7 @@ async def test_unknown_model_names_the_known_ones() -> None:
 )
 @on_loop
 async def test_wrong_verb(method: str, path: str, allowed: str) -> None:
+    """C51: 405 with an `error` and the verbs allowed."""
     async with edge(Affine, slots=8) as it:
         answer = await it.http.request(method, path)
         assert refused(answer) == (405, "method_not_allowed")
@@ -190,6 +193,7 @@ async def test_not_ready_while_the_batcher_makes_no_progress() -> None:
 
 @on_loop
 async def test_ready_of_nothing_is_not_ready() -> None:
+    """C38: all of no models is none."""
     async with edge(slots=8) as it:
         assert refused(await it.http.get("/v2/health/ready")) == (503, "not_ready")
 

@@ -61,6 +61,8 @@ def refused(it: Visit) -> int:
 @pytest.mark.parametrize("state", STATES)
 @on_loop
 async def test_refusals_at_the_headers_and_at_the_claim(state: str) -> None:
+    """C27: each form and both roads get the 503."""
+
     async def scenario(it: Visit) -> None:
         await it.send(SHORT[:-3])
         await until(lambda: it.site.under_way == 1, "the headers have come")

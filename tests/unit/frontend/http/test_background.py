@@ -109,6 +109,7 @@ def test_a_budget_that_becomes_smaller_or_larger_is_full_or_not_at_once() -> Non
 
 @on_loop
 async def test_a_scrape_does_not_wait_for_bodies_that_are_decoded() -> None:
+    """C30: /metrics is answered beside them."""
     async with edge(Affine) as it:
         begun, go_on = threading.Event(), threading.Event()
 

@@ -102,6 +102,7 @@ async def test_http_1_0() -> None:
 
 @on_loop
 async def test_announced_size_is_refused_at_once_and_the_connection_lives_on() -> None:
+    """C06: the answer comes before the body, and the next request is served."""
     async with (
         edge(Affine, server={"max_body_mib": 1}) as it,
         serving(it) as site,
@@ -117,6 +118,7 @@ async def test_announced_size_is_refused_at_once_and_the_connection_lives_on() -
 
 @on_loop
 async def test_chunked_size_is_refused_as_soon_as_it_is_passed() -> None:
+    """C06: the answer comes before the body's end."""
     async with (
         edge(Affine, server={"max_body_mib": 1}) as it,
         serving(it) as site,
@@ -264,6 +266,7 @@ async def test_an_endless_trailer_or_chunk_extension_is_refused() -> None:
 
 @on_loop
 async def test_a_body_in_chunks_of_one_byte_is_no_such_thing() -> None:
+    """C06: framing that is many times the body is refused as too large."""
     x = np.repeat(np.arange(4000, dtype=np.float32), 4)
     body = json.dumps(
         {"inputs": [{"name": "x", "shape": [4000, 4], "datatype": "FP32", "data": x.tolist()}]}

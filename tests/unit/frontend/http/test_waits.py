@@ -50,6 +50,7 @@ POST = b"POST /v2/models/affine/infer HTTP/1.1\r\nHost: pool\r\n"
 )
 @on_loop
 async def test_a_stalled_sender_is_told_and_holds_no_slot(sent: bytes, statuses: list[int]) -> None:
+    """C06: dropped after a bounded time, with neighbours served meanwhile."""
     async with edge(Affine) as it, serving(it, QUICK) as site:
         async with calling(site) as stalled, calling(site) as other:
             await stalled.send(sent)
@@ -265,6 +266,7 @@ async def test_a_steady_reader_is_never_cut_however_slow_and_one_that_stops_is(
 
 @on_loop
 async def test_after_a_hundred_disconnects_all_is_as_before() -> None:
+    """C24: every slot and task is free, and nothing queued was run."""
     async with edge(Two, slots=256, max_batch=4) as it, serving(it) as site:
         Two.batches.clear()
         lane_client = it.pool.lane_client("two")

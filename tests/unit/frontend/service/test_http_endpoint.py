@@ -71,6 +71,7 @@ async def test_parses_long(model: str, headers: dict[str, str], size: int, expec
 @pytest.mark.parametrize("encoding", ["plain", "gzip"])
 @on_loop
 async def test_text_of_more_than_a_megabyte_is_parsed_by_another_process(encoding: str) -> None:
+    """C30: a large JSON body does not hold the loop."""
     async with edge(Wide, slots=8, server={"max_body_mib": 16}) as it:
         endpoint = it.view.endpoints.find("wide")
         head = checked(endpoint, **({} if encoding == "plain" else {"content_encoding": "gzip"}))

@@ -54,6 +54,7 @@ def test_a_text_of_many_lines_is_still_one_value(ear: socket.socket) -> None:
 
 
 def test_without_an_address_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
+    """C60: NOTIFY_SOCKET is not set."""
     notifier = take_notifier({"WATCHDOG_USEC": "1000000"}, 7)
     assert not notifier
     assert notifier.watchdog_ns == 0

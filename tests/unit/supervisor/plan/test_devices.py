@@ -42,6 +42,7 @@ MIG = "MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2"
     ],
 )
 def test_entries_of_the_parent_are_kept_unchanged(value: str | None, visible: list[str]) -> None:
+    """C61: numbers, UUIDs, prefixes, MIG, empty and -1."""
     assert visible_devices(value, 4) == visible
 
 
@@ -52,6 +53,7 @@ def test_a_box_without_gpus_has_none_whatever_is_set(value: str | None) -> None:
 
 @pytest.mark.parametrize(("value", "entry"), [("0,0", "0"), (f"{UUID},{UUID}", UUID)])
 def test_a_repeated_entry_is_refused(value: str, entry: str) -> None:
+    """C61: 0,0 would be two workers on one GPU."""
     with pytest.raises(StartError) as caught:
         visible_devices(value, 4)
     assert str(caught.value).startswith(
@@ -124,6 +126,7 @@ class TestAvailableCores:
         ],
     )
     def test_version_2_quota(self, tmp_path: Path, own: str, parent: str, cores: int) -> None:
+        """C63: a cgroup's quota counts."""
         proc, top = cpu_proc(tmp_path, "0::/a/b", "cgroup2 cgroup2 rw")
         (top / "a" / "b" / "cpu.max").write_text(own + "\n")
         (top / "a" / "cpu.max").write_text(parent + "\n")
@@ -141,6 +144,7 @@ class TestAvailableCores:
     ("cores", "workers", "threads"), [(16, 1, 16), (16, 4, 4), (16, 3, 5), (2, 4, 1), (8, 0, 8)]
 )
 def test_threads_of_all_workers_are_about_the_cores(cores: int, workers: int, threads: int) -> None:
+    """C63: whatever the number of workers."""
     assert threads_per_worker(cores, workers) == threads
 
 
@@ -151,6 +155,7 @@ def test_the_user_s_own_thread_setting_wins() -> None:
 
 
 def test_torch_obeys_the_thread_setting() -> None:
+    """C63: the variable is the one that torch reads."""
     pytest.importorskip("torch")
     env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     answer = subprocess.run(

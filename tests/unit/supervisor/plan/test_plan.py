@@ -119,6 +119,7 @@ class TestSlots:
         assert model.notes == ()
 
     def test_rows_that_do_not_fit_are_refused_with_numbers(self) -> None:
+        """C13: a row that no budget can hold ends the start."""
         with pytest.raises(StartError) as caught:
             the_model(spec=spec_of_bytes(20 * MIB), max_batch=64)
         assert str(caught.value) == (
@@ -163,6 +164,7 @@ class TestDevices:
         assert model.workers == (WorkerPlan(0, "cpu", None, 4),)
 
     def test_auto_is_every_visible_gpu_by_its_own_name(self) -> None:
+        """C61: worker i has the i-th entry."""
         model = the_model(cuda=True, visible=("2", "GPU-8932f937"), cores=8)
         assert model.workers == (
             WorkerPlan(0, "cuda:0", "2", 4),
@@ -170,6 +172,7 @@ class TestDevices:
         )
 
     def test_numbers_are_positions_in_the_visible_list(self) -> None:
+        """C61: never applied twice."""
         model = the_model(cuda=True, visible=("2", "3", "5"), devices=(2, 0))
         assert [worker.cuda_visible for worker in model.workers] == ["5", "2"]
 
@@ -206,6 +209,7 @@ class TestDevices:
         ],
     )
     def test_devices_that_are_not_there(self, facts: dict[str, Any], message: str) -> None:
+        """C61: more than are listed is a start error."""
         with pytest.raises(StartError) as caught:
             plan(**facts)
         assert str(caught.value) == f"model a:B: {message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.process.pool_under_test import Pool, serving, shm_names, until
@@ -29,6 +30,22 @@ def no_more(now: dict[int, tuple[int, int]], before: dict[int, tuple[int, int]])
     return now.keys() == before.keys() and all(
         held <= before[pid][i] for pid in now for i, held in enumerate(now[pid])
     )
+
+
+@pytest.mark.interpreted
+def test_a_short_life_of_each_kind_takes_nothing_along() -> None:
+    """C43, C47: clients that end well, by an exception, by sys.exit and by signals, most of them
+    with nearly all of a lane's slots: the next ones attach, and nothing in /dev/shm changes."""
+    with serving(*MODELS) as pool:
+        names = shm_names()
+        live_and_serve(pool, 1)
+        until(lambda: not pool.lanes(), "the return of every lane")
+        assert shm_names() == names
+        assert counts(pool, "rows")["special"] == 1, "a row was run that was never published"
+        with pool.client() as client:
+            x = np.ones((ROWS, 4), np.float32)
+            assert (client.infer("affine", x=x)["y"] == 3).all()
+        assert [row["restarts"] for row in pool.status()["processes"]] == [0] * 6
 
 
 @pytest.mark.long

@@ -67,6 +67,18 @@ def test_the_service_is_hardened(installed: Path) -> None:
     assert "Overall exposure level for batchpool.service: 1." in run.stdout
 
 
+def test_the_user_is_one_that_never_logs_in() -> None:
+    """C59: logind takes the shared memory of those whose last session ends; a system user has
+    none, and the manual says what to set for any other."""
+    user = the(UNITS[0], "User")
+    sysusers = (SYSTEMD / "sysusers.d/batchpool.conf").read_text().splitlines()
+    (line,) = [line for line in sysusers if line.startswith("u")]
+    kind, name, number, *_ = line.split()
+    assert (kind, name, number) == ("u", user, "-"), "a number of the system's own choice"
+    manual = (SYSTEMD / "README.md").read_text()
+    assert "use a system user, or set `RemoveIPC=no`" in " ".join(manual.split())
+
+
 def test_what_would_take_the_gpus_away_is_not_set() -> None:
     found = settings(UNITS[0])
     for key in ("PrivateDevices", "MemoryDenyWriteExecute", "ProtectClock", "DevicePolicy"):

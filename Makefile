@@ -86,6 +86,7 @@ format: $(stamp)dev
 
 readme: $(stamp)dev
 	$(bin)/python -m batchpool.cli.reference .
+	$(bin)/python -m tests.cases .
 
 docs: $(stamp)docs
 	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --site-dir site

@@ -6,6 +6,7 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +21,8 @@ from batchpool.wire.request import Body, PlainAnswer, brief
 
 PREDICTIONS, OUTPUTS = "predictions", "outputs"  # members of answers
 _ABSENT = msgspec.Raw()
+_INEXACT_FROM = 2.0**53  # of the whole numbers from here on a float holds only some
+_WIDEST_BYTES = 8  # no other integer dtype holds such numbers
 _UNKNOWN = re.compile(r"unknown field `(.*)`", re.DOTALL)
 # A string is passed over, so that a text with "-0" in it stays as it is.
 _STRING_OR_MINUS_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|-0(?![.0-9eE])', re.DOTALL)
@@ -202,7 +205,7 @@ class PlainReader:
         if tensor.is_bytes:
             return _mapped(value, _binary_element) if b'"b64"' in bytes(raw) else value
         if tensor.np_dtype.kind in "iu" and not tensor.element.is_bfloat16:
-            return _mapped(value, _whole_number)
+            return _mapped(value, partial(_whole_number, tensor))
         return value
 
     def _is_one_row(self, named: Mapping[str, Any]) -> bool:
@@ -239,8 +242,16 @@ def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
     return convert(value)
 
 
-def _whole_number(value: Any) -> Any:
-    return int(value) if type(value) is float and value.is_integer() else value
+def _whole_number(tensor: Tensor, value: Any) -> Any:
+    """A float without a fraction as an int; one that may have lost digits is refused."""
+    if type(value) is not float or not value.is_integer():
+        return value
+    if tensor.np_dtype.itemsize == _WIDEST_BYTES and _INEXACT_FROM <= abs(value) <= 2**64:
+        raise InvalidRequest(
+            f"input {tensor.name!r}: the value {value!r} may have lost digits; a whole number from"
+            " 2**53 on must be sent without a point and an exponent"
+        )
+    return int(value)
 
 
 def _binary_element(value: Any) -> Any:

@@ -119,6 +119,45 @@ def test_numbers_are_taken_as_people_write_them(dtype: str, written: str, values
     assert rows.tensors["x"].tolist() == values
 
 
+@pytest.mark.parametrize(
+    ("dtype", "written", "says"),
+    [
+        ("uint8", "256", "the value 256 does not fit uint8"),
+        ("uint8", "-1.0", "the value -1 does not fit uint8"),
+        ("int8", "128", "the value 128 does not fit int8"),
+        ("int32", "2147483648.0", "the value 2147483648 does not fit int32"),
+        ("int32", "1e16", "the value 10000000000000000 does not fit int32"),
+        ("int32", "1.5", "the value 1.5 does not fit int32"),
+        ("uint64", "18446744073709551616", "the value 18446744073709551616 does not fit uint64"),
+        ("uint64", "1e20", "the value 100000000000000000000 does not fit uint64"),
+        ("bool", "2", "the value 2 does not fit bool"),
+        ("bool", '"true"', "the value 'true' does not fit bool"),
+        ("float32", "1e39", "does not fit float32"),
+        ("float16", "70000", "the value 70000 does not fit float16"),
+        ("bfloat16", "3.4e38", "does not fit bfloat16"),
+        ("float64", "1e999", "out of range"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(dtype: str, written: str, says: str) -> None:
+    """C03: nothing wraps around, loses its fraction or becomes an infinity."""
+    with pytest.raises(InvalidRequest, match=says):
+        parse(echo(dtype), b'{"x": [%s]}' % written.encode())
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_whole_numbers_of_many_digits_are_exact_or_refused(dtype: str) -> None:
+    """C03: a float cannot tell 2**53 from the next one; the digits alone can."""
+    most = [9007199254740993, 2**63 - 1]
+    assert parse(echo(dtype), {"x": most}).rows.tensors["x"].tolist() == most
+    below = parse(echo(dtype), b'{"x": [9007199254740991.0, 1e15]}').rows.tensors["x"]
+    assert below.tolist() == [2**53 - 1, 10**15]
+    for written in (b"9007199254740993.0", b"9007199254740992.0", b"1e18", b"%d.0" % (2**64 - 1)):
+        with pytest.raises(InvalidRequest, match=r"input 'x': .* lost digits; .* without a point"):
+            parse(echo(dtype), b'{"x": [%s]}' % written)
+        with pytest.raises(InvalidRequest, match="may have lost digits"):
+            parse(echo(dtype), b'{"instances": [%s]}' % written)
+
+
 def test_minus_zero_keeps_its_sign_and_texts_keep_theirs() -> None:
     spec = ModelSpec(
         "m",

@@ -44,7 +44,7 @@ def long_rows(pool: Pool) -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_hung_worker_costs_its_own_caller_only(pool: Pool, stopped: bool) -> None:
-    """By an endless loop, and stopped in the middle of a batch."""
+    """C31: others are served, and it is replaced."""
     tag, before = 100_000 * (1 + stopped), restarts(pool)
     with pool.client() as client:
         start = time.monotonic()

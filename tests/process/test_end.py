@@ -185,6 +185,10 @@ def test_nothing_depends_on_names_in_dev_shm() -> None:
                 os.unlink(f"/dev/shm/{name}")
         with worker_gone(pool):
             pass
+        for path in ("/v2/health/ready", "/v2/models/affine/ready", "/metrics"):
+            assert ask(pool, path).status == 200
+        answer = ask(pool, "/v2/models/affine/infer", b'{"x": [1, 1, 1, 1]}')
+        assert answer.object == {"y": [3, 3, 3, 3]}
         assert client.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
         with pool.client() as other:
             assert other.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]

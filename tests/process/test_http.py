@@ -78,8 +78,8 @@ def test_sixty_four_single_requests_form_large_batches() -> None:
 
 
 def test_requests_of_many_shapes_over_both_roads_at_once() -> None:
-    """C07, C08: 10, 2, 10, 1 and 64 rows of 0 to 64 numbers each, every row tagged, HTTP
-    and local."""
+    """C05, C07, C08: 10, 2, 10, 1 and 64 rows of 0 to 64 numbers each, every row tagged, HTTP and
+    local."""
 
     def rows(seed: int, n: int) -> Any:
         width = seed * 7 % 65

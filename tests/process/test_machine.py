@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.process.pool_under_test import Pool, cpu_ticks, serving
 TORCH = {"import": "tests.process.torch_models:Threads"}
 IDLE_S = 2.0
 MOST_OF_A_CORE = 0.10
+MOST_WAKE_UPS = 100  # a second; a loop that looks each millisecond makes a thousand
 
 
 def cpu_s(pool: Pool) -> float:
@@ -22,17 +24,29 @@ def cpu_s(pool: Pool) -> float:
     return sum(map(cpu_ticks, pool.processes())) / os.sysconf("SC_CLK_TCK")
 
 
+def wake_ups(pool: Pool) -> int:
+    """The times that threads of the pool have begun to wait, for a bell or for a while."""
+    found = 0
+    for pid in pool.processes():
+        for status in Path(f"/proc/{pid}/task").glob("*/status"):
+            (times,) = re.findall(r"^voluntary_ctxt_switches:\s*(\d+)$", status.read_text(), re.M)
+            found += int(times)
+    return found
+
+
 def test_an_idle_pool_takes_next_to_nothing() -> None:
-    """C69: four workers and a client; and the next request is not late."""
+    """C69: four workers and a client sleep until they are rung; the next request is not late."""
     with serving({"import": "Affine", "workers_per_device": 4}) as pool, pool.client() as client:
         x = np.ones((1, 4), np.float32)
         assert client.submit("affine", x=x).result(20)["y"].tolist() == [[3] * 4]
-        before, start = cpu_s(pool), time.monotonic()
+        before, woken_before, start = cpu_s(pool), wake_ups(pool), time.monotonic()
         own = time.process_time()
         time.sleep(IDLE_S)  # the measurement itself
         used = (cpu_s(pool) - before) / (time.monotonic() - start)
         own_used = (time.process_time() - own) / IDLE_S
+        woken = (wake_ups(pool) - woken_before) / (time.monotonic() - start)
         assert used < MOST_OF_A_CORE, f"{used:.1%} of a core"
+        assert woken < MOST_WAKE_UPS, f"{woken:.0f} wake-ups a second: something polls"
         assert own_used < MOST_OF_A_CORE, f"an idle client takes {own_used:.1%} of a core"
         start = time.monotonic()
         assert client.infer("affine", x=x)["y"].tolist() == [[3] * 4]

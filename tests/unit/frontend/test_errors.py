@@ -82,6 +82,7 @@ async def test_invalid_request(content: Any, says: str) -> None:
 )
 @on_loop
 async def test_invalid_headers(headers: dict[str, str]) -> None:
+    """C51: a header that cannot be right is 400 with an `error`."""
     async with edge(Affine) as it:
         answer = await it.http.post(INFER, headers=headers, json=affine(1))
         assert refused(answer) == (400, "invalid_request")

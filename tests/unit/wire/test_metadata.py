@@ -81,6 +81,7 @@ def test_every_input_of_the_config_stands_in_the_metadata() -> None:
 
 
 def test_health() -> None:
+    """C51: `live`, `ready` and the model's name as clients read them."""
     assert metadata.live() == {"live": True}
     assert metadata.ready(True) == {"live": True, "ready": True}
     assert metadata.ready(False) == {"live": False, "ready": False}

@@ -95,6 +95,7 @@ def test_the_id_is_echoed_exactly(id: str) -> None:
 
 
 def test_no_id_is_no_id() -> None:
+    """C51: nothing is echoed where nothing came."""
     assert "id" not in answer(AFFINE, request(("y", True)), {"y": Y})[0]
 
 
@@ -150,6 +151,7 @@ def test_text_that_is_not_utf8_can_only_go_as_binary() -> None:
 
 
 def test_an_empty_binary_output_leaves_a_json_answer_with_its_size() -> None:
+    """C05: a model's rows of nothing have their shape and datatype."""
     head, tail = answer(echo("float32", (0,)), request(("x", True)), {"x": np.empty((2, 0), "f4")})
     assert head["outputs"] == [
         {"name": "x", "datatype": "FP32", "shape": [2, 0], "parameters": {"binary_data_size": 0}}

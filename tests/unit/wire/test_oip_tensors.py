@@ -166,6 +166,7 @@ def test_bodies_that_are_no_json_object(body: bytes) -> None:
 
 
 def test_nesting_without_end_is_refused() -> None:
+    """C01, C65: 100,000 levels are a refusal and no recursion."""
     for deep in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000):
         refused(AFFINE, deep)
         refused(

@@ -84,6 +84,7 @@ def test_a_flow_that_was_quiet_comes_next(others: int, served: int, known: bool)
 
 
 def test_a_bulk_sender_delays_a_lone_row_by_one_round() -> None:
+    """C67: it stands second at most, whatever waits."""
     queue = queue_of(rows_of(10_000, flow=7))
     for _ in range(100):
         queue.append(rows_of(1, flow=8))

@@ -57,6 +57,7 @@ async def test_json_to_json(path: str) -> None:
 
 @on_loop
 async def test_binary_both_ways() -> None:
+    """C51: binary in and out, with the size in the JSON and no id."""
     async with edge(Affine) as it:
         x = np.arange(12, dtype="f4").reshape(3, 4)
         headers, body = binary({"parameters": {"binary_data_output": True}}, ("x", "FP32", x))

@@ -86,6 +86,7 @@ def test_a_slow_start_counts_and_is_forgotten_in_time() -> None:
 
 
 def test_a_worker_that_dies_over_and_over_before_any_work_makes_it_not_ready() -> None:
+    """C32: no claim on workers that never come."""
     model = Model()
     model.serves_until(0)
     for now_ns in range(0, WAIT, S // 2):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PoolStopped,
         RequestTimeout,
         TooLarge,
+        Unauthorized,
         UnsupportedMediaType,
         WorkerLost,
     )
@@ -62,6 +63,7 @@ __all__ = [
     "ServedModel",
     "Tensor",
     "TooLarge",
+    "Unauthorized",
     "UnsupportedMediaType",
     "WorkerLost",
     "batch_inference",

@@ -83,8 +83,22 @@ class InvalidInput(InvalidRequest):
         return text.encode()
 
 
+class Unauthorized(PoolError):
+    """A request without a key of the server, or with one that it does not know."""
+
+    status, code = 401, "unauthorized"
+
+    def __init__(self, message: str, challenges: str = "Bearer") -> None:
+        super().__init__(message)
+        self.challenges = challenges
+
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": self.challenges}
+
+
 class Forbidden(PoolError):
-    """A call that the pool's configuration does not allow."""
+    """A call that the pool's configuration does not allow, or that a web page of another site makes
+    whose origin is not among `cors_origins`."""
 
     status, code = 403, "forbidden"
 

@@ -12,6 +12,7 @@ Reading order, along the path of an infer request:
 
     service/endpoint.py       rows in, output rows out, without HTTP
     http/request_head.py      the facts of a request's headers
+    http/gate.py              who sent it, and whether it may come in
     http/response.py          a response as a value; every error as JSON
     service/http_endpoint.py  the steps of one infer request over HTTP
     fast/protocol.py          the fast path through those steps, on one connection

@@ -147,6 +147,7 @@ async def serve(
         session.learn(message)
         session.take_lanes(message.lanes, fds)
         view.learn()
+        server.learn()
         server.drain_s = session.server["drain_s"]
         protocol.limits = ConnectionLimits.of(session.server)
         heartbeat.set_stall_timeout(session.server["stall_timeout_s"])

@@ -81,6 +81,12 @@ class Server(uvicorn.Server):
             for timer in self._timers:
                 timer.cancel()
 
+    def learn(self) -> None:
+        """Let every connection follow what a reload has changed."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.learn()
+
     def stop(self) -> None:
         """Drain and stop; a second call stops at once."""
         if self.should_exit:

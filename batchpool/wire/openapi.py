@@ -20,7 +20,7 @@ from batchpool.wire.request import PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
 _NEVER_OVER_HTTP = (Cancelled,)
-_INFER_ERRORS = (400, 404, 405, 408, 413, 415, 500, 503, 504)
+_INFER_ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503, 504)
 
 
 def document(

@@ -16,7 +16,14 @@ from batchpool.core.config.key import Key, as_value, expectation, shown
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig, keys_of
 from batchpool.core.errors import ConfigError
 
-_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Devices": "LIST", "Sizes": "LIST"}
+_METAVARS = {
+    "int": "N",
+    "float": "X",
+    "str": "TEXT",
+    "Devices": "LIST",
+    "Sizes": "LIST",
+    "Texts": "LIST",
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

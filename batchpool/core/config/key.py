@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from batchpool.core.config.import_names import IMPORT_NAME, import_hint
 
 Devices = str | tuple[int, ...]
 Sizes = tuple[int, ...]
+Texts = tuple[str, ...]
 MOST_ROWS = 1 << 16  # rows of one batch
 
 
@@ -18,7 +20,8 @@ class Key:
     """The documentation of one key.
 
     name: in TOML.  field: in Python.  kind: the field's annotation.  least, most: the range of a
-    number.  choices, pattern (with its `form` in words): the values that a text may have.
+    number.  choices, pattern (with its `form` in words): the values that a text may have.  check:
+    true for a text that a list may hold, whose `form` in words is that of them all.
     auto: the value that the pool chooses for 0 or "".
     """
 
@@ -32,6 +35,7 @@ class Key:
     most: float = 0
     choices: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
+    check: Callable[[str], bool] | None = None
     form: str = "text"
     auto: str = ""
 
@@ -44,6 +48,8 @@ class Key:
             return '"auto", "cpu" or a list of device numbers without repeats, as [0, 1]'
         if self.kind == "Sizes":
             return f"a list of {self.unit} from 1 to {MOST_ROWS}, each larger than the one before"
+        if self.kind == "Texts":
+            return f"a list of {self.form}"
         if self.kind == "bool":
             return "true or false"
         if self.kind == "str":
@@ -82,6 +88,8 @@ def as_value(key: Key, value: Any) -> Any:
         return tuple(value)
     if key.kind == "Sizes":
         return _sizes(value)
+    if key.kind == "Texts":
+        return _texts(key, value)
     if key.kind == "Devices":
         legal = value in ("auto", "cpu")
     elif key.kind == "bool":
@@ -108,6 +116,18 @@ def _sizes(value: Any) -> Sizes:
         raise ValueError
     for before, size in zip((0, *value), value, strict=False):
         if type(size) is not int or not before < size <= MOST_ROWS:
+            raise ValueError
+    return tuple(value)
+
+
+def _texts(key: Key, value: Any) -> Texts:
+    """Texts as a tuple, also of one text with commas; ValueError where one of them is not legal."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError
+    for text in value:
+        if type(text) is not str or (key.check is not None and not key.check(text)):
             raise ValueError
     return tuple(value)
 

@@ -20,7 +20,17 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from batchpool.core.config.import_names import IMPORT_NAME
-from batchpool.core.config.key import MOST_ROWS, Devices, Key, Sizes, as_value, expectation, shown
+from batchpool.core.config.key import (
+    MOST_ROWS,
+    Devices,
+    Key,
+    Sizes,
+    Texts,
+    as_value,
+    expectation,
+    shown,
+)
+from batchpool.core.config.network_names import PREFIX, is_host, is_origin, is_trusted_peer
 from batchpool.core.errors import ConfigError
 
 _DEFAULT_MAX_BATCH = 64
@@ -135,6 +145,35 @@ class ServerConfig:
         'share of the good requests that access_log = "all" logs; whether one is in it depends'
         " on its request id alone, if it has one",
         most=1,
+    )
+
+    forwarded_allow_ips: Texts = _key(  # noqa: RUF009
+        (),
+        "proxies that are believed: who connects from one of these is the caller that"
+        " X-Forwarded-For or Forwarded names; [] believes nobody",
+        check=is_trusted_peer,
+        form='addresses, networks (as "10.0.0.0/8"), "unix:" for unix sockets, or "*" for all',
+    )
+    root_path: str = _key(
+        "",
+        "path under which a proxy shows this server; a proxy that is believed may say another in"
+        " X-Forwarded-Prefix",
+        pattern=PREFIX,
+        form='a path without a slash at its end, as "/pool"',
+        auto="none",
+    )
+    allowed_hosts: Texts = _key(  # noqa: RUF009
+        (),
+        "host names by which this server may be asked; other requests are refused with 400; []"
+        " allows every name",
+        check=is_host,
+        form='host names or addresses without port, as "example.com" or "*.example.com"',
+    )
+    cors_origins: Texts = _key(  # noqa: RUF009
+        (),
+        "web pages of other sites that may ask this server from a browser (CORS); [] allows none",
+        check=is_origin,
+        form='origins, as "https://example.com", or "*" for every site',
     )
 
     def __post_init__(self) -> None:

@@ -18,21 +18,19 @@ from batchpool.core.errors import (
     NotFound,
     PoolError,
 )
+from batchpool.frontend.asgi.entrance import Entrance
 from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
 from batchpool.frontend.asgi.queries import Query
 from batchpool.frontend.asgi.sending import (
     SentResponse,
-    address_flow,
-    address_of,
     headers_of,
     send_response,
 )
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
-from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import note, outcome_of, run_in_context
+from batchpool.frontend.http.request_context import caller_in, note, outcome_of
 from batchpool.frontend.http.request_counters import ASGI
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response
@@ -60,20 +58,25 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
         return SentResponse(_error_of(request, exc), discard)
 
     handled = {HTTPException: respond, PoolError: respond, Exception: respond}
-    app = _App(view.access, routes=routes, exception_handlers=handled)
+    app = _App(view, discard, routes=routes, exception_handlers=handled)
     app.router.redirect_slashes = False
     return app
 
 
 class _App(Starlette):
-    """A Starlette application that runs each request in a `RequestContext`."""
+    """A Starlette application behind the front end's gate."""
 
-    def __init__(self, access: AccessLog, **parts: Any) -> None:
+    def __init__(self, view: PoolView, discard_bytes: int, **parts: Any) -> None:
         super().__init__(**parts)
-        self._access = access
+
+        async def refuse(error: PoolError, scope: Scope, receive: Receive, send: Send) -> None:
+            request_body = RequestBody(receive, headers_of(scope))
+            await send_response(error_response(error), request_body, send, discard_bytes)
+
+        self._entrance = Entrance(view, super().__call__, refuse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_in_context(super().__call__, self._access, scope, receive, send)
+        await self._entrance(scope, receive, send)
 
 
 def _error_of(request: Request, exc: Exception) -> HttpResponse:
@@ -105,7 +108,7 @@ class Infer:
         parameters = scope["path_params"]
         view, model = self._view, parameters["model"]
         response: HttpResponse | None
-        head = RequestHead.of(headers, address_of(scope))
+        head = RequestHead.of(headers, caller_in(scope))
         metrics = view.endpoints.metrics(model)
         try:
             endpoint = view.endpoints.find(model, parameters.get("version", VERSION))
@@ -134,8 +137,8 @@ class Metrics:
         headers = headers_of(scope)
         try:
             accept = headers.get(b"accept", b"")
-            view = self._view
-            response = await view.scrapes.run(address_flow(scope), view.scrape, accept)
+            view, flow = self._view, caller_in(scope).flow
+            response = await view.scrapes.run(flow, view.scrape, accept)
         except Exception as exc:
             response = error_response(exc)
         await send_response(response, RequestBody(receive, headers), send, self._discard_bytes)

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -19,16 +19,23 @@ from batchpool.core.errors import NotFound
 from batchpool.frontend.dashboard.assets import SECURITY, asset, names
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.sse import EventStream, SendResponse
+from batchpool.frontend.http.caller import Site
+from batchpool.frontend.http.proxies import is_authority
 from batchpool.frontend.http.request_body import RequestBody
+from batchpool.frontend.http.request_context import site_in
 from batchpool.frontend.http.response import HttpResponse, error_response, json_response
 from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.openapi import document
 
-_HOST = re.compile(rb"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 _VARY = (b"vary", b"accept")
 
-Headers = Mapping[bytes, bytes]
+
+class Asked(NamedTuple):
+    """A request for a page. site: the server as its caller addresses it."""
+
+    headers: Mapping[bytes, bytes]
+    site: Site
 
 
 def page_routes(
@@ -36,30 +43,30 @@ def page_routes(
 ) -> list[Route]:
     """The routes of one front end. send_response: sends a response, and discards request bodies."""
 
-    def root(headers: Headers) -> HttpResponse:
-        wants_page = b"text/html" in headers.get(b"accept", b"")
-        response = _asset("index.html", headers) if wants_page else view.metadata.root()
+    def root(asked: Asked) -> HttpResponse:
+        wants_page = b"text/html" in asked.headers.get(b"accept", b"")
+        response = _asset("index.html", asked) if wants_page else view.metadata.root()
         return HttpResponse(response.status, [*response.headers, _VARY], response.body)
 
-    def openapi(headers: Headers) -> HttpResponse:
+    def openapi(asked: Asked) -> HttpResponse:
         facts = view.session.models.values()
         most_rows = {model.spec.name: model.max_batch for model in facts}
         specs = [model.spec for model in facts]
-        server_url = _server_url(headers, view.session.server["port"])
+        server_url = _server_url(asked.site, view.session.server["port"])
         response = json_response(document(specs, package_version(), server_url, most_rows))
         fields = [*response.headers, (b"cache-control", b"no-cache"), *SECURITY]
         return HttpResponse(response.status, fields, response.body)
 
     served = set(names())
 
-    def named(headers: Headers, name: str) -> HttpResponse:
+    def named(asked: Asked, name: str) -> HttpResponse:
         if name not in served:
             raise NotFound(f"there is nothing at {f'/page/{name}'!r}")
-        return _asset(name, headers)
+        return _asset(name, asked)
 
     responses: dict[str, Callable[..., HttpResponse]] = {
         "/": root,
-        "/docs": lambda headers: _asset("docs.html", headers),
+        "/docs": lambda asked: _asset("docs.html", asked),
         "/openapi.json": openapi,
         "/page/{name}": named,
     }
@@ -70,16 +77,14 @@ def page_routes(
     return [*routes, Route("/events", EventStream(broadcaster, send_response), methods=["GET"])]
 
 
-def _asset(name: str, headers: Headers) -> HttpResponse:
-    return asset(name, headers.get(b"if-none-match", b""))
+def _asset(name: str, asked: Asked) -> HttpResponse:
+    return asset(name, asked.headers.get(b"if-none-match", b""))
 
 
-def _server_url(headers: Headers, port: int) -> str:
+def _server_url(site: Site, port: int) -> str:
     """The server's URL as the caller addresses it; localhost if its Host header is malformed."""
-    host = headers.get(b"host", b"")
-    if not _HOST.fullmatch(host):
-        return f"http://localhost:{port}"
-    return f"http://{host.decode()}"
+    host = site.host if is_authority(site.host) else f"localhost:{port}"
+    return f"{site.scheme}://{host}{site.prefix}"
 
 
 class Read:
@@ -92,7 +97,7 @@ class Read:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         try:
-            response = self._respond(headers, **scope["path_params"])
+            response = self._respond(Asked(headers, site_in(scope)), **scope["path_params"])
         except Exception as exc:
             response = error_response(exc)
         await self._send_response(response, RequestBody(receive, headers), send)

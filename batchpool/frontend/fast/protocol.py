@@ -13,8 +13,9 @@ A request that came whole in one read is not admitted: its claim decides alone. 
 byte for byte, the last one of its connection is not parsed again if its whole body came with it.
 
 ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
-compressed bodies, `Expect`, offers of an upgrade, JSON so long that a thread parses it. For
-uvicorn's stop and for the limits of `Connection` a `FastRequest` is a cycle like any other.
+compressed bodies, `Expect`, offers of an upgrade, JSON so long that a thread parses it, requests of
+browsers, and what the gate refuses. For uvicorn's stop and for the limits of `Connection` a
+`FastRequest` is a cycle like any other.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from typing import Any, ClassVar
 from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from batchpool.core.errors import PoolError
 from batchpool.frontend.fast.known_head import KnownHead, known_head
 from batchpool.frontend.fast.request import FastPath, FastRequest
+from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.gate import Gate
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.unparsed import UnparsedBytes
@@ -38,7 +42,8 @@ from batchpool.frontend.service.pool_view import PoolView
 # Headers that change how a request is read or answered, and that only the ASGI path supports.
 _ASGI_HEADERS = frozenset(
     {b"content-encoding", b"expect", b"prefer", b"transfer-encoding", b"upgrade"}
-)  # fmt: skip
+    | {b"origin", b"sec-fetch-site"}  # a browser's
+)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -46,12 +51,20 @@ class FastProtocol(Connection):
     """One connection with a fast path. `fast_protocol` makes the subclass of a front end."""
 
     shared: ClassVar[FastPath]
+    gate: ClassVar[Gate]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._asks_gate = self.gate.asks(self.own_caller)
         self._receiving: FastRequest | None = None  # its body is still to come
         self._reservation = MemoryReservation(self.memory)  # of that body, if in several reads
         self._known: KnownHead | None = None
+
+    def learn(self) -> None:
+        """Follow the gate, which a reload has changed: what a known head meant may be over."""
+        self._asks_gate = self.gate.asks(self.own_caller)
+        self._known = None
+        self._whole_head = None  # of a request whose body is still to come
 
     def connection_lost(self, exc: Exception | None) -> None:
         request: Any = self.cycle
@@ -201,13 +214,19 @@ class FastProtocol(Connection):
         plain = parser.get_method() == b"POST" and _ASGI_HEADERS.isdisjoint(headers)
         if not plain or not announced.isdigit():
             return False
+        caller = self.own_caller
+        if self._asks_gate:
+            passed = self._passed(headers)
+            if passed is None:
+                return False
+            caller = passed
         keep_alive = parser.should_keep_alive()
         if keep_alive and b"connection" in headers:
             keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
         request = FastRequest(self, self.shared, keep_alive)
         request.endpoint = endpoint
         request.path = self.url
-        request.head = head = RequestHead.of(headers, self.peer)
+        request.head = head = RequestHead.of(headers, caller)
         try:
             endpoint.check_head(head)
             if self.memory.is_full:
@@ -219,6 +238,15 @@ class FastProtocol(Connection):
             request.refuse_early(exc)
         self._receive(request)
         return True
+
+    def _passed(self, headers: dict[bytes, bytes]) -> Caller | None:
+        """The caller of a request that the gate lets in; None for one that it refuses."""
+        gate, own = self.gate, self.own_caller
+        try:
+            gate.check(own, headers)
+        except PoolError:
+            return None
+        return gate.caller(own, self.headers)
 
     def _receive(self, request: FastRequest) -> None:
         """Let the body of this request come."""
@@ -274,6 +302,7 @@ def fast_protocol(view: PoolView) -> type[FastProtocol]:
     """The connection class of one front end."""
     attributes = {
         "shared": FastPath(view),
+        "gate": view.gate,
         "access": view.access,
         "memory": view.memory,
         "metrics": view.endpoints.no_model,

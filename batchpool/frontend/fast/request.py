@@ -75,11 +75,10 @@ class FastPath:
 
 
 class FastConnection(Protocol):
-    """The connection of a request, as `FastRequest` uses it. peer: the remote address."""
+    """The connection of a request, as `FastRequest` uses it."""
 
     transport: asyncio.Transport
     server_state: ServerState
-    peer: str
 
     def end_request(self, request: FastRequest) -> None:
         """The request's response is written; go on with the next request."""
@@ -305,7 +304,7 @@ class FastRequest:
             bytes_in = int(head.headers.get(b"content-length", b"0"))
         request = LoggedRequest(
             "fast",
-            self.connection.peer,
+            head.caller.address,
             "POST",
             self.path,
             head.headers,

@@ -68,6 +68,9 @@ class Connection(OneMessageConnection):
         self._unsent.release()
         super().resume_writing()
 
+    def learn(self) -> None:
+        """Follow what a reload has changed."""
+
     # -- errors -------------------------------------------------------------------------
 
     def end_with(self, error: BaseException) -> None:

@@ -11,6 +11,7 @@ places of the byte stream, never at the end of a read.
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import ClassVar
 
 import httptools
@@ -18,11 +19,12 @@ from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.core.errors import InvalidRequest, Overloaded
+from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.framing import body_length
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
+from batchpool.frontend.http.proxies import UNIX, plain_address
 from batchpool.frontend.http.read_flow import ReadFlow
-from batchpool.frontend.http.request_head import flow_of
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
 
 # Bytes of chunk sizes and extensions that a chunked body may have for each byte of content;
@@ -42,6 +44,8 @@ class OneMessageConnection(HttpToolsProtocol):
     """One connection whose parser gets one message at a time. A subclass writes the errors.
 
     limits: of the size of heads, and of waits. memory: counts the bytes held for all connections.
+    peer: the remote address. own_caller: who sends its requests, unless a trusted proxy says
+    another.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
@@ -50,10 +54,12 @@ class OneMessageConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow: ReadFlow = ReadFlow(transport)
+        self.client = _client(self.client, transport.get_extra_info("socket"))
         self.peer = self.client[0] if self.client else ""
+        self.own_caller = Caller(self.peer)
         self._unparsed = UnparsedBytes()
         # Of unparsed bytes, or of a part of a head.
-        self._waiting = MemoryReservation(self.memory, flow_of(self.peer.encode()))
+        self._waiting = MemoryReservation(self.memory, self.own_caller.flow)
         self._parsing = False
         self._stops = False  # ends when the requests that have come are answered
         self._active_s = self.loop.time()  # when a byte came, or a response was complete
@@ -341,3 +347,10 @@ class OneMessageConnection(HttpToolsProtocol):
             self._parse()
         else:
             super().on_response_complete()
+
+
+def _client(client: tuple[str, int] | None, sock: socket.socket | None) -> tuple[str, int] | None:
+    """A connection's remote address and port as the application is told them."""
+    if client is None:
+        return (UNIX, 0) if sock is not None and sock.family == socket.AF_UNIX else None
+    return plain_address(client[0]) or client[0], client[1]

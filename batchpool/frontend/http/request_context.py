@@ -20,9 +20,12 @@ from batchpool.frontend.http.access_log import (
     LoggedRequest,
     RequestOutcome,
 )
+from batchpool.frontend.http.caller import Caller, Site
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
 _OUTCOME = "batchpool.outcome"
+_CALLER = "batchpool.caller"
+_SITE = "batchpool.site"
 _current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 
 
@@ -96,7 +99,7 @@ class RequestContext:
         scope = self._scope
         return LoggedRequest(
             road="asgi",
-            peer=(scope.get("client") or ("",))[0],
+            peer=caller_in(scope).address,
             method=scope["method"],
             path=scope.get("raw_path") or scope["path"].encode(),
             headers=self._headers,
@@ -118,6 +121,24 @@ async def run_in_context(
     context = RequestContext(scope, access)
     _current.set(context)
     await context.run(app, receive, send)
+
+
+def set_caller(scope: MutableMapping[str, Any], caller: Caller, site: Site) -> None:
+    """Record who sent this request, and the server as that caller sees it."""
+    scope[_CALLER] = caller
+    scope[_SITE] = site
+
+
+def caller_in(scope: MutableMapping[str, Any]) -> Caller:
+    """The caller of a request; its peer where nobody has recorded another."""
+    caller: Caller | None = scope.get(_CALLER)
+    return caller or Caller((scope.get("client") or ("",))[0])
+
+
+def site_in(scope: MutableMapping[str, Any]) -> Site:
+    """The server as the caller of this request sees it."""
+    site: Site = scope[_SITE]
+    return site
 
 
 def set_outcome(scope: MutableMapping[str, Any], outcome: RequestOutcome, name: bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from batchpool.client.loop import ClientLoop
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.background import BackgroundThread
+from batchpool.frontend.http.gate import Gate
 from batchpool.frontend.http.memory_budget import MemoryBudget
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.service.body_limits import max_body_bytes, max_held_bytes
@@ -55,6 +56,7 @@ class PoolView:
         self.max_body_bytes = max_body_bytes(session.server)
         self.memory = MemoryBudget(max_held_bytes(session.server), self.max_body_bytes)
         self.access = AccessLog(session.server)
+        self.gate = Gate(session.server)
         self.scrape = Scrape(counters, gpus, package_version())
         self.endpoints = EndpointTable(client_loop, counters, parser, number)
         self.readiness = Readiness(client_loop, self.endpoints)
@@ -83,5 +85,6 @@ class PoolView:
         self.max_body_bytes = max_body_bytes(server)
         self.memory.learn(max_held_bytes(server), self.max_body_bytes)
         self.access.learn(server)
+        self.gate.learn(server)
         self.endpoints.learn()
         self.metadata.learn()

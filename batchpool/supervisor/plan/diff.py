@@ -37,6 +37,10 @@ _LIVE = frozenset(
         "log_level",
         "access_log",
         "access_log_sample",
+        "forwarded_allow_ips",
+        "root_path",
+        "allowed_hosts",
+        "cors_origins",
     }
 )
 _DERIVED = frozenset({"frontends", "socket"})  # compared as decided, not as configured

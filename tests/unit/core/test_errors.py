@@ -28,6 +28,7 @@ from batchpool.core.errors import (
     Retryable,
     Status,
     TooLarge,
+    Unauthorized,
     UnsupportedMediaType,
     WorkerLost,
     all_errors,
@@ -36,6 +37,7 @@ from batchpool.core.errors import (
 
 TABLE = [
     (InvalidRequest, 400, "invalid_request"),
+    (Unauthorized, 401, "unauthorized"),
     (Forbidden, 403, "forbidden"),
     (NotFound, 404, "not_found"),
     (MethodNotAllowed, 405, "method_not_allowed"),
@@ -132,7 +134,8 @@ def test_each_error(kind: type[PoolError], status: int, code: str) -> None:
         assert error.headers() == {"Retry-After": "1"}
     else:
         assert error.body() == body
-        assert error.headers() == {}
+        challenge = {"WWW-Authenticate": "Bearer"} if kind is Unauthorized else {}
+        assert error.headers() == challenge
     assert json.loads(json.dumps(error.body())) == error.body()
 
 

@@ -52,6 +52,10 @@ SERVER: dict[str, Any] = {
     "log_level": "info",
     "access_log": "off",
     "access_log_sample": 1.0,
+    "forwarded_allow_ips": (),
+    "root_path": "",
+    "allowed_hosts": (),
+    "cors_origins": (),
 }
 _LOOK_S = 0.05
 

@@ -48,17 +48,21 @@ def test_flags_win_over_the_file_for_every_model() -> None:
 
 def test_every_key_but_import_is_a_flag() -> None:
     samples = {"int": "64", "float": "0.5", "str": "x", "Devices": "cpu", "Sizes": "7"}
+    samples |= {"Texts": "*", "root_path": "/pool"}
     one = Config(models=(ModelConfig(import_name="a:B"),))
     for table, dataclass in TABLES.items():
         for key in keys_of(dataclass).values():
             if key.name == "import":
                 continue
-            text = key.choices[0] if key.choices else samples.get(key.kind, "")
+            text = (
+                key.choices[0] if key.choices else samples.get(key.name, samples.get(key.kind, ""))
+            )
             flag = flag_of(key)
             argv = [flag.replace("--", "--no-")] if key.kind == "bool" else [flag, text]
             config = with_flags(one, parsed(*argv))
             changed = config.server if table == "server" else config.models[0]
             kinds = {"int": int, "float": float, "Sizes": lambda size: (int(size),)}
+            kinds["Texts"] = lambda text: (text,)
             expected: object = kinds.get(key.kind, str)(text)
             assert getattr(changed, key.field) == (False if key.kind == "bool" else expected)
 

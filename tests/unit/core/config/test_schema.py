@@ -50,6 +50,10 @@ def test_the_empty_file_is_the_defaults() -> None:
         "log_format": "auto",
         "access_log": "off",
         "access_log_sample": 1.0,
+        "forwarded_allow_ips": (),
+        "root_path": "",
+        "allowed_hosts": (),
+        "cors_origins": (),
     }
     assert config.models == ()
 

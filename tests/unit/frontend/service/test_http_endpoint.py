@@ -15,6 +15,7 @@ import pytest
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
+from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.request import InferRequest, OutputChoice
@@ -29,7 +30,7 @@ LENGTH = b"inference-header-content-length"
 
 def head_of(**headers: str) -> RequestHead:
     fields = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
-    return RequestHead.of(fields, "peer")
+    return RequestHead.of(fields, Caller("peer"))
 
 
 def checked(endpoint: HttpEndpoint, **headers: str) -> RequestHead:
@@ -157,12 +158,12 @@ async def test_admit_asks_for_the_flow_at_the_priority_in_the_header() -> None:
 
 def test_callers_are_flows_by_their_names_or_addresses() -> None:
     names = [b"alice", b"bob", b""]
-    flows = [RequestHead.of({b"x-client-id": name}, "10.0.0.1").flow for name in names]
+    flows = [RequestHead.of({b"x-client-id": name}, Caller("10.0.0.1")).flow for name in names]
     assert len({*flows, crc32(b"alice"), crc32(b"bob")}) == 5
-    spoof = RequestHead.of({b"x-client-id": b"10.0.0.1"}, "10.0.0.9").flow
+    spoof = RequestHead.of({b"x-client-id": b"10.0.0.1"}, Caller("10.0.0.9")).flow
     assert spoof != flows[2], "who takes another's address as a name does not take its share"
-    assert flows[2] == RequestHead.of({}, "10.0.0.1").flow == crc32(b"10.0.0.1")
-    assert RequestHead.of({}, "").flow == 1, "0 would be a client without flows"
+    assert flows[2] == RequestHead.of({}, Caller("10.0.0.1")).flow == crc32(b"10.0.0.1")
+    assert RequestHead.of({}, Caller("")).flow == 1, "0 would be a client without flows"
 
 
 def submitted(endpoint: HttpEndpoint, request: InferRequest) -> tuple[PendingRequest, Reply]:
@@ -296,7 +297,7 @@ async def test_form_and_priority_are_read_from_the_headers_once(
     async with edge(Affine, slots=8) as it:
         endpoint = it.view.endpoints.find("affine")
         fields = CountingHeaders({b"x-request-priority": b"3", **headers})
-        head = RequestHead.of(fields, "peer")
+        head = RequestHead.of(fields, Caller("peer"))
         endpoint.check_head(head)
         if not whole:
             endpoint.admit(head)

@@ -9,6 +9,7 @@ import pytest
 
 from batchpool.core.errors import TooLarge
 from batchpool.core.layout.admission import bound_of
+from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.request_head import RequestHead
 from tests.unit.frontend.frontend_double import edge
 from tests.unit.frontend.loops import on_loop
@@ -32,7 +33,7 @@ async def test_a_front_end_goes_by_what_its_session_has_learnt() -> None:
         config = json.loads(view.metadata.model_config("affine").body)
         assert config["max_batch_size"] == 4
         assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 3000
-        endpoint.check_head(RequestHead.of({b"content-length": b"%d" % 2**20}, "peer"))
-        head = RequestHead.of({b"content-length": b"%d" % (2**20 + 1)}, "peer")
+        endpoint.check_head(RequestHead.of({b"content-length": b"%d" % 2**20}, Caller("peer")))
+        head = RequestHead.of({b"content-length": b"%d" % (2**20 + 1)}, Caller("peer"))
         with pytest.raises(TooLarge, match="at most 1048576 are taken"):
             endpoint.check_head(head)

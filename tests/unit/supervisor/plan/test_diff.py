@@ -20,8 +20,8 @@ SPECS = {name: ModelSpec(name, "numpy", (X,), (Y,)) for name in ("a", "b", "c")}
 LIVE = (
     "client_slots", "max_body_mib", "max_bodies_mib", "receive_timeout_s", "load_timeout_s",
     "stall_timeout_s", "drain_s", "unload_timeout_s", "model_control_mode", "log_level",
-    "access_log",
-    "access_log_sample",
+    "access_log", "access_log_sample",
+    "forwarded_allow_ips", "root_path", "allowed_hosts", "cors_origins",
 )  # fmt: skip
 FREE = {
     "devices": "cpu", "workers_per_device": 3, "max_batch": 32, "batch_sizes": (8, 64),
@@ -68,7 +68,8 @@ def refusal(old: Plan, new: Plan) -> str:
 def another(field: str) -> Any:
     """A legal value of a key of the server that is not its default."""
     default = getattr(ServerConfig(), field)
-    for value in ("debug", "json", "all", "explicit", "another", not default, 2, 3, 0.5, 64):
+    words = ("debug", "json", "all", "explicit", "another", "/another", "*")
+    for value in (*words, not default, 2, 3, 0.5, 64):
         try:
             if getattr(ServerConfig(**{field: value}), field) != default:
                 return value

@@ -1,0 +1,39 @@
+"""The forms of network names in the configuration: addresses of proxies, origins, hosts. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+ANY = "*"
+UNIX_PEERS = "unix:"  # as in nginx: whoever connects over a unix socket
+PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
+_ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def is_trusted_peer(text: str) -> bool:
+    """True for an address, a network without host bits, "unix:" or "*"."""
+    if text in (ANY, UNIX_PEERS):
+        return True
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return "%" not in text
+
+
+def is_origin(text: str) -> bool:
+    """True for what a browser sends as Origin ("https://example.com", "null"), and for "*"."""
+    return text in (ANY, "null") or _ORIGIN.fullmatch(text) is not None
+
+
+def is_host(text: str) -> bool:
+    """True for a host name or address without a port, "*.example.com" and "*"."""
+    if text == ANY or _HOST.fullmatch(text):
+        return True
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -36,13 +36,14 @@ from batchpool.client.session import Session
 from batchpool.control.channel import close_all
 from batchpool.control.edges import ToFrontend
 from batchpool.control.messages import FrontendServing
-from batchpool.core.errors import NotFound, PoolError
+from batchpool.core.errors import ConfigError, NotFound, PoolError
 from batchpool.frontend.asgi.app import build_app
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.gate import Gate
 from batchpool.frontend.http.request_context import current_log_fields
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.server import Server
@@ -94,11 +95,12 @@ def main(argv: Sequence[str]) -> int:
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
     try:
         session.attach(bell=Doorbell)
+        gate = Gate(session.server)
         for name in list(session.models):
             with suppress(NotFound):  # a reload removed it just now
                 session.open_lane_client(name)
-    except PoolError as exc:
-        _LOG.error("cannot join the pool: %s", exc.message)
+    except (PoolError, ConfigError) as exc:
+        _LOG.error("cannot join the pool: %s", exc)
         return _EXIT_LOST
     _raise_gc_thresholds()
 
@@ -108,7 +110,13 @@ def main(argv: Sequence[str]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
             serve(
-                session, listener, beat, counters, flight_recorder, own.heartbeat - frontend_word(0)
+                session,
+                gate,
+                listener,
+                beat,
+                counters,
+                flight_recorder,
+                own.heartbeat - frontend_word(0),
             )
         )
 
@@ -125,6 +133,7 @@ def _raise_gc_thresholds() -> None:
 
 async def serve(
     session: Session,
+    gate: Gate,
     listener: socket.socket,
     beat: Callable[[], None],
     counters: Counters,
@@ -133,7 +142,8 @@ async def serve(
 ) -> int:
     """Serve an attached session with open lanes until SIGTERM; returns the exit status.
 
-    beat: stamps the process's heartbeat. number: the front end's, from 0.
+    gate: of the session's settings. beat: stamps the process's heartbeat. number: the front end's,
+    from 0.
     """
     loop = asyncio.get_running_loop()
     heartbeat = _HeartbeatTimer(beat, loop)
@@ -177,6 +187,7 @@ async def serve(
         scrapes,
         parser,
         number=number,
+        gate=gate,
         on_stop=lambda: broadcaster.end("the server is shutting down"),
     )
     protocol = fast_protocol(view)

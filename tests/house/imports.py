@@ -31,6 +31,7 @@ FLOORS = (
     "control",
     "log",
     "process",
+    "credentials",
     "client",
     "inprocess",
     "__init__",

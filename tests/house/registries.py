@@ -21,6 +21,7 @@ COMPARING = {
         "batchpool/wire/openapi_routes.py",
         "text/plain",
     ): "of /metrics, which is no wire form",
+    ("batchpool/frontend/http/authorization.py", "text/html"): "a browser asks for a password",
 }
 
 ATTRIBUTE_CALLS = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller"}

@@ -175,6 +175,13 @@ class ServerConfig:
         check=is_origin,
         form='origins, as "https://example.com", or "*" for every site',
     )
+    api_keys_file: str = _key(
+        "",
+        "file with the keys of callers, lines NAME:KEY or NAME:sha256:DIGITS; everything but the"
+        " server's health is then answered to callers with a key alone",
+        form="a path",
+        auto="no keys: everybody is answered",
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)

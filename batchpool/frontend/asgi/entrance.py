@@ -64,11 +64,13 @@ class Entrance:
     async def _gated(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             view, headers = self._view, dict(scope["headers"])
+            path = scope.get("raw_path") or scope["path"].encode()
             try:
-                view.gate.check(scope[_PEER], headers)
+                caller = view.gate.admit(scope[_PEER], path, scope["headers"], headers)
+                set_caller(scope, caller, site_in(scope))
                 view.gate.origins.check(scope["method"], headers, site_in(scope))
             except PoolError as exc:
-                endpoint = view.endpoints.by_path.get(scope.get("raw_path") or b"")
+                endpoint = view.endpoints.by_path.get(path)
                 if endpoint is not None:
                     endpoint.metrics.count_error(ASGI, exc.code)
                 await self._refuse(exc, scope, receive, send)

@@ -241,12 +241,10 @@ class FastProtocol(Connection):
 
     def _passed(self, headers: dict[bytes, bytes]) -> Caller | None:
         """The caller of a request that the gate lets in; None for one that it refuses."""
-        gate, own = self.gate, self.own_caller
         try:
-            gate.check(own, headers)
+            return self.gate.admit(self.own_caller, self.url, self.headers, headers)
         except PoolError:
             return None
-        return gate.caller(own, self.headers)
 
     def _receive(self, request: FastRequest) -> None:
         """Let the body of this request come."""

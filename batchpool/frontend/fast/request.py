@@ -313,5 +313,6 @@ class FastRequest:
             self.endpoint.name,
             0 if parsed is None else parsed.rows.n,
             bytes_in,
+            head.caller.key,
         )
         self.shared.access.write(request, outcome, ended_ns)

@@ -11,6 +11,7 @@ Fields:
     error        the message that the caller got
     model        absent where the path names none of the server's
     client       the X-Client-Id
+    key          the name of the key that the caller showed, where the server asks for one
     bytes_in     of the request's body, as many as came
     bytes_out    of the response's body
     road         fast or asgi; none for bytes that were no HTTP request
@@ -40,7 +41,8 @@ class LoggedRequest(NamedTuple):
     """A request as its line in the access log shows it.
 
     headers: with lower-case names. begun_ns: CLOCK_MONOTONIC. model: "" if the path names none of
-    the server's. rows: 0 if they are not known. bytes_in: of the body, as many as came.
+    the server's. rows: 0 if they are not known. bytes_in: of the body, as many as came. key: the
+    name of its caller's.
     """
 
     road: str
@@ -53,6 +55,7 @@ class LoggedRequest(NamedTuple):
     model: str = ""
     rows: int = 0
     bytes_in: int = 0
+    key: str = ""
 
 
 class RequestOutcome(NamedTuple):
@@ -103,6 +106,7 @@ class AccessLog:
             "bytes_in": request.bytes_in,
             "bytes_out": outcome.bytes_out,
             "client": cut(client.decode("latin-1"), _MAX_CHARACTERS) if client else None,
+            "key": request.key or None,
             "road": request.road,
         }
         _LOG.info("%(peer)s %(method)s %(path)s %(status)d", fields)

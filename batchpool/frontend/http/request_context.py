@@ -96,10 +96,10 @@ class RequestContext:
             )
 
     def _logged_request(self) -> LoggedRequest:
-        scope = self._scope
+        scope, caller = self._scope, caller_in(self._scope)
         return LoggedRequest(
             road="asgi",
-            peer=caller_in(scope).address,
+            peer=caller.address,
             method=scope["method"],
             path=scope.get("raw_path") or scope["path"].encode(),
             headers=self._headers,
@@ -108,6 +108,7 @@ class RequestContext:
             model=self.model,
             rows=self.rows,
             bytes_in=self._bytes_in,
+            key=caller.key,
         )
 
 

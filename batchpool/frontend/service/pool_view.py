@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from batchpool.client.loop import ClientLoop
+from batchpool.core.errors import ConfigError
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.gate import Gate
@@ -22,6 +24,8 @@ from batchpool.frontend.service.repository import ModelRepository
 from batchpool.frontend.service.statistics import StatisticsResponses
 from batchpool.shm.stats.counters import Counters
 
+_LOG = logging.getLogger("batchpool.frontend")
+
 
 def _ignore_stop() -> None:
     """For a front end without parts that keep callers connected."""
@@ -33,8 +37,8 @@ class PoolView:
     session: attached to the pool. counters: the pool's, in which this front end's rows are those of
     `number`. background: runs long work of infer requests outside of the event loop. scrapes: makes
     the responses of /metrics, which must not wait for such work. parser: parses long texts outside
-    of this process. on_stop: called once when this front end stops, for parts that keep callers
-    connected.
+    of this process. gate: of the session's settings; None makes one. on_stop: called once when this
+    front end stops, for parts that keep callers connected.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class PoolView:
         parser: ParserProcess,
         *,
         number: int = 0,
+        gate: Gate | None = None,
         on_stop: Callable[[], None] = _ignore_stop,
     ) -> None:
         session = client_loop.session
@@ -56,7 +61,7 @@ class PoolView:
         self.max_body_bytes = max_body_bytes(session.server)
         self.memory = MemoryBudget(max_held_bytes(session.server), self.max_body_bytes)
         self.access = AccessLog(session.server)
-        self.gate = Gate(session.server)
+        self.gate = Gate(session.server) if gate is None else gate
         self.scrape = Scrape(counters, gpus, package_version())
         self.endpoints = EndpointTable(client_loop, counters, parser, number)
         self.readiness = Readiness(client_loop, self.endpoints)
@@ -85,6 +90,9 @@ class PoolView:
         self.max_body_bytes = max_body_bytes(server)
         self.memory.learn(max_held_bytes(server), self.max_body_bytes)
         self.access.learn(server)
-        self.gate.learn(server)
+        try:
+            self.gate.learn(server)
+        except ConfigError as exc:  # the supervisor has read it just now, and found no fault
+            _LOG.error("the proxies, hosts, origins and keys stay as they were: %s", exc)
         self.endpoints.learn()
         self.metadata.learn()

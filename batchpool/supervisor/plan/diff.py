@@ -41,6 +41,7 @@ _LIVE = frozenset(
         "root_path",
         "allowed_hosts",
         "cors_origins",
+        "api_keys_file",
     }
 )
 _DERIVED = frozenset({"frontends", "socket"})  # compared as decided, not as configured

@@ -17,6 +17,7 @@ from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import VERSION
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.supervisor.plan.credentials import check_credentials
 from batchpool.supervisor.plan.devices import available_cores, gpu_count, visible_devices
 from batchpool.supervisor.plan.plan import Plan, make_plan
 from batchpool.supervisor.plan.probe_model import ProbedModel, probe_model
@@ -43,8 +44,10 @@ class Discovery:
 def discover(config: Config, env: Mapping[str, str]) -> Discovery:
     """Probe the models and find the devices; starts one child process for each model class.
 
-    Raises StartError if a model cannot be probed or CUDA_VISIBLE_DEVICES is wrong.
+    Raises StartError if a model cannot be probed or CUDA_VISIBLE_DEVICES is wrong, and ConfigError
+    for a file of keys that cannot be read.
     """
+    check_credentials(config.server)
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))
     names = [model.import_name for model in config.models]
     found = {

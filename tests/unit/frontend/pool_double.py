@@ -56,6 +56,7 @@ SERVER: dict[str, Any] = {
     "root_path": "",
     "allowed_hosts": (),
     "cors_origins": (),
+    "api_keys_file": "",
 }
 _LOOK_S = 0.05
 

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from batchpool.frontend import process
+from batchpool.frontend.http.gate import Gate
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.unit.control.packets import receive_form
 from tests.unit.counters import new_counters
@@ -30,7 +31,15 @@ async def test_it_beats_while_it_serves(stall_timeout_s: float) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         begun_ns = time.monotonic_ns()
         ended = asyncio.create_task(
-            process.serve(pool.session, listener, beat, new_counters(), FlightRecorder(), 0)
+            process.serve(
+                pool.session,
+                Gate(pool.session.server),
+                listener,
+                beat,
+                new_counters(),
+                FlightRecorder(),
+                0,
+            )
         )
         loop = asyncio.get_running_loop()
         message, _ = await loop.run_in_executor(None, receive_form, pool.session.theirs)

@@ -54,6 +54,7 @@ def test_the_empty_file_is_the_defaults() -> None:
         "root_path": "",
         "allowed_hosts": (),
         "cors_origins": (),
+        "api_keys_file": "",
     }
     assert config.models == ()
 

@@ -22,6 +22,7 @@ LIVE = (
     "stall_timeout_s", "drain_s", "unload_timeout_s", "model_control_mode", "log_level",
     "access_log", "access_log_sample",
     "forwarded_allow_ips", "root_path", "allowed_hosts", "cors_origins",
+    "api_keys_file",
 )  # fmt: skip
 FREE = {
     "devices": "cpu", "workers_per_device": 3, "max_batch": 32, "batch_sizes": (8, 64),

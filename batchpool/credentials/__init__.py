@@ -1,0 +1,1 @@
+"""Keys of callers and certificates of the server, as they lie in files."""

@@ -137,7 +137,8 @@ class ServerConfig:
     access_log: str = _key(
         "off",
         "which HTTP requests get a line in the log, whatever log_level is; errors: those with an"
-        " answer of 400 or above, or whose caller left; all: also a share of the good ones",
+        " answer of 400 or above, or whose caller left; all: also a share of the good ones, but for"
+        " probes of health and metrics",
         choices=("off", "errors", "all"),
     )
     access_log_sample: float = _key(

@@ -16,6 +16,8 @@ Fields:
     bytes_out    of the response's body
     road         fast or asgi; none for bytes that were no HTTP request
 
+Good answers to probes (health, readiness, /metrics) get no line.
+
 A caller that left before its response has the status 499. A request that is refused before its
 body has come gets its line when the rest of the body has come.
 """
@@ -23,6 +25,7 @@ body has come gets its line when the rest of the body has come.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -67,6 +70,7 @@ class RequestOutcome(NamedTuple):
     bytes_out: int = 0
 
 
+_PROBE = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/.+/ready")
 GONE = RequestOutcome(Cancelled.status, Cancelled.code)
 
 
@@ -82,12 +86,17 @@ class AccessLog:
         self.is_on: bool = which != "off"
         self._sample = TraceSample(server["access_log_sample"] if which == "all" else 0)
 
-    def wants(self, status: int, request_id: bytes) -> bool:
+    def wants(self, status: int, request_id: bytes, path: str = "") -> bool:
         """True if a request gets a line; to be called once for each request.
 
-        request_id: b"" if the request has none.
+        request_id: b"" if the request has none. path: without prefix and query; good answers to
+        probes, which come every few seconds and say nothing, get no line.
         """
-        return self.is_on and (status >= LEAST_ERROR or self._sample.has(request_id))
+        if not self.is_on:
+            return False
+        if status >= LEAST_ERROR:
+            return True
+        return _PROBE.fullmatch(path) is None and self._sample.has(request_id)
 
     def write(self, request: LoggedRequest, outcome: RequestOutcome, ended_ns: int) -> None:
         """Write the line of a request that `wants` chose. ended_ns: CLOCK_MONOTONIC."""

@@ -81,7 +81,8 @@ class RequestContext:
 
     def _begin_response(self, message: MutableMapping[str, Any]) -> None:
         status = self._status = message["status"]
-        self._is_logged = self._access.wants(status, self._request_id)
+        path = self._scope["path"].removeprefix(self._scope.get("root_path", ""))
+        self._is_logged = self._access.wants(status, self._request_id, path)
         if self._request_id or self._is_logged or status >= LEAST_ERROR:
             message["headers"] = [*message["headers"], (REQUEST_ID, self.request_id)]
 

@@ -267,7 +267,7 @@ async def test_without_ids_the_sample_is_counted(fast: bool, log: pytest.LogCapt
 async def test_every_path_has_its_line(log: pytest.LogCaptureFixture) -> None:
     sent = [
         request("/v2?key=secret", method="GET"),
-        request("/v2/health/ready", method="GET"),
+        request("/v2/models/affine/config", method="GET"),
         request("/v2/models/affine/versions/1/infer", json.dumps(affine(1, 2)).encode()),
     ]
     await answers_to(True, *sent, **ALL)
@@ -275,7 +275,7 @@ async def test_every_path_has_its_line(log: pytest.LogCaptureFixture) -> None:
         (line["method"], line["path"], line.get("rows"), line["road"]) for line in told(log)
     ] == [
         ("GET", "/v2", None, "asgi"),
-        ("GET", "/v2/health/ready", None, "asgi"),
+        ("GET", "/v2/models/affine/config", None, "asgi"),
         ("POST", "/v2/models/affine/versions/1/infer", 2, "fast"),
     ]
 
@@ -375,3 +375,20 @@ async def test_other_lines_of_a_task_have_its_requests_id(monkeypatch: pytest.Mo
         assert (await caller.answer()).status == 200
     assert found == [{"request_id": "mine"}]
     assert current_log_fields() == {}
+
+
+@on_loop
+async def test_probes_get_a_line_only_if_they_fail(log: pytest.LogCaptureFixture) -> None:
+    server = {**ALL, "root_path": "/own"}
+    paths = ["/v2/health/live", "/v2/health/ready", "/v2/models/affine/ready", "/metrics", "/v2"]
+    paths += ["/own/v2/health/live", "/own/v2", "/v2/models/affine/versions/1/ready"]
+    async with edge(Affine, server=server) as it, serving(it) as site, calling(site) as caller:
+        for path in [*paths, "/v2/models/nobody/ready"]:
+            await caller.send(request(path, method="GET"))
+            await caller.answer()
+        await until(lambda: len(told(log)) >= 3, "a line of the last request")
+    assert [(line["path"], line["status"]) for line in told(log)] == [
+        ("/v2", 200),
+        ("/own/v2", 200),
+        ("/v2/models/nobody/ready", 404),
+    ]

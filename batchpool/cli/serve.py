@@ -53,7 +53,10 @@ def check(args: argparse.Namespace) -> int:
 
     plan = discover_plan(config_of(args), os.environ)
     print(plan.text(), flush=True)
-    print(f"  port           {port_state(plan.server.host, plan.server.port)}", flush=True)
+    if plan.server.port:
+        tls = bool(plan.server.ssl_certfile)
+        state = port_state(plan.server.host, plan.server.port, tls=tls)
+        print(f"  port           {state}", flush=True)
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)

@@ -1,8 +1,8 @@
 """The front-end process: a client of the pool that listens on HTTP.
 
-The supervisor starts it with a control channel, a listening socket and the heartbeats:
+The supervisor starts it with a control channel, listening sockets and the heartbeats:
 
-    python -m batchpool.frontend --control-fd N --listen-fd M --heartbeats-fd P --counters-fd Q
+    python -m batchpool.frontend --control-fd N --listen-fds M,... --heartbeats-fd P --counters-fd Q
         --flight-recorder-fd R --heartbeats COUNT --heartbeat OWN --parent PID
         [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
@@ -25,9 +25,11 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import uvloop
 
@@ -37,6 +39,7 @@ from batchpool.control.channel import close_all
 from batchpool.control.edges import ToFrontend
 from batchpool.control.messages import FrontendServing
 from batchpool.core.errors import ConfigError, NotFound, PoolError
+from batchpool.credentials.tls import load_certificate, server_context
 from batchpool.frontend.asgi.app import build_app
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.sampler import Sampler
@@ -68,8 +71,8 @@ _WRITE_OUT_S = 0.05  # for writing the responses of failed requests before the e
 def main(argv: Sequence[str]) -> int:
     """Run a front-end process; returns its exit status."""
     parser = argparse.ArgumentParser(prog="batchpool.frontend", add_help=False)
+    parser.add_argument("--listen-fds", required=True)
     for flag in (
-        "--listen-fd",
         "--heartbeats-fd",
         "--counters-fd",
         "--flight-recorder-fd",
@@ -86,8 +89,9 @@ def main(argv: Sequence[str]) -> int:
     # The front end logs its start and stop itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     setup.add_fields(current_log_fields)
-    listener = socket.socket(fileno=own.listen_fd)
-    listener.set_inheritable(False)
+    listeners = [socket.socket(fileno=int(fd)) for fd in own.listen_fds.split(",")]
+    for listener in listeners:
+        listener.set_inheritable(False)
     heartbeats = Heartbeats(own.heartbeats_fd, own.heartbeats)
     counters = Counters(own.counters_fd, own.heartbeats - frontend_word(0))
     flight_recorder = FlightRecorder(own.flight_recorder_fd, writable=False)
@@ -95,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
     try:
         session.attach(bell=Doorbell)
-        gate = Gate(session.server)
+        gate, tls = Gate(session.server), _tls(session.server)
         for name in list(session.models):
             with suppress(NotFound):  # a reload removed it just now
                 session.open_lane_client(name)
@@ -112,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
             serve(
                 session,
                 gate,
-                listener,
+                tls,
+                listeners,
                 beat,
                 counters,
                 flight_recorder,
@@ -134,7 +139,8 @@ def _raise_gc_thresholds() -> None:
 async def serve(
     session: Session,
     gate: Gate,
-    listener: socket.socket,
+    tls: ssl.SSLContext | None,
+    listeners: Sequence[socket.socket],
     beat: Callable[[], None],
     counters: Counters,
     flight_recorder: FlightRecorder,
@@ -142,8 +148,8 @@ async def serve(
 ) -> int:
     """Serve an attached session with open lanes until SIGTERM; returns the exit status.
 
-    gate: of the session's settings. beat: stamps the process's heartbeat. number: the front end's,
-    from 0.
+    gate, tls: of the session's settings. beat: stamps the process's heartbeat. number: the front
+    end's, from 0.
     """
     loop = asyncio.get_running_loop()
     heartbeat = _HeartbeatTimer(beat, loop)
@@ -158,6 +164,8 @@ async def serve(
         session.take_lanes(message.lanes, fds)
         view.learn()
         server.learn()
+        if tls is not None:
+            _renew(tls, session.server)
         server.drain_s = session.server["drain_s"]
         protocol.limits = ConnectionLimits.of(session.server)
         heartbeat.set_stall_timeout(session.server["stall_timeout_s"])
@@ -196,18 +204,35 @@ async def serve(
         drain_s=session.server["drain_s"],
         give_up=client_loop.close,
         protocol=protocol,
+        tls=tls,
     )
 
     loop.add_signal_handler(signal.SIGTERM, _Stop(view, server, loop.time))
     session.channel.send(FrontendServing())
     try:
-        await server.run_on(listener)
+        await server.run_on(*listeners)
     finally:
         client_loop.close()
         background.close()
         scrapes.close()
         parser.close()
     return bootstrap.EXIT_GAVE_UP if client_loop.given_up else _EXIT_OK
+
+
+def _tls(server: Mapping[str, Any]) -> ssl.SSLContext | None:
+    """The TLS context of the TCP sockets; None without TLS. Raises ConfigError."""
+    if not server["ssl_certfile"]:
+        return None
+    return server_context(server["ssl_certfile"], server["ssl_keyfile"], warn=False)
+
+
+def _renew(tls: ssl.SSLContext, server: Mapping[str, Any]) -> None:
+    """Take the certificate as it lies in its file now, for the connections to come."""
+    try:
+        _tls(server)  # half of a faulty one must not be taken
+        load_certificate(tls, server["ssl_certfile"], server["ssl_keyfile"])
+    except ConfigError as exc:
+        _LOG.error("the certificate stays as it was: %s", exc)
 
 
 class _HeartbeatTimer:

@@ -17,6 +17,7 @@ import errno
 import logging
 import math
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Generator
 
@@ -28,13 +29,16 @@ from batchpool.shm.resource_errors import descriptor_limit, open_descriptors, te
 
 _LOG = logging.getLogger("batchpool.frontend")
 _BACKLOG = 4096
+_HANDSHAKE_S = 10.0
+_SHUTDOWN_S = 2.0  # for the other side's word that TLS ends
 _CATCH_UP_S = 0.02
 _KEPT_FREE = 16  # this part of all descriptors is kept free for connections to come
 _WRITE_OUT_S = 0.5  # for writing the responses of requests that are given up
 
 
 class Server(uvicorn.Server):
-    """The server of one front end. give_up: answers every request under way with an error."""
+    """The server of one front end. give_up: answers every request under way with an error. tls: for
+    its TCP sockets."""
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Server(uvicorn.Server):
         drain_s: float,
         give_up: Callable[[], None],
         protocol: type[Connection] = Connection,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -62,6 +67,7 @@ class Server(uvicorn.Server):
         self.drain_s = drain_s
         self._give_up = give_up
         self._protocol = protocol
+        self._tls = tls
         self._timers: list[asyncio.TimerHandle] = []
         self._other_files = -1  # open descriptors besides connections
         self.cut = 0  # connections that were cut at the end of a stop
@@ -71,15 +77,36 @@ class Server(uvicorn.Server):
         """Leave signals to the caller; uvicorn would raise SIGTERM again after a clean end."""
         yield
 
-    async def run_on(self, listener: socket.socket) -> None:
+    async def run_on(self, *listeners: socket.socket) -> None:
         """Serve until `stop`; returns when every connection has ended."""
         sweeper = asyncio.create_task(self._sweep())
         try:
-            await self.serve([listener])
+            await self.serve(list(listeners))
         finally:
             sweeper.cancel()
             for timer in self._timers:
                 timer.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. TLS begins and ends in less time than asyncio gives it: meanwhile a connection
+        is none of those that `sweep_all` looks after."""
+        loop = asyncio.get_running_loop()
+        self.servers = []
+        for listener in sockets or []:
+            tls = None if listener.family == socket.AF_UNIX else self._tls
+            listening = await loop.create_server(
+                self._connection,
+                sock=listener,
+                backlog=_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
+                ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
+            )
+            self.servers.append(listening)
+        self.started = True
+
+    def _connection(self) -> asyncio.Protocol:
+        return self._protocol(self.config, self.server_state, self.lifespan.state)
 
     def learn(self) -> None:
         """Let every connection follow what a reload has changed."""
@@ -139,7 +166,7 @@ class Server(uvicorn.Server):
         uvicorn and asyncio meet the kernel's refusal below this class and say nothing.
         """
         connections = len(self.server_state.connections)
-        if self._other_files < 0:
+        if self._other_files < 0 or self._tls is not None:  # handshakes hold some too
             self._other_files = open_descriptors() - connections
         limit = descriptor_limit()
         spare = limit - 1 - connections - self._other_files

@@ -225,7 +225,7 @@ class Supervisor:
         plan = self._resources.plan
         names = ", ".join(m.spec.name for m in plan.models)
         took_s = (time.monotonic_ns() - self._started_ns) / 1e9
-        urls = self._resources.activated.urls or [plan.url]
+        urls = self._resources.activated.urls(plan.scheme) or plan.urls
         _LOG.info("ready after %.1f s: %s serves %s", took_s, ", ".join(urls), names)
         _LOG.info("local clients: %s", plan.socket)
         self._service_status.ready(time.monotonic_ns())

@@ -48,10 +48,38 @@ class ServerConfig:
 
     host: str = _key(
         "127.0.0.1",
-        "address to listen on; 0.0.0.0 or :: means every address",
+        "address to listen on; of a name, as localhost, all addresses; 0.0.0.0 means every address"
+        " of IPv4",
         form="a host name or address",
+        auto='every address, of IPv6 and IPv4, as "*" and "::" do',
     )
-    port: int = _key(8000, "TCP port", least=1, most=65535)
+    port: int = _key(8000, "TCP port; 0 means none, which takes uds", most=65535)
+    uds: str = _key(
+        "",
+        "unix socket on which HTTP is answered too, without TLS",
+        form="a path",
+        auto="none",
+    )
+    uds_mode: str = _key(
+        "660",
+        "mode of the file uds: who may connect",
+        pattern=re.compile("[0-7]{3}"),
+        form="three octal digits",
+    )
+    uds_group: str = _key("", "group of the file uds", form="a name", auto="the pool's own")
+    ssl_certfile: str = _key(
+        "",
+        "certificate of the server as PEM, with those that lead to a known authority; HTTP is then"
+        " spoken over TLS alone",
+        form="a path",
+        auto="no TLS",
+    )
+    ssl_keyfile: str = _key(
+        "",
+        "key of the certificate as PEM, without a password",
+        form="a path",
+        auto="that it stands in ssl_certfile",
+    )
     frontends: int = _key(
         0, "HTTP front-end processes", most=256, auto="a quarter of the cores, 1 to 4"
     )
@@ -186,6 +214,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if not self.port and not self.uds:
+            raise ConfigError("port = 0: expected a TCP port from 1 to 65535, or uds")
         if 0 < self.stall_timeout_s < 0.1:  # less than healthy processes need
             raise ConfigError(
                 f"stall_timeout_s = {self.stall_timeout_s:g}: expected 0 or at least 0.1 seconds"

@@ -33,13 +33,17 @@ class FrontendChildren:
         self.children: list[Child | None] = [None] * count
 
     def start(self, i: int) -> None:
-        """Start front end i on its listening socket. Raises StartError as `start_child`."""
+        """Start front end i on its listening sockets. Raises StartError as `start_child`."""
         resources, plan = self._resources, self._resources.plan
-        own = {
-            "--listen-fd": resources.listeners[i].fileno(),
+        listening = [listener.fileno() for listener in resources.listeners[i]]
+        fds = {
             "--heartbeats-fd": resources.heartbeats_fd,
             "--counters-fd": resources.counters_fd,
             "--flight-recorder-fd": resources.flight_recorder_read_fd,
+        }
+        own = {
+            "--listen-fds": ",".join(map(str, listening)),
+            **fds,
             "--heartbeats": plan.heartbeats,
             "--heartbeat": frontend_word(i),
         }
@@ -48,7 +52,7 @@ class FrontendChildren:
             self.slots[i],
             started_ns=self._clock_ns(),
             flags=[*(str(word) for flag in own.items() for word in flag), *log_flags(plan.server)],
-            fds=[number for flag, number in own.items() if flag.endswith("-fd")],
+            fds=[*listening, *fds.values()],
         )
         self.children[i] = child
         self._start_at_ns.pop(i, None)

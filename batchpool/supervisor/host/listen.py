@@ -1,8 +1,8 @@
-"""The pool's sockets: one SO_REUSEPORT listener per front end, and the unix control socket.
+"""The pool's sockets: SO_REUSEPORT listeners of each front end, and the unix sockets.
 
 The port is bound once without SO_REUSEPORT first, because with it the kernel would silently let a
 second pool of the same user share the port. That socket never listens: connections that it took
-would be reset when it is closed. Then each front end gets a socket of its own, over which the
+would be reset when it is closed. Then each front end gets sockets of its own, over which the
 kernel spreads connections evenly. The supervisor keeps a duplicate of each, so that a restarted
 front end resets no connection that was still queued. Sockets may come from systemd instead
 (`batchpool/supervisor/host/socket_activation.py`).
@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
+import grp
+import itertools
 import socket
-import stat
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from batchpool.control.stranger_channel import StrangerChannel
 from batchpool.core.errors import StartError
 from batchpool.supervisor.host.port_owners import PortOwner, port_owners
-from batchpool.supervisor.host.socket_folder import open_lock, prepare_folder
+from batchpool.supervisor.host.unix_path import UnixPath
 
 _BACKLOG = 4096
+_EVERY = ("", "*")  # every address, of IPv6 and IPv4
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class PortTaken(StartError):
@@ -37,46 +39,81 @@ class PortTaken(StartError):
         self.by = by
 
 
-def listen_http(host: str, port: int, count: int) -> list[socket.socket]:
-    """Open `count` listening sockets on one TCP address; StartError if that is not possible."""
-    try_port(host, port)
-    family, address = _resolve(host, port)
-    listeners: list[socket.socket] = []
-    for _ in range(count):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-        except OSError as exc:
-            for opened in (*listeners, listener):
-                opened.close()
-            raise _cannot_listen(host, port, exc) from exc
-        listeners.append(listener)
-    return listeners
+class TcpAddress(NamedTuple):
+    """One address to listen on. both: an address of IPv6 that takes connections of IPv4 too."""
+
+    family: socket.AddressFamily
+    address: tuple[object, ...]
+    both: bool = False
 
 
-def try_port(host: str, port: int) -> None:
-    """Raise StartError if this process could not listen there; opens no listening socket."""
-    family, address = _resolve(host, port)
-    probe = socket.socket(family, socket.SOCK_STREAM)
+def listen_http(host: str, port: int, count: int) -> list[list[socket.socket]]:
+    """Open listening sockets for `count` front ends: each gets one on every address of the host.
+
+    StartError if that is not possible.
+    """
+    addresses = try_port(host, port)
+    opened: list[list[socket.socket]] = []
     try:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
+        for _ in range(count):
+            opened.append([])
+            for address in addresses:
+                listener = _socket(address)
+                opened[-1].append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                listener.bind(address.address)
+                listener.listen(_BACKLOG)
     except OSError as exc:
+        for listener in itertools.chain(*opened):
+            listener.close()
         raise _cannot_listen(host, port, exc) from exc
-    finally:
-        probe.close()
+    return opened
 
 
-def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:
+def try_port(host: str, port: int) -> list[TcpAddress]:
+    """The addresses of a host on which this process could listen; opens no listening socket.
+
+    An address of a name that this machine does not have (::1 of localhost, without IPv6) is left
+    out. Raises StartError if there is none, or if another process has one of them.
+    """
+    usable: list[TcpAddress] = []
+    absent: OSError | None = None
+    for address in _addresses(host, port):
+        try:
+            with _socket(address) as probe:
+                probe.bind(address.address)
+        except OSError as exc:
+            if exc.errno not in _ABSENT:
+                raise _cannot_listen(host, port, exc) from exc
+            absent = exc
+        else:
+            usable.append(address)
+    if host in _EVERY and usable[1:]:
+        usable = usable[:1]  # IPv6 takes IPv4 too
+    if not usable and absent is not None:
+        raise _cannot_listen(host, port, absent) from absent
+    return usable
+
+
+def _socket(address: TcpAddress) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if address.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not address.both)
+    return sock
+
+
+def _addresses(host: str, port: int) -> list[TcpAddress]:
+    if host in _EVERY:
+        both = TcpAddress(socket.AF_INET6, ("::", port), True)
+        return [both, TcpAddress(socket.AF_INET, ("0.0.0.0", port))]
+    if host == "::":
+        return [TcpAddress(socket.AF_INET6, ("::", port), True)]
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as exc:
         raise StartError(f"cannot listen on host {host!r}: {exc.strerror}") from exc
-    family, _, _, _, address = found[0]
-    return family, address
+    return list(dict.fromkeys(TcpAddress(entry[0], entry[4]) for entry in found))
 
 
 def _cannot_listen(host: str, port: int, exc: OSError) -> StartError:
@@ -95,53 +132,37 @@ class ControlSocket:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        folder = os.path.dirname(path) or "."
-        try:
-            prepare_folder(folder)
-            self._lock = open_lock(path + ".lock")
-        except OSError as exc:
-            raise StartError(
-                f"cannot make the control socket {path}: {exc.strerror};"
-                " choose another place with --socket"
-            ) from exc
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise StartError(
-                f"another pool serves with the control socket {path};"
-                " stop that one or choose another with --socket"
-            ) from None
-        self.sock = self._bind()
-
-    def _bind(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            if os.path.lexists(self.path):
-                if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
-                    raise StartError(f"{self.path} exists and is not a socket; it is left alone")
-                os.unlink(self.path)  # of a dead pool, since the lock is held here
-            mask = os.umask(0o177)
-            try:
-                sock.bind(self.path)
-            finally:
-                os.umask(mask)
-            sock.listen(128)
-        except OSError as exc:
-            sock.close()
-            raise StartError(f"cannot bind {self.path}: {exc.strerror}") from exc
-        return sock
+        self._path = UnixPath(path, "the control socket", "--socket")
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._path.listen(self.sock, 128)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)  # nobody connects from here on
         close_waiting(self.sock)
         self.sock.close()
-        for path in (self.path, self.path + ".lock"):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        os.close(self._lock)
+        self._path.release()
+
+
+class HttpUnixSocket:
+    """The unix socket on which all front ends answer HTTP: beside the TCP port, or instead of it.
+
+    mode: of its file, in octal digits. group: who may connect beside the pool's own user; "" for
+    the pool's own group. Raises StartError as `UnixPath`, and for a group that does not exist.
+    """
+
+    def __init__(self, path: str, mode: str, group: str) -> None:
+        try:
+            gid = grp.getgrnam(group).gr_gid if group else -1
+        except KeyError:
+            raise StartError(f"uds_group = {group!r}: there is no such group") from None
+        self._path = UnixPath(path, "the unix socket of HTTP", "--uds")
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._path.listen(self.sock, _BACKLOG, mode=int(mode, 8), gid=gid)
+
+    def close(self) -> None:
+        self.sock.close()
+        self._path.release()
 
 
 def close_waiting(listener: socket.socket) -> None:

@@ -4,6 +4,7 @@ Sockets come as descriptors from 3 on, $LISTEN_FDS of them, for the process $LIS
 tells their use, in any order:
 
     TCP, listening                       HTTP: one for each front end, or one that all of them share
+    unix SOCK_STREAM, listening          HTTP too, shared by all front ends
     unix SOCK_SEQPACKET, listening       local clients and the command line
 
 They are never bound, unlinked or shut down here: connections wait in them while the pool restarts.
@@ -26,15 +27,28 @@ _CLIENTS = "clients"
 
 @dataclass(frozen=True)
 class ActivatedSockets:
-    """The sockets that systemd passed. clients: the one for local clients, or None."""
+    """The sockets that systemd passed. http: on TCP. http_unix: on unix sockets. clients: the one
+    for local clients, or None."""
 
     http: tuple[socket.socket, ...] = ()
     clients: socket.socket | None = None
+    http_unix: tuple[socket.socket, ...] = ()
 
     @property
-    def urls(self) -> list[str]:
-        """The addresses of the HTTP sockets, each once."""
-        return list(dict.fromkeys(_url(*sock.getsockname()[:2]) for sock in self.http))
+    def has_http(self) -> bool:
+        """True if HTTP is answered on these sockets, and on none of the configuration's port."""
+        return bool(self.http or self.http_unix)
+
+    def listeners(self, frontends: int) -> list[list[socket.socket]]:
+        """The HTTP sockets of each front end: one of its own or a shared one on TCP, and all unix
+        sockets."""
+        tcp = list((self.http * frontends)[:frontends])
+        return [[*tcp[i : i + 1], *self.http_unix] for i in range(frontends)]
+
+    def urls(self, scheme: str) -> list[str]:
+        """The addresses of the HTTP sockets, each once. scheme: of TCP."""
+        tcp = (_url(scheme, *sock.getsockname()[:2]) for sock in self.http)
+        return list(dict.fromkeys([*tcp, *(f"unix:{_path(sock)}" for sock in self.http_unix)]))
 
     def configured(self, config: Config, socket_path: str) -> Config:
         """The configuration with host, port and control socket path of these sockets.
@@ -61,7 +75,7 @@ class ActivatedSockets:
 
     def close(self) -> None:
         """Close this process's descriptors; systemd keeps its own."""
-        for sock in self.http:
+        for sock in (*self.http, *self.http_unix):
             sock.close()
         if self.clients is not None:
             self.clients.close()
@@ -82,18 +96,22 @@ def take_sockets(
         raise StartError(f"LISTEN_FDS = {count!r}: expected a number of sockets")
     named = names.split(":") if names else []
     http: list[socket.socket] = []
+    http_unix: list[socket.socket] = []
     clients: list[socket.socket] = []
     try:
         for i in range(int(count)):
             sock = _listening_socket(first_fd + i, named[i] if i < len(named) else "")
-            (clients if sock.family == socket.AF_UNIX else http).append(sock)
+            if sock.family != socket.AF_UNIX:
+                http.append(sock)
+            else:
+                (http_unix if sock.type == socket.SOCK_STREAM else clients).append(sock)
         if len(clients) > 1:
             raise StartError(f"systemd passes {len(clients)} sockets of local clients, not one")
     except StartError:
-        for sock in (*http, *clients):
+        for sock in (*http, *http_unix, *clients):
             sock.close()
         raise
-    return ActivatedSockets(tuple(http), clients[0] if clients else None)
+    return ActivatedSockets(tuple(http), clients[0] if clients else None, tuple(http_unix))
 
 
 def _listening_socket(fd: int, name: str) -> socket.socket:
@@ -105,12 +123,14 @@ def _listening_socket(fd: int, name: str) -> socket.socket:
         raise StartError(f"{who} is not a socket: {exc.strerror}") from None
     sock.set_inheritable(False)
     unix = sock.family == socket.AF_UNIX
-    expected = socket.SOCK_SEQPACKET if unix else socket.SOCK_STREAM
+    stream, packets = socket.SOCK_STREAM, socket.SOCK_SEQPACKET
+    expected = (packets,) if name == _CLIENTS else (stream, packets) if unix else (stream,)
     problem = ""
     if sock.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
         problem = "is neither a TCP nor a unix socket"
-    elif sock.type != expected:
-        wanted = "ListenSequentialPacket=, for local clients" if unix else "ListenStream=, for HTTP"
+    elif sock.type not in expected and not (name == _CLIENTS and not unix):
+        clients = "ListenSequentialPacket=, for local clients"
+        wanted = clients if name == _CLIENTS else "ListenStream=, for HTTP"
         problem = f"is of another type than those of {wanted}"
     elif not listens:
         problem = "does not listen; expected Accept=no in its unit"
@@ -132,5 +152,5 @@ def _path(sock: socket.socket) -> str:
     return address if isinstance(address, str) else ""
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -98,9 +98,22 @@ class Plan:
     socket: str
 
     @property
+    def scheme(self) -> str:
+        """Of its TCP port: https with a certificate."""
+        return "https" if self.server.ssl_certfile else "http"
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses of HTTP: of the TCP port and of the unix socket, as far as there are."""
+        host = "::" if self.server.host in ("", "*") else self.server.host
+        host = f"[{host}]" if ":" in host else host
+        tcp = [f"{self.scheme}://{host}:{self.server.port}"] if self.server.port else []
+        return tcp + ([f"unix:{self.server.uds}"] if self.server.uds else [])
+
+    @property
     def url(self) -> str:
-        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
-        return f"http://{host}:{self.server.port}"
+        """The first of them."""
+        return self.urls[0]
 
     @property
     def entries(self) -> dict[int, ModelPlan]:

@@ -5,6 +5,7 @@ Every descriptor is kept here, so that a new batcher or worker is handed the sam
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -15,7 +16,12 @@ from batchpool.shm.heartbeat import Heartbeats
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.segment import create, remove_leftovers
 from batchpool.shm.stats.counters import Counters
-from batchpool.supervisor.host.listen import ControlSocket, PassedSocket, listen_http
+from batchpool.supervisor.host.listen import (
+    ControlSocket,
+    HttpUnixSocket,
+    PassedSocket,
+    listen_http,
+)
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.resources.lane_table import LaneTable
@@ -32,19 +38,26 @@ class PoolResources:
         self.plan = plan
         self.activated = activated
         # The port first: two pools by their defaults collide in both, and people know the port.
-        if activated.http:  # one for each front end, or one that they share
-            self.listeners = list((activated.http * plan.frontends)[: plan.frontends])
+        server = plan.server
+        if activated.has_http:
+            self.listeners = activated.listeners(plan.frontends)
+        elif server.port:
+            self.listeners = listen_http(server.host, server.port, plan.frontends)
         else:
-            self.listeners = listen_http(plan.server.host, plan.server.port, plan.frontends)
+            self.listeners = [[] for _ in range(plan.frontends)]
         self.control: ControlSocket | PassedSocket
+        self._http_unix: HttpUnixSocket | None = None
         try:
+            if server.uds:
+                self._http_unix = HttpUnixSocket(server.uds, server.uds_mode, server.uds_group)
+                for listening in self.listeners:
+                    listening.append(self._http_unix.sock)
             if activated.clients is not None:
                 self.control = PassedSocket(activated.clients)
             else:
                 self.control = ControlSocket(plan.socket)
         except BaseException:
-            for listener in self.listeners:
-                listener.close()
+            self.close_listeners()
             raise
         self.leftovers = remove_leftovers()
         self.state_page_fd = create(state_page_layout(), sealed=False)
@@ -71,8 +84,11 @@ class PoolResources:
 
     def close_listeners(self) -> None:
         """Let go of the HTTP sockets; a front end that still listens has its own."""
-        for listener in self.listeners:
+        for listener in itertools.chain(*self.listeners):
             listener.close()
+        if self._http_unix is not None:
+            self._http_unix.close()
+            self._http_unix = None
 
     def close(self) -> None:
         for entry in self.lanes:

@@ -217,7 +217,7 @@ def test_too_little_memory_is_told_after_the_plan(
         (["serve", "--max-bacth=1"], 2, 'unknown argument --max-bacth=1; did you mean "--max-b'),
         (["serve", "a.toml", "b.toml"], 2, "unknown argument b.toml (see batchpool serve --help)"),
         (["serve", "--no-paeg"], 2, 'unknown argument --no-paeg; did you mean "--no-page"?'),
-        (["serve", "--gpu", "0"], 2, "unknown argument --gpu (see batchpool serve --help)"),
+        (["serve", "--xyz", "0"], 2, "unknown argument --xyz (see batchpool serve --help)"),
         (["check", "--modle", "a:B"], 2, 'unknown argument --modle; did you mean "--model"?'),
         (["reload", "--wait"], 2, 'unknown argument --wait; did you mean "--no-wait"?'),
         (["drain", "--timeout", "3"], 2, 'unknown argument --timeout; did you mean "--timeout-s"?'),
@@ -234,7 +234,7 @@ def test_too_little_memory_is_told_after_the_plan(
         (["xyzzy"], 2, "unknown command xyzzy (see batchpool --help)"),
         (["--verison"], 2, 'unknown option before the command, --verison; did you mean "--vers'),
         (["--port", "1", "serve"], 2, "unknown option before the command, --port; known: --help"),
-        (["serve", "--port", "http"], 2, "--port http: expected a whole number from 1 to 65535"),
+        (["serve", "--port", "http"], 2, "--port http: expected a whole number from 0 to 65535"),
         (["serve", "--model", "scale.py"], 2, '--model "scale.py": expected MODULE:CLASS'),
         (["serve", "--model", "a:B", "--model", "a:B"], 2, '[[model]]: import = "a:B" stands 2'),
         (
@@ -249,7 +249,7 @@ def test_too_little_memory_is_told_after_the_plan(
         (["layout", "x"], 2, 'model "x": expected MODULE:CLASS, as "my_models:Scale"'),
         (["layout", "a:B", "--slots", "-1"], 2, "slots = -1: expected a whole number of rows"),
         (["status", "--batches", "0"], 2, "argument --batches: '0'; expected a number from 1"),
-        (["status", "--port", "0"], 2, "port = 0: expected a whole number from 1 to 65535"),
+        (["status", "--port", "0"], 2, "port = 0: expected a TCP port from 1 to 65535, or uds"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_status(

@@ -34,7 +34,8 @@ async def test_it_beats_while_it_serves(stall_timeout_s: float) -> None:
             process.serve(
                 pool.session,
                 Gate(pool.session.server),
-                listener,
+                None,
+                [listener],
                 beat,
                 new_counters(),
                 FlightRecorder(),

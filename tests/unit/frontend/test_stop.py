@@ -20,6 +20,7 @@ from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.frontend import process as frontend
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.gate import Gate
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.shm.segment import create
 from batchpool.shm.stats.flight_recorder import FlightRecorder
@@ -150,7 +151,14 @@ async def test_sigterm_ends_the_front_end_with_status_0() -> None:
         address = listener.getsockname()
         ended = asyncio.create_task(
             frontend.serve(
-                pool.session, listener, no_heartbeat, new_counters(), FlightRecorder(), 0
+                pool.session,
+                Gate(pool.session.server),
+                None,
+                [listener],
+                no_heartbeat,
+                new_counters(),
+                FlightRecorder(),
+                0,
             )
         )
         loop = asyncio.get_running_loop()
@@ -178,7 +186,14 @@ async def test_a_later_second_sigterm_ends_it_at_once(monkeypatch: pytest.Monkey
         address = listener.getsockname()
         ended = asyncio.create_task(
             frontend.serve(
-                pool.session, listener, no_heartbeat, new_counters(), FlightRecorder(), 0
+                pool.session,
+                Gate(pool.session.server),
+                None,
+                [listener],
+                no_heartbeat,
+                new_counters(),
+                FlightRecorder(),
+                0,
             )
         )
         caller = Caller(*await asyncio.open_connection(*address))
@@ -215,7 +230,8 @@ def test_a_front_end_without_a_supervisor_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         fds = (theirs.fileno(), listener.fileno(), *shared)
         names = ("control", "listen", "heartbeats", "counters", "flight-recorder")
-        named = [w for name, fd in zip(names, fds, strict=True) for w in (f"--{name}-fd", str(fd))]
+        flags = [f"--{name}-fd{'s' * (name == 'listen')}" for name in names]
+        named = [w for flag, fd in zip(flags, fds, strict=True) for w in (flag, str(fd))]
         run = run_frontend(
             *named, "--heartbeats", "2", "--heartbeat", "1", "--parent", str(os.getpid()), fds=fds
         )

@@ -196,7 +196,7 @@ def test_a_pool_is_ready_when_everybody_serves_and_ends_when_every_row_is_answer
         yield from pool.serve()
         assert (pool.state, pool.fleet.was_ready) == (PoolState.READY, True)
         assert [words for words in pool.words if "READY" in words]
-        listener = pool.resources.listeners[0]
+        [listener] = pool.resources.listeners[0]
         yield [("SIGTERM", False)]
         assert pool.state is PoolState.DRAINING
         assert pool.children.told(pool.fleet.batcher.child) == [DrainBatcher(FIRST)]

@@ -48,7 +48,7 @@ def test_flags_win_over_the_file_for_every_model() -> None:
 
 def test_every_key_but_import_is_a_flag() -> None:
     samples = {"int": "64", "float": "0.5", "str": "x", "Devices": "cpu", "Sizes": "7"}
-    samples |= {"Texts": "*", "root_path": "/pool"}
+    samples |= {"Texts": "*", "root_path": "/pool", "uds_mode": "640"}
     one = Config(models=(ModelConfig(import_name="a:B"),))
     for table, dataclass in TABLES.items():
         for key in keys_of(dataclass).values():
@@ -77,8 +77,8 @@ def test_auto_gives_a_number_back_to_the_pool() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--port", "http"), "--port http: expected a whole number from 1 to 65535"),
-        (("--port", "70000"), "--port 70000: expected a whole number from 1 to 65535"),
+        (("--port", "http"), "--port http: expected a whole number from 0 to 65535"),
+        (("--port", "70000"), "--port 70000: expected a whole number from 0 to 65535"),
         (
             ("--frontends", "few"),
             "--frontends few: expected a whole number from 1 to 256 or auto",

@@ -122,7 +122,7 @@ class FleetScene:
             counters_fd=self.fds[2],
             flight_recorder_fd=self.fds[3],
             flight_recorder_read_fd=self.fds[4],
-            listeners=[SimpleNamespace(fileno=lambda: self.fds[5])] * plan.frontends,
+            listeners=[[SimpleNamespace(fileno=lambda: self.fds[5])]] * plan.frontends,
         )
         self.fleet = ProcessFleet(
             cast(Any, self.resources), self.watched.append, self.unwatched.append,

@@ -125,7 +125,7 @@ def test_a_new_batcher_is_told_what_an_earlier_one_did_not_finish(scene: FleetSc
 def test_a_front_end_is_started_on_its_socket_with_its_own_heartbeat(scene: FleetScene) -> None:
     scene.fleet.frontends.start(1)
     flags = dict(zip(scene.children.flags[::2], scene.children.flags[1::2], strict=True))
-    fds = [flags[f"--{name}-fd"] for name in ("listen", "heartbeats", "counters")]
+    fds = [flags[name] for name in ("--listen-fds", "--heartbeats-fd", "--counters-fd")]
     assert fds == [str(scene.fds[i]) for i in (5, 1, 2)]
     assert flags["--flight-recorder-fd"] == str(scene.fds[4]), "for reading"
     assert (flags["--heartbeats"], flags["--heartbeat"]) == ("3", "2")

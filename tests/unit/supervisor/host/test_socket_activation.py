@@ -70,7 +70,10 @@ def test_http_and_clients_are_told_apart_by_what_they_are(passing: Passing, tmp_
     activated = passing(one, unix(path), other)
     with ExitStack() as stack:
         stack.callback(activated.close)
-        assert activated.urls == [f"http://127.0.0.1:{ports[0]}", f"http://[::1]:{ports[1]}"]
+        assert activated.urls("http") == [
+            f"http://127.0.0.1:{ports[0]}",
+            f"http://[::1]:{ports[1]}",
+        ]
         assert activated.clients is not None
         assert activated.clients.getsockname() == path
         for sock in (*activated.http, activated.clients):
@@ -122,12 +125,32 @@ def test_what_did_not_come_stays_as_configured(passing: Passing) -> None:
     http.close()
 
 
+def test_a_stream_on_a_unix_socket_is_http_of_all_front_ends(
+    passing: Passing, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "http")
+    alone = passing(unix(path, socket.SOCK_STREAM))
+    assert alone.clients is None
+    assert alone.has_http
+    assert alone.urls("https") == [f"unix:{path}"]
+    assert alone.listeners(2) == [[alone.http_unix[0]], [alone.http_unix[0]]]
+    assert alone.configured(CONFIG, PLACE).server.port == 9
+    alone.close()
+    os.unlink(path)
+    both = passing(unix(path, socket.SOCK_STREAM), tcp(), tcp())
+    assert both.configured(with_frontends(2), PLACE).server.frontends == 2
+    assert both.listeners(2) == [[sock, both.http_unix[0]] for sock in both.http]
+    both.close()
+    assert passing.open_fds() == []
+
+
 def test_only_clients(passing: Passing, tmp_path: Path) -> None:
     path = str(tmp_path / "clients")
     clients = passing(unix(path), names="clients")
     server = clients.configured(CONFIG, PLACE).server
     assert (server.host, server.port, server.socket) == ("0.0.0.0", 9, path)
-    assert clients.urls == []
+    assert clients.urls("http") == []
+    assert not clients.has_http
     clients.close()
 
 

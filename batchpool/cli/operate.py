@@ -24,9 +24,10 @@ before. It needs memory for both. While it lasts every request is answered.
 
 Every key of [[model]] may change, and limits of time; models may come, go, and have other tensors.
 Clients are then moved to other memory; rows that are under way are answered by the old workers,
-which end when every client has moved, at the latest after drain_s. What needs new sockets (host,
-port, socket, frontends, max_clients) is refused as a whole, with its name: restart the service for
-that. CONFIG.toml, --socket and --port say here which pool is meant.
+which end when every client has moved, at the latest after drain_s. Certificates and the keys of
+callers are read again from their files. What needs new sockets (host, port, uds, socket, frontends,
+max_clients) is refused as a whole, with its name: restart the service for that. CONFIG.toml,
+--socket and --port say here which pool is meant.
 
 examples:
   batchpool reload                     the pool on port 8000

@@ -106,11 +106,15 @@ def plain_address(text: str) -> str:
     return (mapped or found).compressed
 
 
-@lru_cache(4096)
 def address_of(hop: str) -> str:
     """The address in one element of X-Forwarded-For, without its port; "" for anything else."""
     text = hop.strip(" \t").strip('"')
-    if len(text) > _LONGEST_HOP or "%" in text:
+    return "" if len(text) > _LONGEST_HOP else _address_of(text)
+
+
+@lru_cache(4096)
+def _address_of(text: str) -> str:
+    if "%" in text:
         return ""
     if text.startswith("["):
         text, end, port = text[1:].partition("]")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchpool.frontend.http import proxies
 from batchpool.frontend.http.caller import Caller, Site
 from batchpool.frontend.http.proxies import TrustedProxies, address_of, plain_address, site_of
 
@@ -86,11 +87,11 @@ def test_forwarded_is_not_read_beside_x_forwarded_for() -> None:
 
 
 def test_everybody_trusted_is_read_to_the_farthest() -> None:
-    proxies = TrustedProxies(["*"])
+    everybody = TrustedProxies(["*"])
     fields = [(b"x-forwarded-for", b"203.0.113.7, 8.8.8.8, 10.0.0.1")]
-    assert proxies.caller(Caller("192.0.2.1"), fields).address == "203.0.113.7"
-    assert proxies.trusts("")
-    assert proxies.trusts("unix")
+    assert everybody.caller(Caller("192.0.2.1"), fields).address == "203.0.113.7"
+    assert everybody.trusts("")
+    assert everybody.trusts("unix")
 
 
 def test_unix_peers_are_trusted_by_their_own_word() -> None:
@@ -147,3 +148,10 @@ def test_an_address_of_ipv4_has_one_spelling() -> None:
     assert plain_address("::FFFF:0:0:1") == "::ffff:0:0:1"
     assert plain_address("pool") == ""
     assert address_of("0:0:0:0:0:ffff:cb00:7107") == "203.0.113.7"
+
+
+def test_nothing_long_is_kept() -> None:
+    kept = proxies._address_of.cache_info().currsize
+    for number in range(3):
+        assert address_of(f"{number}" * 5000) == ""
+    assert proxies._address_of.cache_info().currsize == kept

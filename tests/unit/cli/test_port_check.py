@@ -27,7 +27,7 @@ Reply = tuple[int, dict[str, str], bytes]
 def answering(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """A server of one answer; its port."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Answering(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, headers, body = reply
             self.send_response(status)
@@ -40,7 +40,7 @@ def answering(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None:
             """The test's output is for the test."""
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answering)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

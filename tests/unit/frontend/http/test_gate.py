@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchpool.core.errors import Overloaded
 from batchpool.frontend.fast.protocol import FastProtocol
 from tests.unit.frontend.frontend_double import RawAnswer, calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -260,3 +261,19 @@ async def test_paths_are_found_with_and_without_the_prefix() -> None:
     sent.append(request("/own" + INFER, ROW, headers=RAW))
     found = await answers(True, server, *sent)
     assert [answer.status for answer in found] == [200, 200, 200, 404, 200]
+
+
+@on_loop
+async def test_viewers_of_the_page_are_counted_by_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def full(address: str) -> None:
+        seen.append(address)
+        raise Overloaded("no place")
+
+    async with edge(Affine, server=TRUSTED) as it:
+        monkeypatch.setattr(it.broadcaster, "join", full)
+        for caller in ("203.0.113.1", "203.0.113.2"):
+            headers = {"X-Forwarded-For": caller}
+            assert (await it.http.get("/events", headers=headers)).status_code == 503
+    assert seen == ["203.0.113.1", "203.0.113.2"]

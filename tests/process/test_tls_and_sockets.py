@@ -44,7 +44,7 @@ def test_requests_over_tls_and_a_new_certificate_by_a_reload(tmp_path: Path) -> 
     cert, key = certificate(tmp_path)
     server = {**LOGGED, "ssl_certfile": cert, "ssl_keyfile": key, "frontends": 2}
     with serving("Affine", server=server) as pool:
-        assert f"https://127.0.0.1:{pool.port} serves affine" in pool.log
+        until(lambda: f"https://127.0.0.1:{pool.port} serves affine" in pool.log, "its address")
         assert pool.status()["url"] == f"https://127.0.0.1:{pool.port}"
         context = ssl.create_default_context(cafile=cert)
         kept = http.client.HTTPSConnection(
@@ -99,7 +99,7 @@ def test_a_unix_socket_instead_of_the_port_behind_nginx(tmp_path: Path) -> None:
     server = {**LOGGED, "port": 0, "uds": path, "uds_mode": "600", "frontends": 2}
     server["forwarded_allow_ips"] = ["unix:"]
     with serving("Affine", server=server) as pool:
-        assert f"unix:{path} serves affine" in pool.log
+        until(lambda: f"unix:{path} serves affine" in pool.log, "its address")
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         direct = UnixConnection(path)
         assert infer(direct) == [3, 5, 7, 9]
@@ -126,7 +126,7 @@ def test_a_unix_socket_of_systemd_takes_http(tmp_path: Path) -> None:
             connection = UnixConnection(path)
             assert infer(connection) == [3, 5, 7, 9]
             connection.close()
-            assert f"unix:{path} serves affine" in pool.log
+            until(lambda: f"unix:{path} serves affine" in pool.log, "its address")
     assert os.path.exists(path), "it is systemd's"
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 ACCESS = "batchpool.access"
 NAMES = (
     "batchpool.supervisor", "batchpool.clients", "batchpool.frontend", ACCESS, "batchpool.worker",
-    "batchpool.batcher", "batchpool.client",
+    "batchpool.batcher", "batchpool.client", "batchpool.credentials",
 )  # fmt: skip
 """Every logger of the package."""
 

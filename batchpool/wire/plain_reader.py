@@ -119,7 +119,7 @@ class PlainReader:
             raise InvalidRequest(f"parameters is {brief(given)}; an object was expected")
         for name, value in given.items():
             if name not in self._tables.float_parameters:
-                given[name] = _whole_number(value)
+                given[name] = _whole_number("parameter", name, _WIDEST_BYTES, value)
         asked = parameters.read(self._tables, given)
         if asked.binary_output:
             raise InvalidRequest(
@@ -205,7 +205,8 @@ class PlainReader:
         if tensor.is_bytes:
             return _mapped(value, _binary_element) if b'"b64"' in bytes(raw) else value
         if tensor.np_dtype.kind in "iu" and not tensor.element.is_bfloat16:
-            return _mapped(value, partial(_whole_number, tensor))
+            size = tensor.np_dtype.itemsize
+            return _mapped(value, partial(_whole_number, "input", tensor.name, size))
         return value
 
     def _is_one_row(self, named: Mapping[str, Any]) -> bool:
@@ -242,13 +243,14 @@ def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
     return convert(value)
 
 
-def _whole_number(tensor: Tensor, value: Any) -> Any:
-    """A float without a fraction as an int; one that may have lost digits is refused."""
+def _whole_number(kind: str, name: str, size: int, value: Any) -> Any:
+    """A float without a fraction as an int; one that may have lost digits is refused. size: the
+    bytes of the tensor's elements."""
     if type(value) is not float or not value.is_integer():
         return value
-    if tensor.np_dtype.itemsize == _WIDEST_BYTES and _INEXACT_FROM <= abs(value) <= 2**64:
+    if size == _WIDEST_BYTES and _INEXACT_FROM <= abs(value) <= 2**64:
         raise InvalidRequest(
-            f"input {tensor.name!r}: the value {value!r} may have lost digits; a whole number from"
+            f"{kind} {name!r}: the value {value!r} may have lost digits; a whole number from"
             " 2**53 on must be sent without a point and an exponent"
         )
     return int(value)

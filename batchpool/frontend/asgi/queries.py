@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Scope, Send
 
-from batchpool.frontend.asgi.sending import address_flow, headers_of, send_response
+from batchpool.frontend.asgi.sending import headers_of, send_response
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
+from batchpool.frontend.http.request_context import caller_in
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.frontend.service.metadata import Ask
 
@@ -44,7 +45,7 @@ class Query:
 
 
 class SlowQuery:
-    """A route whose response takes a while: `ask(flow, **path_params)`, by the caller's address."""
+    """A route whose response takes a while: `ask(flow, **path_params)`, by the caller's flow."""
 
     def __init__(self, ask: AskSlowly, discard_bytes: int) -> None:
         self._ask = ask
@@ -52,7 +53,7 @@ class SlowQuery:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            response = await self._ask(address_flow(scope), **scope["path_params"])
+            response = await self._ask(caller_in(scope).flow, **scope["path_params"])
         except Exception as exc:
             response = error_response(exc)
         request_body = RequestBody(receive, headers_of(scope))
@@ -79,7 +80,7 @@ class Command:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_body = RequestBody(receive, headers_of(scope))
-        reservation = MemoryReservation(self._memory, address_flow(scope))
+        reservation = MemoryReservation(self._memory, caller_in(scope).flow)
         try:
             self._check()
             try:

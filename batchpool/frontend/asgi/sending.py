@@ -10,24 +10,12 @@ from starlette.types import Receive, Scope, Send
 
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note
-from batchpool.frontend.http.request_head import flow_of
 from batchpool.frontend.http.response import HttpResponse
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     """The headers of a request, with lower-case names."""
     return dict(scope["headers"])
-
-
-def address_of(scope: Mapping[str, Any]) -> str:
-    """The caller's address, "" where there is none."""
-    address: str = (scope.get("client") or ("",))[0]
-    return address
-
-
-def address_flow(scope: Mapping[str, Any]) -> int:
-    """The flow of the caller's address."""
-    return flow_of(address_of(scope).encode())
 
 
 async def send_response(

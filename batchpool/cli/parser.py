@@ -57,6 +57,7 @@ _CHECK_EPILOG = """\
 examples:
   batchpool check --model my_models:Scale --max-batch 128
   batchpool check batchpool.toml
+  batchpool check batchpool.toml --load        loads every model too, one after the other
 
 """
 _FLAGS = """\
@@ -151,13 +152,19 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         _SERVE_EPILOG,
         _SERVE_EXITS,
     )
-    _add_config_command(
+    checks = _add_config_command(
         commands,
         "check",
         check,
         "print what serve would start, and whether it fits",
         _CHECK_EPILOG,
         _CHECK_EXITS,
+    )
+    checks.add_argument(
+        "--load",
+        action="store_true",
+        help="also load each model on its device and warm it up, as serve would, and print what"
+        " that took",
     )
     asks = _add(commands, "status", status, "print the state of a running pool", _STATUS_EXITS)
     add_pool_arguments(asks)
@@ -266,7 +273,7 @@ def _add_config_command(
     text: str,
     epilog: str,
     exits: tuple[str, str],
-) -> None:
+) -> _Parser:
     parser = _add(
         commands,
         name,
@@ -286,6 +293,7 @@ def _add_config_command(
         f" {EXAMPLE_IMPORT} on the CPU, if there is no file either)",
     )
     add_flags(parser)
+    return parser
 
 
 def _version() -> str:

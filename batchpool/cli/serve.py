@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from batchpool.cli.config_source import config_of
 from batchpool.core.config.paths import socket_path
 from batchpool.core.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from batchpool.supervisor.plan.plan import Plan
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -60,4 +64,17 @@ def check(args: argparse.Namespace) -> int:
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)
+    if args.load:
+        _try_models(plan)
     return 0
+
+
+def _try_models(plan: Plan) -> None:
+    """Load each model as a worker would, one after the other, and print what that took."""
+    from batchpool.supervisor.plan.trial import try_model
+
+    for model in plan.models:
+        trial = try_model(model, plan.server.load_timeout_s)
+        print(f"\nmodel {model.spec.name}\n  loaded         {trial.text()}", flush=True)
+        if trial.warning:
+            print(f"  note           {trial.warning}", flush=True)

@@ -233,7 +233,10 @@ class EndWorker(Message, frozen=True, tag="end"):
 
 
 class WorkerReady(Message, frozen=True, tag="ready"):
-    """The model is loaded and warm."""
+    """The model is loaded and warm. rows, seconds: of the slowest batch of the warm-up."""
+
+    rows: Natural = 0
+    seconds: float = 0.0
 
 
 class WorkerFailed(Message, frozen=True, tag="failed"):

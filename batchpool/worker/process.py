@@ -25,7 +25,7 @@ from batchpool.control.process_messages import (
 )
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.model import Model, spec_of
+from batchpool.model import Model
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
@@ -33,20 +33,15 @@ from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
-from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.device_errors import MustRestart
-from batchpool.worker.load import check_declaration, load_class
+from batchpool.worker.loaded_model import load_model
 from batchpool.worker.metrics import WorkerMetrics
 from batchpool.worker.padding import Padding
-from batchpool.worker.warm_up import warm_up, warm_up_rows
+from batchpool.worker.warm_up import BatchTime, warm_up
 from batchpool.worker.worker import Worker
 
 _LOG = logging.getLogger("batchpool.worker")
 _LOOK_MS = 1000.0
-_IN_WARM_UP = (
-    "it was the warm-up, whose row is what warm_up_row gives, and pad values for the rest: define"
-    " warm_up_row where the model does not take those"
-)
 _MOVES_BETWEEN_LOOKS = 16
 
 
@@ -73,29 +68,25 @@ class WorkerProcess:
         self._batcher_bell = Doorbell(batcher_fd)
         self._waiter = Waiter(self._bell.fd, channel.fileno())
         self._loaded: Model | None = None  # until it is unloaded
+        self._slowest = BatchTime(0, 0.0)
         self._is_to_end = False
 
     def load(self) -> Worker:
         """Import, load and warm up the model; its exceptions are the caller's."""
         start = self._start
-        prepare_process(self.spec, start.device)
-        cls = load_class(start.import_name)
-        check_declaration(self.spec, spec_of(cls))
-        model = cls()
-        model.load(start.device)
-        self._loaded = model
-        sizes, most = start.batch_sizes, start.max_batch
-        backend = make_backend(model, self.spec, start.device, most, sizes)
-        rows = warm_up_rows(model, self.spec)
-        batch_sizes = backend.graph_sizes or sizes or (1, most)
-        try:
-            warm_up(self.spec, backend, rows, batch_sizes)
-        except Exception as exc:
-            exc.add_note(_IN_WARM_UP)
-            raise
+        sizes = start.batch_sizes
+
+        def loaded(model: Model) -> None:
+            self._loaded = model
+
+        found = load_model(
+            self.spec, start.import_name, start.device, start.max_batch, sizes, loaded
+        )
+        backend, rows = found.backend, found.rows
+        self._slowest = found.slowest
         padding = Padding(self.spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
-        smallest = (min(batch_sizes),)
+        smallest = (min(found.batch_sizes),)
 
         def run_warm_up_row() -> None:
             warm_up(self.spec, backend, rows, smallest, times=1)
@@ -117,7 +108,7 @@ class WorkerProcess:
         bootstrap.settle()
         self._hear(worker)
         self._worker_segment.ready.set(1)
-        self._send(WorkerReady())
+        self._send(WorkerReady(self._slowest.rows, self._slowest.seconds))
         self._batcher_bell.ring()
         control, moves = self._channel.fileno(), 0
         while True:

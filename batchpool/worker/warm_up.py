@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from batchpool.model import Model
 from batchpool.worker.backends.backend import Backend
 from batchpool.worker.failed_rows import refusal_text
 from batchpool.worker.outputs import check_outputs
+
+
+class BatchTime(NamedTuple):
+    """The time that a batch of so many rows took."""
+
+    rows: int
+    seconds: float
 
 
 def warm_up_rows(model: Model, spec: ModelSpec) -> dict[str, Array]:
@@ -35,14 +43,18 @@ def warm_up(
     rows: Mapping[str, Array],
     batch_sizes: Sequence[int],
     times: int = 2,
-) -> None:
+) -> BatchTime:
     """Run a batch of every size, made of one row, and check its outputs as for requests.
+
+    Returns the slowest of the last runs of all sizes: an earlier run pays for what is done once.
 
     times: how often each size runs. Raises what the model raises; ModelError where it fails or
     refuses a row, or an output does not fit its declaration.
     """
+    slowest = BatchTime(0, 0.0)
     for n in batch_sizes:
         for _ in range(times):
+            begun_s = time.monotonic()
             inputs = {name: np.repeat(row, n, axis=0) for name, row in rows.items()}
             sizes = {tensor.name: _sizes(tensor, rows[tensor.name], n) for tensor in spec.inputs}
             found = backend.finish(backend.launch(n, inputs, sizes, True, ()))
@@ -52,6 +64,10 @@ def warm_up(
             if checked.refused:
                 text = refusal_text(next(iter(checked.refused.values())))
                 raise ModelError(f"the model refused its own warm-up row: {text}")
+        took_s = time.monotonic() - begun_s
+        if took_s >= slowest.seconds:
+            slowest = BatchTime(n, took_s)
+    return slowest
 
 
 def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:

@@ -124,6 +124,13 @@ class Child:
         """The reason of its end in words: the cause, else how it ended."""
         return self.cause or self.exit_text()
 
+    def failed_start(self) -> str:
+        """The failure of its start in words: what it said, or how it ended without a word."""
+        why = self.reason()
+        if why == self.exit_text():
+            return f"{why} while loading"
+        return why if why.startswith("did not") else f"failed: {why}"
+
     def died_at_its_end(self) -> bool:
         """True if it was to end and died on the way, by its own doing."""
         own_doing = not self.killed_ns and not self.cause

@@ -38,6 +38,7 @@ from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.lost_workers import LostWorkers, TellBatcher
 from batchpool.supervisor.fleet.outages import Outages
+from batchpool.supervisor.plan.trial import slow_batch_warning
 from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
 
@@ -255,14 +256,14 @@ class WorkerFleet:
         """Act on a message of a worker."""
         match message:
             case WorkerReady():
-                self._became_ready(child)
+                self._became_ready(child, message)
             case WorkerFailed():
                 child.cause = message.error
                 self.of_child(child).limit_end(self._clock_ns())
             case _:
                 assert_never(message)
 
-    def _became_ready(self, child: Child) -> None:
+    def _became_ready(self, child: Child, message: WorkerReady) -> None:
         worker_slot = self.of_child(child)
         worker_slot.ready = True
         child.state = "serving"
@@ -273,6 +274,9 @@ class WorkerFleet:
             "%s is warm on %s after %.1f s",
             worker_slot.name, worker_slot.plan.device, took_ns / 1e9,
         )  # fmt: skip
+        config = worker_slot.model.config
+        if warning := slow_batch_warning(config, message.rows, message.seconds):
+            _LOG.warning("%s: %s", worker_slot.name, warning)
         if self.observer is not None:
             self.observer.warm(worker_slot)
 
@@ -308,7 +312,7 @@ class WorkerFleet:
             raise StartError(
                 f"model {worker_slot.model.spec.name!r} cannot be served:"
                 f" {worker_slot.process_slot.name} on"
-                f" {worker_slot.plan.device} {_while_loading(child, why)}"
+                f" {worker_slot.plan.device} {child.failed_start()}"
             )
         if worker_slot in self.stuck:
             self.stuck.remove(worker_slot)
@@ -391,10 +395,3 @@ def _tell_lane(worker_slot: WorkerSlot, entry: LaneEntry) -> None:
     slots = entry.layout.slots
     message = AddWorkerLane(entry.number, entry.serial, slots, entry.pinned)
     worker_slot.send_lane(message, entry.fd)
-
-
-def _while_loading(child: Child, error: str) -> str:
-    """A failed start in words: what the worker said, or how it ended without a word."""
-    if error == child.exit_text():
-        return f"{error} while loading"
-    return error if error.startswith("did not") else f"failed: {error}"

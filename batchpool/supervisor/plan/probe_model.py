@@ -40,11 +40,26 @@ def probe_model(
     and the cause: it cannot be imported, is no model, ended the process, or took over `timeout_s`.
     The child ends with the calling thread, which should be the main one.
     """
+    result = report_of(import_name, [*command, import_name, str(os.getpid())], env, timeout_s)
+    return ProbedModel(import_name, ModelSpec.from_wire(result["spec"]), bool(result["cuda"]))
+
+
+def report_of(
+    import_name: str,
+    command: Sequence[str],
+    env: Mapping[str, str] | None,
+    timeout_s: float,
+    doing: str = "importing it",
+) -> dict[str, Any]:
+    """The report (`batchpool/worker/report.py`) of a child process that runs a model's code.
+
+    doing: the purpose of the child, for messages. Raises StartError as `probe_model`.
+    """
     # Files and not pipes: a grandchild that outlives the child would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             code = subprocess.run(
-                [*command, import_name, str(os.getpid())],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -54,16 +69,16 @@ def probe_model(
             ).returncode
         except subprocess.TimeoutExpired:
             raise StartError(
-                f"model {import_name}: importing it took more than {timeout_s:g} s"
+                f"model {import_name}: {doing} took more than {timeout_s:g} s"
             ) from None
         except OSError as exc:
             raise StartError(f"model {import_name} cannot be imported: {text_of(exc)}") from exc
         result = _last_json(_text_of(out))
         if result is None:
-            raise StartError(f"model {import_name}: {_exit_text(code, _text_of(err))}")
+            raise StartError(f"model {import_name}: {_exit_text(code, _text_of(err), doing)}")
     if not result["ok"]:
         raise StartError(f"model {import_name}: {result['error']}")
-    return ProbedModel(import_name, ModelSpec.from_wire(result["spec"]), bool(result["cuda"]))
+    return result
 
 
 def _text_of(stream: IO[bytes]) -> str:
@@ -81,14 +96,14 @@ def _last_json(text: str) -> dict[str, Any] | None:
     return result if isinstance(result, dict) and "ok" in result else None
 
 
-def _exit_text(code: int, err: str) -> str:
+def _exit_text(code: int, err: str, doing: str) -> str:
     """The end of a child without a result in words, with the last line it wrote."""
     if code < 0:
         try:
-            how = f"importing it killed the process with {signal.Signals(-code).name}"
+            how = f"{doing} killed the process with {signal.Signals(-code).name}"
         except ValueError:
-            how = f"importing it killed the process with signal {-code}"
+            how = f"{doing} killed the process with signal {-code}"
     else:
-        how = f"importing it ended the process with exit status {code}"
+        how = f"{doing} ended the process with exit status {code}"
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     return f"{how}; its last line: {lines[-1][:300]}" if lines else how

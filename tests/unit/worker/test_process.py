@@ -82,7 +82,7 @@ def start() -> Iterator[Start]:
 
 def serving(pool: Pool) -> Pool:
     pool.start(WorkerProcess(pool.own))
-    assert pool.receive() == WorkerReady()
+    assert isinstance(pool.receive(), WorkerReady)
     pool.heard()
     return pool
 
@@ -114,7 +114,7 @@ def test_a_worker_that_is_ready_says_so_to_all(start: Start, events: list[Any]) 
     pool = start()
     pool.add_lane(2)
     pool.start(WorkerProcess(pool.own))
-    assert pool.receive() == WorkerReady()
+    assert isinstance(pool.receive(), WorkerReady)
     assert pool.segment.ready.get() == 1
     assert events[-1] == "settle"
     assert pool.segment.lanes.tolist() == [0, 0, SERIAL, 0, 0, 0, 0, 0], "it waited in the channel"
@@ -289,7 +289,7 @@ def test_a_worker_with_a_broken_device_asks_for_another(
     monkeypatch.setattr(bootstrap, "settle", settle)
     status, pool = run_main(before=send)
     assert status == bootstrap.EXIT_MUST_RESTART
-    assert pool.receive() == WorkerReady()
+    assert isinstance(pool.receive(), WorkerReady)
     failed = pool.receive()
     assert isinstance(failed, WorkerFailed)
     assert failed.error.startswith("the device is broken: RuntimeError: CUDA error")

@@ -105,7 +105,7 @@ def test_a_worker_that_is_to_end_answers_its_batches_first(start: Start, events:
 def test_a_worker_without_work_hears_that_it_is_to_end(start: Start) -> None:
     pool = start()
     pool.start(WorkerProcess(pool.own))
-    assert pool.receive() == WorkerReady()
+    assert isinstance(pool.receive(), WorkerReady)
     pool.channel.send(EndWorker())
     assert pool.thread is not None
     pool.thread.join(PATIENCE_S)

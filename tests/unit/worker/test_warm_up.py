@@ -10,8 +10,9 @@ import pytest
 from batchpool.core.errors import InvalidRequest, ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.model import Batch, Model
+from batchpool.worker import warm_up as module
 from batchpool.worker.backends.cpu import NumpyBackend
-from batchpool.worker.warm_up import warm_up, warm_up_rows
+from batchpool.worker.warm_up import BatchTime, warm_up, warm_up_rows
 from tests.unit.specs import model
 
 SPEC = model(
@@ -117,3 +118,12 @@ def test_the_sizes_are_those_of_the_dynamic_dimensions_wherever_they_stand() -> 
     spec = model(Tensor("grid", "int64", (2, Dim(3), 5, Dim(4))))
     warm_up(spec, NumpyBackend(Seer()), warm_up_rows(Seer(), spec), (2,), times=1)
     assert seen == [[[3, 4], [3, 4]]]
+
+
+def test_the_slowest_of_the_last_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size runs twice; its first run, which pays for what is done once, does not count."""
+    clock_s = iter([0, 100, 103, 200, 250, 251])  # two starts and an end for each size
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock_s))
+    recorder = Recorder()
+    rows = warm_up_rows(recorder, SPEC)
+    assert warm_up(SPEC, NumpyBackend(recorder), rows, (1, 4)) == BatchTime(1, 3)

@@ -1,0 +1,62 @@
+"""A model that is loaded on its device and warm, and what its slowest batch took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.model import Model, spec_of
+from batchpool.worker.backends.backend import Backend
+from batchpool.worker.backends.select import make_backend, prepare_process
+from batchpool.worker.load import check_declaration, load_class
+from batchpool.worker.warm_up import BatchTime, warm_up, warm_up_rows
+
+_IN_WARM_UP = (
+    "it was the warm-up, whose row is what warm_up_row gives, and pad values for the rest: define"
+    " warm_up_row where the model does not take those"
+)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, its backend, the row that it was warmed up with, and the sizes of those batches.
+
+    slowest: of the batches, each at its last run.
+    """
+
+    backend: Backend
+    rows: dict[str, Array]
+    batch_sizes: tuple[int, ...]
+    slowest: BatchTime
+
+
+def load_model(
+    spec: ModelSpec,
+    import_name: str,
+    device: str,
+    max_batch: int,
+    sizes: Sequence[int],
+    loaded: Callable[[Model], None] = lambda model: None,
+) -> LoadedModel:
+    """Import, load and warm up a model; its exceptions are the caller's.
+
+    spec: as it was declared before. sizes: the allowed sizes of a batch, () for any up to
+    `max_batch`. loaded: called with the model between its `load` and the warm-up.
+    """
+    prepare_process(spec, device)
+    cls = load_class(import_name)
+    check_declaration(spec, spec_of(cls))
+    model = cls()
+    model.load(device)
+    loaded(model)
+    backend = make_backend(model, spec, device, max_batch, tuple(sizes))
+    rows = warm_up_rows(model, spec)
+    batch_sizes = tuple(backend.graph_sizes or sizes or (1, max_batch))
+    try:
+        slowest = warm_up(spec, backend, rows, batch_sizes)
+    except Exception as exc:
+        exc.add_note(_IN_WARM_UP)
+        raise
+    return LoadedModel(backend, rows, batch_sizes, slowest)

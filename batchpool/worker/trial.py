@@ -1,0 +1,57 @@
+"""The process that loads one model and warms it up for `batchpool check --load`, and exits.
+
+Its report (`batchpool/worker/report.py`) has:
+
+    load_s   seconds of import, load and warm-up
+    rows     of the slowest batch of the warm-up
+    batch_s  seconds of that batch
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.model import Model
+from batchpool.process.bootstrap import start
+from batchpool.worker.loaded_model import load_model
+from batchpool.worker.report import print_report
+
+
+def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Load a model, warm it up, unload it, and tell the times. Raises what its code raises."""
+    models: list[Model] = []
+    begun_s = time.monotonic()
+    try:
+        found = load_model(
+            ModelSpec.from_wire(settings["spec"]),
+            import_name,
+            settings["device"],
+            settings["max_batch"],
+            settings["batch_sizes"],
+            models.append,
+        )
+        took_s = time.monotonic() - begun_s
+    finally:
+        for model in models:
+            model.unload()
+    return {"load_s": took_s, "rows": found.slowest.rows, "batch_s": found.slowest.seconds}
+
+
+def main(argv: Sequence[str]) -> int:
+    """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
+
+    SETTINGS: a JSON object with `spec`, `device`, `max_batch` and `batch_sizes`. Returns 0 if the
+    model is fit to serve, else 1.
+    """
+    import_name, parent, settings = argv
+    start(int(parent))
+    return print_report(lambda: try_out(import_name, json.loads(settings)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -168,19 +168,6 @@ def test_a_worker_for_which_there_is_no_room_holds_nothing(scene: FleetScene) ->
     assert worker_slot.number == 2, "no number is used twice"
 
 
-def test_a_worker_whose_batches_take_longer_than_they_may_is_warned_of(
-    scene: FleetScene, caplog: pytest.LogCaptureFixture
-) -> None:
-    scene.fleet.start_all()
-    for worker_slot in scene.fleet.workers:
-        limit_s = worker_slot.model.config.batch_timeout_s
-        scene.fleet.workers.says(worker_slot.child, WorkerReady(8, limit_s))
-        assert "batch_timeout_s" not in caplog.text
-        scene.fleet.workers.says(worker_slot.child, WorkerReady(8, 2 * limit_s))
-        assert f"{worker_slot.name}: a batch of 8 rows took {2 * limit_s:.3g} s" in caplog.text
-        break
-
-
 @pytest.mark.parametrize("useful", [True, False])
 def test_a_worker_that_ended_is_followed_at_once_only_after_useful_work(
     scene: FleetScene, useful: bool

@@ -1,4 +1,4 @@
-"""Workers that are to end: who is asked, who is killed, and what is said of them."""
+"""Workers that are ready, and those that are to end: who is asked, killed, and named in the log."""
 
 from __future__ import annotations
 
@@ -173,3 +173,14 @@ def test_a_worker_that_dies_at_its_end_is_named(
         child.kill()
     scene.end(child, status=status)
     assert [record.getMessage() for record in caplog.records] == wanted
+
+
+def test_a_worker_whose_batches_take_longer_than_they_may_is_warned_of(
+    scene: FleetScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker_slot = scene.fleet.workers.worker_slots[0]
+    limit_s = worker_slot.model.config.batch_timeout_s
+    scene.fleet.workers.says(child_of(worker_slot), WorkerReady(8, limit_s))
+    assert "batch_timeout_s" not in caplog.text
+    scene.fleet.workers.says(child_of(worker_slot), WorkerReady(8, 2 * limit_s))
+    assert f"{worker_slot.name}: a batch of 8 rows took {2 * limit_s:.3g} s" in caplog.text

@@ -266,4 +266,5 @@ def the_page_of_the_api_has_commands_that_work(page: Page) -> None:
         told = ["sh", "-c", f"{shown} -w '\\n%{{http_code}}'"]
         run = subprocess.run(told, capture_output=True, timeout=PATIENCE_S, check=False)
         assert run.stdout.endswith(b"\n200"), (command, run.stdout, run.stderr)
-        assert b'"outputs"' in run.stdout
+        assert run.stdout.startswith(b"{")
+        assert b'"error"' not in run.stdout

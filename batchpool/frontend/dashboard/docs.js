@@ -112,8 +112,9 @@ function tensors(api, operation) {
       ),
     );
   for (const tensor of listed(ask.properties.inputs)) add("input", ...described(tensor));
-  const own = Object.entries(ask.properties.parameters.properties);
-  const needed = ask.properties.parameters.required ?? [];
+  const parameters = first(ask.properties.parameters);
+  const own = Object.entries(parameters.properties);
+  const needed = parameters.required ?? [];
   for (const [name, schema] of own) {
     const value = "default" in schema ? `default ${schema.default}` : "";
     const note = schema.description ?? (needed.includes(name) ? "required" : value);
@@ -126,11 +127,19 @@ function tensors(api, operation) {
 }
 
 function schemaOf(api, content) {
-  return resolve(api, content["application/json"].schema);
+  return resolve(api, first(content["application/json"].schema));
+}
+
+// The first of several schemas, which is the protocol's own; plain JSON has the same tensors.
+function first(schema) {
+  return schema.anyOf ? schema.anyOf[0] : schema;
 }
 
 function listed({ items }) {
-  return items.title ? [items] : items.oneOf;
+  const all = items.title ? [items] : items.oneOf;
+  const name = (tensor) => tensor.properties.name.const;
+  // An output stands there again as the text that it is where classes are asked for.
+  return all.filter((tensor, i) => all.findIndex((other) => name(other) === name(tensor)) === i);
 }
 
 function described(tensor) {

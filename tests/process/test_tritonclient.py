@@ -112,6 +112,8 @@ def test_errors_are_the_clients_own_exceptions(client: Any) -> None:
     assert not client.is_model_ready("nope")
 
 
+# The client does not read the bodies of answers about health.
+@pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
 def test_the_aio_client(everyday: Pool) -> None:
     async def work() -> None:
         async with triton_aio.InferenceServerClient(at(everyday)) as client:

@@ -10,7 +10,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.models import FAULTS
-from tests.process.pool_under_test import Pool
+from tests.process.pool_under_test import Pool, until
 
 
 def rows_of(n: int, first: int = 0) -> Any:
@@ -90,16 +90,20 @@ def test_bytes_come_back_as_they_went(client: bp.Client) -> None:
 
 def test_parameters_ride_with_their_rows(everyday: Pool, client: bp.Client) -> None:
     """C16: different ones share calls, row by row."""
-    before = everyday.tally("scaled")["batches"]
     x = np.array([[1.0, -2.0]])
     settings = [(scale / 4, shift) for scale in range(8) for shift in (-1, 0, 7)]
-    futures = [
-        client.submit("scaled", x=x, parameters={"scale": scale, "shift": shift})
-        for scale, shift in settings
-    ]
-    for (scale, shift), future in zip(settings, futures, strict=True):
-        np.testing.assert_array_equal(future.result(20)["y"], x * scale + shift)
-    assert everyday.tally("scaled")["batches"] - before < len(settings), "none rode together"
+
+    def ride_together() -> bool:
+        before = everyday.tally("scaled")["batches"]
+        futures = [
+            client.submit("scaled", x=x, parameters={"scale": scale, "shift": shift})
+            for scale, shift in settings
+        ]
+        for (scale, shift), future in zip(settings, futures, strict=True):
+            np.testing.assert_array_equal(future.result(20)["y"], x * scale + shift)
+        return int(everyday.tally("scaled")["batches"]) - before < len(settings)
+
+    until(ride_together, "some of them ride together: this process may stand still between them")
 
 
 def test_parameters_have_defaults_and_names(client: bp.Client) -> None:

@@ -14,15 +14,35 @@ from batchpool.core.errors import PoolError
 class RowsFuture(Future[dict[str, Any]]):
     """A future of outputs. Cancelling it takes back rows that have not been dispatched.
 
-    take_back: told of a cancel; returns True the first time.
+    take_back: told of a cancel; returns True the first time. check_process: raises in a process
+    that was forked from the one that resolves it.
     """
 
-    def __init__(self, take_back: Callable[[RowsFuture], bool], lane_client: LaneClient) -> None:
+    def __init__(
+        self,
+        take_back: Callable[[RowsFuture], bool],
+        lane_client: LaneClient,
+        check_process: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._check_process = check_process
         self.lane_client = lane_client
         self.pending: PendingRequest | None = None
         self.taken_back = False
         self._take_back = take_back
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """The outputs, or the error of a row raised. PoolStopped in a forked child, where nobody
+        would ever resolve it, unless it was resolved before the fork."""
+        if not self.done():
+            self._check_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error of a row, or None; raises as `result` where there is neither."""
+        if not self.done():
+            self._check_process()
+        return super().exception(timeout)
 
     def cancel(self) -> bool:
         if not super().cancel():

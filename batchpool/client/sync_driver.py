@@ -182,7 +182,7 @@ class ThreadDriver:
 
     def submit_future(self, lane_client: LaneClient, call: Call) -> RowsFuture:
         """Submit all rows; Overloaded when the lane is full. A thread resolves the future."""
-        future = RowsFuture(self._take_back, lane_client)
+        future = RowsFuture(self._take_back, lane_client, self.check_process)
         with self._lock:
             session = self._usable()
             if lane_client not in session.lane_set.driven:

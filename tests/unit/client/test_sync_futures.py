@@ -261,6 +261,24 @@ def test_a_torn_session_fails_futures_and_wakes_the_thread_on_its_bell(
     assert again.result(WAIT_S)["y"].tolist() == answer(1)
 
 
+def test_a_future_in_a_forked_child_says_that_nobody_resolves_it_there(
+    driver: ThreadDriver, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = driver.submit_future(scene.lane_client, scene.call())
+    scene.answer()
+    assert done.result(WAIT_S)["y"].tolist() == answer(1)
+    future = driver.submit_future(scene.lane_client, scene.call())
+    with monkeypatch.context() as child:
+        child.setattr(sync_driver, "this_process", lambda: 1)
+        for wait in (future.result, future.exception):
+            with pytest.raises(PoolStopped, match="after a fork the child must open its own"):
+                wait()
+        assert done.result()["y"].tolist() == answer(1), "it was resolved before"
+        assert done.exception() is None
+    scene.answer()
+    assert future.result(WAIT_S)["y"].tolist() == answer(1)
+
+
 def test_callbacks_of_futures_run_without_the_lock(driver: ThreadDriver, scene: Scene) -> None:
     """They may wait for a thread that uses the client."""
     done: list[bool] = []

@@ -73,8 +73,17 @@ def _try_models(plan: Plan) -> None:
     """Load each model as a worker would, one after the other, and print what that took."""
     from batchpool.supervisor.plan.trial import try_model
 
+    failed = 0
     for model in plan.models:
-        trial = try_model(model, plan.server.load_timeout_s)
-        print(f"\nmodel {model.spec.name}\n  loaded         {trial.text()}", flush=True)
-        if trial.warning:
-            print(f"  note           {trial.warning}", flush=True)
+        print(f"\nmodel {model.spec.name}", flush=True)
+        try:
+            trial = try_model(model, plan.server)
+        except StartError as exc:
+            failed += 1
+            print(f"  failed         {exc}", flush=True)
+            continue
+        print(f"  loaded         {trial.text()}", flush=True)
+        for warning in trial.warnings:
+            print(f"  note           {warning}", flush=True)
+    if failed:
+        raise StartError(f"{failed} of {len(plan.models)} models cannot be served")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
@@ -220,6 +221,7 @@ class ControlServer:
 
         def told(done: bool, text: str) -> None:
             who.waits = False
+            who.heard_ns = time.monotonic_ns()  # it has as long as after a question to go
             self._send(who, ReloadReply(done, text), [])
 
         who.waits = True

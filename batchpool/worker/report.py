@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable
@@ -21,10 +22,14 @@ from typing import Any
 from batchpool.process.bootstrap import print_by_lines
 
 _MESSAGE_CHARACTERS = 500
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
-def print_report(make: Callable[[], dict[str, Any]]) -> int:
+def print_report(make: Callable[[], dict[str, Any]], *, traced: bool = False) -> int:
     """Print the report that `make` returns, or the error that it raises; returns the exit status.
+    traced: the traceback of the error goes to standard error.
 
     Output of the model's code, from Python or from C, goes to standard error, where the log goes.
     Does not return where threads of the model would keep the process alive.
@@ -39,6 +44,8 @@ def print_report(make: Callable[[], dict[str, Any]]) -> int:
         raise
     except BaseException as exc:
         form = {"ok": False, "error": one_line(exc)}
+        if traced:
+            traceback.print_exc()
     _flush()
     with open(out, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(form) + "\n")
@@ -59,9 +66,15 @@ def one_line(exc: BaseException) -> str:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     machinery = os.path.dirname(importlib.__file__)
     foreign = ("<", package + os.sep, machinery + os.sep)
-    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
-        if not frame.filename.startswith(foreign):
-            return f"{line} ({frame.filename}:{frame.lineno})"
+    frames = [
+        frame
+        for frame in reversed(traceback.extract_tb(exc.__traceback__))
+        if not frame.filename.startswith(foreign)
+    ]
+    # Where a library raised, the line of the user's that called it says more.
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    for frame in (own or frames)[:1]:
+        return f"{line} ({frame.filename}:{frame.lineno})"
     return line
 
 

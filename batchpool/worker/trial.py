@@ -2,16 +2,20 @@
 
 Its report (`batchpool/worker/report.py`) has:
 
-    load_s   seconds of import, load and warm-up
-    rows     of the slowest batch of the warm-up
-    batch_s  seconds of that batch
+    load_s    seconds of import, load and warm-up
+    rows      of the slowest batch of the warm-up
+    batch_s   seconds of that batch
+    unloaded  whether `unload` ended in its time
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,20 +41,43 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
         )
         took_s = time.monotonic() - begun_s
     finally:
-        for model in models:
+        unloaded = all(_unloads(model, settings["unload_timeout_s"]) for model in models)
+    slowest = found.slowest
+    return {
+        "load_s": took_s,
+        "rows": slowest.rows,
+        "batch_s": slowest.seconds,
+        "unloaded": unloaded,
+    }
+
+
+def _unloads(model: Model, timeout_s: float) -> bool:
+    """Unload a model; False where that takes too long. Its errors are printed, as a worker logs
+    them."""
+
+    def unload() -> None:
+        try:
             model.unload()
-    return {"load_s": took_s, "rows": found.slowest.rows, "batch_s": found.slowest.seconds}
+        except BaseException:
+            traceback.print_exc()
+
+    thread = threading.Thread(target=unload, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return not thread.is_alive()
 
 
 def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
-    SETTINGS: a JSON object with `spec`, `device`, `max_batch` and `batch_sizes`. Returns 0 if the
-    model is fit to serve, else 1.
+    SETTINGS: a JSON object with `spec`, `device`, `max_batch`, `batch_sizes` and
+    `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else 1.
     """
     import_name, parent, settings = argv
     start(int(parent))
-    return print_report(lambda: try_out(import_name, json.loads(settings)))
+    code = print_report(lambda: try_out(import_name, json.loads(settings)), traced=True)
+    sys.stderr.flush()
+    os._exit(code)  # whatever the model has left running
 
 
 if __name__ == "__main__":

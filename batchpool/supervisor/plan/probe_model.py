@@ -50,10 +50,13 @@ def report_of(
     env: Mapping[str, str] | None,
     timeout_s: float,
     doing: str = "importing it",
+    *,
+    shown: bool = False,
 ) -> dict[str, Any]:
     """The report (`batchpool/worker/report.py`) of a child process that runs a model's code.
 
-    doing: the purpose of the child, for messages. Raises StartError as `probe_model`.
+    doing: the purpose of the child, for messages. shown: its standard error is this process's.
+    Raises StartError as `probe_model`.
     """
     # Files and not pipes: a grandchild that outlives the child would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -62,7 +65,7 @@ def report_of(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=err,
+                stderr=None if shown else err,
                 env=package_environment(dict(os.environ if env is None else env)),
                 timeout=timeout_s,
                 check=False,

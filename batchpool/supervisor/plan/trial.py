@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.process.python_command import python_command
 from batchpool.supervisor.plan.plan import ModelPlan
 from batchpool.supervisor.plan.probe_model import report_of
@@ -15,28 +15,30 @@ from batchpool.supervisor.plan.probe_model import report_of
 
 @dataclass(frozen=True)
 class Trial:
-    """The times of a trial. rows, batch_s: of the slowest batch. warning: "" for none."""
+    """The times of a trial. rows, batch_s: of the slowest batch. warnings: what serving it would
+    suffer from."""
 
     device: str
     load_s: float
     rows: int
     batch_s: float
-    warning: str
+    warnings: tuple[str, ...]
 
     def text(self) -> str:
         """The trial in one line."""
         return (
-            f"on {self.device} in {self.load_s:.1f} s; a batch of {self.rows} rows takes"
-            f" {self.batch_s * 1e3:.3g} ms"
+            f"on {self.device} in {self.load_s:.1f} s; its slowest batch, of {self.rows} rows,"
+            f" takes {self.batch_s * 1e3:.3g} ms"
         )
 
 
 def try_model(
-    model: ModelPlan, load_timeout_s: float, env: Mapping[str, str] | None = None
+    model: ModelPlan, server: ServerConfig, env: Mapping[str, str] | None = None
 ) -> Trial:
     """Load a model as its first worker would, and run its warm-up; it is unloaded after that.
 
-    env: of the child, default that of this process. Raises StartError with the reason.
+    What it prints and logs goes to standard error, as does the traceback of its failure. env: of
+    the child, default that of this process. Raises StartError with the reason.
     """
     worker, config = model.workers[0], model.config
     settings = {
@@ -44,6 +46,7 @@ def try_model(
         "device": worker.device,
         "max_batch": config.max_batch,
         "batch_sizes": list(config.batch_sizes),
+        "unload_timeout_s": server.unload_timeout_s,
     }
     command = [*python_command("batchpool.worker.trial"), config.import_name]
     base = dict(os.environ if env is None else env)
@@ -51,12 +54,19 @@ def try_model(
         config.import_name,
         [*command, str(os.getpid()), json.dumps(settings)],
         {**base, **worker.settings(base)},
-        load_timeout_s,
+        server.load_timeout_s + server.unload_timeout_s,
         "loading and warming it up",
+        shown=True,
     )
     rows, batch_s = int(report["rows"]), float(report["batch_s"])
-    warning = slow_batch_warning(config, rows, batch_s)
-    return Trial(worker.device, float(report["load_s"]), rows, batch_s, warning)
+    warnings = [slow_batch_warning(config, rows, batch_s)]
+    if not report["unloaded"]:
+        warnings.append(
+            f"unload did not end within unload_timeout_s = {server.unload_timeout_s:g}: its worker"
+            " would be killed there"
+        )
+    found = tuple(filter(None, warnings))
+    return Trial(worker.device, float(report["load_s"]), rows, batch_s, found)
 
 
 def slow_batch_warning(config: ModelConfig, rows: int, seconds: float) -> str:

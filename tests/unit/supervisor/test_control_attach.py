@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,9 +231,11 @@ def test_an_operator_who_waits_is_told_the_end_of_the_reload(desk: Desk) -> None
         receive_form(desk.theirs["ann"])
     assert operator.waits, "it may be silent for long"
     (told,) = desk.operator.told
+    before_ns = time.monotonic_ns()
     told(False, "undone")
     assert receive_form(desk.theirs["ann"])[0] == {"op": "reload", "done": False, "text": "undone"}
     assert not operator.waits
+    assert operator.heard_ns >= before_ns, "it is not dropped for the time that it waited"
 
 
 def test_a_reload_that_cannot_be_cancelled_is_a_refusal(desk: Desk) -> None:

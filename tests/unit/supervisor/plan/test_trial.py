@@ -37,6 +37,9 @@ class Tried(bp.Model):
 """
 
 
+SERVER = ServerConfig()
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -52,18 +55,18 @@ def planned(folder: Path, infer: str = "pass", name: str = "tried", **values: ob
 
 def test_a_model_is_loaded_warmed_up_and_unloaded(folder: Path) -> None:
     model = planned(folder, max_batch=8)
-    trial = try_model(model, 60)
+    trial = try_model(model, SERVER)
     threads = model.workers[0].settings({}).get("OMP_NUM_THREADS")
     assert (folder / "notes").read_text() == f"[1, 1, 8, 8] {threads}"
-    assert (trial.device, trial.warning) == ("cpu", "")
+    assert (trial.device, trial.warnings) == ("cpu", ())
     assert trial.rows in (1, 8)
     assert 0 < trial.batch_s < trial.load_s
     assert trial.text().startswith("on cpu in ")
-    assert f"a batch of {trial.rows} rows takes" in trial.text()
+    assert f"its slowest batch, of {trial.rows} rows, takes" in trial.text()
 
 
 def test_the_allowed_sizes_of_a_batch_are_tried(folder: Path) -> None:
-    try_model(planned(folder, "pass", "sized", max_batch=4, batch_sizes=(2, 4)), 60)
+    try_model(planned(folder, "pass", "sized", max_batch=4, batch_sizes=(2, 4)), SERVER)
     assert (folder / "notes").read_text().startswith("[2, 2, 4, 4] ")
 
 
@@ -80,13 +83,39 @@ def test_a_model_that_cannot_serve_is_told_with_the_reason(
 ) -> None:
     name = f"bad{abs(hash(infer)) % 1000}"
     with pytest.raises(StartError, match=rf"^model {name}_models:Tried: .*{message}"):
-        try_model(planned(folder, infer, name), 60)
+        try_model(planned(folder, infer, name), SERVER)
+
+
+def test_the_models_own_output_is_shown_and_its_line_is_named(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The line is the model's that called the library which raised."""
+    with pytest.raises(StartError, match=r"JSONDecodeError: .*\(.*deep_models.py:16\)$"):
+        try_model(planned(folder, "import json; json.loads('no')", "deep"), SERVER)
+    shown = capfd.readouterr().err
+    assert "loading on cpu" in shown
+    assert "json/decoder.py" in shown, "the whole traceback"
+
+
+@pytest.mark.parametrize("unload", ["threading.Event().wait()", "1 / 0"])
+def test_an_unload_that_hangs_or_raises_is_no_failure_of_the_trial(
+    folder: Path, unload: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = planned(folder, "pass", f"left{len(unload)}")
+    file = folder / f"left{len(unload)}_models.py"
+    file.write_text(file.read_text().replace('open("notes", "w")', f"{unload}; open('notes', 'w')"))
+    trial = try_model(model, ServerConfig(unload_timeout_s=0.5))
+    hangs = "wait" in unload
+    assert [warning.split(" = ")[0] for warning in trial.warnings] == (
+        ["unload did not end within unload_timeout_s"] if hangs else []
+    )
+    assert ("ZeroDivisionError" in capfd.readouterr().err) != hangs
 
 
 def test_a_load_that_takes_too_long_is_given_up(folder: Path) -> None:
     model = planned(folder, "threading.Event().wait()", "hung")
     with pytest.raises(StartError, match=r"loading and warming it up took more than 2 s"):
-        try_model(model, 2)
+        try_model(model, ServerConfig(load_timeout_s=1.5, unload_timeout_s=0.5))
 
 
 def test_a_batch_that_may_not_take_so_long_is_warned_of(folder: Path) -> None:

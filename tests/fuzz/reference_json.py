@@ -320,6 +320,8 @@ def _element(tensor: Input, value: Any) -> Any:
                 raise Refused("b64") from None
         return text(tensor, value)
     if tensor.datatype in ("INT64", "UINT8") and type(value) is float and value.is_integer():
+        if abs(value) >= 2.0**53:  # digits may be lost
+            raise Refused("digits")
         value = int(value)
     return number(tensor.datatype, value)
 

@@ -21,7 +21,8 @@ from tests.fuzz.valid import Body, valid
 from tests.unit.frontend.frontend_double import Caller, RawAnswer, calling, edge, serving
 
 _REFUSALS = (400, 413, 415)
-_KNOWN_DOCS = 200  # a description of a failure shows this much of a body
+_LANE_ROWS = 57  # of a lane of 64 slots
+_SHOWN_BYTES = 200  # a description of a failure shows this much of a body
 
 
 @dataclass
@@ -83,6 +84,8 @@ async def _one(caller: Caller, body: Body, outcome: Outcome) -> str:
         return ""
     if not is_text(body.model, found):
         return "" if answer.status == 400 else f"{_shown(answer)}; 400 for no UTF-8 was expected"
+    if answer.status == 413 and len(next(iter(found.rows.values()))) > _LANE_ROWS:
+        return ""  # more rows than the lane takes at once
     if answer.status != 200:
         return f"{_shown(answer)}; 200 was expected for {found}"
     try:
@@ -93,7 +96,7 @@ async def _one(caller: Caller, body: Body, outcome: Outcome) -> str:
 
 
 def _shown(answer: RawAnswer) -> str:
-    return f"status {answer.status} {answer.body[:_KNOWN_DOCS]!r}"
+    return f"status {answer.status} {answer.body[:_SHOWN_BYTES]!r}"
 
 
 def _written(body: Body) -> bytes:

@@ -21,7 +21,8 @@ class PoolError(Exception):
     """An error with an HTTP `status` and a stable `code` for programs; the parent of the others.
 
     facts: identifiers for the log of a failed row: its slot and sequence, and the batch, the
-    worker and the worker's pid.
+    worker and the worker's pid. row: in a request of several rows the number of the one that ended
+    with it, from 0; None in a request of one, and where it is no row's.
     """
 
     status: ClassVar[int] = 500
@@ -31,10 +32,12 @@ class PoolError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        self.row: int | None = None
 
     def body(self) -> dict[str, object]:
         """The JSON object of the error response."""
-        return {"error": self.message, "code": self.code}
+        more: dict[str, object] = {} if self.row is None else {"row": self.row}
+        return {"error": self.message, "code": self.code, **more}
 
     def headers(self) -> dict[str, str]:
         """Extra HTTP headers of the error response."""
@@ -54,22 +57,18 @@ class InvalidInput(InvalidRequest):
         """Make one to put in the row's place in a list of outputs, for `Batch.fail`, or to raise.
 
         details: a JSON object for programs, such as {"offset": 17}; it reaches the caller if it
-        takes at most DETAILS_BYTES as JSON. TypeError or ValueError if it is no JSON. row: in a
-        request of several rows the number of the refused one, from 0; None in a request of one.
+        takes at most DETAILS_BYTES as JSON. TypeError or ValueError if it is no JSON.
         """
         super().__init__(str(message))
         if not (details is None or isinstance(details, Mapping)):
             raise TypeError(f"details is {details!r}; a dict was expected")
         self.details: dict[str, Any] = {} if details is None else dict(details)
-        self.row: int | None = None
         if self.details:
             # At once, so that the line of the model that is wrong raises.
             self.details = json.loads(self.details_json())
 
     def body(self) -> dict[str, object]:
-        more: dict[str, object] = {} if self.row is None else {"row": self.row}
-        if self.details:
-            more["details"] = self.details
+        more = {"details": self.details} if self.details else {}
         return {**super().body(), **more}
 
     def details_json(self) -> bytes:

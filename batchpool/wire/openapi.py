@@ -177,7 +177,7 @@ def _error_schema() -> Json:
             "row": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "With 400: which of several rows the model refused.",
+                "description": "Which of several rows ended with this.",
             },
         },
     }

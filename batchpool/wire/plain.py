@@ -10,7 +10,8 @@
 
 "instances", and "inputs" that is no list of the protocol's objects, are TensorFlow Serving's and
 KServe's v1 forms: where the model has one output its value stands alone, else each output has its
-name. "parameters" may stand beside all of them. Shapes follow from the nesting; rows of a dynamic
+name. "parameters" and "outputs", a list of names, may stand
+beside all of them. Shapes follow from the nesting; rows of a dynamic
 tensor may differ in size. Numbers may be written as 1, 1.0 or 1e0 for every dtype that holds them.
 A string is UTF-8 text, {"b64": "..."} stands for any bytes.
 https://www.tensorflow.org/tfx/serving/api_rest
@@ -49,6 +50,7 @@ class PlainForm:
         self._spec = tables.spec
         self._name = name
         self._reader = PlainReader(tables)
+        self._outputs = {tensor.name: tensor for tensor in tables.spec.outputs}
         self._choices = tuple(OutputChoice(tensor.name, False) for tensor in tables.spec.outputs)
         self.hint = self._reader.hint
         self.recognises = self._reader.recognises
@@ -58,20 +60,32 @@ class PlainForm:
 
         Raises InvalidRequest or TooLarge, which say what is wrong with it.
         """
-        inputs, asked, answer = self._reader.read(body)
+        inputs, asked, outputs, answer = self._reader.read(body)
         return self.request(
             check_rows(self._spec, inputs, asked.values),
             answer,
             sooner(header_timeout_ns(headers), asked.timeout_ns),
             priority or asked.priority,
+            tuple(OutputChoice(name, False) for name in outputs) or self._choices,
         )
 
     def request(
-        self, rows: Rows, answer: PlainAnswer, timeout_ns: int | None, priority: int
+        self,
+        rows: Rows,
+        answer: PlainAnswer,
+        timeout_ns: int | None,
+        priority: int,
+        choices: tuple[OutputChoice, ...] = (),
     ) -> InferRequest:
         """A request whose answer is plain JSON, whatever form its body had."""
         return InferRequest(
-            None, rows, self._choices, timeout_ns, priority, self._name, plain=answer
+            None,
+            rows,
+            choices or self._choices,
+            timeout_ns,
+            priority,
+            self._name,
+            plain=answer,
         )
 
     def fixed_size_reader(self, size: int) -> None:
@@ -90,7 +104,8 @@ class PlainForm:
         """The headers and body of the answer; InvalidRequest for BYTES that are not UTF-8."""
         answer = request.plain
         assert answer is not None, "a plain request says how its answer is written"
-        body = plain_json(self._spec.outputs, outputs, answer)
+        tensors = [self._outputs[choice.name] for choice in request.outputs]
+        body = plain_json(tensors, outputs, answer, named=len(self._outputs) > 1)
         return [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),

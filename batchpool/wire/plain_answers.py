@@ -21,11 +21,16 @@ _MOST_AT_ONCE = 16 * 1024  # values that are written in one step, which holds up
 
 
 def plain_json(
-    tensors: Sequence[Tensor], outputs: Mapping[str, Array], answer: PlainAnswer
+    tensors: Sequence[Tensor],
+    outputs: Mapping[str, Array],
+    answer: PlainAnswer,
+    *,
+    named: bool,
 ) -> bytes:
     """The body of an answer with these outputs, [n, *row shape] each; the sizes of an output whose
-    rows differ stand beside it. InvalidRequest for BYTES that are not UTF-8."""
-    named = len(tensors) > 1 or not answer.member
+    rows differ stand beside it. named: each has its name, also in a member of its own.
+    InvalidRequest for BYTES that are not UTF-8."""
+    named = named or not answer.member
     if answer.by_row and named:
         value = _list(_row_objects(tensors, outputs))
     else:

@@ -27,13 +27,16 @@ _UNKNOWN = re.compile(r"unknown field `(.*)`", re.DOTALL)
 # A string is passed over, so that a text with "-0" in it stays as it is.
 _STRING_OR_MINUS_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|-0(?![.0-9eE])', re.DOTALL)
 _INSTANCES, _INPUTS, _PARAMETERS = "instances", "inputs", "parameters"
+_ASKED = "outputs"  # the member of a request
 
 
 class PlainRequest(NamedTuple):
-    """A body that was read, not yet checked against the model's shapes and dtypes."""
+    """A body that was read, not yet checked against the model's shapes and dtypes. outputs: the
+    names that were asked for, () for all."""
 
     inputs: dict[str, Any]
     asked: parameters.Asked
+    outputs: tuple[str, ...]
     answer: PlainAnswer
 
 
@@ -47,11 +50,16 @@ class PlainReader:
         self._tables = tables
         self._spec = tables.spec
         self._inputs = {tensor.name: tensor for tensor in tables.spec.inputs}
-        others = [name for name in (_INSTANCES, _INPUTS, _PARAMETERS) if name not in self._inputs]
+        members = (_INSTANCES, _INPUTS, _PARAMETERS, _ASKED)
+        others = [name for name in members if name not in self._inputs]
         self._reserved = frozenset(others)
         self._names = [*self._inputs, *others]
         sample = plain_sample(tables.spec)
         self.hint = f"; this works: {sample}" if sample else ""
+        if len(self._inputs) == 1 and tables.spec.inputs[0].is_bytes:
+            self.hint += (
+                "; so do its bytes alone, as image/*, text/plain or application/octet-stream"
+            )
         # Members that are not known are refused, or passed over, before anything is made of them.
         self._exactly = self._decoder(strict=True)
         self._known = self._decoder(strict=False)
@@ -78,7 +86,7 @@ class PlainReader:
         except UNREADABLE:
             return False
         inputs = members.pop(_INPUTS, _ABSENT) if _INPUTS in self._reserved else _ABSENT
-        if members.keys() - {_PARAMETERS}:
+        if members.keys() - {_PARAMETERS, _ASKED}:
             return True
         return inputs is not _ABSENT and not _is_list_of_objects(inputs)
 
@@ -89,6 +97,7 @@ class PlainReader:
         except UNREADABLE as exc:
             raise self._unreadable(body, exc) from None
         asked = self._parameters(members)
+        outputs = self._outputs(members)
         member, named = self._tensors(members)
         if not named:
             raise InvalidRequest(
@@ -99,7 +108,7 @@ class PlainReader:
         lone = not by_row and self._is_one_row(named)
         if lone:
             named = {name: [value] for name, value in named.items()}
-        return PlainRequest(named, asked, PlainAnswer(member, by_row, lone))
+        return PlainRequest(named, asked, outputs, PlainAnswer(member, by_row, lone))
 
     def _unreadable(self, body: Body, exc: Exception) -> InvalidRequest:
         unknown = _UNKNOWN.search(str(exc))
@@ -127,6 +136,23 @@ class PlainReader:
                 ' the protocol\'s {"inputs": [{"name": ..., "datatype": ..., "shape": ...}]}'
             )
         return asked
+
+    def _outputs(self, members: dict[str, msgspec.Raw]) -> tuple[str, ...]:
+        raw = members.pop(_ASKED, _ABSENT) if _ASKED in self._reserved else _ABSENT
+        if raw is _ABSENT:
+            return ()
+        asked = _decoded(_ASKED, raw)
+        if type(asked) is not list or not all(type(name) is str for name in asked):
+            raise InvalidRequest(f"outputs is {brief(asked)}; a list of their names was expected")
+        known = [tensor.name for tensor in self._spec.outputs]
+        for i, name in enumerate(asked):
+            if name not in known or name in asked[:i]:
+                fault = "is asked for twice" if name in known else "is none of the model"
+                raise InvalidRequest(
+                    f"output {brief(name)} {fault}; {self._spec.name!r} has"
+                    f" {', '.join(map(repr, known))}"
+                )
+        return tuple(asked)
 
     def _tensors(self, members: dict[str, msgspec.Raw]) -> tuple[str, dict[str, Any]]:
         """The member that the answer has for the outputs, and the inputs by name, as lists."""

@@ -15,7 +15,9 @@ def plain_schemas(spec: ModelSpec) -> Json:
     needed = [tensor.name for tensor in spec.inputs if tensor.default is None]
     parameters = parameters_schema(spec)
     del parameters["properties"]["binary_data_output"]
-    more: Json = {"parameters": parameters}
+    names = [tensor.name for tensor in spec.outputs]
+    asked = {"type": "array", "items": {"enum": names}, "uniqueItems": True}
+    more: Json = {"parameters": parameters, "outputs": asked}
     must = ["parameters"] if parameters.get("required") else []
     columns = _columns(spec.inputs, needed, sent=True)
     rows = _rows(spec.inputs, needed, sent=True)
@@ -34,9 +36,8 @@ def plain_schemas(spec: ModelSpec) -> Json:
             ["instances", *must],
         ),
     ]
-    names = [tensor.name for tensor in spec.outputs]
-    columns = _columns(spec.outputs, names, sent=False)
-    rows = _rows(spec.outputs, names, sent=False)
+    columns = _columns(spec.outputs, (), sent=False)
+    rows = _rows(spec.outputs, (), sent=False)
     alone = len(names) == 1
     (only, *_) = (_whole(tensor, sent=False) for tensor in spec.outputs)
     row = _row(spec.outputs[0], sent=False)

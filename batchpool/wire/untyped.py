@@ -13,6 +13,7 @@ asks for application/octet-stream.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -23,8 +24,12 @@ from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.oip import OipForm
 from batchpool.wire.plain import PlainForm
 from batchpool.wire.raw import RawForm
-from batchpool.wire.request import HEADER_LENGTH, Body, Headers, InferRequest
+from batchpool.wire.request import HEADER_LENGTH, Body, Headers, InferRequest, brief
 
+# A few whose decoders take a time in proportion to the text.
+_CHARSETS = ("iso-8859-1", "latin-1", "latin1", "windows-1252", "cp1252", "utf-16", "utf-16le")
+_SAME = ("utf-8", "utf8", "us-ascii", "ascii")
+_CHARSET = re.compile(rb";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _SYNTAX = msgspec.json.Decoder(msgspec.Raw)  # reads a body to its end and keeps no value of it
 
 
@@ -75,7 +80,7 @@ class TextForm(OctetsForm):
                 headers = {name: headers[name] for name in headers if name != HEADER_LENGTH}
             return self._json.parse(headers, body, priority)
         if self._takes_text:
-            return self._raw.parse(headers, body, priority)
+            return self._raw.parse(headers, _as_utf8(headers, body), priority)
         raise InvalidRequest(
             "the body is text/plain and no JSON object; the JSON of a request, or the input's bytes"
             f" as application/octet-stream, was expected{self._plain.hint}"
@@ -83,6 +88,23 @@ class TextForm(OctetsForm):
 
     def _is_meant_as_json(self, body: Body) -> bool:
         return self._plain.recognises(body) or OipForm.recognises(body)
+
+
+def _as_utf8(headers: Headers, body: Body) -> Body:
+    """A text in the charset that its Content-Type names, as UTF-8. Text of no or its own charset is
+    not looked at."""
+    named = _CHARSET.search(headers.get(b"content-type", b""))
+    if named is None:
+        return body
+    charset = named[1].decode("latin-1").lower()
+    if charset in _SAME:
+        return body
+    if charset not in _CHARSETS:
+        raise InvalidRequest(f"charset {brief(charset)} is not known here; UTF-8 was expected")
+    try:
+        return bytes(body).decode(charset).encode()
+    except UnicodeError as exc:
+        raise InvalidRequest(f"the body is not {charset}: {exc}") from None
 
 
 def is_json_object(body: Body) -> bool:

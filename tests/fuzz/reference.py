@@ -134,7 +134,9 @@ def _of_json(model: Any, content: bytes) -> Meaning:
             raise Undecided("refused in one way or the other") from None
         raise
     found = plain_rows(model, document)
-    return Meaning(found.rows, "plain", found.parameters, may_be_late=found.may_be_late)
+    return Meaning(
+        found.rows, "plain", found.parameters, found.outputs, may_be_late=found.may_be_late
+    )
 
 
 def _is_protocol(document: dict[str, Any]) -> bool:

@@ -231,7 +231,9 @@ def _complete(model: Model, rows: Rows, sizes: list[int] | None) -> Rows:
 
 def plain_rows(model: Model, document: dict[str, Any]) -> Found:
     """The meaning of a document that is none of the protocol's."""
-    head = dict(_only(document, {*model.inputs, "instances", "inputs", "parameters"}))
+    members = {*model.inputs, "instances", "inputs", "parameters", "outputs"}
+    head = dict(_only(document, members))
+    outputs = _plain_outputs(model, head.pop("outputs", []))
     written = _scalars(head.pop("parameters", {}))
     if isinstance(written, dict):
         written = {
@@ -246,7 +248,7 @@ def plain_rows(model: Model, document: dict[str, Any]) -> Found:
     if "instances" in head:
         if len(head) > 1:
             raise Refused("together")
-        return Found(_instances(model, head["instances"]), given, may_be_late=late)
+        return Found(_instances(model, head["instances"]), given, outputs, may_be_late=late)
     if "inputs" in head:
         if len(head) > 1:
             raise Refused("together")
@@ -260,7 +262,16 @@ def plain_rows(model: Model, document: dict[str, Any]) -> Found:
         raise Refused("no input")
     if all(_depth(value) <= len(model.inputs[name].shape) for name, value in columns.items()):
         columns = {name: [value] for name, value in columns.items()}
-    return Found(_columns(model, columns), given, may_be_late=late)
+    return Found(_columns(model, columns), given, outputs, may_be_late=late)
+
+
+def _plain_outputs(model: Model, asked: Any) -> list[tuple[str, bool]] | None:
+    if not isinstance(asked, list):
+        raise Refused("outputs")
+    for i, name in enumerate(asked):
+        if not isinstance(name, str) or name not in model.outputs or name in asked[:i]:
+            raise Refused("output")
+    return [(name, False) for name in asked] or None
 
 
 def _only_name(model: Model) -> str:

@@ -155,6 +155,8 @@ def _plain(model: str, tensors: list[Tensor], dice: Random) -> Body:
         head = {name: value[0] for name, value in columns.items()}
     if parameters := parameters_of(model, dice):
         head["parameters"] = parameters
+    if dice.random() < 0.2:
+        head["outputs"] = dice.sample([name for name, *_ in tensors], 1)
     return Body(model, json.dumps(head).encode(), {"content-type": "application/json"})
 
 

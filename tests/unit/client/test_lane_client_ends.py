@@ -78,6 +78,7 @@ def test_every_status_is_raised_as_its_error(status: Status, kind: type[Exceptio
     with pytest.raises(kind) as caught:
         lane_client.result(pending)
     assert type(caught.value) is kind
+    assert caught.value.row == (0 if n > 1 else None)
     assert lane_client.allocator.claimed == 0
 
 

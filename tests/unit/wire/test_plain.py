@@ -94,6 +94,24 @@ def test_a_model_of_several_outputs_names_them(body: Any, expected: Any) -> None
     assert answer(MIXED, body, OUTPUTS) == expected
 
 
+def test_only_the_outputs_that_are_asked_for_come() -> None:
+    one = {name: array[:1] for name, array in OUTPUTS.items()}
+    body = {"ids": [1, 2], "text": "a", "outputs": ["label"]}
+    assert [choice.name for choice in parse(MIXED, body).outputs] == ["label"]
+    assert answer(MIXED, body, one) == {"label": "cat"}
+    rows = {"instances": [{"ids": [1], "text": "a"}], "outputs": ["half", "label"]}
+    assert answer(MIXED, rows, one) == {"predictions": [{"half": [1, 2], "label": "cat"}]}
+    assert len(parse(MIXED, body | {"outputs": []}).outputs) == 3
+    for wrong, message in (
+        ("label", "outputs is 'label'; a list of their names was expected"),
+        ([1], r"outputs is \[1\]; a list"),
+        (["nope"], "output 'nope' is none of the model; 'mixed' has 'score', 'label', 'half'"),
+        (["half", "half"], "output 'half' is asked for twice"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            parse(MIXED, body | {"outputs": wrong})
+
+
 def test_one_row_of_several_inputs_is_answered_as_one_row() -> None:
     one = {name: array[:1] for name, array in OUTPUTS.items()}
     body = {"ids": [1, 2], "text": "a", "parameters": {"top_k": 2, "priority": 3, "timeout": 5}}
@@ -280,12 +298,12 @@ def test_an_output_that_is_no_text_cannot_be_json() -> None:
 
 
 def test_an_input_of_a_reserved_name_is_an_input() -> None:
-    inputs = tuple(Tensor(name, "float32") for name in ("instances", "inputs", "parameters"))
+    names = ("instances", "inputs", "parameters", "outputs")
+    inputs = tuple(Tensor(name, "float32") for name in names)
     spec = ModelSpec("m", "numpy", inputs, (Tensor("y", "float32"),))
-    rows = parse(spec, {"instances": [1, 2], "inputs": [3, 4], "parameters": [5, 6]}).rows
-    assert {name: array.tolist() for name, array in rows.tensors.items()} == {
-        "instances": [1, 2], "inputs": [3, 4], "parameters": [5, 6],
-    }  # fmt: skip
+    body = {name: [2 * i + 1, 2 * i + 2] for i, name in enumerate(names)}
+    rows = parse(spec, body).rows
+    assert {name: array.tolist() for name, array in rows.tensors.items()} == body
 
 
 def test_the_protocol_goes_first() -> None:

@@ -84,6 +84,25 @@ def test_text_is_the_input_unless_it_is_a_request(body: bytes, is_text: bool) ->
     assert is_text or found in ([b"hello"], [b"a"])
 
 
+def test_text_of_another_charset_arrives_as_utf8() -> None:
+    def taken(charset: str, body: bytes) -> bytes:
+        rows = parse(TEXT, f"text/plain; charset={charset}", body).rows
+        found: bytes = rows.tensors["x"].tolist()[0]
+        return found
+
+    text = "süß".encode()
+    assert taken("latin-1", "süß".encode("latin-1")) == text
+    assert taken('"ISO-8859-1"', "süß".encode("latin-1")) == text
+    assert taken("Windows-1252", "süß".encode("cp1252")) == text
+    assert taken("utf-16le", "süß".encode("utf-16le")) == text
+    assert taken("UTF-8", text) == text
+    assert taken("utf-8", b"\xff") == b"\xff", "it is not looked at"
+    with pytest.raises(InvalidRequest, match=r"charset 'punycode' is not known here; UTF-8 was"):
+        taken("punycode", b"a-" * 9)
+    with pytest.raises(InvalidRequest, match=r"^the body is not utf-16le: "):
+        taken("utf-16le", b"\x00\xd8")
+
+
 def test_text_for_a_model_of_numbers_is_json() -> None:
     assert parse(AFFINE, "text/plain", PLAIN).rows.tensors["x"].tolist() == [[1, 2, 3, 4]]
     length = {"Inference-Header-Content-Length": "1"}

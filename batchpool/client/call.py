@@ -13,6 +13,7 @@ from batchpool.client.chunks import can_join
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
+from batchpool.client.refused_rows import Refused, check_each
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.errors import ConfigError, InvalidRequest, Moved, PoolError, WorkerLost
@@ -28,8 +29,9 @@ class Call:
     rows: the checked tensors and parameters. start_ns, deadline_ns: CLOCK_MONOTONIC, set by the
     first `check`. outputs: the names asked for; None means all. idempotent: the rows may run twice.
     wait_for_room: a full lane makes the call wait; else it raises Overloaded. returns_errors: the
-    errors of rows stand in their places. A timeout_s of the caller's holds for the whole call; the
-    model's request_timeout_s for each of its windows, so that a call may have any number of rows.
+    errors of rows stand in their places. refused: the errors of rows that are not sent. A timeout_s
+    of the caller's holds for the whole call; the model's request_timeout_s for each of its windows,
+    so that a call may have any number of rows.
     """
 
     __slots__ = (
@@ -38,6 +40,7 @@ class Call:
         "outputs",
         "parameters",
         "priority",
+        "refused",
         "returns_errors",
         "rows",
         "start_ns",
@@ -73,6 +76,7 @@ class Call:
         if errors not in ("raise", "return"):
             raise InvalidRequest(f"errors is {errors!r}; 'raise' or 'return' was expected")
         self.returns_errors = errors == "return"
+        self.refused: Refused = {}
         self.timed_by_window = timeout_s is None
         self.start_ns = 0
         self.deadline_ns = 0
@@ -85,7 +89,10 @@ class Call:
         parameters, outputs = self.parameters, self.outputs
         if parameters is not None and not isinstance(parameters, Mapping):
             raise InvalidRequest(f"parameters is {parameters!r}; a dict was expected")
-        self.rows = check_rows(lane_client.spec, self.tensors, parameters)
+        if self.returns_errors:
+            self.rows, self.refused = check_each(lane_client.spec, self.tensors, parameters)
+        else:
+            self.rows = check_rows(lane_client.spec, self.tensors, parameters)
         if outputs is not None and not isinstance(outputs, Iterable):
             raise InvalidRequest(f"outputs is {outputs!r}; a list of names was expected")
         timeout: Any = facts.request_timeout_s if self.timeout_s is None else self.timeout_s

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
+from batchpool.client.refused_rows import with_refused
 from batchpool.core.errors import PoolError
 
 
@@ -82,7 +83,8 @@ def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[O
             continue
         future, call = pending.tag
         try:
-            outcomes.append((future, call.take(lane_client, pending)))
+            found = with_refused(call.take(lane_client, pending), call.refused)
+            outcomes.append((future, found))
         except PoolError as exc:
             outcomes.append((future, exc))
     return outcomes

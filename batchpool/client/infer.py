@@ -18,6 +18,7 @@ from batchpool.client.chunks import cut, join, part, window_rows
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
+from batchpool.client.refused_rows import with_refused
 from batchpool.core.errors import InvalidInput, ModelError, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.rows import Rows
 
@@ -68,7 +69,7 @@ async def infer(driver: Driver, model: str, call: Call) -> dict[str, Any]:
         lane_client = await driver.lane_client(model)
         call.check(lane_client, driver.facts(model))
         try:
-            return await _run(driver, lane_client, call)
+            return with_refused(await _run(driver, lane_client, call), call.refused)
         except Moved:  # before a row was sent, or to other tensors: the call begins anew
             driver.leave_moved()
 

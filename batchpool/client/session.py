@@ -184,6 +184,8 @@ class Session(Connection):
             self._leave()
             raise
         except OSError as exc:
+            if self.closed:
+                raise self.stopped() from exc
             self._leave()
             raise NotReady(f"the lane cannot be mapped here: {text_of(exc)}") from exc
         return lane_client
@@ -247,6 +249,8 @@ class Session(Connection):
         """The batcher rings when it has mapped the lane and opened it."""
         waiter = Waiter(self.bell.fd, self.channel.fileno())
         while lane.gate.get() == LaneGate.CLOSED:
+            if self.closed:  # by another thread, and with it the descriptors that are waited for
+                raise self.stopped()
             if time.monotonic_ns() >= until_ns:
                 raise NotReady(f"the pool at {self.where} did not open the lane in time")
             ready = waiter.wait_until(min(until_ns, time.monotonic_ns() + 100_000_000))

@@ -57,11 +57,13 @@ class Classifier:
         return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
 
     def _texts(self, numbers: Array, k: int) -> list[list[bytes]]:
-        keys = numbers
-        if numbers.dtype.kind == "f":
-            keys = np.where(np.isnan(numbers), -np.inf, numbers)
         # Turned round twice, so that a stable order puts the lower index first.
-        order = self.elements - 1 - np.argsort(keys[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :k]
+        order = self.elements - 1 - np.argsort(numbers[:, ::-1], axis=1, kind="stable")[:, ::-1]
+        if numbers.dtype.kind == "f":  # NaN, which comes first by now, goes behind all numbers
+            no_number = np.take_along_axis(np.isnan(numbers), order, axis=1)
+            last = np.argsort(no_number, axis=1, kind="stable")
+            order = np.take_along_axis(order, last, axis=1)
+        order = order[:, :k]
         values = np.take_along_axis(numbers, order, axis=1).astype(np.str_)
         return [
             [self._text(value, index) for value, index in zip(row, indices, strict=True)]

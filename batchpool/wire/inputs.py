@@ -36,18 +36,21 @@ _MOST = 2**63 - 1
 _MOST_EMPTY_ROWS = 2**20
 MOST_DIMENSIONS = 32
 _WHITE_SPACE = b" \t\r\n"
-_LOOKED_AT = 64  # bytes at the start of a body
+_LOOKED_AT = 1024  # bytes at the start of a body
+_MOST_HINTED = 64 * 1024  # bytes that are looked through for a message
 _SHORT_DATA = 1 << 16  # bytes of JSON of which no harmful number of values can be made
 
 
 def begins_as_json(body: Body) -> bool:
-    """True if the first byte that is no white space begins a JSON object."""
-    return bytes(body[:_LOOKED_AT]).lstrip(_WHITE_SPACE)[:1] == b"{"
+    """True if the first byte that is no white space begins a JSON object, or is too far off to be
+    looked for."""
+    start = bytes(body[:_LOOKED_AT]).lstrip(_WHITE_SPACE)
+    return start[:1] == b"{" or (not start and len(body) > _LOOKED_AT)
 
 
 def no_number_hint(written: Body) -> str:
     """The end of a message for JSON with NaN or Infinity, as Python writes them; else ""."""
-    found = _NO_NUMBER.search(written)
+    found = _NO_NUMBER.search(bytes(written[:_MOST_HINTED]))
     return f"; JSON has no {found[1].decode()}: send such numbers as binary data" if found else ""
 
 

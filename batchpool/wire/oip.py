@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from batchpool.core.errors import InvalidRequest
+from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader, begins_as_json, no_number_hint
@@ -95,6 +95,7 @@ class _Names(msgspec.Struct):
     outputs: list[_Name] = []
 
 
+_MOST_CLASSES = 1 << 16  # texts of an answer, each of which is made one by one
 _BOM = b"\xef\xbb\xbf"
 _HEAD = msgspec.json.Decoder(_Head)
 _NAMES = msgspec.json.Decoder(_Names)
@@ -163,7 +164,7 @@ class OipForm:
             )
         timeout_ns = header_timeout_ns(headers)
         if not head.parameters:
-            outputs = _outputs(tables, head.outputs, False)
+            outputs = _outputs(tables, head.outputs, False, n)
             return InferRequest(
                 head.id or None,
                 tables.rows(n, tensors, None),
@@ -179,7 +180,7 @@ class OipForm:
         return InferRequest(
             head.id or None,
             tables.rows(n, tensors, asked.values),
-            _outputs(tables, head.outputs, asked.binary_output),
+            _outputs(tables, head.outputs, asked.binary_output, n),
             sooner(timeout_ns, asked.timeout_ns),
             priority or asked.priority,
             self._name,
@@ -307,7 +308,7 @@ def _binary(reader: InputReader, body: Body, at: int, size: int, shape: list[int
 
 
 def _outputs(
-    tables: ModelTables, asked: list[_Output] | None, binary_default: bool
+    tables: ModelTables, asked: list[_Output] | None, binary_default: bool, n: int
 ) -> tuple[OutputChoice, ...]:
     if not asked:
         return tables.all_outputs(binary_default)
@@ -322,6 +323,12 @@ def _outputs(
             if extra.binary_data is not msgspec.UNSET:
                 binary = extra.binary_data
         choices[output.name] = tables.output(output.name, binary, choices, classes)
+    texts = n * sum(choice.classes for choice in choices.values())
+    if texts > _MOST_CLASSES:
+        raise TooLarge(
+            f"parameter 'classification' asks for {texts} texts in all rows; at most"
+            f" {_MOST_CLASSES} stand in one answer: ask for fewer of each row, or for the output"
+        )
     return tuple(choices.values())
 
 

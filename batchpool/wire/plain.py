@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.wire.model_tables import Frame, ModelTables
@@ -38,6 +39,9 @@ from batchpool.wire.request import (
     header_timeout_ns,
     sooner,
 )
+
+# Of rows of different sizes: as large as the largest of them, a few would take any memory.
+_PADDED_PER_BYTE, _PADDED_BYTES = 64, 1 << 20
 
 
 class PlainForm:
@@ -60,9 +64,18 @@ class PlainForm:
 
         Raises InvalidRequest or TooLarge, which say what is wrong with it.
         """
-        inputs, asked, outputs, answer = self._reader.read(body)
+        try:
+            inputs, asked, outputs, answer = self._reader.read(body)
+            rows = check_rows(
+                self._spec,
+                inputs,
+                asked.values,
+                most_padded_bytes=_PADDED_PER_BYTE * len(body) + _PADDED_BYTES,
+            )
+        except RecursionError:
+            raise InvalidRequest("the request's JSON is nested too deeply") from None
         return self.request(
-            check_rows(self._spec, inputs, asked.values),
+            rows,
             answer,
             sooner(header_timeout_ns(headers), asked.timeout_ns),
             priority or asked.priority,

@@ -23,6 +23,7 @@ PREDICTIONS, OUTPUTS = "predictions", "outputs"  # members of answers
 _ABSENT = msgspec.Raw()
 _INEXACT_FROM = 2.0**53  # of the whole numbers from here on a float holds only some
 _WIDEST_BYTES = 8  # no other integer dtype holds such numbers
+_LIST_OF_OBJECTS = re.compile(rb"\s*\[\s*[{\]]")
 _UNKNOWN = re.compile(r"unknown field `(.*)`", re.DOTALL)
 # A string is passed over, so that a text with "-0" in it stays as it is.
 _STRING_OR_MINUS_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|-0(?![.0-9eE])', re.DOTALL)
@@ -243,8 +244,7 @@ class PlainReader:
 
 
 def _is_list_of_objects(raw: msgspec.Raw) -> bool:
-    start = bytes(memoryview(raw)[:64]).lstrip()
-    return start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"]", b"")
+    return _LIST_OF_OBJECTS.match(bytes(raw)) is not None
 
 
 def _decoded(member: str, raw: msgspec.Raw) -> Any:

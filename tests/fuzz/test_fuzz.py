@@ -55,7 +55,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     ),
     "minus zero loses its sign": (inputs, "MINUS_ZERO", inputs.re.compile(rb"(?!)")),
     "other outputs are answered than were asked for": (
-        oip, "_outputs", lambda tables, asked, binary: tables.all_outputs(binary),
+        oip, "_outputs", lambda tables, asked, binary, n: tables.all_outputs(binary),
     ),
     "no member is unknown": (
         plain_reader.PlainReader, "_check_names", lambda self, given, where: None,

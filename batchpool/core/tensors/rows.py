@@ -32,13 +32,18 @@ class Rows:
 
 
 def check_rows(
-    spec: ModelSpec, tensors: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
+    spec: ModelSpec,
+    tensors: Mapping[str, Any],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    most_padded_bytes: int | None = None,
 ) -> Rows:
     """Check a caller's tensors and parameters: names, dtypes, shapes, row counts.
 
     Arrays may have any layout (strided, big-endian, read-only) but must have the declared dtype.
     Python numbers and lists, and columns of data frames, are converted to it where they fit. Rows
-    of different sizes are a list with an array or a list for each. Raises InvalidRequest that names
+    of different sizes are a list with an array or a list for each. most_padded_bytes: see
+    `as_sized_rows`. Raises InvalidRequest that names
     the tensor, what it is and what was expected; TooLarge for a row that no slot can hold.
     """
     declared = {t.name: t for t in spec.inputs}
@@ -57,7 +62,8 @@ def check_rows(
             if tensor.default is not None:
                 continue
             raise InvalidRequest(f"input {tensor.name!r} of model {spec.name!r} is missing")
-        array, own = as_sized_rows(tensor, rows_in_order(tensor, tensors[tensor.name]))
+        value = rows_in_order(tensor, tensors[tensor.name])
+        array, own = as_sized_rows(tensor, value, most_padded_bytes)
         if own is not None:
             sizes[tensor.name] = own
         if n >= 0 and array.shape[0] != n:

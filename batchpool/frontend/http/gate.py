@@ -72,11 +72,13 @@ class Gate:
         none of the keys that are asked for.
         """
         site = self.site(peer, headers, "")
-        if self._hosts and not self._is_allowed(site.host):
-            raise InvalidRequest(
-                f"the host {brief(site.host)} is not served here; ask by a name that the"
-                " configuration lists in allowed_hosts"
-            )
+        # Both, as a proxy may pass on what its caller says of the forwarded one.
+        for host in (headers.get(b"host", b"").decode("latin-1"), site.host) if self._hosts else ():
+            if not self._is_allowed(host):
+                raise InvalidRequest(
+                    f"the host {brief(host)} is not served here; ask by a name that the"
+                    " configuration lists in allowed_hosts"
+                )
         caller = self.caller(peer, fields)
         if self._keys is None:
             return caller

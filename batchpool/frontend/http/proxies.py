@@ -29,8 +29,9 @@ _MOST_HOPS = 32  # that are read
 _LONGEST_HOP = 64  # characters of an address with its port
 _SCHEMES = ("http", "https")
 _AUTHORITY = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
-# One pair of Forwarded with what ends it: "," an element, ";" a pair of one.
-_PAIR = re.compile(r'[ \t]*([A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^ \t;,"]*)[ \t]*(;|,|$)')
+# One pair of Forwarded, which holds no comma and no semicolon.
+_PAIR = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("[^"\\]*"|[^ \t;,"]*)[ \t]*""")
+_LONGEST_PAIRS = 512  # characters of one element that are read
 
 
 class TrustedProxies:
@@ -76,8 +77,7 @@ def site_of(headers: Headers, scheme: str, prefix: str, *, trusted: bool) -> Sit
     host = headers.get(b"host", b"").decode("latin-1")
     if not trusted:
         return Site(scheme, host, prefix)
-    forwarded = _elements(headers.get(_FORWARDED, b""))
-    first = forwarded[0] if forwarded else {}  # of the proxy that the caller met
+    first = _element(_first(headers, _FORWARDED))  # of the proxy that the caller met
     said_scheme = (_first(headers, _PROTO) or first.get("proto", "")).lower()
     said_host = _first(headers, _HOST) or first.get("host", "")
     said_prefix = _first(headers, _PREFIX).rstrip("/")
@@ -133,25 +133,19 @@ def _hops(fields: HeaderList) -> list[str]:
     if lines:
         return b",".join(lines).decode("latin-1").rsplit(",", _MOST_HOPS)
     lines = [value for name, value in fields if name == _FORWARDED]
-    return [element.get("for", "") for element in _elements(b",".join(lines))][-_MOST_HOPS:]
+    elements = b",".join(lines).decode("latin-1").rsplit(",", _MOST_HOPS)
+    return [_element(text).get("for", "") for text in elements]
 
 
-def _elements(value: bytes) -> list[dict[str, str]]:
-    """The elements of Forwarded, names in lower case; none where it cannot be read."""
-    text = value.decode("latin-1")
-    elements: list[dict[str, str]] = []
+def _element(written: str) -> dict[str, str]:
+    """The pairs of one element of Forwarded, names in lower case; none where it cannot be read."""
     pairs: dict[str, str] = {}
-    at = 0
-    while at < len(text):
-        pair = _PAIR.match(text, at)
+    for text in written.split(";") if len(written) <= _LONGEST_PAIRS else ():
+        pair = _PAIR.fullmatch(text)
         if pair is None:
-            return []
+            return {}
         pairs[pair[1].lower()] = pair[2].strip('"')
-        at = pair.end()
-        if pair[3] != ";":
-            elements.append(pairs)
-            pairs = {}
-    return elements
+    return pairs
 
 
 def _first(headers: Headers, name: bytes) -> str:

@@ -73,7 +73,7 @@ class UnixPath:
             os.chmod(self.path, mode)
             sock.listen(backlog)
         except OSError as exc:
-            raise StartError(f"cannot bind {self.path}: {exc.strerror}") from exc
+            raise StartError(f"cannot bind {self.path}: {exc.strerror or exc}") from exc
 
     def _is_alive(self, kind: int) -> bool:
         with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as probe:
@@ -88,7 +88,8 @@ class UnixPath:
     def release(self) -> None:
         """Remove the socket and the lock file."""
         with contextlib.suppress(OSError):
-            os.unlink(self.path)
+            if stat.S_ISSOCK(os.lstat(self.path).st_mode):  # what somebody put there instead stays
+                os.unlink(self.path)
         self._unlock()
 
     def _unlock(self) -> None:

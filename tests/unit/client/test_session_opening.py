@@ -143,6 +143,16 @@ def test_a_pool_that_goes_away_before_the_gate_opens_has_stopped(
     assert scene.clock() == NOW
 
 
+def test_a_session_that_is_closed_before_the_gate_opens_has_stopped(
+    scene: Scene, opening: Opening
+) -> None:
+    """By the loop of an AsyncClient, while a thread waits here: for descriptors that are closed."""
+    scene.waits.steps.append(opening.session.close)
+    with pytest.raises(PoolStopped):
+        opening.session.new_lane_client("a", 10.0)
+    assert len(scene.waits.until_ns) == 1
+
+
 def test_a_lane_has_the_settings_of_its_model_and_asks_the_page_for_its_workers() -> None:
     talk = Talk()
     facts = talk.session.models["a"] = replace(talk.session.facts("a"), watermark=0.5)

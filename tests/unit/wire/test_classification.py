@@ -109,12 +109,18 @@ def test_rows_are_classified_one_by_one(values: Array, k: int) -> None:
     classifier = Classifier(Tensor("y", "float32", (6,)))
     found = classifier.highest(values, k)
     for row, classes in zip(values.tolist(), found.tolist(), strict=True):
-        order = sorted(range(6), key=lambda i: (-row[i] if row[i] == row[i] else np.inf, i))
+        order = sorted(range(6), key=lambda i: (row[i] != row[i], -row[i], i))
         indices = [int(each.decode().split(":")[1]) for each in classes]
         assert indices == order[: min(k, 6)]
         for each, index in zip(classes, indices, strict=True):
             text = float(each.decode().split(":")[0])
             assert np.float32(text) == np.float32(row[index]) or row[index] != row[index]
+
+
+def test_nan_comes_behind_the_lowest_number() -> None:
+    values = np.array([[np.nan, -np.inf, 1, np.inf, np.nan]], np.float32)
+    found = Classifier(Tensor("y", "float32", (5,))).highest(values, 5).tolist()
+    assert found == [[b"inf:3", b"1.0:2", b"-inf:1", b"nan:0", b"nan:4"]]
 
 
 def test_many_rows_are_sorted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

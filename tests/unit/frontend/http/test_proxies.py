@@ -53,6 +53,20 @@ def test_garbage_ends_the_reading_at_the_hop_before_it(garbage: str) -> None:
     assert said(f"{garbage}, 203.0.113.7") == "203.0.113.7"
 
 
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("x, for=203.0.113.7", "203.0.113.7"),
+        ("for=1.1.1.1;x, for=10.0.0.1", "10.0.0.1"),
+        ("a1=x;for=203.0.113.7", "203.0.113.7"),
+        ("a=," * 20_000 + "for=203.0.113.7", "203.0.113.7"),
+        ("for=203.0.113.7" + ";a=b" * 5000, "127.0.0.1"),
+    ],
+)
+def test_what_cannot_be_read_of_forwarded_hides_nothing_behind_it(line: str, address: str) -> None:
+    assert said(line, name=b"forwarded") == address
+
+
 @given(
     st.text(st.characters(max_codepoint=255)), st.sampled_from([b"x-forwarded-for", b"forwarded"])
 )

@@ -178,6 +178,17 @@ def test_a_unix_socket_has_its_mode_and_goes_at_the_end(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_somebody_put_in_the_place_of_a_unix_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "http"
+    listening = HttpUnixSocket(str(path), "620", "")
+    path.unlink()
+    path.write_text("precious")
+    listening.close()
+    assert path.read_text() == "precious"
+    with pytest.raises(StartError, match=r"^cannot bind .*: AF_UNIX path too long"):
+        HttpUnixSocket(str(tmp_path / ("x" * 200)), "660", "")
+
+
 def test_a_dead_unix_socket_is_replaced_and_anything_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "http"
     with socket.socket(socket.AF_UNIX) as dead:

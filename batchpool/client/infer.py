@@ -19,11 +19,10 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.refused_rows import with_refused
-from batchpool.core.errors import InvalidInput, ModelError, Moved, PoolError, WorkerLost
+from batchpool.core.errors import OF_A_ROW, Moved, PoolError
 from batchpool.core.tensors.rows import Rows
 
 T = TypeVar("T")
-_OF_A_ROW = (InvalidInput, ModelError, WorkerLost)
 
 
 class Driver(Protocol):
@@ -114,7 +113,7 @@ async def _send(
             results.append(await driver.result(lane_client, under_way, call))
         except PoolError as error:
             if not call.returns_errors:
-                if isinstance(error, _OF_A_ROW) and call.rows.n > 1:
+                if isinstance(error, OF_A_ROW) and call.rows.n > 1:
                     # Its row counts within the call, not within the window.
                     error.row = start + taken + (error.row or 0)
                 raise

@@ -23,7 +23,7 @@ from batchpool.client.backpressure import DrainRate, Rejections
 from batchpool.client.lane_rows import LaneRows
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.row_errors import row_error
-from batchpool.core.errors import Overloaded, PoolError, Status, TooLarge
+from batchpool.core.errors import OF_A_ROW, Overloaded, PoolError, Status, TooLarge
 from batchpool.core.layout.admission import Cause, SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.tensors.dtypes import Array
@@ -282,7 +282,8 @@ class LaneClient:
         for row, slot in enumerate(pending.slots):
             if self._status[slot] != Status.OK:
                 error = self._error_of(slot)
-                error.row = row
+                if isinstance(error, OF_A_ROW):
+                    error.row = row
                 return error
         return None
 

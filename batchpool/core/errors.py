@@ -232,6 +232,10 @@ class Cancelled(PoolError):
     status, code = 499, "cancelled"
 
 
+# Errors that the model, or the death of its worker, makes of one row.
+OF_A_ROW = (InvalidInput, ModelError, WorkerLost)
+
+
 class Status(enum.IntEnum):
     """The value of a slot's `status` word: the end of its row."""
 

@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -36,6 +38,7 @@ from batchpool.wire.codec import Codec
 from batchpool.wire.request import InferRequest, OutputChoice, PlainAnswer
 
 PATIENCE_S = 60
+ROOT = Path(__file__).parents[4]
 
 
 class Mixed(bp.Model):
@@ -128,12 +131,10 @@ def test_a_mistake_of_the_parser_is_told_with_its_place(
         parsed(parser, body())
 
 
-def test_text_of_which_too_much_would_be_made_is_too_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def refuse_too_much() -> None:
     """Each of the names becomes an object of 50 bytes and a place in a table."""
-    monkeypatch.setattr(parser_main, "_MOST_FOLD", 1)
-    monkeypatch.setattr(parser_main, "_SPARE_BYTES", 1 << 20)
+    parser_main._MOST_FOLD = 1
+    parser_main._SPARE_BYTES = 1 << 20
     ours, theirs = Pipe()
     names = ",".join(f'"{i:x}":{i}' for i in range(1_000_000)).encode()
     raw = b'{"parameters":{' + names + b"}," + body()[1:]
@@ -145,6 +146,12 @@ def test_text_of_which_too_much_would_be_made_is_too_large(
     assert str(error).startswith(f"the {len(raw)} bytes of text in the body would take more than")
     parser_main.parse(theirs, JOB, body())
     assert isinstance(receive_reply(ours, SPEC), InferRequest), "the next one has its memory"
+
+
+def test_text_of_which_too_much_would_be_made_is_too_large() -> None:
+    """In a process of its own: what other tests have left free would be used first."""
+    code = f"from {__name__} import refuse_too_much; refuse_too_much()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 JOB = ParseJob(encoded_spec(SPEC), {})

@@ -8,7 +8,6 @@ Undecided where the rules leave the outcome open, as for a member that stands tw
 from __future__ import annotations
 
 import gzip
-import math
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,10 +179,3 @@ def _of_text(model: Any, content: bytes, headers: dict[str, str]) -> Meaning:
 def _has_objects(inputs: Any) -> bool:
     """True for a list that begins with an object, or holds nothing."""
     return isinstance(inputs, list) and (not inputs or isinstance(inputs[0], dict))
-
-
-def expected_json(value: Any) -> Any:
-    """A number or text of an output as JSON has it: null for what is no number."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -40,12 +40,12 @@ class Found:
     may_be_late: bool = False
 
 
-class _Twice(dict[str, Any]):
-    """An object in which a member stands twice."""
+class Twice(dict[str, Any]):
+    """An object, or a map, in which a member stands twice."""
 
 
 def read_json(content: bytes) -> Any:
-    """A document by the letter of RFC 8259; objects with a member twice are `_Twice`."""
+    """A document by the letter of RFC 8259; objects with a member twice are `Twice`."""
     try:
         return json.loads(
             content.decode(), parse_constant=_refuse, parse_float=_finite, parse_int=_integer,
@@ -75,14 +75,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name in (*found, *(value for value in found.values() if isinstance(value, str))):
         if any("\ud800" <= letter <= "\udfff" for letter in name):
             raise ValueError("surrogate")
-    return found if len(found) == len(pairs) else _Twice(found)
+    return found if len(found) == len(pairs) else Twice(found)
 
 
 def _only(value: Any, names: set[str]) -> dict[str, Any]:
     """An object with no other members than these."""
     if not isinstance(value, dict):
         raise Refused("no object")
-    if isinstance(value, _Twice):
+    if isinstance(value, Twice):
         raise Undecided("twice")
     if not value.keys() <= names:
         raise Refused("member")
@@ -107,7 +107,7 @@ def protocol_rows(model: Model, document: Any, tail: bytes) -> Found:
     for given in head["inputs"]:
         form = _only(given, {"name", "datatype", "shape", "parameters", "data"})
         name = form.get("name")
-        tensor, is_sizes = _tensor(model, name)
+        tensor, is_sizes = tensor_of(model, name)
         if name in rows or (is_sizes and sizes is not None):
             raise Refused("twice")
         shape = form.get("shape")
@@ -135,11 +135,11 @@ def protocol_rows(model: Model, document: Any, tail: bytes) -> Found:
     given_parameters, binary, late = parameters(model, _scalars(head.get("parameters")))
     outputs = outputs_of(model, head.get("outputs"), binary)
     return Found(
-        _complete(model, rows, sizes), given_parameters, outputs, head.get("id") or None, late
+        complete(model, rows, sizes), given_parameters, outputs, head.get("id") or None, late
     )
 
 
-def _tensor(model: Model, name: Any) -> tuple[Input, bool]:
+def tensor_of(model: Model, name: Any) -> tuple[Input, bool]:
     if name == "ids.sizes" and "ids" in model.inputs:
         return Input("INT64", (1,)), True
     if not isinstance(name, str) or name not in model.inputs:
@@ -181,7 +181,7 @@ def _json_rows(tensor: Input, form: dict[str, Any], shape: list[int]) -> list[An
 
 
 def _scalars(given: Any) -> Any:
-    if isinstance(given, _Twice):
+    if isinstance(given, Twice):
         raise Undecided("twice")
     return given
 
@@ -215,7 +215,7 @@ def outputs_of(model: Model, asked: Any, binary: bool) -> list[tuple[str, bool]]
     return found
 
 
-def _complete(model: Model, rows: Rows, sizes: list[int] | None) -> Rows:
+def complete(model: Model, rows: Rows, sizes: list[int] | None) -> Rows:
     """The rows with every input there, and those of `ids` cut to their own sizes."""
     if rows.keys() != model.inputs.keys():
         raise Refused("missing")
@@ -321,7 +321,7 @@ def _row(tensor: Input, value: Any, shape: tuple[int, ...]) -> Any:
 def _element(tensor: Input, value: Any) -> Any:
     if tensor.datatype == "BYTES":
         if isinstance(value, dict):
-            if isinstance(value, _Twice):
+            if isinstance(value, Twice):
                 raise Undecided("twice")
             if value.keys() != {"b64"} or not isinstance(value["b64"], str):
                 raise Refused("b64")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 
-from tests.fuzz.reference_json import Found
+from tests.fuzz.reference_json import Found, Twice, complete, tensor_of
 from tests.fuzz.reference_tensors import (
     Model,
     Refused,
@@ -20,15 +20,11 @@ from tests.fuzz.reference_tensors import (
 )
 
 
-class _Twice(dict[str, Any]):
-    """A map in which a key stands twice."""
-
-
 def _map(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     if not all(isinstance(name, str) for name, _ in pairs):
         raise ValueError("a key is no text")
     found = dict(pairs)
-    return found if len(found) == len(pairs) else _Twice(found)
+    return found if len(found) == len(pairs) else Twice(found)
 
 
 def msgpack_rows(model: Model, content: bytes) -> Found:
@@ -40,14 +36,14 @@ def msgpack_rows(model: Model, content: bytes) -> Found:
         raise Refused("msgpack") from None
     if not isinstance(document, dict):
         raise Refused("no map")
-    if isinstance(document, _Twice):
+    if isinstance(document, Twice):
         raise Undecided("twice")
     if not document.keys() <= {"inputs", "outputs", "id", "parameters"}:
         raise Refused("member")
     if document.get("id") is not None and not isinstance(document["id"], str):
         raise Refused("id")
     inputs = document.get("inputs")
-    if not isinstance(inputs, dict) or isinstance(inputs, _Twice):
+    if not isinstance(inputs, dict) or isinstance(inputs, Twice):
         raise Refused("inputs")
     rows: Rows = {}
     sizes: list[int] | None = None
@@ -61,14 +57,9 @@ def msgpack_rows(model: Model, content: bytes) -> Found:
             sizes = [row[0] for row in found]
         else:
             rows[name] = found
-    if rows.keys() != model.inputs.keys():
-        raise Refused("missing")
-    if sizes is not None:
-        if not all(0 <= size <= len(row) for size, row in zip(sizes, rows["ids"], strict=True)):
-            raise Refused("sizes")
-        rows["ids"] = [row[:size] for size, row in zip(sizes, rows["ids"], strict=True)]
+    rows = complete(model, rows, sizes)
     given_parameters = document.get("parameters")
-    if isinstance(given_parameters, _Twice):
+    if isinstance(given_parameters, Twice):
         raise Undecided("twice")
     found_parameters, _, late = parameters(model, given_parameters)
     outputs = _outputs(model, document.get("outputs"))
@@ -80,10 +71,8 @@ def _refuse(code: int, content: bytes) -> Any:
 
 
 def _tensor(model: Model, name: str, given: Any) -> list[Any]:
-    from tests.fuzz.reference_json import _tensor as tensor_of
-
     tensor, _ = tensor_of(model, name)
-    if isinstance(given, _Twice):
+    if isinstance(given, Twice):
         raise Undecided("twice")
     if not isinstance(given, dict) or given.keys() != {"dtype", "shape", "data"}:
         raise Refused("tensor")

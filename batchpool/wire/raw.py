@@ -55,7 +55,7 @@ class RawForm:
     """The raw form of one model, with the bytes of its rows computed once.
 
     name: of the form, which its requests bear. Answers are written as binary tensors behind JSON,
-    or as plain JSON where `answers_json` says so of the headers.
+    or as plain JSON where `answers_json` says so of the headers. plain: the form of those.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RawForm:
     ) -> None:
         self._tables = tables
         self._form = name
-        self._plain = PlainForm(tables, "plain")
+        self.plain = PlainForm(tables, "plain")
         self._answers_json = answers_json
         self.frame = tables.frame
         self.encode = OipForm(tables, name).encode
@@ -97,7 +97,7 @@ class RawForm:
         timeout_ns = header_timeout_ns(headers)
         if self._answers_json(headers):
             answer = PlainAnswer("", lone=not self._whole_rows)
-            return self._plain.request(rows, answer, timeout_ns, priority)
+            return self.plain.request(rows, answer, timeout_ns, priority)
         return InferRequest(None, rows, self._tables.all_binary, timeout_ns, priority, self._form)
 
     def fixed_size_reader(self, size: int) -> FixedSizeReader | None:

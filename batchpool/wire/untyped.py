@@ -22,7 +22,6 @@ from batchpool.core.errors import InvalidRequest
 from batchpool.wire.inputs import UNREADABLE, begins_as_json
 from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.oip import OipForm
-from batchpool.wire.plain import PlainForm
 from batchpool.wire.raw import RawForm
 from batchpool.wire.request import HEADER_LENGTH, Body, Headers, InferRequest, brief
 
@@ -55,7 +54,7 @@ class OctetsForm(MediaForm):
         self, tables: ModelTables, name: str, answers_json: Callable[[Headers], bool]
     ) -> None:
         super().__init__(tables, name, answers_json)
-        self._json = OipForm(tables, "json", PlainForm(tables, "plain"))
+        self._json = OipForm(tables, "json", self._raw.plain)
         self.parse = self._parse
 
     def _parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
@@ -71,7 +70,7 @@ class TextForm(OctetsForm):
         self, tables: ModelTables, name: str, answers_json: Callable[[Headers], bool]
     ) -> None:
         super().__init__(tables, name, answers_json)
-        self._plain = PlainForm(tables, "plain")
+        self._plain = self._raw.plain
         self._takes_text = len(tables.spec.inputs) == 1 and tables.spec.inputs[0].is_bytes
 
     def _parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:

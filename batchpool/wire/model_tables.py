@@ -15,7 +15,7 @@ from batchpool.core.tensors.spec import Dim, ModelSpec
 from batchpool.wire.classification import Classifier
 from batchpool.wire.inputs import InputReader
 from batchpool.wire.outputs import OutputWriter
-from batchpool.wire.request import Fields, InferRequest, OutputChoice, brief
+from batchpool.wire.request import Fields, HeaderList, InferRequest, OutputChoice, brief
 
 # Request parameters with a meaning in the protocol; a model cannot declare them.
 PROTOCOL_PARAMETERS = frozenset({"priority", "timeout", "binary_data_output"})
@@ -256,6 +256,11 @@ class ModelTables:
                 " outputs of numbers whose rows have one size; ask for the output itself"
             )
         return min(classes, max(1, classifier.elements))
+
+
+def json_fields(size: int) -> HeaderList:
+    """The header fields of a response that is JSON of `size` bytes."""
+    return [(b"content-type", b"application/json"), (b"content-length", b"%d" % size)]
 
 
 def binary_fields(head: int, size: int) -> Fields:

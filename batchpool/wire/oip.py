@@ -22,7 +22,7 @@ from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader, begins_as_json, no_number_hint
-from batchpool.wire.model_tables import ModelTables, binary_fields
+from batchpool.wire.model_tables import ModelTables, binary_fields, json_fields
 from batchpool.wire.plain import PlainForm
 from batchpool.wire.request import (
     Body,
@@ -229,10 +229,7 @@ class OipForm:
             b",".join(pieces),
         )
         if not tail_size:
-            return [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(head)),
-            ], head
+            return json_fields(len(head)), head
         tail[0] = head
         return binary_fields(len(head), len(head) + tail_size), b"".join(tail)
 

@@ -26,7 +26,7 @@ from typing import Any
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
-from batchpool.wire.model_tables import Frame, ModelTables
+from batchpool.wire.model_tables import Frame, ModelTables, json_fields
 from batchpool.wire.plain_answers import plain_json
 from batchpool.wire.plain_reader import PlainReader
 from batchpool.wire.request import (
@@ -119,7 +119,4 @@ class PlainForm:
         assert answer is not None, "a plain request says how its answer is written"
         tensors = [self._outputs[choice.name] for choice in request.outputs]
         body = plain_json(tensors, outputs, answer, named=len(self._outputs) > 1)
-        return [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-        ], body
+        return json_fields(len(body)), body

@@ -34,7 +34,8 @@ BENCHMARKS = {
         "--seconds",
         "3",
     ],
-    "front_cost": ["bench.front_cost", "--turns", "600"],
+    "front_cost": ["bench.front_cost", "--turns", "600", "--heads", "equal"],
+    "front_cost_differing": ["bench.front_cost", "--turns", "600", "--heads", "differing"],
     "front_cost_parsed": ["bench.front_cost", "--turns", "600", "--parsed"],
     "batcher_cost": ["bench.batcher_cost", "--groups", "1", "64", "--lanes", "1", "4"],
 }

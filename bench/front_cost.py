@@ -1,19 +1,26 @@
 """The cost of one infer request in a front end: its own Python, without kernel and network.
 
-    python -m bench.front_cost [--group 28] [--turns 2000] [--parsed] [--save FILE.json]
+    python -m bench.front_cost [--group 28] [--turns 2000] [--heads differing|equal|parsed]
+                               [--save FILE.json]
 
 Real connections, endpoint, lane client and lane in one process; the transport drops what is
 written, and the batcher's part (taking and completing the rows) is done between the stretches
 that are timed. In CPU time of the thread, so that other processes on the machine hardly matter;
-`group` is how many requests one iteration of the loop serves.
+`group` is how many requests one iteration of the loop serves. Heads:
+
+    differing  an X-Request-Id of its own in each request, two orders of the headers in turns
+    equal      to the byte
+    parsed     an unknown header differs, so that each head is parsed; --parsed is short for it
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -43,11 +50,13 @@ from batchpool.shm.pool_state import PoolStatePage
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.stats.counters import Counters
+from bench.load.heads import DIFFERING, EQUAL, Requests
 from bench.support.machine import report, spread
 from bench.support.models import WIDTH, Affine
 
 _SERVER = asdict(ServerConfig())
-_PATH = b"/v2/models/affine/infer"
+_PATH = "/v2/models/affine/infer"
+PARSED = "parsed"
 
 
 class _Transport(asyncio.Transport):
@@ -119,13 +128,25 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
 
 
-def costs_us(
-    group: int, turns: int, body: bytes, *, parsed: bool = False
-) -> tuple[list[float], list[float]]:
-    """CPU microseconds a request: from its bytes to the ring, from the ring to its answer.
+def requests_of(heads: str, body: bytes) -> Iterator[bytes]:
+    """Requests with this body, without end. heads: their kind."""
+    fields = {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": "0",
+    }
+    if heads == PARSED:
+        for i in itertools.count():
+            numbered = {**fields, "X-Number": f"{i:08}"}
+            yield Requests(_PATH, numbered, len(body), 0, EQUAL).head() + body
+    requests = Requests(_PATH, fields, len(body), 0, heads)
+    while True:
+        yield requests.head() + body
 
-    parsed: no head equals the one before it on its connection, so that each is parsed.
-    """
+
+def costs_us(
+    group: int, turns: int, body: bytes, heads: str = DIFFERING
+) -> tuple[list[float], list[float]]:
+    """CPU microseconds a request: from its bytes to the ring, from the ring to its answer."""
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     session = _Session(4096)
@@ -150,16 +171,12 @@ def costs_us(
     transports = [_Transport() for _ in connections]
     for connection, transport in zip(connections, transports, strict=True):
         connection.connection_made(transport)
-    head = (
-        b"POST %s HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Type: application/octet-stream\r\n"
-        b"Inference-Header-Content-Length: 0\r\nContent-Length: %d\r\n" % (_PATH, len(body))
-    )
-    requests = [head + b"X-Number: %d\r\n\r\n" % (i * parsed) + body for i in range(2)]
+    requests = requests_of(heads, body)
     to_ring, to_answer = [], []
-    for turn in range(turns):
-        request = requests[turn % 2]
+    for _ in range(turns):
+        group_of = list(itertools.islice(requests, group))
         start_ns = time.thread_time_ns()
-        for connection in connections:
+        for connection, request in zip(connections, group_of, strict=True):
             connection.data_received(request)
         _turn(loop)
         middle_ns = time.thread_time_ns()
@@ -183,20 +200,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--group", type=int, default=28)
     parser.add_argument("--turns", type=int, default=2000)
-    parser.add_argument("--parsed", action="store_true", help="heads differ, so each is parsed")
+    parser.add_argument("--heads", choices=(DIFFERING, EQUAL, PARSED), default=DIFFERING)
+    parser.add_argument("--parsed", dest="heads", action="store_const", const=PARSED)
     parser.add_argument("--save")
     args = parser.parse_args()
     body = np.arange(WIDTH, dtype=np.float32).tobytes()
-    to_ring, to_answer = costs_us(args.group, args.turns, body, parsed=args.parsed)
+    to_ring, to_answer = costs_us(args.group, args.turns, body, args.heads)
     both = [a + b for a, b in zip(to_ring, to_answer, strict=True)]
     rows = {
         "us from a request's bytes to its ring entry": spread(to_ring, 2),
         "us from its completion to its answer": spread(to_answer, 2),
         "us a request": spread(both, 2),
     }
-    heads = "parsed heads" if args.parsed else "equal heads"
     report(
-        f"front end, 2 KB raw, {heads}, {args.group} requests a turn of the loop", rows, args.save
+        f"front end, 2 KB raw, {args.heads} heads, {args.group} requests a turn of the loop",
+        rows,
+        args.save,
     )
 
 

@@ -1,14 +1,17 @@
 """HTTP requests per second with wrk, every answer compared whole; beside it a bare echo.
 
-    python -m bench.http [--connections 1 64 256] [--rounds 3] [--seconds 4] [--save FILE.json]
+    python -m bench.http [--connections 1 64 256] [--rounds 3] [--seconds 4]
+                         [--heads differing|equal|both] [--save FILE.json]
 
 2 KB in and 2 KB out, y = 2x + 1, raw bodies, one row per request; interleaved with a uvicorn
-ASGI application that echoes the body and runs no model. Needs `wrk` (Debian's package).
+ASGI application that echoes the body and runs no model. Each request has a head of its own
+(bench/load/heads.py) unless told otherwise. Needs `wrk` (Debian's package).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.load import heads as load_heads
 from bench.support.machine import report, spread
 from bench.support.models import WIDTH
 from bench.support.serving import free_port, serving
@@ -50,8 +54,9 @@ def run_wrk(
     headers: dict[str, str],
     connections: int,
     seconds: float,
+    heads: str = load_heads.DIFFERING,
 ) -> dict[str, Any]:
-    """One wrk run; SystemExit for a wrong or a broken answer."""
+    """One wrk run; SystemExit for a wrong or a broken answer. heads: their kind."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "body").write_bytes(body)
         (Path(folder) / "expected").write_bytes(expected)
@@ -60,6 +65,8 @@ def run_wrk(
             **os.environ,
             "BODY": f"{folder}/body",
             "EXPECTED": f"{folder}/expected",
+            "HEADS": heads,
+            "AGENT": load_heads.AGENT,
             "HEADERS": "\n".join(f"{k}: {v}" for k, v in headers.items()),
         }
         command = [
@@ -116,12 +123,17 @@ def raw_question(port: int) -> tuple[str, bytes, bytes, dict[str, str]]:
     return url, x.tobytes(), expected, headers
 
 
+def _ratios(ours: list[float], theirs: list[float]) -> list[float]:
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 64, 256])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--frontends", type=int, default=1)
+    load_heads.add_option(parser)
     parser.add_argument("--save")
     args = parser.parse_args()
     need_wrk()
@@ -136,23 +148,30 @@ def main() -> None:
                 "batchpool": (url, expected, headers),
                 "bare echo": (f"http://127.0.0.1:{port}/", body, {}),
             }
-            for _ in range(args.rounds):
-                for connections in args.connections:
-                    for name, (at, right, head) in sides.items():
-                        found = run_wrk(at, body, right, head, connections, args.seconds)
-                        for what in ("rate", "p50_us", "p99_us"):
-                            key = f"{connections} connections, {name}: {what}"
-                            rates.setdefault(key, []).append(found[what])
+            turns = itertools.product(
+                range(args.rounds), args.connections, load_heads.kinds(args.heads), sides.items()
+            )
+            for _, connections, heads, (name, (at, right, fields)) in turns:
+                found = run_wrk(at, body, right, fields, connections, args.seconds, heads)
+                for what in ("rate", "p50_us", "p99_us"):
+                    key = f"{connections} connections, {heads} heads, {name}: {what}"
+                    rates.setdefault(key, []).append(found[what])
         finally:
             echoing.terminate()
             echoing.wait()
     rows = {key: spread(values) for key, values in rates.items()}
-    for connections in args.connections:
-        ours, theirs = (
-            rates[f"{connections} connections, {name}: rate"] for name in ("batchpool", "bare echo")
+    for connections, heads in itertools.product(args.connections, load_heads.kinds(args.heads)):
+        load = f"{connections} connections, {heads} heads"
+        ours, theirs = (rates[f"{load}, {name}: rate"] for name in ("batchpool", "bare echo"))
+        rows[f"{load}: batchpool / echo"] = spread(_ratios(ours, theirs), 2)
+    for connections in args.connections if args.heads == load_heads.BOTH else ():
+        differing, equal = (
+            rates[f"{connections} connections, {heads} heads, batchpool: rate"]
+            for heads in (load_heads.DIFFERING, load_heads.EQUAL)
         )
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        rows[f"{connections} connections: batchpool / echo"] = spread(ratios, 2)
+        rows[f"{connections} connections, batchpool: differing / equal heads"] = spread(
+            _ratios(differing, equal), 2
+        )
     report("HTTP, y = 2x + 1 on 2 KB raw bodies, one row per request", rows, args.save)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
+from bench.load import heads
 from bench.scaling.workloads import Known, judge_of
 from bench.support.children import Child, obey
 
@@ -50,7 +51,7 @@ class Plan:
 
     head: the JSON before each answer's row.  connections: its own.  rate_per_s: of this process,
     in an open loop; 0 is a closed loop.  number: whose turn; a process begins with other rows
-    than the others.  start_ns: CLOCK_MONOTONIC.
+    than the others.  start_ns: CLOCK_MONOTONIC.  heads: DIFFERING or EQUAL ones.
     """
 
     port: int
@@ -65,6 +66,7 @@ class Plan:
     number: int = 0
     start_ns: int = 0
     found: str = ""
+    heads: str = heads.DIFFERING
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,8 @@ class _Sender:
         rows = np.load(plan.rows)[:_ROWS]
         self._known = Known(judge_of(plan.right, plan.tolerance))
         self._json = plan.head.encode()
-        fields = "".join(f"{key}: {value}\r\n" for key, value in _RAW.items())
-        head = (
-            f"POST {plan.path} HTTP/1.1\r\nHost: bench\r\n{fields}"
-            f"Content-Length: {rows[0].nbytes}\r\n\r\n"
-        ).encode()
-        self._requests = [head + row.tobytes() for row in rows]
+        self._requests = heads.Requests(plan.path, _RAW, rows[0].nbytes, plan.number, plan.heads)
+        self._bodies = [row.tobytes() for row in rows]
         self._next = plan.number * 37
         self._idle: list[_Connection] = []
         self._waiting: deque[int] = deque()  # times that are due, in an open loop
@@ -182,11 +180,11 @@ class _Sender:
         self._write(connection, due_ns)
 
     def _write(self, connection: _Connection, due_ns: int) -> None:
-        self._next = row = (self._next + 1) % len(self._requests)
+        self._next = row = (self._next + 1) % len(self._bodies)
         connection.row = row
         connection.due_ns = due_ns
         self.behind_ns.append(time.monotonic_ns() - due_ns)
-        connection.transport.write(self._requests[row])
+        connection.transport.write(self._requests.head() + self._bodies[row])
 
     def answered(self, connection: _Connection, status: bytes, body: bytes) -> None:
         now_ns = time.monotonic_ns()
@@ -282,6 +280,8 @@ def run_wrk(plan: Plan, threads: int, meanwhile: Meanwhile = _nothing) -> Seen:
             "RIGHT_BYTES": str(right[0].nbytes),
             "TOLERANCE": repr(plan.tolerance),
             "HEAD": plan.head,
+            "HEADS": plan.heads,
+            "AGENT": heads.AGENT,
             "HEADERS": "\n".join(f"{key}: {value}" for key, value in _RAW.items()),
         }
         command = ["wrk", f"-t{threads}", f"-c{plan.connections}", f"-d{seconds}s"]

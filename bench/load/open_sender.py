@@ -27,6 +27,7 @@ import uvloop
 
 import batchpool as bp
 from batchpool.core.errors import PoolError
+from bench.load.heads import DIFFERING, Requests
 from bench.load.open_load import FAILED, GRACE_S, LOST, REFUSED, RIGHT, WRONG, Plan
 from bench.support.models import WIDTH
 
@@ -199,12 +200,14 @@ class _Sender:
         self._waiting: deque[int] = deque()
         self._greeted = asyncio.Event()
         self._done = asyncio.Event()
-        head = (
-            f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: bench\r\n"
-            f"X-Client-Id: {plan.number}\r\nContent-Type: application/octet-stream\r\n"
-            f"Inference-Header-Content-Length: 0\r\nContent-Length: {4 * WIDTH}\r\n\r\n"
-        ).encode()
-        self._requests = [head + row.tobytes() for row in account.x]
+        fields = {
+            "X-Client-Id": str(plan.number),
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": "0",
+        }
+        path = f"/v2/models/{MODEL}/infer"
+        self._requests = Requests(path, fields, 4 * WIDTH, plan.number, DIFFERING)
+        self._bodies = [row.tobytes() for row in account.x]
 
     async def run(self) -> None:
         """All of them; returns when all are answered."""
@@ -239,7 +242,7 @@ class _Sender:
     def _send(self, connection: _Connection, i: int) -> None:
         self._account.behind_ns[i] = time.monotonic_ns() - self._account.due_ns[i]
         connection.request = i
-        connection.transport.write(self._requests[i % _ROWS])
+        connection.transport.write(self._requests.head() + self._bodies[i % _ROWS])
 
     def answered(self, connection: _Connection, i: int, status: int, body: bytes) -> None:
         if i == _GREETING:

@@ -1,6 +1,8 @@
 -- What all wrk scripts here share: files and headers from the environment, and how answers are
 -- counted and told. A script says, by `tally(is_right)`, which bodies of status 200 are right.
--- Environment: HEADERS ("K: V" lines). Each thread has its `number`, from 0 on.
+-- Environment: HEADERS ("K: V" lines). Each thread has its `number`, from 0 on. HEADS=differing
+-- gives each request an X-Request-Id of its own, two orders of its headers in turns, and AGENT as
+-- its user agent (heads.py); else all requests are equal to the byte.
 local threads = {}
 
 function read_file(name)
@@ -20,6 +22,44 @@ end
 function setup(thread)
   thread:set("number", #threads)
   table.insert(threads, thread)
+end
+
+-- The bytes before and behind the id of a request, in both orders: the id last, and the id second.
+local function orders()
+  local line = "POST " .. wrk.path .. " HTTP/1.1\r\n"
+  local names = {}
+  for name in pairs(wrk.headers) do names[#names + 1] = name end
+  table.sort(names)
+  local fields, back = {}, {}
+  for i, name in ipairs(names) do
+    fields[i] = name .. ": " .. wrk.headers[name] .. "\r\n"
+    back[#names + 1 - i] = fields[i]
+  end
+  local before = {
+    line .. table.concat(fields) .. "X-Request-Id: ",
+    line .. back[1] .. "X-Request-Id: ",
+  }
+  local behind = {
+    "\r\n\r\n" .. wrk.body,
+    "\r\n" .. table.concat(back, "", 2) .. "\r\n" .. wrk.body,
+  }
+  return before, behind
+end
+
+if os.getenv("HEADS") == "differing" then
+  local before, behind
+  local sent = 0
+  function request()
+    if not before then
+      wrk.headers["User-Agent"] = os.getenv("AGENT")
+      wrk.headers["Accept"] = "*/*"
+      wrk.headers["Content-Length"] = #wrk.body
+      before, behind = orders()
+    end
+    sent = sent + 1
+    local order = sent % 2 + 1
+    return before[order] .. string.format("%08x%024x", number, sent) .. behind[order]
+  end
 end
 
 right, wrong, refused, other = 0, 0, 0, 0

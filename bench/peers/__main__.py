@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bench.peers
+from bench.load import heads as load_heads
 from bench.peers import family, short
 from bench.peers.envs import DEFAULT, Envs
 from bench.peers.roster import IN_TURNS, INSTALLED, MODELS, PEERS
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for measuring in (sweep, rounds, brief):
         measuring.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        load_heads.add_option(measuring, both=measuring is not sweep)
         measuring.add_argument("--sites", type=Path, help="folders of wheels for environments")
         measuring.add_argument("--wrk-threads", type=int, default=usual().threads)
         measuring.add_argument(
@@ -122,7 +124,7 @@ def main() -> None:
 
 def _measure(args: argparse.Namespace, envs: Envs) -> None:
     split = Split(args.wrk_threads, args.pin == "yes")
-    stage = Stage(args.device, envs, split)
+    stage = Stage(args.device, envs, split, heads=load_heads.kinds(args.heads))
     if args.verb == "short":
         wanted = short.Wanted(
             peers=args.peers,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.load.heads import AGENT, DIFFERING, EQUAL
 from bench.peers import family
 from bench.peers.forms import ROW_BYTES, WIDTH, Row
 from bench.peers.quiet import NOISE_CORES, Use, await_quiet, between, look
@@ -47,7 +48,7 @@ class Questions:
 class Cell:
     """One run of wrk. rate: right answers per second; failed: any other answer, or none;
     cpu_us: user and system time of all the server's processes per right answer; others_cores: what
-    processes that have nothing to do with it used meanwhile."""
+    processes that have nothing to do with it used meanwhile; heads: of its requests."""
 
     peer: str
     model: str
@@ -60,6 +61,7 @@ class Cell:
     failed: int
     cpu_us: float
     others_cores: float
+    heads: str = EQUAL  # of files that do not tell
 
 
 def questions(model: str, device: str) -> Questions:
@@ -149,7 +151,7 @@ def told_by(output: str) -> dict[str, Any]:
 class Wrk:
     """wrk with what it needs to send and to judge. libraries: a folder of its own, or "".
     patience_s: how long a run may take longer, while others keep the machine busy; the quietest
-    try counts."""
+    try counts. heads: the kinds of heads, each of which gets a run."""
 
     program: str
     libraries: str
@@ -158,19 +160,20 @@ class Wrk:
     length: int
     split: Split
     patience_s: float = 0.0
+    heads: tuple[str, ...] = (DIFFERING,)
 
-    def run(self, connections: int, seconds: int, round_: int) -> Cell:
+    def run(self, connections: int, seconds: int, round_: int, heads: str) -> Cell:
         """GaveUp: it hangs, answers wrong, or not at all."""
         until_s = time.monotonic() + self.patience_s
         tries: list[Cell] = []
         while True:
             self._settle()
             await_quiet(until_s)
-            tries.append(self._once(connections, seconds, round_))
+            tries.append(self._once(connections, seconds, round_, heads))
             if tries[-1].others_cores < NOISE_CORES or time.monotonic() > until_s:
                 return min(tries, key=lambda cell: cell.others_cores)
 
-    def _once(self, connections: int, seconds: int, round_: int) -> Cell:
+    def _once(self, connections: int, seconds: int, round_: int, heads: str) -> Cell:
         server, form = self.server, self.server.peer.form
         with tempfile.TemporaryDirectory(prefix="bp-") as folder:
             body, right = Path(folder) / "body", Path(folder) / "right"
@@ -181,6 +184,8 @@ class Wrk:
                 "BODY": str(body),
                 "RIGHT": str(right),
                 "HEADERS": "\n".join(f"{key}: {value}" for key, value in form.headers.items()),
+                "HEADS": heads,
+                "AGENT": AGENT,
                 "LENGTH": str(self.length),
                 "ROW_BYTES": str(ROW_BYTES),
                 "TOLERANCE": repr(self.asked.tolerance),
@@ -207,7 +212,7 @@ class Wrk:
         if server.process.poll() is not None:
             status = server.process.returncode
             raise GaveUp(f"ended with {status} at {connections} connections")
-        return self._cell(told_by(done.stdout + done.stderr), connections, round_, used)
+        return self._cell(told_by(done.stdout + done.stderr), connections, round_, used, heads)
 
     def _settle(self) -> None:
         """wrk leaves requests behind that nobody waits for; an answer comes after theirs."""
@@ -216,7 +221,9 @@ class Wrk:
         except (OSError, http.client.HTTPException) as error:
             raise GaveUp(f"answers nothing any more: {error!r}") from None
 
-    def _cell(self, found: dict[str, Any], connections: int, round_: int, used: Use) -> Cell:
+    def _cell(
+        self, found: dict[str, Any], connections: int, round_: int, used: Use, heads: str
+    ) -> Cell:
         if found["wrong"]:
             raise GaveUp(f"{found['wrong']} wrong answers at {connections} connections")
         if not found["right"]:
@@ -233,6 +240,7 @@ class Wrk:
             found["refused"] + found["other"] + found["broken"],
             used.server_s / found["right"] * 1e6,
             used.others_cores,
+            heads,
         )
 
 
@@ -240,4 +248,5 @@ def measure(wrk: Wrk, plan: Sequence[tuple[int, int]], round_: int) -> Iterator[
     """Of each (connections, seconds), as soon as it is there. The server is moved to its cores."""
     move(family.ours(), wrk.split.of_server(all_cores()))
     for connections, seconds in plan:
-        yield wrk.run(connections, seconds, round_)
+        for heads in wrk.heads:
+            yield wrk.run(connections, seconds, round_, heads)

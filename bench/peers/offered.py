@@ -58,6 +58,7 @@ def offered(
             connections=_CONNECTIONS,
             seconds=seconds,
             rate_per_s=rate_per_s,
+            heads=wrk.heads[0],
         )
         try:
             offer(children, replace(plan, seconds=_WARM_S))  # the children have started then

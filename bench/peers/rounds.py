@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.load.heads import DIFFERING
 from bench.peers import settings
 from bench.peers.envs import Envs
 from bench.peers.load import Cell, Questions, measure, questions
@@ -106,7 +107,8 @@ def take(found: Found, name: str, model: str, round_: int, cells: Iterator[Cell]
     try:
         for cell in cells:
             found.cells.append(cell)
-            print(f" {cell.connections}: {cell.rate:,.0f}/s", end="", flush=True)
+            kind = "" if cell.heads == DIFFERING else f" ({cell.heads} heads)"
+            print(f" {cell.connections}: {cell.rate:,.0f}/s{kind}", end="", flush=True)
     except (GaveUp, ValueError) as reason:
         print()
         found.note(name, model, round_, str(reason))

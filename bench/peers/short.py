@@ -176,7 +176,8 @@ class Short:
                 for pinned in (False, True, True, False):
                     split = replace(free, pinned=pinned)
                     plan = [(n, 1) for n in self.wanted.swept]
-                    cells = measure(replace(wrk, split=split), plan, 0)
+                    one = replace(wrk, split=split, heads=wrk.heads[:1])
+                    cells = measure(one, plan, 0)
                     rates[pinned] += [cell.rate for cell in cells]
         except (GaveUp, ValueError) as reason:
             self.say(f"{name}: {reason}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from bench.load.heads import DIFFERING
 from bench.peers.envs import Envs
 from bench.peers.load import Questions, Wrk, compare, measure, serves
 from bench.peers.roster import Peer
@@ -19,7 +20,8 @@ _WARM = (64, 2)  # connections, seconds
 @dataclass(frozen=True)
 class Stage:
     """most: connections at a time that a server must serve.  warm: connections, seconds.
-    patience_s: of a run of wrk.  start_s: that a server may take to serve."""
+    patience_s: of a run of wrk.  start_s: that a server may take to serve.  heads: their kinds;
+    what is not a round is measured with the first one alone."""
 
     device: str
     envs: Envs
@@ -28,6 +30,7 @@ class Stage:
     warm: tuple[int, int] = _WARM
     patience_s: float = 0.0
     start_s: float = START_S
+    heads: tuple[str, ...] = (DIFFERING,)
 
     @contextmanager
     def ready(self, peer: Peer, model: str, setting: Setting, asked: Questions) -> Iterator[Wrk]:
@@ -35,9 +38,16 @@ class Stage:
         with running(peer, model, self.device, setting, self.envs, self.most) as server:
             await_answer(server, lambda: serves(server, asked), self.start_s)
             length = compare(server, asked)
-            wrk = Wrk(self.envs.wrk(), self.envs.wrk_libraries(), server, asked, length, self.split)
-            yield wrk
+            yield Wrk(
+                self.envs.wrk(),
+                self.envs.wrk_libraries(),
+                server,
+                asked,
+                length,
+                self.split,
+                heads=self.heads,
+            )
 
     def warm_up(self, wrk: Wrk, round_: int = 0) -> None:
-        for _ in measure(wrk, [self.warm], round_):
+        for _ in measure(replace(wrk, heads=wrk.heads[:1]), [self.warm], round_):
             pass

@@ -83,7 +83,8 @@ def attempt(
     cells: list[Cell] = []
     try:
         plan = [(n, seconds) for n in connections]
-        cells += turn(stage, peer, model, setting, asked, plan, 0)
+        of_one_kind = replace(stage, heads=stage.heads[:1])
+        cells += turn(of_one_kind, peer, model, setting, asked, plan, 0)
     except (GaveUp, ValueError) as reason:
         print(f"  {peer.name}, {model}: {setting}: {reason}", flush=True)
     rates = [round(cell.rate) if not cell.failed else 0 for cell in cells]

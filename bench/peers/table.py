@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.load.heads import DIFFERING, EQUAL
 from bench.peers.load import Cell
 from bench.peers.roster import OURSELVES, PEERS
 from bench.peers.rounds import Found
@@ -34,12 +35,19 @@ def ratios(ours: Iterable[Cell], theirs: Iterable[Cell]) -> list[float]:
     return [rate_of[cell.round] / cell.rate for cell in theirs if cell.round in rate_of]
 
 
-def _of(cells: Iterable[Cell], peer: str, model: str, connections: int) -> list[Cell]:
+def _of(cells: Iterable[Cell], peer: str, model: str, connections: int, heads: str) -> list[Cell]:
+    wanted = peer, model, connections, heads
     return [
-        cell
-        for cell in cells
-        if (cell.peer, cell.model, cell.connections) == (peer, model, connections)
+        cell for cell in cells if (cell.peer, cell.model, cell.connections, cell.heads) == wanted
     ]
+
+
+def kinds(found: Found, model: str) -> tuple[str, str | None]:
+    """The kind of heads that the table shows, and the one whose rates stand beside it."""
+    seen = {cell.heads for cell in found.cells if cell.model == model}
+    if DIFFERING not in seen:
+        return EQUAL, None
+    return DIFFERING, EQUAL if EQUAL in seen else None
 
 
 def bare_rates(rounds: Sequence[Mapping[str, float]]) -> list[float]:
@@ -105,10 +113,13 @@ def _table(found: Found, model: str) -> str:
     many = loads(found, model)
     if not many:
         return f"{_TITLES[model]}: nothing was measured."
+    main, beside = kinds(found, model)
     columns = [
-        _TITLES[model],
+        f"{_TITLES[model]}; {main} heads",
         *(f"{n:,} connections, requests/s" for n in many),
         *(f"batchpool / it, {n:,}" for n in many),
+        *(f"{n:,} connections, {beside} heads, requests/s" for n in many if beside),
+        *(f"batchpool / it, {n:,}, {beside} heads" for n in many if beside),
         "1 connection, p50 ms",
         f"p99 ms at {' / '.join(f'{n:,}' for n in many)}",
         f"server CPU at {many[0]}, us a request",
@@ -117,7 +128,9 @@ def _table(found: Found, model: str) -> str:
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     cells_of = {
-        (name, n): _of(found.cells, name, model, n) for name in found.peers for n in (_ALONE, *many)
+        (name, n): _of(found.cells, name, model, n, main)
+        for name in found.peers
+        for n in (_ALONE, *many)
     }
 
     def middle(name: str) -> float:
@@ -132,13 +145,8 @@ def _table(found: Found, model: str) -> str:
         failed = sum(cell.failed for of_n in cells.values() for cell in of_n)
         words = [
             PEERS[name].title + (f" ({failed:,} failed)" if failed else ""),
-            *(shown([cell.rate for cell in cells[n]]) for n in many),
-            *(
-                "1"
-                if name == OURSELVES
-                else shown(ratios(cells_of.get((OURSELVES, n), []), cells[n]), 2)
-                for n in many
-            ),
+            *_rates(found.cells, name, model, many, main),
+            *(_rates(found.cells, name, model, many, beside) if beside else ()),
             shown([cell.p50_us / 1e3 for cell in cells[_ALONE]], 2),
             _p99s(cells[n] for n in many),
             shown([cell.cpu_us for cell in cells[many[0]]]),
@@ -151,6 +159,21 @@ def _table(found: Found, model: str) -> str:
         rate = shown(bare_rates(bare))
         lines.append(f"\nThe bare {model_title(model)}, one process: {rate} rows/s.")
     return "\n".join([*lines, *_offered(found, model)])
+
+
+def _rates(
+    cells: Sequence[Cell], name: str, model: str, many: Sequence[int], heads: str
+) -> list[str]:
+    """Its rates, and ours over them."""
+    of = [_of(cells, name, model, n, heads) for n in many]
+    ours = [_of(cells, OURSELVES, model, n, heads) for n in many]
+    return [
+        *(shown([cell.rate for cell in each]) for each in of),
+        *(
+            "1" if name == OURSELVES else shown(ratios(mine, theirs), 2)
+            for mine, theirs in zip(ours, of, strict=True)
+        ),
+    ]
 
 
 def _p99s(loads: Iterable[Sequence[Cell]]) -> str:

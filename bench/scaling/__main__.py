@@ -1,7 +1,7 @@
 """The pool beside a bare loop, both on 1 to all GPUs; then the pool over HTTP.
 
     python -m bench.scaling [--gpus 1,2,4] [--only mlp,resnet,encoder,http] [--profile]
-                            [--save FILE.json]
+                            [--heads differing|equal|both] [--save FILE.json]
     python -m bench.scaling --devices cpu --quick     # a smoke test without a GPU
 
 Models: the MLP of the examples, ResNet-50 on uint8 images, a six-layer encoder. Of each, in turns:
@@ -14,7 +14,8 @@ Models: the MLP of the examples, ResNet-50 on uint8 images, a six-layer encoder.
 
 and of the MLP over HTTP, raw bodies of 2 KiB on keep-alive connections: a closed loop (wrk where
 it is installed, else our own), and an open one at a fixed rate, whose latencies count from the
-intended times. Every answer is compared with the bare model's, within what half precision blurs.
+intended times. Each request has a head of its own (bench/load/heads.py) unless told otherwise.
+Every answer is compared with the bare model's, within what half precision blurs.
 
 With more than two counts of GPUs those in between get the largest batches only. --profile tells how
 much of a core each kind of process used, and how large batches were. Figures are saved after
@@ -33,6 +34,7 @@ from functools import partial
 from typing import Any
 
 from batchpool.supervisor.plan.devices import gpu_count, visible_devices
+from bench.load import heads as load_heads
 from bench.scaling.figures import Clock, Figures
 from bench.scaling.http import run_http
 from bench.scaling.local import Settings, run_local
@@ -82,6 +84,7 @@ def arguments() -> argparse.Namespace:
     add("--connections", type=numbers, default=(256, 512))
     add("--rate", type=float, default=10_000, help="requests/s of the open loop")
     add("--load", choices=("auto", "wrk", "own"), default="auto", help="of the closed loop")
+    load_heads.add_option(parser)
     add("--profile", action="store_true")
     add("--quick", action="store_true", help="tiny sizes, to see that it runs")
     add("--limit-s", type=float, help=f"time for all, about; {_LIMIT_S:g}, or with several GPUs"
@@ -120,6 +123,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         connections=(8, 16) if quick else args.connections,
         rate_per_s=100.0 if quick else args.rate,
         wrk=wrk,
+        heads=load_heads.kinds(args.heads),
     )
 
 

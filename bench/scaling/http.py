@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import urllib.request
 from collections.abc import Callable
@@ -56,9 +57,9 @@ def run_http(settings: Settings, figures: Figures, clock: Clock) -> None:
         plan = replace(plan, head=head_of(plan))
         clock.say(f"{_MODEL}: ready, {settings.frontends} front ends, {len(senders)} senders")
         loads: dict[str, Callable[..., Seen]] = {}
-        for connections in settings.connections:
-            closed = replace(plan, connections=connections, seconds=settings.seconds)
-            name = f"{connections} connections, closed loop"
+        for connections, kind in itertools.product(settings.connections, settings.heads):
+            closed = replace(plan, connections=connections, seconds=settings.seconds, heads=kind)
+            name = f"{connections} connections, {kind} heads, closed loop"
             if settings.wrk:
                 threads = min(settings.frontends, connections)
                 loads[f"{name}, wrk"] = partial(run_wrk, closed, threads)
@@ -70,8 +71,10 @@ def run_http(settings: Settings, figures: Figures, clock: Clock) -> None:
             connections=max(len(some), min(_OPEN_CONNECTIONS, settings.connections[0])),
             seconds=2 * settings.seconds,
             rate_per_s=settings.rate_per_s,
+            heads=settings.heads[0],
         )
-        loads[f"open loop, {settings.rate_per_s:,.0f} requests/s"] = partial(offer, some, opened)
+        name = f"open loop, {opened.heads} heads, {settings.rate_per_s:,.0f} requests/s"
+        loads[name] = partial(offer, some, opened)
         offer(senders, replace(plan, connections=settings.connections[0]))  # as a warm-up
         for number in rounds(settings, clock):
             clock.say(f"{_MODEL}: round {number + 1}")

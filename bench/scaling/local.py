@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.load.heads import DIFFERING
 from bench.scaling.figures import Clock, Figures
 from bench.scaling.pool import Pool, batches_between
 from bench.scaling.workloads import WORKLOADS, Workload
@@ -26,7 +27,7 @@ class Settings:
     """The settings of a run.
 
     visible: the GPUs, as CUDA_VISIBLE_DEVICES names them; counts: how many of them at a time,
-    ascending; window and rows: 0 is the workload's own.
+    ascending; window and rows: 0 is the workload's own; heads: kinds of bench/load/heads.py.
     """
 
     devices: str
@@ -47,6 +48,7 @@ class Settings:
     connections: tuple[int, ...]
     rate_per_s: float
     wrk: bool
+    heads: tuple[str, ...] = (DIFFERING,)
 
     @property
     def most(self) -> int:

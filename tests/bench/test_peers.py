@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.load.heads import DIFFERING
 from bench.peers import settings
 from bench.peers.envs import Envs, requirements
 from bench.peers.family import Process, cpu_s, descendants, parse
@@ -147,6 +148,20 @@ def test_a_table(found: Found) -> None:
     assert ours[6] == "9.0 / 9.0"
     assert lines[-1].startswith("- PyTriton, MLP")
     assert lines[-1].endswith("round 1: skipped: not installed")
+
+
+def test_rates_of_equal_heads_stand_beside_those_of_differing_ones(found: Found) -> None:
+    equal = found.cells
+    assert "one thread a worker; equal heads | 64 connections, requests/s" in markdown(found)
+    found.cells = [*equal, *(replace(c, heads=DIFFERING, rate=c.rate / 10) for c in equal)]
+    names, ours, theirs = (
+        line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| ")
+    )
+    assert names[0].endswith("; differing heads")
+    at = names.index("64 connections, equal heads, requests/s")
+    assert (ours[1], ours[at]) == ("150 (100 .. 200)", "1,500 (1,000 .. 2,000)")
+    assert (theirs[1], theirs[at]) == ("75 (50 .. 100)", "750 (500 .. 1,000)")
+    assert names[at + 2] == "batchpool / it, 64, equal heads"
 
 
 def test_a_table_of_other_loads_and_of_what_was_offered(found: Found) -> None:

@@ -95,7 +95,7 @@ def test_the_heads_of_wrk(kind: str, tmp_path: Path) -> None:
 
 
 async def answered(requests: list[Heard], kind: str, folder: Path) -> dict[str, int]:
-    """What wrk tells after a second with a server that answers with the body."""
+    """The figures of wrk after a second with a server that answers with the body."""
     end = b"\r\n\r\n" + BODY
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

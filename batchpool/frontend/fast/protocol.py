@@ -9,8 +9,8 @@ literal path of an infer endpoint, in any form, with a Content-Length. It takes 
     message complete   parse, submit; the bytes of one read are parsed as they are
     rows finished      fetch and encode; head and body in one write, if the body is not large
 
-A request that came whole in one read is not admitted: its claim decides alone. A head that equals,
-byte for byte, the last one of its connection is not parsed again if its whole body came with it.
+A request that came whole in one read is not admitted: its claim decides alone. A head that its
+connection knows (known_head.py) is not parsed again if its whole body came with it.
 
 ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
 compressed bodies, `Expect`, offers of an upgrade, JSON so long that a thread parses it, requests of
@@ -27,7 +27,7 @@ from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.core.errors import PoolError
-from batchpool.frontend.fast.known_head import KnownHead, known_head
+from batchpool.frontend.fast.known_heads import Found, KnownHeads
 from batchpool.frontend.fast.request import FastPath, FastRequest
 from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.connection import Connection
@@ -58,7 +58,7 @@ class FastProtocol(Connection):
         self._asks_gate = self.gate.asks(self.own_caller)
         self._receiving: FastRequest | None = None  # its body is still to come
         self._reservation = MemoryReservation(self.memory)  # of that body, if in several reads
-        self._known: KnownHead | None = None
+        self._known: KnownHeads | None = None  # once there is something to know
 
     def learn(self) -> None:
         """Follow the gate, which a reload has changed: what a known head meant may be over."""
@@ -85,60 +85,63 @@ class FastProtocol(Connection):
             request.count_gone()
 
     def data_received(self, data: bytes) -> None:
-        known = self._known
-        if (
-            known is not None
-            and len(data) == known.length
-            and data.startswith(known.text)
-            and not self._unparsed.size
-            and self._knows(known)
-            and not self.transport.is_closing()
-        ):
-            self._active_s = self.loop.time()
-            if self.timeout_keep_alive_task is not None:
-                self._unset_keepalive_if_required()
-            self._receive_known(known, data)
-            return
+        if not self._unparsed.size and not self.transport.is_closing():
+            found = self._find(data, 0)
+            if found is not None and found[3] == len(data):
+                self._active_s = self.loop.time()
+                if self.timeout_keep_alive_task is not None:
+                    self._unset_keepalive_if_required()
+                self._receive_known(found, data)
+                return
         super().data_received(data)
 
-    def _knows(self, known: KnownHead) -> bool:
-        """True if the parser waits for the first byte of a request, which may begin, and this head
-        still means the same."""
-        return (
-            not self._arriving
-            and not self._head_bytes
-            and self.cycle.response_complete
-            and not self.flow.write_paused
-            and not self.memory.is_full
-            and self.shared.endpoints.get(known.path) is known.endpoint
-        )
-
-    def _parse_piece(self, unparsed: UnparsedBytes) -> None:
+    def _find(self, data: bytes, at: int) -> Found | None:
+        """The request that begins here, if the parser waits for its first byte, it may begin, and
+        its head is known and still means the same."""
         known = self._known
         if (
-            known is not None
-            and unparsed.contiguous() >= known.length
-            and unparsed.data.startswith(known.text, unparsed.at)
-            and self._knows(known)
+            known is None
+            or self._arriving
+            or self._head_bytes
+            or not self.cycle.response_complete
+            or self.flow.write_paused
+            or self.memory.is_full
         ):
-            self._receive_known(known, bytes(unparsed.take(known.length, is_end=True)))
-        else:
-            super()._parse_piece(unparsed)
+            return None
+        found = known.find(data, at)
+        if found is None:
+            return None
+        head = found[0]
+        if self.shared.endpoints.get(head.path) is not head.endpoint:
+            known.forget(head)
+            return None
+        return found
 
-    def _receive_known(self, known: KnownHead, data: bytes) -> None:
-        """Submit a request whose head is known and whose whole body is there."""
+    def _parse_piece(self, unparsed: UnparsedBytes) -> None:
+        found = self._find(unparsed.data, unparsed.at) if unparsed.contiguous() else None
+        if found is None:
+            super()._parse_piece(unparsed)
+            return
+        known, head, begin, end = found
+        begin -= unparsed.at
+        data = bytes(unparsed.take(end - unparsed.at, is_end=True))
+        self._receive_known((known, head, begin, len(data)), data)
+
+    def _receive_known(self, found: Found, data: bytes) -> None:
+        """Submit a request whose head is known, and whose body is the rest of the data."""
+        known, head, at, end = found
         request = FastRequest(self, self.shared, True)
         self.cycle = request  # type: ignore[assignment]
         request.endpoint = endpoint = known.endpoint
         request.path = known.path
-        request.head = head = known.head.again()
-        at = len(known.text)
-        if known.raw is None:
+        request.head = head
+        reader = known.reader if end - at == known.size else None
+        if reader is None:
             request.submit_body(memoryview(data)[at:])
             return
         request.parsed = known.parsed
         try:
-            rows = known.raw.rows(data, at)
+            rows = reader.rows(data, at)
             request.pending = endpoint.submit(head, known.parsed, rows, request)
         except Exception as exc:
             request.submit_again_or_refuse(exc, memoryview(data)[at:])
@@ -203,8 +206,12 @@ class FastProtocol(Connection):
             return
         body, request.body = request.body, b""
         request.submit_body(body)
-        self._known = known_head(request, self._whole_head, len(body))
-        self._whole_head = None
+        head, self._whole_head = self._whole_head, None
+        if head is not None:
+            known = self._known
+            if known is None:
+                known = self._known = KnownHeads()
+            known.learn(request, head, len(body))
 
     # -- requests -----------------------------------------------------------------------
 

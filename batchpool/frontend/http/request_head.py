@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from batchpool.frontend.http.caller import Caller, flow_of_name
 from batchpool.wire.forms import WireForm
@@ -39,6 +40,21 @@ class RequestHead:
     def again(self) -> RequestHead:
         """A head that arrives now, with the same headers from the same caller."""
         head = RequestHead(self.headers, self.caller, self.flow, time.monotonic_ns(), self.priority)
+        head.form = self.form
+        return head
+
+    def with_values(self, names: Sequence[bytes], values: Sequence[bytes]) -> RequestHead:
+        """A head that arrives now, from the same caller, in which these fields have other values.
+
+        None of them has a say in the form or the priority.
+        """
+        headers = dict(self.headers)
+        flow = self.flow
+        for name, value in zip(names, values, strict=True):
+            headers[name] = value
+            if name == _CLIENT_ID and not self.caller.key:
+                flow = flow_of_name(value)
+        head = RequestHead(headers, self.caller, flow, time.monotonic_ns(), self.priority)
         head.form = self.form
         return head
 

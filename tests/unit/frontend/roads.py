@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchpool.frontend.fast.known_head import KnownHead
+from batchpool.frontend.fast.known_heads import Found
 from batchpool.frontend.fast.protocol import FastProtocol
 from batchpool.frontend.fast.request import FastRequest
 from batchpool.model import Model
@@ -100,7 +100,7 @@ async def _count_fast(site: Site, found: Roads) -> None:
 
     receive_known = connection._receive_known
 
-    def counted_known(known: KnownHead, data: bytes) -> None:
+    def counted_known(known: Found, data: bytes) -> None:
         found.fast += 1
         found.known += 1
         receive_known(known, data)

@@ -71,7 +71,7 @@ async def test_behind_a_trusted_proxy_each_request_has_its_own_caller(
             await it.take()
 
     found = await over(fast, scenario, Affine, server=TRUSTED)
-    assert found.known == (2 if fast else 0), "equal heads have equal callers"
+    assert found.known == (3 if fast else 0), "equal heads have equal callers"
     assert peers(log) == [f"203.0.113.{last}" for last in (1, 2, 2, 1, 1)] + ["127.0.0.1"]
 
 

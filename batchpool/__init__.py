@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batchpool.client.aio import AsyncClient
+    from batchpool.client.lent_slots import OutputViews
     from batchpool.client.served_model import ServedModel
     from batchpool.client.sync import Client
     from batchpool.core.errors import (
@@ -56,6 +57,7 @@ __all__ = [
     "NotFound",
     "NotReady",
     "NotSupported",
+    "OutputViews",
     "Overloaded",
     "PoolError",
     "PoolStopped",
@@ -71,6 +73,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client.aio",
     "Client": "client.sync",
+    "OutputViews": "client.lent_slots",
     "ServedModel": "client.served_model",
     "Batch": "model",
     "Model": "model",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer
+from batchpool.client.lent_slots import OutputViews
 from batchpool.client.served_model import ServedModel
 
 
@@ -53,6 +54,40 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"<batchpool.AsyncClient of {self.socket}, {self._driver.state}>"
 
+    @overload
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        copy: Literal[False],
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        wait_for_room: bool = True,
+        errors: Literal["raise", "return"] = "raise",
+        **tensors: Any,
+    ) -> OutputViews: ...
+
+    @overload
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        copy: bool = True,
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        wait_for_room: bool = True,
+        errors: Literal["raise", "return"] = "raise",
+        **tensors: Any,
+    ) -> dict[str, Any]: ...
+
     async def infer(
         self,
         model: str,
@@ -65,6 +100,7 @@ class AsyncClient:
         priority: int = 0,
         wait_for_room: bool = True,
         errors: Literal["raise", "return"] = "raise",
+        copy: bool = True,
         **tensors: Any,
     ) -> dict[str, Any]:
         """Run n rows, any n, and return {output: array [n, *row shape]}; see Client.infer.
@@ -74,6 +110,6 @@ class AsyncClient:
         given = named_inputs(inputs, tensors)
         call = Call(
             given, parameters, outputs, timeout_s, priority,
-            wait_for_room=wait_for_room, errors=errors,
+            wait_for_room=wait_for_room, errors=errors, copy=copy,
         )  # fmt: skip
         return await infer(self._driver, model, call)

@@ -149,6 +149,11 @@ class LoopDriver:
         under_way: deque[PendingRequest],
     ) -> bool:
         client_loop = self._loop_of(lane_client)
+        lent = lane_client.lent
+        if lent.any_ended:
+            lent.take_back(lane_client)
+        if lent.n and not lane_client.may_claim(window.n, call.priority):
+            lent.check_room(lane_client, window.n)
         if call.wait_for_room and not lane_client.may_claim(window.n, call.priority):
             lane_client.check_gate(time.monotonic_ns())
             return False

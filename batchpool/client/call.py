@@ -29,12 +29,13 @@ class Call:
     rows: the checked tensors and parameters. start_ns, deadline_ns: CLOCK_MONOTONIC, set by the
     first `check`. outputs: the names asked for; None means all. idempotent: the rows may run twice.
     wait_for_room: a full lane makes the call wait; else it raises Overloaded. returns_errors: the
-    errors of rows stand in their places. refused: the errors of rows that are not sent. A timeout_s
-    of the caller's holds for the whole call; the model's request_timeout_s for each of its windows,
-    so that a call may have any number of rows.
+    errors of rows stand in their places. copies: else outputs may be views of the lane. refused:
+    the errors of rows that are not sent. A timeout_s of the caller's holds for the whole call; the
+    model's request_timeout_s for each of its windows, so that a call may have any number of rows.
     """
 
     __slots__ = (
+        "copies",
         "deadline_ns",
         "idempotent",
         "outputs",
@@ -63,6 +64,7 @@ class Call:
         *,
         wait_for_room: bool = True,
         errors: str = "raise",
+        copy: bool = True,
     ) -> None:
         self.tensors = tensors
         for name, value in tensors.items():
@@ -76,6 +78,12 @@ class Call:
         if errors not in ("raise", "return"):
             raise InvalidRequest(f"errors is {errors!r}; 'raise' or 'return' was expected")
         self.returns_errors = errors == "return"
+        self.copies = bool(copy)
+        if self.returns_errors and not self.copies:
+            raise InvalidRequest(
+                "copy=False came with errors='return', whose outputs are lists of rows; one of them"
+                " was expected"
+            )
         self.refused: Refused = {}
         self.timed_by_window = timeout_s is None
         self.start_ns = 0
@@ -134,7 +142,9 @@ class Call:
                 return lane_client.listed(pending, self.outputs)
             finally:
                 lane_client.release(pending)
-        return lane_client.result(pending, self.outputs)
+        if self.copies or pending.n != self.rows.n:  # windows are joined, which copies them
+            return lane_client.result(pending, self.outputs)
+        return lane_client.lent.lend(lane_client, pending, self.outputs)
 
     def error_rows(self, lane_client: LaneClient, n: int, error: PoolError) -> dict[str, Any]:
         """The outputs of n rows that all have this error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,10 @@ def can_join(old: ModelSpec, new: ModelSpec) -> bool:
     return (old.inputs, old.outputs, old.parameters) == (new.inputs, new.outputs, new.parameters)
 
 
-def join(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def join(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The outputs of all windows as one: an array, or a list of rows where they differ in size."""
     if len(results) == 1:
-        return dict(results[0])
+        return results[0]
     joined: dict[str, Any] = {}
     for name in results[0]:
         parts = [result[name] for result in results]

@@ -21,6 +21,7 @@ import numpy as np
 
 from batchpool.client.backpressure import DrainRate, Rejections
 from batchpool.client.lane_rows import LaneRows
+from batchpool.client.lent_slots import LentSlots
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.row_errors import row_error
 from batchpool.core.errors import OF_A_ROW, Overloaded, PoolError, Status, TooLarge
@@ -63,6 +64,7 @@ class LaneClient:
         self.spec = lane.spec
         self.allocator = SlotAllocator(lane.slots, watermark)
         self.drain_rate = DrainRate()
+        self.lent = LentSlots()
         self.stale = 0
         self._moved: Callable[[], None] | None = moved
         self._refusals = Rejections(lane.spec.name, self.allocator, self.drain_rate)
@@ -113,6 +115,11 @@ class LaneClient:
         if not self._accepting():
             raise self._refusals.unserved(now_ns)
         self._refusals.backoff = None
+
+    @property
+    def has_rows(self) -> bool:
+        """True while requests are under way, or finished and not read."""
+        return self.allocator.claimed != self.lent.n
 
     @property
     def has_moved(self) -> bool:

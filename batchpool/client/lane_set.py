@@ -27,18 +27,26 @@ class LaneSet(dict[str, LaneClient]):
         self.moving = True
 
     def part(self) -> list[LaneClient]:
-        """Forget the moved lane clients of all models; those without rows are returned."""
+        """Forget the moved lane clients of all models; those without rows are
+        returned, though views of them may be in use."""
         for model in [model for model, lane_client in self.items() if lane_client.has_moved]:
             del self[model]
         done = [
             lane_client
             for lane_client in self.driven
-            if lane_client.has_moved and not lane_client.allocator.claimed
+            if lane_client.has_moved and not lane_client.has_rows
         ]
         for lane_client in done:
+            lane_client.lent.keep(lane_client)
             self.driven.remove(lane_client)
         self.moving = any(lane_client.has_moved for lane_client in self.driven)
         return done
+
+    def keep_views(self) -> None:
+        """Keep what views of the lanes show: the client is about to leave all of them."""
+        for lane_client in self.driven:
+            if lane_client.lent.n:
+                lane_client.lent.keep(lane_client)
 
     def clear(self) -> None:
         super().clear()

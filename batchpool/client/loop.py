@@ -177,7 +177,7 @@ class ClientLoop:
 
     def _plan_look(self) -> None:
         self._resting = not any(
-            lane_client.allocator.claimed for lane_client in self.session.lane_set.driven
+            lane_client.has_rows for lane_client in self.session.lane_set.driven
         )
         if self._timer is not None:
             self._timer.cancel()
@@ -187,6 +187,8 @@ class ClientLoop:
         now_ns = time.monotonic_ns()
         late = False
         for lane_client in self.session.lane_set.driven:
+            if lane_client.lent.any_ended:
+                lane_client.lent.take_back(lane_client)
             if lane_client.next_deadline_ns() <= now_ns:
                 for pending in lane_client.expire(now_ns):
                     late = True

@@ -195,6 +195,7 @@ class Reaper:
         now_ns = time.monotonic_ns()
         finished = []
         for lane_client in session.lane_set.driven:
+            lane_client.lent.take_back(lane_client)
             finished += [(lane_client, pending) for pending in lane_client.reap(now_ns)]
         if session.lane_set.moving:
             session.let_go()

@@ -268,6 +268,7 @@ class Session(Connection):
         """End the session: the pool takes the lanes back. Results already taken stay valid."""
         if self.closed:
             return
+        self.lane_set.keep_views()
         self.closed = True
         self.channel.close()
         self.bell.close()

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer, run_blocking
+from batchpool.client.lent_slots import OutputViews
 from batchpool.client.served_model import ServedModel
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.core.errors import Moved
@@ -36,6 +37,38 @@ class Client:
         self.socket = socket_of(socket, port)
         self._driver = ThreadDriver(self.socket, timeout_s, pinned=pinned)
 
+    @overload
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        copy: Literal[False],
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        errors: Literal["raise", "return"] = "raise",
+        **tensors: Any,
+    ) -> OutputViews: ...
+
+    @overload
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        copy: bool = True,
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        errors: Literal["raise", "return"] = "raise",
+        **tensors: Any,
+    ) -> dict[str, Any]: ...
+
     def infer(
         self,
         model: str,
@@ -47,6 +80,7 @@ class Client:
         timeout_s: float | None = None,
         priority: int = 0,
         errors: Literal["raise", "return"] = "raise",
+        copy: bool = True,
         **tensors: Any,
     ) -> dict[str, Any]:
         """Run n rows, any n, and return {output: array [n, *row shape]}.
@@ -61,12 +95,15 @@ class Client:
         With errors="return" every output is a list with one entry a row: the row's array, or the
         PoolError that it ended with; an error of one row costs no other. What concerns the whole
         call (wrong arguments, or before any row was sent) is raised.
+        With copy=False the outputs are a bp.OutputViews: its arrays are views of this client's lane
+        where that is possible, which saves the copy of outputs of megabytes, and their slots stay
+        claimed while anything refers to them. A call that would need these slots is Overloaded.
         A timeout_s is the time of the whole call. Without one each window of rows has the model's
         request_timeout_s for itself, from when it is its turn to be sent, so that a call may have
         any number of rows. What is late is DeadlineExceeded; every other PoolError has its reason.
         """
         given = named_inputs(inputs, tensors)
-        call = Call(given, parameters, outputs, timeout_s, priority, errors=errors)
+        call = Call(given, parameters, outputs, timeout_s, priority, errors=errors, copy=copy)
         return run_blocking(infer(self._driver, model, call))
 
     def submit(
@@ -80,15 +117,16 @@ class Client:
         timeout_s: float | None = None,
         priority: int = 0,
         errors: Literal["raise", "return"] = "raise",
+        copy: bool = True,
         **tensors: Any,
     ) -> Future[dict[str, Any]]:
         """Submit rows as `infer` does and return a Future of the outputs without waiting.
 
         Overloaded when the lane is full. The rows are copied before this returns. At most the
-        lane's bound of rows at once. errors: as of `infer`.
+        lane's bound of rows at once. errors, copy: as of `infer`.
         """
         given = named_inputs(inputs, tensors)
-        call = Call(given, parameters, outputs, timeout_s, priority, errors=errors)
+        call = Call(given, parameters, outputs, timeout_s, priority, errors=errors, copy=copy)
         driver = self._driver
         while True:
             lane_client = driver.open_lane_client(model)

@@ -100,7 +100,7 @@ class ThreadDriver:
             if (
                 lane_client is not None
                 and not lane_client.sees_move()
-                and (lane_client.allocator.claimed or not session.is_over())
+                and (lane_client.has_rows or not session.is_over())
             ):
                 return lane_client
         with self._lock:
@@ -163,8 +163,11 @@ class ThreadDriver:
             session = self._usable()
             if lane_client not in session.lane_set.driven:
                 raise self.reaper.why_not(lane_client, session)
+            if lane_client.lent.any_ended:
+                _take_back_views(self.reaper, lane_client)
             if not lane_client.may_claim(window.n, call.priority):
                 lane_client.check_gate(monotonic_ns())
+                lane_client.lent.check_room(lane_client, window.n)
                 return False
             self.reaper.torn = True
             try:
@@ -187,6 +190,10 @@ class ThreadDriver:
             session = self._usable()
             if lane_client not in session.lane_set.driven:
                 raise self.reaper.why_not(lane_client, session)
+            if lane_client.lent.any_ended:
+                _take_back_views(self.reaper, lane_client)
+            if lane_client.lent.n and not lane_client.may_claim(call.rows.n, call.priority):
+                lane_client.lent.check_room(lane_client, call.rows.n)
             self.reaper.torn = True
             try:
                 future.pending = lane_client.submit(
@@ -265,3 +272,10 @@ class ThreadDriver:
                 lane_client.abandon(pending)
                 session.ring()
         return first
+
+
+def _take_back_views(reaper: Reaper, lane_client: LaneClient) -> None:
+    """Free the slots of views that are gone. Needs the lock."""
+    reaper.torn = True
+    lane_client.lent.take_back(lane_client)
+    reaper.torn = False

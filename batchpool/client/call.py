@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from batchpool.client.chunks import can_join
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
@@ -68,7 +70,8 @@ class Call:
     ) -> None:
         self.tensors = tensors
         for name, value in tensors.items():
-            if hasattr(value, "__next__"):  # an iterator, which would be used up by the first check
+            # An iterator would be used up by the first check.
+            if type(value) is not np.ndarray and hasattr(value, "__next__"):
                 self.tensors = {**self.tensors, name: list(value)}
         self.parameters = parameters
         self.outputs = outputs
@@ -101,10 +104,10 @@ class Call:
             self.rows, self.refused = check_each(lane_client.spec, self.tensors, parameters)
         else:
             self.rows = check_rows(lane_client.spec, self.tensors, parameters)
-        if outputs is not None and not isinstance(outputs, Iterable):
-            raise InvalidRequest(f"outputs is {outputs!r}; a list of names was expected")
         timeout: Any = facts.request_timeout_s if self.timeout_s is None else self.timeout_s
-        if not isinstance(timeout, Real) or not float(timeout) > 0:  # numpy's numbers too
+        # numpy's numbers too, which take longer to tell
+        is_number = type(timeout) is float or isinstance(timeout, Real)
+        if not is_number or not float(timeout) > 0:
             raise InvalidRequest(f"timeout_s is {timeout!r}; a positive number was expected")
         try:
             priority = operator.index(self.priority)  # numpy's numbers too
@@ -113,6 +116,8 @@ class Call:
         if not 0 <= priority <= 255:
             raise InvalidRequest(f"priority is {self.priority!r}; 0 to 255 was expected")
         if outputs is not None:
+            if not isinstance(outputs, Iterable):
+                raise InvalidRequest(f"outputs is {outputs!r}; a list of names was expected")
             self.outputs = outputs = tuple(outputs)
             for name in outputs:
                 if name not in lane_client.lane.outputs:

@@ -82,6 +82,8 @@ def outcomes_of(finished: Iterable[tuple[LaneClient, PendingRequest]]) -> list[O
         if pending.tag is None:
             continue
         future, call = pending.tag
+        # Its future refers to it: a circle would keep all of this until garbage is collected.
+        pending.tag = None
         try:
             found = with_refused(call.take(lane_client, pending), call.refused)
             outcomes.append((future, found))

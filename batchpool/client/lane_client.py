@@ -74,10 +74,6 @@ class LaneClient:
         self._state = lane.scalars("state")
         self._status = lane.scalars("status")
         self._sequence = lane.scalars("sequence")
-        self._deadline = lane.scalars("deadline_ns")
-        self._submit = lane.scalars("submit_ns")
-        self._priority = lane.scalars("priority")
-        self._flow = lane.scalars("flow")
         self._cells = lane.memory.cells()
         self._gate_at = word(lane.layout, "gate")
         self._uses = [0] * lane.slots
@@ -168,16 +164,10 @@ class LaneClient:
         else:
             slots = self.allocator.take(n, flow)
             first, where = slots[0], where_of(slots)
-        state = self._state
-        for slot in slots:
-            state[slot] = _FILLING
+        self._set_state(slots, where, _FILLING)
         try:
             self._rows.write(where, rows)
-            for slot in slots:
-                self._deadline[slot] = deadline_ns
-                self._submit[slot] = now_ns
-                self._priority[slot] = priority
-                self._flow[slot] = flow
+            self._rows.write_header(slots, where, deadline_ns, now_ns, priority, flow)
         except BaseException:
             self._free(slots, flow)
             raise
@@ -188,8 +178,8 @@ class LaneClient:
             uses[slot] = use
             self._sequence[slot] = use
             owner[slot] = pending
-            state[slot] = _SUBMITTED
             queued.append(slot | use << 32)
+        self._set_state(slots, where, _SUBMITTED)
         self._due_at[first] = deadline_ns
         return pending
 
@@ -286,6 +276,8 @@ class LaneClient:
         if pending.n == 1:
             slot = pending.slots[0]
             return self._error_of(slot) if self._status[slot] else None
+        if not self.lane.status[pending.where].any():
+            return None
         for row, slot in enumerate(pending.slots):
             if self._status[slot] != Status.OK:
                 error = self._error_of(slot)
@@ -384,13 +376,18 @@ class LaneClient:
                 )
         return lost
 
+    def _set_state(self, slots: Sequence[int], where: Where, state: int) -> None:
+        if len(slots) == 1:
+            self._state[slots[0]] = state
+        else:
+            self.lane.state[where] = state
+
     def _free(self, slots: Sequence[int], flow: int) -> None:
         if len(slots) == 1:
             self._state[slots[0]] = _FREE
             self.allocator.give_back(slots[0], flow)
         else:
-            for slot in slots:
-                self._state[slot] = _FREE
+            self._set_state(slots, where_of(slots), _FREE)
             self.allocator.give_back_many(slots, flow)
         self.lane.claimed.set(self.allocator.claimed)
         if not self.allocator.claimed:

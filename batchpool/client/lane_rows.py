@@ -27,6 +27,35 @@ class LaneRows:
         self._outputs = lane.outputs
         self._sized = {column.tensor.sizes_name: column for column in lane.outputs.values()}
         self._status = lane.scalars("status")
+        self._lane = lane
+        # One cell of these is cheaper to write than an element of an array.
+        self._deadline = lane.scalars("deadline_ns")
+        self._submit = lane.scalars("submit_ns")
+        self._priority = lane.scalars("priority")
+        self._flow = lane.scalars("flow")
+
+    def write_header(
+        self,
+        slots: Sequence[int],
+        where: Where,
+        deadline_ns: int,
+        submit_ns: int,
+        priority: int,
+        flow: int,
+    ) -> None:
+        """Write the header words that all rows of a request share. where: these slots."""
+        if len(slots) == 1:
+            slot = slots[0]
+            self._deadline[slot] = deadline_ns
+            self._submit[slot] = submit_ns
+            self._priority[slot] = priority
+            self._flow[slot] = flow
+        else:
+            lane = self._lane
+            lane.deadline_ns[where] = deadline_ns
+            lane.submit_ns[where] = submit_ns
+            lane.priority[where] = priority
+            lane.flow[where] = flow
 
     def write(self, where: Where, rows: Rows) -> None:
         """Write the inputs and parameters of n rows into n slots."""

@@ -186,27 +186,31 @@ class ThreadDriver:
     def submit_future(self, lane_client: LaneClient, call: Call) -> RowsFuture:
         """Submit all rows; Overloaded when the lane is full. A thread resolves the future."""
         future = RowsFuture(self._take_back, lane_client, self.check_process)
+        reaper, lent = self.reaper, lane_client.lent
         with self._lock:
-            session = self._usable()
+            session = reaper.session
+            if session is None or reaper.torn or reaper.closed:
+                session = self._usable()
             if lane_client not in session.lane_set.driven:
-                raise self.reaper.why_not(lane_client, session)
-            if lane_client.lent.any_ended:
-                _take_back_views(self.reaper, lane_client)
-            if lane_client.lent.n and not lane_client.may_claim(call.rows.n, call.priority):
-                lane_client.lent.check_room(lane_client, call.rows.n)
-            self.reaper.torn = True
+                raise reaper.why_not(lane_client, session)
+            if lent.n:
+                if lent.any_ended:
+                    _take_back_views(reaper, lane_client)
+                if not lane_client.may_claim(call.rows.n, call.priority):
+                    lent.check_room(lane_client, call.rows.n)
+            reaper.torn = True
             try:
                 future.pending = lane_client.submit(
                     call.rows, call.start_ns, call.deadline_ns, priority=call.priority,
                     tag=(future, call),
                 )  # fmt: skip
             except PoolError:
-                self.reaper.torn = False
+                reaper.torn = False
                 raise
             lane_client.flush()
             session.ring()
-            self.reaper.expect(session, call)
-            self.reaper.torn = False
+            reaper.expect(session, call)
+            reaper.torn = False
         return future
 
     async def result(

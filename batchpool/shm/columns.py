@@ -25,6 +25,8 @@ Road: TypeAlias = Literal["in", "out", "par"]
 
 def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
     """A slice if the slots are neighbours in rising order, else an index array."""
+    if type(slots) is range and slots.step == 1:
+        return slice(slots.start, slots.stop)
     n = len(slots)
     first = int(slots[0])
     if n == 1:

@@ -46,6 +46,10 @@ def check_rows(
     `as_sized_rows`. Raises InvalidRequest that names
     the tensor, what it is and what was expected; TooLarge for a row that no slot can hold.
     """
+    if not parameters and not spec.parameters:
+        plain = _plain_rows(spec, tensors)
+        if plain is not None:
+            return plain
     declared = {t.name: t for t in spec.inputs}
     for name in tensors:
         if name not in declared:
@@ -78,6 +82,28 @@ def check_rows(
     fill_defaults(spec, n, checked, sizes)
     check_named(spec, checked, sizes)
     return Rows(n, checked, check_parameters(spec, parameters or {}), sizes)
+
+
+def _plain_rows(spec: ModelSpec, tensors: Mapping[str, Any]) -> Rows | None:
+    """The rows where every input, and nothing else, is an array that stays as it is.
+
+    None where one is not, or something is wrong: what, the steps of `check_rows` tell.
+    """
+    checked: dict[str, Array] = {}
+    n = 0
+    for tensor in spec.inputs:
+        array = tensors.get(tensor.name)
+        if tensor.is_bytes or not tensor.is_plain(array):
+            return None
+        assert array is not None
+        rows = array.shape[0]
+        if rows != n and checked:
+            return None
+        n = rows
+        checked[tensor.name] = array
+    if n == 0 or len(tensors) != len(checked):
+        return None
+    return Rows(n, checked, {}, {})
 
 
 def fill_defaults(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
@@ -35,6 +37,23 @@ def test_a_future_is_resolved_when_the_bell_rings(driver: ThreadDriver, scene: S
     scene.answer()
     assert future.result(WAIT_S)["y"].tolist() == answer(2)
     assert scene.lane_client.allocator.claimed == 0
+
+
+def test_a_future_that_is_resolved_is_gone_with_its_last_reference(
+    driver: ThreadDriver, scene: Scene
+) -> None:
+    future = driver.submit_future(scene.lane_client, scene.call(2))
+    scene.waits.begun.get(timeout=WAIT_S)
+    scene.answer()
+    future.result(WAIT_S)
+    scene.waits.begun.get(timeout=WAIT_S)  # the thread waits again
+    gone = weakref.ref(future)
+    gc.disable()
+    try:
+        del future
+        assert gone() is None, "it waits for the collection of garbage"
+    finally:
+        gc.enable()
 
 
 def test_an_error_of_a_row_is_its_futures_alone(driver: ThreadDriver, scene: Scene) -> None:

@@ -124,20 +124,21 @@ class KnownHead:
 
     text: exactly the bytes that the parser took for the head, from rest until it was complete.
     size: of the body, in bytes. head, parsed: of that request. is_examined: whether it is known in
-    which places other heads may differ from this one. may_differ: there are such places.
+    which places other heads may differ from this one. may_differ: there are such places. reader: of
+    the rows in bodies of this size; None where a body holds more, and before the head `came_again`.
     """
 
     __slots__ = (
         "_all",
-        "_has_reader",
-        "_reader",
         "_seen",
+        "came_again",
         "endpoint",
         "head",
         "is_examined",
         "may_differ",
         "parsed",
         "path",
+        "reader",
         "size",
         "text",
     )
@@ -152,8 +153,8 @@ class KnownHead:
         self.is_examined = self.may_differ = False
         self._all: Varying | None = None  # the places where a value may differ
         self._seen: Varying | None = None  # those of them where one has
-        self._reader: FixedSizeReader | None = None
-        self._has_reader = False
+        self.reader: FixedSizeReader | None = None
+        self.came_again = False
 
     def examine(self) -> None:
         """Find the places where other heads may differ from this one."""
@@ -194,10 +195,7 @@ class KnownHead:
         self._seen = seen = all_.narrowed(own, values, before)
         return seen
 
-    @property
-    def reader(self) -> FixedSizeReader | None:
-        """Reads the rows of bodies of this size; None where a body holds more than rows."""
-        if not self._has_reader:
-            self._has_reader = True
-            self._reader = self.endpoint.fixed_size_reader(self.parsed, self.size)
-        return self._reader
+    def come_again(self) -> None:
+        """Get a reader of the bodies of this size, since more of them come."""
+        self.came_again = True
+        self.reader = self.endpoint.fixed_size_reader(self.parsed, self.size)

@@ -135,6 +135,8 @@ class FastProtocol(Connection):
         request.endpoint = endpoint = known.endpoint
         request.path = known.path
         request.head = head
+        if not known.came_again:
+            known.come_again()
         reader = known.reader if end - at == known.size else None
         if reader is None:
             request.submit_body(memoryview(data)[at:])

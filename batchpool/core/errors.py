@@ -22,7 +22,8 @@ class PoolError(Exception):
 
     facts: identifiers for the log of a failed row: its slot and sequence, and the batch, the
     worker and the worker's pid. row: in a request of several rows the number of the one that ended
-    with it, from 0; None in a request of one, and where it is no row's.
+    with it, from 0; None in a request of one, and where it is no row's. param: the member of a
+    request of OpenAI's API that is at fault, if one is.
     """
 
     status: ClassVar[int] = 500
@@ -33,6 +34,7 @@ class PoolError(Exception):
         super().__init__(message)
         self.message = message
         self.row: int | None = None
+        self.param: str | None = None
 
     def body(self) -> dict[str, object]:
         """The JSON object of the error response."""

@@ -22,9 +22,12 @@ In reading order:
     metadata      the JSON objects of the metadata, config and health routes
     statistics    the JSON objects of the statistics routes, from the pool's counters
     repository    the JSON of the model repository's routes
+    openai        the errors and the models of OpenAI's API
+    embeddings    its embeddings: texts to rows, vectors to the answer
     schemas       JSON Schemas of one model's request and response
     curl_samples  a curl command for each model
     openapi_routes   the paths of the OpenAPI document besides infer
+    openapi_openai   those of OpenAI's API
     openapi       the OpenAPI document of a running pool
 
 Every refusal is a `PoolError` of `batchpool.core.errors`. Tensors are not copied here, except

@@ -14,6 +14,7 @@ from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.curl_samples import curl, plain_sample, sample_request
 from batchpool.wire.forms import FORMS
+from batchpool.wire.openapi_openai import TAG, error_schema, openai_routes
 from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
 from batchpool.wire.plain_schemas import plain_schemas
 from batchpool.wire.request import PRIORITY, TIMEOUT_MS
@@ -42,16 +43,22 @@ def document(
             "summary": "Batched model inference over the Open Inference Protocol v2.",
             "description": (
                 "Requests of many callers run together in batches. A full pool answers at once"
-                " with 503 and Retry-After. Every answer but 200 is `{error, code}`."
+                " with 503 and Retry-After. Every answer but 200 is `{error, code}`,"
+                " under /v1 OpenAI's `{error: {message, type, param, code}}`."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": server_url}],
         "tags": [
             *({"name": spec.name, "description": f"The model {spec.name}."} for spec in specs),
+            TAG,
             {"name": "server", "description": "The server as a whole."},
         ],
-        "paths": {**paths, **server_routes()},
+        "paths": {
+            **paths,
+            **openai_routes(specs, server_url, _parameter_refs()),
+            **server_routes(),
+        },
         "components": {
             "schemas": {
                 **{
@@ -60,6 +67,7 @@ def document(
                     for kind, schema in (model_schemas(spec) | plain_schemas(spec)).items()
                 },
                 "Error": _error_schema(),
+                "OpenAIError": error_schema(),
             },
             "responses": _responses(),
             "parameters": _header_parameters(),
@@ -88,7 +96,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
             f"The forms of a body: {', '.join(form.name for form in FORMS.entries)}."
             f"{split}{_ragged_note(spec)}"
         ),
-        "parameters": [{"$ref": f"#/components/parameters/{key}"} for key in _header_parameters()],
+        "parameters": _parameter_refs(),
         "requestBody": {
             "required": True,
             "content": {
@@ -157,7 +165,7 @@ def _codes(kinds: list[type[PoolError]]) -> list[str]:
 def _error_schema() -> Json:
     return {
         "type": "object",
-        "description": "Every answer but 200.",
+        "description": "Every answer but 200 outside of /v1.",
         "required": ["error", "code"],
         "properties": {
             "error": {"type": "string", "description": "What is wrong, for people."},
@@ -208,6 +216,10 @@ def _responses() -> Json:
             }
         responses[f"Error{status}"] = response
     return responses
+
+
+def _parameter_refs() -> list[Json]:
+    return [{"$ref": f"#/components/parameters/{key}"} for key in _header_parameters()]
 
 
 def _header_parameters() -> Json:

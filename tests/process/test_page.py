@@ -114,6 +114,7 @@ def test_both_pages_in_a_browser() -> None:
     models = [
         {"import": f"{MODELS}:Touchy", "slots": 256, "attempts": 1},
         {"import": f"{MODELS}:Sentences", "slots": 64, "max_batch": 8},
+        {"import": "tests.process.text_models:Words", "slots": 64},
     ]
     with browsing() as browser, serving(*models) as pool:
         pool.tracebacks_expected = True  # of the model that raises
@@ -154,7 +155,7 @@ def shows_a_load(page: Page) -> None:
     until(lambda: "/s" in row_of(page, "workers", "worker 0 of touchy")["Batches"], "its rate")
     assert page.text("h1") == "batchpool"
     names = page.evaluate("[...document.querySelectorAll('section.model h2')].map(h => h.id)")
-    assert names == ["model-touchy", "model-sentences"]
+    assert names == ["model-touchy", "model-sentences", "model-words"]
 
 
 def shows_an_error_as_text(pool: Pool, page: Page) -> None:
@@ -252,15 +253,20 @@ def reconnects_to_another_front_end(pool: Pool, page: Page) -> None:
 
 
 def the_page_of_the_api_has_commands_that_work(page: Page) -> None:
-    page.wait("document.querySelectorAll('section').length === 4")
+    page.wait("document.querySelectorAll('section').length === 6")
     text = page.text("main")
+    assert "/v1/embeddings" in text
+    assert '"float" or "base64" or null' in text
+    assert "from openai import OpenAI" in text
     assert "/v2/models/touchy/infer" in text
     assert "FP32 [n, 4]" in text
     assert "deadline_exceeded" in text
     fits_every_screen(page)
-    commands = page.evaluate("[...document.querySelectorAll('pre')].map(p => p.textContent)")
+    commands = page.evaluate(
+        "[...document.querySelectorAll('pre[aria-label=\"curl command\"]')].map(p => p.textContent)"
+    )
     assert page.complaints == []
-    assert len(commands) == 2
+    assert len(commands) == 4
     for command in commands:
         shown = command.replace("-o answer.bin", "-o -")
         told = ["sh", "-c", f"{shown} -w '\\n%{{http_code}}'"]

@@ -41,8 +41,8 @@ _TIME_NS = tuple(round(bound * 1e9) for bound in TIME_BOUNDS_S)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 _NS_PER_S = 10**9
 
-# Values of the label `road`, counted in frontend/fast/request.py, frontend/asgi/app.py, and, for
-# bytes that are no HTTP request, frontend/http/connection.py.
+# Values of the label `road`, counted in frontend/fast/request.py, frontend/asgi/app.py and
+# embeddings.py, and, for bytes that are no HTTP request, frontend/http/connection.py.
 FRONTEND_PATHS = ("fast", "asgi", "none")
 CLIENTS = ("http", "local")
 # (code, reason) of every response to an infer request; several errors may have the same.

@@ -18,6 +18,7 @@ from batchpool.core.errors import (
     NotFound,
     PoolError,
 )
+from batchpool.frontend.asgi.embeddings import Embeddings
 from batchpool.frontend.asgi.entrance import Entrance
 from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
@@ -44,6 +45,11 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
     discard = discard_bytes(view.max_body_bytes)
     routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in model_paths("/infer")]
     routes += protocol_routes(view, discard)
+    routes += [
+        Route("/v1/models", Query(view.openai.models, discard), methods=["GET"]),
+        Route("/v1/models/{model}", Query(view.openai.model, discard), methods=["GET"]),
+        Route("/v1/embeddings", Embeddings(view, discard), methods=["POST"]),
+    ]
     if broadcaster is None:
         routes.append(Route("/", Query(view.metadata.root, discard), methods=["GET"]))
     else:

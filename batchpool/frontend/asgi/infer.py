@@ -42,7 +42,7 @@ async def infer(
         reservation.release()
         decoded.release()
     try:
-        if not await _finished(endpoint, pending, done, request_body):
+        if not await finished(endpoint, pending, done, request_body):
             return None
     finally:
         del done  # it may hold the error that is raised, whose traceback refers to it
@@ -84,7 +84,7 @@ async def _submit(
             endpoint = endpoint.successor()
 
 
-async def _finished(
+async def finished(
     endpoint: HttpEndpoint, pending: PendingRequest, done: Reply, request_body: RequestBody
 ) -> bool:
     """Wait for the rows; False when the caller goes first. Raises why they are not finished."""

@@ -53,9 +53,10 @@ function shown(api, path, method, operation, here) {
   if (!operation.requestBody) return element("p", { class: "operation" }, ...head);
   const made = element("div", {}, element("h3", { class: "operation" }, ...head));
   const samples = operation["x-codeSamples"] ?? [];
-  for (const sample of samples) made.append(command(here(sample.source)));
+  for (const sample of samples) made.append(command(here(sample.source), sample.label));
   made.append(element("p", { text: plain(operation.description) }));
-  made.append(tensors(api, operation));
+  const ask = schemaOf(api, operation.requestBody.content);
+  made.append(ask.properties.inputs ? tensors(api, operation) : members(ask));
   const named = (operation.parameters ?? []).map((parameter) => resolve(api, parameter));
   const headers = element("dl", { class: "pairs" });
   for (const { name, description } of named) {
@@ -71,7 +72,7 @@ function shown(api, path, method, operation, here) {
 }
 
 // A command that works as it stands, with a button that copies it.
-function command(text) {
+function command(text, label) {
   const button = element("button", { type: "button", text: "Copy" });
   button.addEventListener("click", async () => {
     try {
@@ -87,7 +88,7 @@ function command(text) {
     setTimeout(() => (button.textContent = "Copy"), 2000);
   });
   const code = element("code", { text });
-  const pre = element("pre", { tabindex: "0", "aria-label": "curl command" }, code);
+  const pre = element("pre", { tabindex: "0", "aria-label": `${label} command` }, code);
   return element("div", { class: "command" }, pre, button);
 }
 
@@ -121,6 +122,28 @@ function tensors(api, operation) {
     add("parameter", name, [schema.type].flat().join(" or "), plain(note));
   }
   for (const tensor of listed(answer.properties.outputs)) add("output", ...described(tensor));
+  const head = element("tr");
+  for (const word of ["", "Name", "Type"]) head.append(element("th", { scope: "col", text: word }));
+  return element("table", { class: "tensors" }, element("thead", {}, head), body);
+}
+
+// The members of a body that is no tensors.
+function members(ask) {
+  const body = element("tbody");
+  for (const [name, schema] of Object.entries(ask.properties)) {
+    const types = (schema.anyOf ?? [schema]).map((each) =>
+      each.enum ? each.enum.map((value) => JSON.stringify(value)).join(" or ") : each.type,
+    );
+    body.append(
+      element(
+        "tr",
+        {},
+        element("td", { class: "muted", text: ask.required.includes(name) ? "required" : "" }),
+        element("th", { scope: "row" }, element("code", { text: name })),
+        element("td", {}, element("code", { text: types.join(" or ") })),
+      ),
+    );
+  }
   const head = element("tr");
   for (const word of ["", "Name", "Type"]) head.append(element("th", { scope: "col", text: word }));
   return element("table", { class: "tensors" }, element("thead", {}, head), body);

@@ -87,7 +87,10 @@ class Connection(OneMessageConnection):
             return
         headers = dict(self.headers) if self._arriving else {}
         name = request_id(headers) or made_id()
-        response = error_response(error, request_id=name)
+        path = cycle.scope["path"].removeprefix(cycle.scope["root_path"]) if begun else ""
+        if not begun and self._arriving:
+            path = self.url.decode("latin-1")
+        response = error_response(error, request_id=name, path=path)
         self._write_last(response, name)
         outcome = RequestOutcome(response.status, response.code, response.error, len(response.body))
         if begun:

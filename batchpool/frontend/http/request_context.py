@@ -55,6 +55,12 @@ class RequestContext:
             self._request_id = made_id()
         return self._request_id
 
+    @property
+    def path(self) -> str:
+        """The path without the query, and without the prefix under which a proxy shows it."""
+        path: str = self._scope["path"]
+        return path.removeprefix(self._scope.get("root_path", ""))
+
     async def run(self, app: ASGIApp, receive: Receive, send: Send) -> None:
         """Let the application answer, and write the request's access-log line."""
 
@@ -81,8 +87,7 @@ class RequestContext:
 
     def _begin_response(self, message: MutableMapping[str, Any]) -> None:
         status = self._status = message["status"]
-        path = self._scope["path"].removeprefix(self._scope.get("root_path", ""))
-        self._is_logged = self._access.wants(status, self._request_id, path)
+        self._is_logged = self._access.wants(status, self._request_id, self.path)
         if self._request_id or self._is_logged or status >= LEAST_ERROR:
             message["headers"] = [*message["headers"], (REQUEST_ID, self.request_id)]
 

@@ -1,7 +1,7 @@
 """HTTP responses as values: status, headers and body, for both paths through the front end.
 
 Every response other than 200 and 304 is JSON {"error": text, "code": word}, whichever part of the
-front end refuses.
+front end refuses; under /v1 it is OpenAI's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from batchpool.core.errors import InternalError, ModelError, PoolError, WorkerLost
 from batchpool.frontend.http.request_context import current
+from batchpool.wire.openai import error_headers, error_object, is_openai_path
 from batchpool.wire.request import HeaderList
 
 _LOG = logging.getLogger("batchpool.frontend")
@@ -55,11 +56,13 @@ def error_response(
     *,
     request_id: bytes = b"",
     model: str = "",
+    path: str = "",
 ) -> HttpResponse:
     """The response for an error.
 
-    extra: more keys of its JSON object. request_id, model: of the request, for the log; on the ASGI
-    path they are taken from the task's `RequestContext`.
+    extra: more keys of its JSON object. request_id, model: of the request, for the log; path: where
+    it went, without a proxy's prefix, which decides the shape of the JSON. On the ASGI path all
+    three are taken from the task's `RequestContext`.
 
     A row that failed in a worker is logged with its batch, so that it can be found in the worker's
     log too. Anything but a `PoolError` is a fault of the server: it is logged with its traceback,
@@ -69,7 +72,11 @@ def error_response(
         _log_error(error, request_id, model)
     if not isinstance(error, PoolError):
         error = InternalError("internal error; the server's log has the details")
-    response = _json(error.status, {**error.body(), **(extra or {})}, error.headers())
+    context = current()
+    if is_openai_path(context.path if context is not None and not path else path):
+        response = _json(error.status, error_object(error, extra or {}), error_headers(error))
+    else:
+        response = _json(error.status, {**error.body(), **(extra or {})}, error.headers())
     return response._replace(code=error.code, error=error.message)
 
 

@@ -17,6 +17,7 @@ from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.metadata import MetadataResponses, package_version
 from batchpool.frontend.service.not_offered import NotOffered
+from batchpool.frontend.service.openai_models import OpenAIModels
 from batchpool.frontend.service.prometheus import Scrape
 from batchpool.frontend.service.readiness import Readiness
 from batchpool.frontend.service.reloads import Reloads
@@ -71,6 +72,7 @@ class PoolView:
             session, self.endpoints, self.readiness, Reloads(client_loop)
         )
         self.not_offered = NotOffered(self.endpoints)
+        self.openai = OpenAIModels(self.endpoints)
         self._client_loop = client_loop
         self._on_stop = on_stop
 

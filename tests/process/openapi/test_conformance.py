@@ -15,10 +15,11 @@ from tests.process.pool_under_test import serving
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+WORDS = "tests.process.text_models:Words"
 
 
 def test_the_answers_are_those_that_the_description_tells(tmp_path: Path) -> None:
-    with serving("Affine", "Scaled", "tests.process.tensor_models:Boxes") as pool:
+    with serving("Affine", "Scaled", "tests.process.tensor_models:Boxes", WORDS) as pool:
         command = [
             sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()",
             f"--config-file={HERE / 'schemathesis.toml'}", "run",

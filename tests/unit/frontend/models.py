@@ -68,3 +68,22 @@ class Wide(bp.Model):
 
     def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
         return {"y": batch["x"]}
+
+
+class Embed(bp.Model):
+    """A text's length, first byte and two constants; a token is a word. "no" is refused."""
+
+    framework = "numpy"
+    inputs = [bp.Tensor("text", "bytes", (), max_bytes=64)]
+    outputs = [bp.Tensor("vector", "float32", (4,)), bp.Tensor("prompt_tokens", "int32", ())]
+    parameters = [bp.Tensor("scale", "float32", (), default=1.0)]
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        vectors, tokens = np.empty((batch.n, 4), np.float32), []
+        for row, text in enumerate(batch["text"]):
+            vectors[row] = len(text), text[0] if text else 0, 0.1, -3.5e-7
+            vectors[row] *= batch["scale"][row]
+            tokens.append(len(text.split()))
+            if text == b"no":
+                batch.fail(row, bp.InvalidInput("no is no text", {"offset": 0}))
+        return {"vector": vectors, "prompt_tokens": np.array(tokens, np.int32)}

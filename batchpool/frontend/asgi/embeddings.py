@@ -1,0 +1,151 @@
+"""POST /v1/embeddings: texts to rows of the model that the body names, and its vectors back.
+
+The steps are those of an infer request but for two: the lane is not asked before the body is there,
+which alone names the model; and more rows than the lane lets one caller have go in windows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
+
+from batchpool.core.errors import InvalidInput, Moved, TooLarge
+from batchpool.frontend.asgi.sending import headers_of, send_response
+from batchpool.frontend.asgi.windows import Windows
+from batchpool.frontend.http.memory_budget import MemoryReservation
+from batchpool.frontend.http.request_body import RequestBody
+from batchpool.frontend.http.request_context import caller_in, note, outcome_of
+from batchpool.frontend.http.request_counters import ASGI
+from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.http.response import HttpResponse, error_response, ok_response
+from batchpool.frontend.service.pool_view import PoolView
+from batchpool.wire.embeddings import (
+    MOST_BODY_BYTES,
+    EmbeddingRequest,
+    embedding_answer,
+    read_embedding_request,
+)
+from batchpool.wire.encoding import MOST_EXPANSION, decode_body
+from batchpool.wire.model_tables import json_fields
+from batchpool.wire.openai import INPUT
+from batchpool.wire.request import (
+    Body,
+    InferRequest,
+    OutputChoice,
+    header_priority,
+    header_timeout_ns,
+)
+
+# Work below these sizes takes at most a few milliseconds of the loop.
+_LONG_BODY_BYTES = 256 * 1024
+_LONG_FLOATS = 16 * 1024  # values that are written as JSON
+_LONG_BASE64 = 256 * 1024  # values
+
+
+class Embeddings:
+    """The route of one front end. discard_bytes: the most that is dropped of an unread body."""
+
+    def __init__(self, view: PoolView, discard_bytes: int) -> None:
+        self._view = view
+        self._discard_bytes = discard_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        request_body = RequestBody(receive, headers)
+        head = RequestHead.of(headers, caller_in(scope))
+        call = _EmbeddingCall(self._view, head, request_body)
+        response: HttpResponse | None
+        try:
+            response = await call.run()
+        except Exception as exc:
+            if isinstance(exc, InvalidInput):
+                exc.param = INPUT
+            response = error_response(exc)
+        metrics = self._view.endpoints.metrics(call.model_name)
+        if response is None:
+            metrics.count_error(ASGI, outcome_of(scope).code, head.at_ns)
+            return
+        if response.code == "ok":
+            metrics.count_ok(ASGI, head.at_ns)
+        else:
+            metrics.count_error(ASGI, response.code, head.at_ns)
+        await send_response(response, request_body, send, self._discard_bytes)
+
+
+class _EmbeddingCall:
+    """One request. model_name: as the body has it, "" until that is read."""
+
+    def __init__(self, view: PoolView, head: RequestHead, request_body: RequestBody) -> None:
+        self._view = view
+        self._head = head
+        self._request_body = request_body
+        self._most_bytes = min(view.max_body_bytes, MOST_BODY_BYTES)
+        self.model_name = ""
+
+    async def run(self) -> HttpResponse | None:
+        """The response; None when the caller has gone. Raises what refuses the request."""
+        view, flow = self._view, self._head.flow
+        self._head.priority = header_priority(self._head.headers)
+        view.memory.check()
+        reservation = MemoryReservation(view.memory, flow)
+        try:
+            body = await self._body(reservation)
+            if body is None:
+                return None
+            request = await self._read(body, reservation)
+            del body
+            return await self._answer(request)
+        finally:
+            reservation.release()
+
+    async def _body(self, reservation: MemoryReservation) -> Body | None:
+        announced = self._head.headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self._most_bytes:
+            raise TooLarge(
+                f"the body has {int(announced)} bytes; at most {self._most_bytes} are taken here:"
+                " send fewer texts at a time"
+            )
+        return await self._request_body.read(self._most_bytes, reservation)
+
+    async def _read(self, body: Body, reservation: MemoryReservation) -> EmbeddingRequest:
+        """The request in the body, whose texts are counted until they stand in their slots."""
+        headers, flow, run = self._head.headers, self._head.flow, self._view.background.run
+        if headers.get(b"content-encoding"):
+            most_bytes = min(len(body) * MOST_EXPANSION, self._most_bytes)
+            return await run(
+                flow,
+                lambda: read_embedding_request(decode_body(headers, body, self._most_bytes)),
+                begin=partial(reservation.grow_to, max(most_bytes, reservation.size)),
+            )
+        if len(body) <= _LONG_BODY_BYTES:
+            return read_embedding_request(body)
+        return await run(flow, read_embedding_request, body)
+
+    async def _answer(self, request: EmbeddingRequest) -> HttpResponse | None:
+        headers, view = self._head.headers, self._view
+        self.model_name = request.model
+        while True:
+            endpoint, model = view.openai.embedding(request.model)
+            rows = model.rows(request)
+            note(model=endpoint.name, rows=rows.n)
+            names = model.outputs
+            choices = tuple(OutputChoice(name, True) for name in names)
+            timeout_ns, priority = header_timeout_ns(headers), self._head.priority
+            asked = InferRequest(None, rows, choices, timeout_ns, priority, "openai")
+            windows = Windows(endpoint, self._head, asked, names, self._request_body)
+            try:
+                outputs = await windows.outputs()
+                break
+            except Moved:
+                if self._head.admitted:
+                    raise  # rows have run at the old tensors: the caller is to come again
+        if outputs is None:
+            return None
+        values = len(request.texts) * model.dimensions
+        encode = partial(embedding_answer, model, outputs, binary=request.binary)
+        if values > (_LONG_BASE64 if request.binary else _LONG_FLOATS):
+            body = await view.background.run(self._head.flow, encode)
+        else:
+            body = encode()
+        return ok_response(json_fields(len(body)), body)

@@ -1,0 +1,49 @@
+"""The models of one front end as OpenAI's API shows them."""
+
+from __future__ import annotations
+
+import time
+
+from batchpool.core.errors import InvalidRequest, NotFound
+from batchpool.frontend.http.response import HttpResponse, json_response
+from batchpool.frontend.service.endpoint_table import EndpointTable
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.wire.embeddings import TOKENS, EmbeddingModel
+from batchpool.wire.openai import model_list, model_object
+
+
+class OpenAIModels:
+    """The served models, and those among them that embed."""
+
+    def __init__(self, endpoints: EndpointTable) -> None:
+        self._endpoints = endpoints
+        self._created_s = int(time.time())
+
+    def models(self) -> HttpResponse:
+        """GET /v1/models."""
+        return json_response(model_list(self._endpoints.by_model, self._created_s))
+
+    def model(self, model: str) -> HttpResponse:
+        """GET /v1/models/{model}."""
+        return json_response(model_object(self._find(model).name, self._created_s))
+
+    def embedding(self, name: str) -> tuple[HttpEndpoint, EmbeddingModel]:
+        """The endpoint of a model that embeds; NotFound or InvalidRequest say why there is none."""
+        endpoint = self._find(name)
+        model = EmbeddingModel.of(endpoint.endpoint.facts.spec)
+        if model is None:
+            error = InvalidRequest(
+                f"model {name!r} makes no embeddings: one input, bytes of shape (), and one output,"
+                f" a vector of floats, perhaps with {TOKENS!r} beside it, were expected; ask it at"
+                f" /v2/models/{name}/infer"
+            )
+            error.param = "model"
+            raise error
+        return endpoint, model
+
+    def _find(self, name: str) -> HttpEndpoint:
+        try:
+            return self._endpoints.find(name)
+        except NotFound as exc:
+            exc.param = "model"
+            raise

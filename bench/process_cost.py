@@ -23,7 +23,7 @@ from bench.support.machine import report, spread
 from bench.support.serving import serving
 
 
-def _ran_ns(pid: int) -> int:
+def ran_ns(pid: int) -> int:
     """CPU time of a process's threads."""
     ran = 0
     for stat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -44,10 +44,10 @@ def costs(
         question = raw_question(pool.port)
         pids = {name: pid for name, pid in pool.pids().items() if name != "supervisor"}
         for n, turn, heads in itertools.product(connections, range(rounds + 1), kinds):
-            before = {name: _ran_ns(pid) for name, pid in pids.items()}
+            before = {name: ran_ns(pid) for name, pid in pids.items()}
             load = run_wrk(*question, n, seconds, heads)
-            ran_ns = {name: _ran_ns(pid) - before[name] for name, pid in pids.items()}
-            us = {name: ns / load["right"] / 1e3 for name, ns in ran_ns.items()}
+            spent_ns = {name: ran_ns(pid) - before[name] for name, pid in pids.items()}
+            us = {name: ns / load["right"] / 1e3 for name, ns in spent_ns.items()}
             if turn:
                 of = f"{n} connections, {heads} heads"
                 found[f"{of}: requests/s"].append(load["rate"])

@@ -56,7 +56,7 @@ def check(args: argparse.Namespace) -> int:
     from batchpool.supervisor.plan.discover import discover_plan
 
     plan = discover_plan(config_of(args), os.environ)
-    print(plan.text(), flush=True)
+    print(plan.text(os.environ), flush=True)
     if plan.server.port:
         tls = bool(plan.server.ssl_certfile)
         state = port_state(plan.server.host, plan.server.port, tls=tls)

@@ -34,6 +34,7 @@ def pool_status(
         models[model.spec.name] = {
             "ready": state_page.accepts(index),
             "workers": f"{int(state_page.serving[index])}/{len(model.workers)}",
+            "threads": model.workers[0].threads.number_in(os.environ),
             "fill": _share(
                 sum(lane.claimed() for lane in lanes_of),
                 sum(lane.layout.slots for lane in lanes_of),

@@ -77,14 +77,22 @@ def test_the_users_own_thread_setting_wins() -> None:
         assert found["frozen"].min() > 100_000
 
 
-@pytest.mark.parametrize("visible", ["-1", "GPU-0123,MIG-4567"])
-def test_a_cpu_worker_keeps_the_environment_of_the_pool(visible: str) -> None:
-    """C61: a list of UUIDs passes unread."""
+@pytest.mark.parametrize(
+    ("visible", "cpu_threads", "threads"), [("-1", "auto", "3"), ("GPU-0123,MIG-4567", 2, "2")]
+)
+def test_a_cpu_worker_keeps_the_environment_of_the_pool(
+    visible: str, cpu_threads: str | int, threads: str
+) -> None:
+    """C61: a list of UUIDs passes unread. Of its threads the model's own key says more."""
     env = {"CUDA_VISIBLE_DEVICES": visible, "OMP_NUM_THREADS": "3", "MARK": "a mark"}
-    with serving("Environment", env=env) as pool, pool.client() as client:
-        names = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MARK"]
+    env |= dict.fromkeys(("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"), "")
+    model = {"import": "Environment", "cpu_threads": cpu_threads}
+    with serving(model, env=env) as pool, pool.client() as client:
+        names = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MARK", "OMP_WAIT_POLICY"]
         values = client.infer("environment", name=names)["value"]
-        assert [value.decode() for value in values] == [visible, "3", "a mark"]
+        assert [value.decode() for value in values] == [visible, threads, "a mark", "PASSIVE"]
+        assert pool.status()["models"]["environment"]["threads"] == threads
+        assert f"is warm on cpu with {threads} threads after" in pool.log
 
 
 def test_nobody_but_a_worker_imports_the_users_model() -> None:

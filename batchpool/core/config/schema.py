@@ -251,6 +251,13 @@ class ModelConfig:
         ' model cannot use one; "cpu"; or positions in the list of visible GPUs',
     )
     workers_per_device: int = _key(1, "worker processes on each device", least=1, most=64)
+    cpu_threads: int = _key(
+        0,
+        "threads with which each worker computes on the CPU; goes before OMP_NUM_THREADS",
+        unit="threads",
+        most=1024,
+        auto="OMP_NUM_THREADS, else the cores divided among the workers that compute there",
+    )
     max_batch: int = _key(
         _DEFAULT_MAX_BATCH, "most rows of one batch", unit="rows", least=1, most=MOST_ROWS
     )

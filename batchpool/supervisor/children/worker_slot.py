@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from batchpool.control.process_messages import AddWorkerLane, DropLane, EndWorker
@@ -73,6 +74,14 @@ class WorkerSlot:
         """Its name in status and log: "worker 0 of minilm", "standby of worker 0 of minilm"."""
         name = self.process_slot.name
         return f"{self.swap_role} of {name}" if self.swap_role else name
+
+    def where(self, env: Mapping[str, str]) -> str:
+        """Its device in words, of a CPU with the threads that it gets in this environment."""
+        device, threads = self.plan.device, self.plan.threads
+        if not threads.on_cpu:
+            return device
+        number = threads.number_in(env)
+        return f"{device} with {number} thread{'' if number == '1' else 's'}"
 
     @property
     def serves(self) -> bool:

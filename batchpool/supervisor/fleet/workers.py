@@ -272,7 +272,7 @@ class WorkerFleet:
         self.count_serving()
         _LOG.info(
             "%s is warm on %s after %.1f s",
-            worker_slot.name, worker_slot.plan.device, took_ns / 1e9,
+            worker_slot.name, worker_slot.where(os.environ), took_ns / 1e9,
         )  # fmt: skip
         config = worker_slot.model.config
         if warning := slow_batch_warning(config, message.rows, message.seconds):

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from batchpool.core.errors import StartError
@@ -106,17 +105,3 @@ def _quota_of(level: CgroupLevel) -> float | None:
     quota_us = level.read_number("cpu.cfs_quota_us")
     period_us = level.read_number("cpu.cfs_period_us")
     return quota_us / period_us if quota_us and period_us else None
-
-
-def threads_per_worker(cores_available: int, cpu_workers: int) -> int:
-    """Compute threads for each of `cpu_workers` processes, together about as many as cores."""
-    return max(1, cores_available // max(1, cpu_workers))
-
-
-def thread_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that make the libraries of a worker use `threads` threads.
-
-    Every OpenMP and BLAS library reads OMP_NUM_THREADS unless a variable of its own is set, so
-    variables that the user has set win.
-    """
-    return {} if env.get("OMP_NUM_THREADS") else {"OMP_NUM_THREADS": str(threads)}

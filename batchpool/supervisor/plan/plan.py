@@ -31,8 +31,8 @@ from batchpool.core.layout.segments import (
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.memory_limits import size_text
-from batchpool.supervisor.plan.devices import thread_settings, threads_per_worker
 from batchpool.supervisor.plan.probe_model import ProbedModel
+from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
 
 AUTO_SLOTS_MOST = 4096
 AUTO_LANE_BYTES_MOST = 1 << 30
@@ -48,11 +48,11 @@ class WorkerPlan:
     index: int
     device: str
     cuda_visible: str | None
-    threads: int
+    threads: WorkerThreads
 
     def settings(self, env: Mapping[str, str]) -> dict[str, str]:
         """Environment variables of the worker besides `env`."""
-        settings = thread_settings(self.threads, env)
+        settings = self.threads.settings(env)
         if self.cuda_visible is not None:
             settings["CUDA_VISIBLE_DEVICES"] = self.cuda_visible
         return settings
@@ -153,11 +153,12 @@ class Plan:
         lanes = len(self.models) * (self.frontends + clients)
         return 32 + 4 * self.frontends + 8 * workers + 3 * clients + 2 * lanes
 
-    def text(self) -> str:
-        """The plan as `batchpool check` prints it: a few lines for each model, then the pool."""
+    def text(self, env: Mapping[str, str]) -> str:
+        """The plan as `batchpool check` prints it: a few lines for each model, then the pool. env:
+        of the workers, but for their settings."""
         lines: list[str] = []
         for model in self.models:
-            lines += [*_model_lines(model), ""]
+            lines += [*_model_lines(model, env), ""]
         clients = self.server.max_clients
         most = size_text(self.client_bytes * clients)
         local = f"{size_text(self.client_bytes)} each, reserved when they attach"
@@ -174,7 +175,7 @@ class Plan:
         )
 
 
-def _model_lines(model: ModelPlan) -> list[str]:
+def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
     config, lane, local = model.config, model.lane, model.client_lane
     workers = ", ".join(
         worker.device
@@ -191,6 +192,7 @@ def _model_lines(model: ModelPlan) -> list[str]:
     return [
         f"model {model.spec.name}: {config.import_name}, {model.spec.framework}",
         f"  workers        {len(model.workers)}: {workers}",
+        f"  threads        {model.workers[0].threads.text(env)}",
         f"  batches        {_batches(config)}",
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}",
@@ -239,7 +241,8 @@ def make_plan(
     models: list[ModelPlan] = []
     for model, spec, entries in zip(config.models, specs, devices, strict=True):
         sharers = on_cpu if entries == [None] else sum(count)
-        threads = threads_per_worker(cores, sharers)
+        number = model.cpu_threads or threads_per_worker(cores, sharers)
+        threads = WorkerThreads(number, bool(model.cpu_threads), entries == [None])
         workers = _workers_of(entries * model.workers_per_device, threads)
         most = max_lanes(len(specs), frontends, config.server)
         made = _model_plan(model, spec, workers, config.server, frontends, most)
@@ -308,7 +311,7 @@ def _devices_of(model: ModelConfig, found: ProbedModel, visible: Sequence[str]) 
     return chosen
 
 
-def _workers_of(entries: Sequence[str | None], threads: int) -> tuple[WorkerPlan, ...]:
+def _workers_of(entries: Sequence[str | None], threads: WorkerThreads) -> tuple[WorkerPlan, ...]:
     # Each worker sees one GPU, which is therefore cuda:0 to it.
     return tuple(
         WorkerPlan(i, "cpu" if entry is None else "cuda:0", entry, threads)

@@ -72,6 +72,7 @@ def test_a_model_needs_only_its_import() -> None:
         "name": "",
         "devices": "auto",
         "workers_per_device": 1,
+        "cpu_threads": 0,
         "max_batch": 64,
         "batch_sizes": (),
         "policy": "adaptive",

@@ -1,4 +1,4 @@
-"""Which GPUs a child may use and under which name; how many cores and threads there are."""
+"""Which GPUs a child may use and under which name; how many cores there are."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from batchpool.core.errors import StartError
 from batchpool.supervisor.plan.devices import (
     available_cores,
     gpu_count,
-    thread_settings,
-    threads_per_worker,
     visible_devices,
 )
 
@@ -138,34 +136,6 @@ class TestAvailableCores:
         (top / "a" / "cpu.cfs_quota_us").write_text(quota_us + "\n")
         (top / "a" / "cpu.cfs_period_us").write_text("100000\n")
         assert available_cores(proc) == cores
-
-
-@pytest.mark.parametrize(
-    ("cores", "workers", "threads"), [(16, 1, 16), (16, 4, 4), (16, 3, 5), (2, 4, 1), (8, 0, 8)]
-)
-def test_threads_of_all_workers_are_about_the_cores(cores: int, workers: int, threads: int) -> None:
-    """C63: whatever the number of workers."""
-    assert threads_per_worker(cores, workers) == threads
-
-
-def test_the_user_s_own_thread_setting_wins() -> None:
-    assert thread_settings(4, {}) == {"OMP_NUM_THREADS": "4"}
-    assert thread_settings(4, {"OMP_NUM_THREADS": ""}) == {"OMP_NUM_THREADS": "4"}
-    assert thread_settings(4, {"OMP_NUM_THREADS": "9"}) == {}
-
-
-def test_torch_obeys_the_thread_setting() -> None:
-    """C63: the variable is the one that torch reads."""
-    pytest.importorskip("torch")
-    env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-    answer = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.get_num_threads())"],
-        env={**env, **thread_settings(1, env)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert answer.stdout.strip() == "1"
 
 
 def test_nothing_here_imports_torch() -> None:

@@ -29,9 +29,11 @@ from batchpool.supervisor.plan.plan import (
     make_plan,
 )
 from batchpool.supervisor.plan.probe_model import ProbedModel
+from batchpool.supervisor.plan.threads import WorkerThreads
 
 KIB, MIB = 1 << 10, 1 << 20
 SOCKET = "/run/batchpool/batchpool.sock"
+THERE = WorkerThreads(4, on_cpu=False)  # of a worker on a GPU
 
 
 def spec_of_bytes(row_bytes: int, name: str = "m", framework: str = "torch") -> ModelSpec:
@@ -161,14 +163,14 @@ class TestDevices:
         self, cuda: bool, visible: tuple[str, ...], devices: str
     ) -> None:
         model = the_model(cuda=cuda, visible=visible, devices=devices)
-        assert model.workers == (WorkerPlan(0, "cpu", None, 4),)
+        assert model.workers == (WorkerPlan(0, "cpu", None, WorkerThreads(4)),)
 
     def test_auto_is_every_visible_gpu_by_its_own_name(self) -> None:
         """C61: worker i has the i-th entry."""
         model = the_model(cuda=True, visible=("2", "GPU-8932f937"), cores=8)
         assert model.workers == (
-            WorkerPlan(0, "cuda:0", "2", 4),
-            WorkerPlan(1, "cuda:0", "GPU-8932f937", 4),
+            WorkerPlan(0, "cuda:0", "2", THERE),
+            WorkerPlan(1, "cuda:0", "GPU-8932f937", THERE),
         )
 
     def test_numbers_are_positions_in_the_visible_list(self) -> None:
@@ -215,12 +217,14 @@ class TestDevices:
         assert str(caught.value) == f"model a:B: {message}"
 
     def test_settings_of_a_worker(self) -> None:
-        gpu = WorkerPlan(1, "cuda:0", "GPU-8932f937", 4)
+        gpu = WorkerPlan(1, "cuda:0", "GPU-8932f937", THERE)
         assert gpu.settings({"CUDA_VISIBLE_DEVICES": "2,GPU-8932f937"}) == {
             "CUDA_VISIBLE_DEVICES": "GPU-8932f937",
             "OMP_NUM_THREADS": "4",
         }
-        assert WorkerPlan(0, "cpu", None, 4).settings({"OMP_NUM_THREADS": "2"}) == {}
+        assert WorkerPlan(0, "cpu", None, WorkerThreads(4)).settings({"OMP_NUM_THREADS": "2"}) == {
+            "OMP_WAIT_POLICY": "PASSIVE"
+        }
 
 
 def two_models(*names: str, **first: Any) -> Plan:
@@ -240,8 +244,18 @@ def two_models(*names: str, **first: Any) -> Plan:
 
 def test_threads_are_shared_by_those_who_compute_on_the_cpu() -> None:
     gpu, cpu = two_models("", "other").models
-    assert [worker.threads for worker in cpu.workers] == [4, 4, 4]
-    assert [worker.threads for worker in gpu.workers] == [2, 2]
+    assert [worker.threads.number for worker in cpu.workers] == [4, 4, 4]
+    assert [worker.threads.number for worker in gpu.workers] == [2, 2]
+
+
+def test_the_number_of_threads_may_be_configured() -> None:
+    _, cpu = two_models("", "other").models
+    assert cpu.workers[0].threads == WorkerThreads(4)
+    ours = plan(cpu_threads=3)
+    assert [worker.threads for worker in ours.models[0].workers] == [WorkerThreads(3, fixed=True)]
+    assert "\n  threads        3 a worker (cpu_threads); while they wait they sleep\n" in ours.text(
+        {"OMP_NUM_THREADS": "9"}
+    )
 
 
 def test_the_sums_are_the_sums_of_the_layouts() -> None:
@@ -293,10 +307,11 @@ def test_the_text_says_it_all() -> None:
         cuda=True,
         visible=("2", "3"),
         slots=512,
-    ).text()
+    ).text({})
     assert text == (
         "model scale: a:B, torch\n"
         "  workers        2: cuda:0 (CUDA_VISIBLE_DEVICES=2), cuda:0 (CUDA_VISIBLE_DEVICES=3)\n"
+        "  threads        2 a worker\n"
         "  batches        adaptive: at most 64 rows, at most 10 ms of waiting, 100 ms in a flood\n"
         "  slots          512, 256 in each of 2 lanes\n"
         "  watermark      0.9: 503 above 230 rows in a lane, 460 in all\n"
@@ -314,7 +329,7 @@ def test_the_text_says_it_all() -> None:
 
 
 def test_the_text_of_one_front_end_has_no_sums() -> None:
-    text = plan(slots=100).text()
+    text = plan(slots=100).text({})
     lane = lane_layout(SMALL, 100).total_bytes
     assert (
         "  slots          100\n"
@@ -334,7 +349,7 @@ def test_more_models_than_there_are_entries_are_refused() -> None:
 
 
 def test_the_text_shows_notes() -> None:
-    assert "\n  note           10 slots were asked for" in plan(slots=10).text()
+    assert "\n  note           10 slots were asked for" in plan(slots=10).text({})
 
 
 @pytest.mark.parametrize(
@@ -348,4 +363,4 @@ def test_the_text_shows_notes() -> None:
     ],
 )
 def test_the_text_says_how_batches_are_formed(keys: dict[str, Any], line: str) -> None:
-    assert f"  batches        {line}\n" in plan(**keys).text()
+    assert f"  batches        {line}\n" in plan(**keys).text({})

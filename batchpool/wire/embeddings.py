@@ -17,7 +17,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -33,6 +33,8 @@ TOKENS = "prompt_tokens"  # the output that counts a row's tokens
 MOST_INPUTS = 2048  # of one request, as OpenAI has it
 MOST_BODY_BYTES = 8 << 20  # decoding them keeps the interpreter for 15 ms at most
 _MANY_BYTES = 256 << 10  # of a body whose strings are counted before they are made
+_MOST_PARAMETER_BYTES = 64 << 10
+_MOST_DIMENSIONS = 1 << 24
 _MEMBERS = "model, input, encoding_format, dimensions, user, parameters"
 
 
@@ -42,7 +44,7 @@ class EmbeddingRequest(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     input: str | list[str]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=_MOST_DIMENSIONS)] | None = None
     user: str | None = None
     parameters: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -106,7 +108,7 @@ def _refusal(text: str) -> PoolError:
                 "dimensions": "a whole number",
             }.get(name, "a text")
             return _about(name, InvalidRequest(f"{name}: {expected} was expected"))
-    return InvalidRequest(f"the body is not the JSON of a request for embeddings: {text}")
+    return InvalidRequest(f"the body is not the JSON of a request for embeddings: {text[:200]}")
 
 
 def _too_many(count: str) -> PoolError:
@@ -186,10 +188,14 @@ class EmbeddingModel:
         raise _about(INPUT, error)
 
     def _parameters(self, request: EmbeddingRequest) -> dict[str, Any]:
+        size = len(memoryview(request.parameters))
+        if size > _MOST_PARAMETER_BYTES:
+            text = f"parameters has {size} bytes; at most {_MOST_PARAMETER_BYTES} are taken"
+            raise _about("parameters", TooLarge(text))
         try:
             given = msgspec.json.decode(request.parameters, type=dict[str, Any] | None)
             return check_parameters(self.spec, given or {})
-        except msgspec.ValidationError:
+        except (msgspec.DecodeError, RecursionError):
             error: PoolError = InvalidRequest("parameters: an object was expected")
         except (InvalidRequest, TooLarge) as exc:
             error = exc

@@ -31,7 +31,7 @@ Refuse = Callable[[PoolError, Scope, Receive, Send], Awaitable[None]]
 _PEER = "batchpool.peer"
 _METHODS = ("GET", "HEAD", "POST")
 # What a script of another site may read of an answer beside its body.
-_EXPOSED = (HEADER_LENGTH.decode(), "retry-after", "x-request-id")
+_EXPOSED = (HEADER_LENGTH.decode(), "retry-after", "retry-after-ms", "x-request-id")
 
 
 class Entrance:

@@ -65,7 +65,8 @@ class Windows:
         size = most = self._n
         if size > lane.bound:
             size = window_rows(lane.bound, self._endpoint.endpoint.facts.max_batch)
-            most = max(1, lane.bound // 2 // size)
+            size = min(size, lane.share)
+            most = max(1, lane.share // size)
         start = 0
         try:
             for rows in cut(self._request.rows, size):

@@ -10,6 +10,9 @@ from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.embeddings import TOKENS, EmbeddingModel
 from batchpool.wire.openai import model_list, model_object
+from batchpool.wire.request import brief
+
+_LONGEST_NAME = 128  # of a model; a longer one is not repeated
 
 
 class OpenAIModels:
@@ -43,6 +46,8 @@ class OpenAIModels:
 
     def _find(self, name: str) -> HttpEndpoint:
         try:
+            if name not in self._endpoints.by_model and len(name) > _LONGEST_NAME:
+                raise NotFound(f"there is no model {brief(name)}")
             return self._endpoints.find(name)
         except NotFound as exc:
             exc.param = "model"

@@ -149,6 +149,35 @@ def test_the_finer_time_to_retry_is_a_header_too() -> None:
     assert error_headers(Forbidden("x")) == {}
 
 
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"dimensions": 0}, "dimensions"),
+        ({"dimensions": 10**4000}, "dimensions"),
+        ({"dimensions": 2.0}, "dimensions"),
+        ({"x" * 100_000: 1}, "x" * 80),
+        ({"parameters": {"x": "y" * (64 << 10)}}, "parameters"),
+        ({"parameters": [1]}, "parameters"),
+    ],
+)
+def test_the_refusal_of_a_large_member_is_short(members: dict[str, Any], param: str) -> None:
+    with pytest.raises((InvalidRequest, TooLarge)) as caught:
+        model(VECTOR).rows(read(**members))
+    assert caught.value.param == param
+    assert len(caught.value.message) < 300
+
+
+def test_parameters_that_are_nested_too_deeply_are_refused() -> None:
+    nested = b'{"model":"m","input":"a","parameters":{"x":' + b"[" * 900 + b"]" * 900 + b"}}"
+    with pytest.raises(InvalidRequest):
+        model(VECTOR).rows(read_embedding_request(nested))
+
+
+def test_a_lone_surrogate_is_no_text() -> None:
+    with pytest.raises(InvalidRequest):
+        read_embedding_request(b'{"model":"m","input":"\\ud800"}')
+
+
 def test_only_paths_below_v1_are_openais() -> None:
     assert is_openai_path("/v1/models?limit=1")
     for path in ("", "/v1", "/v10/models", "/v2/models/v1/infer", "/x?/v1/"):

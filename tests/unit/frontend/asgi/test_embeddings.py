@@ -107,6 +107,7 @@ async def test_the_models_are_listed_and_told_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("members", "expected", "text"),
     [
+        ({"model": "g" * 500}, (404, "not_found", "model"), "there is no model 'ggg"),
         ({"model": "gone"}, (404, "not_found", "model"), "the server has 'embed', 'affine'"),
         ({"model": "affine"}, (400, "invalid_request", "model"), "/v2/models/affine/infer"),
         ({"input": []}, (400, "invalid_request", "input"), "at least one text"),

@@ -61,6 +61,17 @@ async def test_windows_leave_half_of_the_lane_to_others() -> None:
 
 
 @on_loop
+async def test_a_lane_of_one_batch_is_left_to_others_by_half_as_well() -> None:
+    async with edge(Embed, slots=16, max_batch=16) as it:
+        it.pool.hold = True
+        sent = asyncio.create_task(windows(it, ["ab"] * 100).outputs())
+        await until(lambda: claimed(it), "rows under way")
+        assert claimed(it) == it.pool.lane_client("embed").allocator.share == 7
+        it.pool.release()
+        assert lengths(await sent) == [2.0] * 100
+
+
+@on_loop
 async def test_a_request_that_fits_the_lane_goes_at_once() -> None:
     async with edge(Embed, slots=64, max_batch=4) as it:
         parts = await windows(it, ["ab"] * 50).outputs()

@@ -24,7 +24,12 @@ from batchpool.supervisor.plan.probe_model import ProbedModel
 CONFIG = Config(
     ServerConfig(port=9000, drain_s=3, frontends=2),
     (
-        ModelConfig(import_name="m:A", devices=(1, 0), batch_sizes=(1, 8)),
+        ModelConfig(
+            import_name="m:A",
+            options={"path": "a b", "k": [1, 2.5]},
+            devices=(1, 0),
+            batch_sizes=(1, 8),
+        ),
         ModelConfig(import_name="m:B", devices="cpu", idempotent=False, watermark=0.5),
     ),
 )
@@ -71,9 +76,9 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
 ) -> None:
     asked = []
 
-    def probe_model(name: str, env: dict[str, str], timeout_s: float) -> ProbedModel:
-        asked.append((name, env, timeout_s))
-        return ProbedModel(name, SPEC, False)
+    def probe_model(model: ModelConfig, env: dict[str, str], timeout_s: float) -> ProbedModel:
+        asked.append((model.import_name, env, timeout_s))
+        return ProbedModel(model.import_name, SPEC, False, {"asked": True})
 
     monkeypatch.setattr(module, "probe_model", probe_model)
     monkeypatch.setattr(module, "gpu_count", lambda path: 4)
@@ -81,4 +86,5 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
     env = {"CUDA_VISIBLE_DEVICES": "2,GPU-7"}
     found = discover(CONFIG, env)
     assert asked == [("m:A", env, 600.0), ("m:B", env, 600.0)]
-    assert (found.visible, found.cores, found.config) == (("2", "GPU-7"), 3, CONFIG)
+    assert (found.visible, found.cores, found.config.server) == (("2", "GPU-7"), 3, CONFIG.server)
+    assert [model.options for model in found.config.models] == [{"asked": True}] * 2

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.supervisor.plan.probe_model import ProbedModel, probe_model
@@ -53,7 +54,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(import_name: str, timeout_s: float = 60) -> ProbedModel:
-    return probe_model(import_name, ENV, timeout_s, COMMAND)
+    return probe_model(ModelConfig(import_name), ENV, timeout_s, COMMAND)
 
 
 def refusal(import_name: str, timeout_s: float = 60) -> str:
@@ -98,7 +99,7 @@ def test_what_a_module_printed_before_it_ended_the_process_is_told(models: Path)
     (models / "prints.py").write_text("import os\nprint('no licence')\nos._exit(3)\n")
     env = {name: value for name, value in ENV.items() if name != "PYTHONUNBUFFERED"}
     with pytest.raises(StartError, match="exit status 3; its last line: no licence"):
-        probe_model("prints:X", env, 60, COMMAND)
+        probe_model(ModelConfig("prints:X"), env, 60, COMMAND)
 
 
 def test_threads_and_children_left_behind_do_not_delay_the_answer(models: Path) -> None:
@@ -204,8 +205,9 @@ def test_the_child_dies_with_whoever_asked(models: Path) -> None:
         "threading.Event().wait()\n"
     )
     code = (
+        "from batchpool.core.config.schema import ModelConfig;"
         "from batchpool.supervisor.plan.probe_model import probe_model;"
-        f" probe_model('hangs:X', command={COMMAND})"
+        f" probe_model(ModelConfig('hangs:X'), command={COMMAND})"
     )
     with subprocess.Popen([sys.executable, "-c", code], env=ENV) as parent:
         wait_until((models / "pid").exists)

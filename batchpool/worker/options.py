@@ -1,7 +1,7 @@
 """The options of a model as arguments of its class's `__init__`, by its annotations.
 
 msgspec converts them: plain values strictly, so that 1.5 is no `int`, and what came as
-`--option KEY=VALUE` from its text. Besides what msgspec knows a `pathlib.Path` may be asked for.
+`--option KEY=VALUE` from its text. Besides what msgspec knows a path may be asked for.
 An argument without an annotation takes the type of its default, if that is a number or a text.
 """
 
@@ -61,7 +61,7 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(cls: type[Model]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """What `__init__` takes by keyword, and whether it takes any other keyword too."""
+    """The parameters that `__init__` takes by keyword, and whether it takes any other keyword."""
     if cls.__init__ is object.__init__:
         return {}, False
     found = list(inspect.signature(cls.__init__).parameters.values())[1:]
@@ -103,7 +103,7 @@ def _as_list(text: str) -> list[str]:
 
 
 def _made(of: type, value: Any) -> Any:
-    """What msgspec does not make itself."""
+    """The value of a type that msgspec does not make itself."""
     if isinstance(value, of):
         return value
     if of is Path and isinstance(value, str):

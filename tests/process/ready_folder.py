@@ -32,6 +32,8 @@ def tables(folder: Path) -> list[dict[str, Any]]:
     if importable("transformers") and importable("torch"):
         path = str(text_folders.classifier(folder / "classifier"))
         found.append(table("text_classifier:TextClassifier", "sentiment", path=path))
+    if importable("torch"):
+        found.append(table("exported:Exported", "program", path=str(program(folder)), trust=True))
     if importable("torchvision") and importable("safetensors"):
         path = str(network(folder))
         found.append(table("image_classifier:ImageClassifier", "pictures", path=path, top_k=2))
@@ -41,6 +43,20 @@ def tables(folder: Path) -> list[dict[str, Any]]:
 def table(import_name: str, name: str, **options: Any) -> dict[str, Any]:
     model = {"import": f"{READY}.{import_name}", "name": name, "options": options}
     return {**model, "max_batch": 64, "slots": 128, "max_wait_ms": 50}
+
+
+def program(folder: Path) -> Path:
+    """An exported program: y = 2 * x, [n, 4] of each."""
+    import torch
+
+    class Double(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"y": x * 2}
+
+    shapes = {"x": {0: torch.export.Dim("batch")}}
+    made = torch.export.export(Double(), (torch.ones(2, 4),), dynamic_shapes=shapes)
+    torch.export.save(made, folder / "program.pt2")
+    return folder / "program.pt2"
 
 
 def network(folder: Path) -> Path:

@@ -81,6 +81,13 @@ def test_a_bad_text_is_a_400_of_its_own(pool: Pool, models: list[dict[str, Any]]
     assert [found[0].decode(), found[2].decode()] == answer.object["label"]
 
 
+def test_an_exported_program_answers(pool: Pool, models: list[dict[str, Any]]) -> None:
+    path_of(models, "program")
+    x = np.arange(28, dtype=np.float32).reshape(7, 4)
+    with pool.client() as client:
+        assert client.infer("program", x=x)["y"].tolist() == (2 * x).tolist()
+
+
 def test_a_truncated_picture_among_64_is_refused_alone(
     pool: Pool, models: list[dict[str, Any]]
 ) -> None:

@@ -7,6 +7,7 @@ plan a pool and the front ends can serve its metadata without importing a user's
     spec      ModelSpec.to_wire
     cuda      whether the framework has CUDA
     options   as the class takes them, as plain values
+    of_class  whether another instance, without options, would declare the same tensors
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchpool.core.config.options import OptionText
-from batchpool.model import make_instance, spec_of
+from batchpool.core.errors import ConfigError
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.model import Model, make_instance, spec_of
 from batchpool.process.bootstrap import start
 from batchpool.worker.backends.select import has_cuda
 from batchpool.worker.load import load_class
@@ -36,7 +40,20 @@ def describe(
     cls = load_class(import_name)
     arguments = converted_options(cls, options or {})
     spec = spec_of(make_instance(cls, name, arguments))
-    return {"spec": spec.to_wire(), "cuda": has_cuda(spec), "options": plain_options(arguments)}
+    return {
+        "spec": spec.to_wire(),
+        "cuda": has_cuda(spec),
+        "options": plain_options(arguments),
+        "of_class": cls.__init__ is object.__init__ and _declares(cls, spec),
+    }
+
+
+def _declares(cls: type[Model], spec: ModelSpec) -> bool:
+    """True if the class alone declares what its instance does."""
+    try:
+        return replace(spec_of(cls), name=spec.name) == spec
+    except ConfigError:  # its tensors are properties, which a class does not have
+        return False
 
 
 def _described(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:

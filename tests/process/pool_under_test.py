@@ -98,8 +98,9 @@ def toml(server: Settings, models: Sequence[Settings]) -> str:
     for model in models:
         own = {key: value for key, value in model.items() if key != "options"}
         lines += ["[[model]]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
-        lines += ["[model.options]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in model.get("options", {}).items()]
+        options = model.get("options", {})
+        lines += ["[model.options]"] if options else []
+        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -42,8 +42,8 @@ class Discovery:
 
 
 def discover(config: Config, env: Mapping[str, str]) -> Discovery:
-    """Probe the models and find the devices; starts one child process for each model class with
-    other options or another name. The options of the result have the types of the class.
+    """Probe the models and find the devices; starts a child process for each model class, and for
+    each model whose tensors may be its own. The options of the result have the class's types.
 
     Raises StartError if a model cannot be probed or CUDA_VISIBLE_DEVICES is wrong, and ConfigError
     for a file of keys that cannot be read.
@@ -51,12 +51,19 @@ def discover(config: Config, env: Mapping[str, str]) -> Discovery:
     check_credentials(config.server)
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))
     timeout_s = config.server.load_timeout_s
-    described = tuple(probe_model(model, env, timeout_s) for model in config.models)
+    classes: dict[str, ProbedModel] = {}
+    described: list[ProbedModel] = []
+    for model in config.models:
+        known = classes.get(model.import_name)
+        if known is None or not known.of_class or model.options or not model.name:
+            known = classes[model.import_name] = probe_model(model, env, timeout_s)
+        described.append(known)
     models = tuple(
         replace(model, options=found.options)
         for model, found in zip(config.models, described, strict=True)
     )
-    return Discovery(replace(config, models=models), described, tuple(visible), available_cores())
+    config = replace(config, models=models)
+    return Discovery(config, tuple(described), tuple(visible), available_cores())
 
 
 def discover_plan(config: Config, env: Mapping[str, str]) -> Plan:

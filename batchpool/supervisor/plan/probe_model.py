@@ -24,12 +24,13 @@ _COMMAND = tuple(python_command("batchpool.worker.describe"))
 @dataclass(frozen=True)
 class ProbedModel:
     """A model: its tensors. cuda: its framework can use GPUs, as a torch built with CUDA. options:
-    as the class takes them."""
+    as the class takes them. of_class: whether all models of the class without options are so."""
 
     import_name: str
     spec: ModelSpec
     cuda: bool
     options: dict[str, Any] = field(default_factory=dict)
+    of_class: bool = False
 
 
 def probe_model(
@@ -49,7 +50,8 @@ def probe_model(
     words = [*command, model.import_name, str(os.getpid()), json.dumps(settings)]
     result = report_of(model.import_name, words, env, timeout_s)
     spec = ModelSpec.from_wire(result["spec"])
-    return ProbedModel(model.import_name, spec, bool(result["cuda"]), dict(result["options"]))
+    cuda, of_class = bool(result["cuda"]), bool(result["of_class"])
+    return ProbedModel(model.import_name, spec, cuda, dict(result["options"]), of_class)
 
 
 def report_of(

@@ -88,3 +88,26 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
     assert asked == [("m:A", env, 600.0), ("m:B", env, 600.0)]
     assert (found.visible, found.cores, found.config.server) == (("2", "GPU-7"), 3, CONFIG.server)
     assert [model.options for model in found.config.models] == [{"asked": True}] * 2
+
+
+def test_a_class_is_asked_once_unless_its_models_may_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def probe_model(model: ModelConfig, env: object, timeout_s: float) -> ProbedModel:
+        asked.append((model.import_name, model.name))
+        return ProbedModel(
+            model.import_name, SPEC, False, model.options, model.import_name == "m:A"
+        )
+
+    monkeypatch.setattr(module, "probe_model", probe_model)
+    models = [
+        ModelConfig(f"m:{of}", label and of + label) for label in ("1", "2", "") for of in "AB"
+    ]
+    models.append(ModelConfig("m:A", "other", {"k": 1}))
+    found = discover(Config(models=tuple(models)), {})
+    assert asked == [
+        ("m:A", "A1"), ("m:B", "B1"), ("m:B", "B2"), ("m:A", ""), ("m:B", ""), ("m:A", "other")
+    ]  # fmt: skip
+    assert [model.import_name for model in found.described] == [m.import_name for m in models]

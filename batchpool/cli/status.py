@@ -53,7 +53,8 @@ def status(args: argparse.Namespace) -> int:
 def in_tables(found: dict[str, Any]) -> dict[str, Any]:
     """The status with its models in three tables, each of which fits a screen."""
     shown: dict[str, Any] = {}
-    apart = {*_COUNTS, *_TIMES}
+    with_options = any(model.get("options") for model in found.get("models", {}).values())
+    apart = {*_COUNTS, *_TIMES, *(() if with_options else ("options",))}
     for key, value in found.items():
         if key != "models":
             shown[key] = value

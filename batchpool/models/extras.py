@@ -20,14 +20,17 @@ def extra(name: str) -> Iterator[None]:
 
 
 def file_at(path: Path) -> Path:
-    """The path of a file that is there; FileNotFoundError names it in full."""
+    """The path of a file that is there, "~" expanded; FileNotFoundError names it in full."""
+    path = path.expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path.absolute()}, which option path names")
     return path
 
 
 def folder_with(path: Path, *names: str) -> Path:
-    """The path of a folder with these files; FileNotFoundError names the first missing one."""
+    """The path of a folder with these files, "~" expanded; FileNotFoundError names the first that
+    is missing."""
+    path = path.expanduser()
     for name in names:
         if not (path / name).is_file():
             raise FileNotFoundError(

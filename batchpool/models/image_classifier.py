@@ -63,7 +63,7 @@ class ImageClassifier(bp.Model):
         threads: int = 0,
         trust: bool = False,
     ) -> None:
-        self._path = file_at(path)
+        self._path = path = file_at(path)
         self._architecture = architecture or path.name.partition(".")[0].partition("-")[0]
         self._resize, self._crop, self._mean, self._std = resize, crop, mean, std
         self._max_pixels, self._threads = max_pixels, threads

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 _PROMPT_NAME_BYTES = 64
+# The library would import any other class that a folder names, from the folder itself too.
+_WITHOUT_CODE = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
 
 
 class SentenceTransformer(bp.Model):
@@ -48,7 +50,7 @@ class SentenceTransformer(bp.Model):
         dtype: Literal["float32", "float16", "bfloat16"] = "float32",
         trust: bool = False,
     ) -> None:
-        self._path = folder_with(path, "modules.json")
+        self._path = path = folder_with(path, "modules.json")
         self._normalize, self._dtype, self._trust = normalize, dtype, trust
         modules = _read(path / "modules.json")
         if not trust:
@@ -132,7 +134,8 @@ def _read(path: Path) -> Any:
 def _check_modules(path: Path, modules: list[dict[str, str]]) -> None:
     """Raise ValueError for modules with code of their own, and for pickled weights."""
     for module in modules:
-        if not module["type"].startswith("sentence_transformers."):
+        package, _, kind = module["type"].rpartition(".")
+        if not package.startswith("sentence_transformers.") or kind not in _WITHOUT_CODE:
             check_trust(False, f"the module {module['type']!r} of {path / 'modules.json'}")
         folder = path / module["path"]
         pickled = folder / "pytorch_model.bin"

@@ -47,7 +47,7 @@ class TextClassifier(bp.Model):
         dtype: Literal["float32", "float16", "bfloat16"] = "float32",
         trust: bool = False,
     ) -> None:
-        self._path = folder_with(path, "config.json")
+        self._path = path = folder_with(path, "config.json")
         self._dtype, self._trust, self._max_tokens = dtype, trust, max_tokens
         self._config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         # As transformers has it, which does not write the two labels that are its default.

@@ -96,6 +96,9 @@ def test_a_file_that_cannot_be_served_in_batches_is_told_why(
 
 def test_a_missing_file_is_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/nowhere")
+    with pytest.raises(FileNotFoundError, match=r"no file /nowhere/a\.onnx, which"):
+        make_instance(Onnx, "m", {"path": Path("~/a.onnx")})
     with pytest.raises(FileNotFoundError, match=f"no file {tmp_path}/a.onnx, which option path"):
         make_instance(Onnx, "m", {"path": Path("a.onnx")})
 

@@ -93,7 +93,7 @@ def test_the_folder_tells_the_tensors_without_its_libraries(folder: Path) -> Non
 
 def small(tmp_path: Path, modules: list[Any], **files: Any) -> Path:
     """A folder of nothing but settings. files: of the module "1"."""
-    (tmp_path / "1").mkdir()
+    (tmp_path / "1").mkdir(exist_ok=True)
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     for name, settings in files.items():
         (tmp_path / "1" / f"{name}.json").write_text(json.dumps(settings))
@@ -134,16 +134,17 @@ def test_a_folder_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
         FileNotFoundError, match=rf"no modules.json in the folder {tmp_path}, which"
     ):
         made(tmp_path)
-    folder = small(tmp_path, [module("sentence_transformers.models.CLIPModel")])
+    folder = small(tmp_path, [module("sentence_transformers.models.LayerNorm")])
     with pytest.raises(ValueError, match="does not tell how long a vector is; set the option dim"):
         made(folder)
     assert spec_of(made(folder, dimensions=3)).outputs[0].shape == (3,)
 
 
 def test_code_and_pickles_of_a_folder_need_trust(tmp_path: Path) -> None:
-    folder = small(tmp_path, [module("my_code.Layer")])
-    with pytest.raises(ValueError, match=r"'my_code.Layer' .* set the option trust = true"):
-        made(folder, dimensions=3)
+    for kind in ("my_code.Layer", "my_code.Pooling", "sentence_transformers.models.Router"):
+        folder = small(tmp_path, [module(kind)])
+        with pytest.raises(ValueError, match=rf"'{kind}' .* set the option trust = true"):
+            made(folder, dimensions=3)
     made(folder, dimensions=3, trust=True)
     (folder / "modules.json").write_text(json.dumps([module("sentence_transformers.models.Dense")]))
     (folder / "1" / "config.json").write_text(json.dumps({"out_features": 3}))

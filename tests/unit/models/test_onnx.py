@@ -116,3 +116,14 @@ def test_a_session_has_the_threads_of_its_worker(
     monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", given)
     model = loaded(onnx_files.mlp(tmp_path), threads=option)
     assert model._run.get_session_options().intra_op_num_threads == expected
+
+
+def test_rows_alone_and_in_company_have_the_same_answers(tmp_path: Path) -> None:
+    exact = loaded(onnx_files.masked(tmp_path))
+    ids = np.arange(5 * 8).reshape(5, 8)
+    mask = (ids % 3 == 0).astype(np.int64)
+    together = exact.infer(Batch(5, {"ids": ids, "mask": mask}))
+    for row in range(5):
+        alone = exact.infer(Batch(1, {"ids": ids[row : row + 1], "mask": mask[row : row + 1]}))
+        for name in ("doubled", "total"):
+            assert alone[name][0].tolist() == together[name][row].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -134,3 +135,20 @@ def test_an_annotation_that_no_option_can_have_is_named() -> None:
         converted_options(Unreadable, {"on": "cpu"})
     with pytest.raises(ConfigError, match="an option cannot be made a Model"):
         converted_options(NotPlain, {"of": "x"})
+
+
+@dataclass
+class Fields(Model):
+    layers: int
+    path: Path = Path("weights")
+
+
+def test_the_fields_of_a_dataclass_are_options() -> None:
+    assert converted_options(Fields, {"layers": OptionText("3"), "path": "/a"}) == {
+        "layers": 3,
+        "path": Path("/a"),
+    }
+    with pytest.raises(
+        ConfigError, match="option layers is missing; Fields has the options layers"
+    ):
+        converted_options(Fields, {})

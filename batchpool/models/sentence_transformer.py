@@ -19,7 +19,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.extras import check_trust, extra, folder_with
-from batchpool.models.texts import by_length, decoded
+from batchpool.models.texts import by_length, decoded, share_cores
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +71,7 @@ class SentenceTransformer(bp.Model):
             import torch
             from transformers.utils.logging import disable_progress_bar
         disable_progress_bar()
+        share_cores()
         kwargs = {"use_safetensors": None if self._trust else True}
         self._model: Any = sentence_transformers.SentenceTransformer(
             str(self._path),

@@ -20,7 +20,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.extras import extra, folder_with
-from batchpool.models.texts import by_length, decoded
+from batchpool.models.texts import by_length, decoded, share_cores
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +68,7 @@ class TextClassifier(bp.Model):
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
             from transformers.utils.logging import disable_progress_bar
         disable_progress_bar()
+        share_cores()
         where = {"local_files_only": True, "trust_remote_code": self._trust}
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self._path), **where)
         classifier: Any = AutoModelForSequenceClassification.from_pretrained(

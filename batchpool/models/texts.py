@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,13 @@ import numpy.typing as npt
 import batchpool as bp
 
 _SHORTEST_GROUP = 64  # characters; texts up to here run together, however short they are
+
+
+def share_cores() -> None:
+    """Give the tokenizers of Hugging Face the worker's share of the cores, which they do not know;
+    to be called before the first of them runs. A user's own setting wins."""
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        os.environ.setdefault("RAYON_NUM_THREADS", threads)
 
 
 def decoded(batch: bp.Batch, name: str) -> list[str]:

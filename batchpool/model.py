@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from batchpool.core.errors import ConfigError
 from batchpool.core.frameworks import FRAMEWORKS
-from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.core.scheduler.graph_shapes import checked_graph_sizes
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 _KINDS = ("inputs", "outputs", "parameters")
 
@@ -89,6 +90,11 @@ class Model:
                 an `infer` that runs the same kernels on its tensors in every call: it must not
                 read values, count calls or branch. The rows beyond the requested ones hold rows
                 of earlier batches then. Without effect on a CPU
+    graph_sizes  with `cuda_graphs`: the sizes of a named dynamic dimension that are captured,
+                {name: [16, 64, 256]}, the last of them its maximum. A batch is padded to the next
+                larger one of its longest row. Default: powers of two from 16. `batch.sizes` holds
+                tensors of the device then; torch.as_tensor(batch.sizes["ids"], device=...) serves
+                a CPU too
     """
 
     name: str = ""
@@ -99,6 +105,7 @@ class Model:
     parameters: Sequence[Tensor] = ()
     writable: bool = False
     cuda_graphs: bool = False
+    graph_sizes: Mapping[str, Sequence[int]] = {}
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Keep the declared lists where another parent class has a method of such a name.
@@ -177,7 +184,7 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
     name = model.name or cls.__name__.lower()
     spec = ModelSpec(name, model.framework, *(_tensors(model, name, kind) for kind in _KINDS))
     if model.cuda_graphs:
-        _check_graphs(spec)
+        _check_graphs(spec, model)
     if cls.infer is Model.infer:
         raise ConfigError(f"model class {cls.__name__} does not define infer(self, batch)")
     return spec
@@ -211,7 +218,7 @@ def _of_instance(model: Model, kind: str) -> Any:
     return _of_class(type(model), kind) if callable(found) else found
 
 
-def _check_graphs(spec: ModelSpec) -> None:
+def _check_graphs(spec: ModelSpec, model: type[Model] | Model) -> None:
     wants = f"model {spec.name!r} has cuda_graphs = True, which needs"
     if not FRAMEWORKS[spec.framework].cuda_graphs:
         able = " or ".join(f'"{name}"' for name, known in FRAMEWORKS.items() if known.cuda_graphs)
@@ -219,5 +226,11 @@ def _check_graphs(spec: ModelSpec) -> None:
     for tensor in (*spec.inputs, *spec.outputs, *spec.parameters):
         if tensor.is_bytes:
             raise ConfigError(f"{wants} numbers; {tensor.name!r} is a bytes tensor")
-        if tensor.dynamic:
-            raise ConfigError(f"{wants} fixed shapes; {tensor.name!r} is {list(tensor.shape)}")
+    named = {dim.name for t in spec.inputs for dim in t.shape if isinstance(dim, Dim)} - {""}
+    for tensor in spec.outputs:
+        if any(isinstance(dim, Dim) and dim.name not in named for dim in tensor.shape):
+            raise ConfigError(
+                f"{wants} outputs of fixed shapes, or of dimensions that have the name of an"
+                f" input's; {tensor.name!r} is {list(tensor.shape)}"
+            )
+    checked_graph_sizes(spec, model.graph_sizes)

@@ -55,7 +55,7 @@ from batchpool.frontend.service.metadata import package_version
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.log import setup
 from batchpool.process import bootstrap
-from batchpool.process.heap import return_large_blocks
+from batchpool.process.heap import return_free_memory, return_large_blocks
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_word
 from batchpool.shm.stats.counters import Counters
@@ -65,6 +65,7 @@ _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
 _REPEATED_SIGNAL_S = 1.0  # SIGTERM that comes again within this time counts as the same
 _SWEEP_S = 2.0
+_RETURN_MEMORY_S = 5.0
 _WRITE_OUT_S = 0.05  # for writing the responses of failed requests before the exit
 
 
@@ -207,6 +208,11 @@ async def serve(
         tls=tls,
     )
 
+    def return_memory() -> None:
+        return_free_memory()
+        loop.call_later(_RETURN_MEMORY_S, return_memory)
+
+    return_memory()
     loop.add_signal_handler(signal.SIGTERM, _Stop(view, server, loop.time))
     session.channel.send(FrontendServing())
     try:

@@ -15,17 +15,48 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _MMAPPED_BYTES = 4 << 20  # a block so large takes longer to fill than to map
 _KEPT_BYTES = 8 << 20
+_FREE_BYTES = 32 << 20
+
+_C = ctypes.CDLL(None)
+
+
+class _MallocFigures(ctypes.Structure):
+    """The `struct mallinfo2` of glibc. fordblks: free bytes in the heap, returned ones included."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
 
 
 def return_large_blocks() -> None:
     """Give blocks of 4 MiB and more back to the system when they are freed, and what is free at the
     end of the heap beyond 8 MiB. Does nothing for a C library without `mallopt`."""
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        mallopt = _C.mallopt
     except AttributeError:
         return
     mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def return_free_memory() -> None:
+    """Give the whole pages that are free within the heap back to the system, if 32 MiB are free.
+
+    What stands behind a freed block keeps it in the heap: after many bodies of many sizes a heap
+    of 600 MiB may hold 30 MiB. Takes 40 us per MiB that is given back, and 0.1 ms where all is
+    given back already. Does nothing for a C library without `mallinfo2`.
+    """
+    try:
+        figures, trim = _C.mallinfo2, _C.malloc_trim
+    except AttributeError:
+        return
+    figures.restype = _MallocFigures
+    if figures().fordblks > _FREE_BYTES:
+        trim(0)
 
 
 @contextmanager

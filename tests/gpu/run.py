@@ -7,8 +7,9 @@
 3. rows that the model refuses; memory too small for a batch, and a row that breaks the CUDA context
 4. how many copies a batch takes on every road in and out
 5. CUDA graphs, which take certain batch sizes only
-6. the MLP of the examples through local clients and HTTP: answers equal a direct call
-7. rows per second of a local client, checked
+6. CUDA graphs of rows that vary in size: every row alone and in company
+7. the MLP of the examples through local clients and HTTP: answers equal a direct call
+8. rows per second of a local client, checked
 """
 
 from __future__ import annotations
@@ -270,6 +271,40 @@ def check_batch_sizes() -> dict[str, Any]:
     return {"CUDA graphs for 8 and 64 rows": f"{sum(seen.values())} right rows"}
 
 
+def check_dynamic_graphs() -> dict[str, Any]:
+    """Rows of 1 to 128 tokens, each alone and all mixed, equal those of the network called with
+    that row alone in single precision."""
+    import torch
+
+    from bench.support.ids_encoder import TOKENS_MOST, embed, make_encoder
+
+    rng = np.random.default_rng(3)
+    rows = [rng.integers(1000, 30_000, length) for length in range(1, TOKENS_MOST + 1)]
+    encoder = make_encoder("cpu")
+    with torch.inference_mode():
+        expected = np.concatenate([
+            embed(encoder, torch.from_numpy(row)[None], torch.tensor([[len(row)]])) for row in rows
+        ])  # fmt: skip
+    flags = ("--max-batch", "32", "--max-wait-ms", "1", "--devices", "0")
+    begun_s = time.monotonic()
+    with serving(["bench.support.ids_encoder:IdsEncoder"], *flags) as served:
+        ready_s = time.monotonic() - begun_s
+        with bp.Client(served.socket) as pool:
+            worst = {}
+            for name, groups in {
+                "alone": [[at] for at in range(len(rows))],
+                "mixed": [rng.permutation(len(rows)).tolist() for _ in range(20)],
+                "pairs": [rng.choice(len(rows), 2, replace=False).tolist() for _ in range(100)],
+            }.items():
+                cosines = []
+                for group in groups:
+                    found = pool.infer("ids_encoder", ids=[rows[at] for at in group])["embedding"]
+                    cosines.append(float((found * expected[group]).sum(axis=1).min()))
+                worst[name] = round(min(cosines), 5)
+                assert worst[name] > 0.999, (name, worst[name])
+    return {"dynamic graphs, worst cosine": worst, "ready after, s": round(ready_s, 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save")
@@ -285,6 +320,7 @@ def main() -> None:
         check_broken_context,
         check_copies,
         check_batch_sizes,
+        check_dynamic_graphs,
         lambda: check_mlp(args.seconds),
     )
     for step in steps:

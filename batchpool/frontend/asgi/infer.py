@@ -41,8 +41,11 @@ async def infer(
     finally:
         reservation.release()
         decoded.release()
-    if not await _finished(endpoint, pending, done, request_body):
-        return None
+    try:
+        if not await _finished(endpoint, pending, done, request_body):
+            return None
+    finally:
+        del done  # it may hold the error that is raised, whose traceback refers to it
     if endpoint.encodes_long(head, request, pending.n):
         # Copies: the slots are free at once, and the thread reads nothing of the lane.
         outputs = endpoint.fetch(request, pending)
@@ -95,7 +98,9 @@ async def _finished(
         raise
     finally:
         watch.cancel()
-    pending.tag = None  # it refers to `done`, whose result it is
+        # `done` holds `pending`, or the error that is raised, whose traceback refers to both.
+        pending.tag = None
+        del done
     return True
 
 

@@ -77,6 +77,7 @@ class FastProtocol(Connection):
         if request.pending is not None:
             request.disconnected = True
             request.endpoint.endpoint.abandon(request.pending)
+            request.pending = None  # which refers to the request
             request.count_gone()
         elif request is receiving and request.discards_body:
             request.log_refused()

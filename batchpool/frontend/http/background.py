@@ -89,7 +89,9 @@ class BackgroundThread:
         try:
             job.begin()
         except Exception as exc:
-            future.set_exception(exc)
+            # Its traceback would keep the job, and with it a request's body, in a circle of
+            # references, as well as the frames that called this one.
+            future.set_exception(exc.with_traceback(None))
             return False
         loop = future.get_loop()
         done = loop.run_in_executor(self._thread, self._call, job.work, job.arguments)

@@ -20,7 +20,7 @@ from batchpool.frontend.parser.messages import (
     send_failure,
     send_request,
 )
-from batchpool.process.heap import limited_memory, return_large_blocks
+from batchpool.process.heap import limited_memory, return_free_memory, return_large_blocks
 from batchpool.wire.codec import Codec
 
 _MODELS = 16  # whose codecs are kept
@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.suppress(EOFError, OSError):
         while True:
             parse(connection, *receive_job(connection))
+            return_free_memory()
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.scheduler.graph_shapes import GraphShapes
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
@@ -100,8 +101,9 @@ class CudaBackend:
             # Graphs of two streams run at the same time, so they must not share a memory pool.
             capture = capture_on(torch, torch.cuda.graph_pool_handle())
             large = self.transfer.inputs, self.transfer.outputs
+            shapes = GraphShapes(self._spec, self._model.graph_sizes)
             graphs = CudaGraphs(
-                torch, self._model, self._spec, self._device, inputs, *large, sizes, capture
+                torch, self._model, self._spec, self._device, inputs, *large, sizes, shapes, capture
             )
         # Blocking: the thread sleeps in the driver instead of spinning on a core.
         event = torch.cuda.Event(blocking=True)
@@ -109,10 +111,9 @@ class CudaBackend:
 
     def allocate(self, tensor: Tensor, shape: tuple[int, ...]) -> Array:
         """A view of the next launch's pinned buffer, so that the rows are copied only once."""
-        buffer = self._next.inputs.get(tensor.name)
-        if buffer is None:
+        if tensor.name not in self._next.inputs:
             return host_array(tensor, shape)
-        array = self._next.gathered[tensor.name] = buffer.array(shape)
+        array = self._next.gathered[tensor.name] = _room(self._next, tensor.name, shape)
         return array
 
     def pin(self, lane: Lane) -> None:
@@ -146,7 +147,7 @@ class CudaBackend:
                 if own.graphs is None:
                     kept, host = self._call(own, rows, inputs, sizes, parts)
                 else:
-                    kept, host = None, self._replay(own, own.graphs, inputs, parts)
+                    kept, host = None, self._replay(own, own.graphs, inputs, sizes, parts)
                 own.event.record(own.stream)
         except BaseException:
             with contextlib.suppress(RuntimeError):  # of a broken device: the first error counts
@@ -184,16 +185,19 @@ class CudaBackend:
         own: BatchStream,
         graphs: CudaGraphs,
         inputs: dict[str, Any],
+        sizes: dict[str, Array | None],
         parts: Sequence[BatchPart],
     ) -> dict[str, Any]:
         """Run the model's graph. Returns its outputs, whose copies have been started."""
         n = len(next(iter(inputs.values())))
         for name, array in inputs.items():
-            if isinstance(array, np.ndarray):
-                pinned = self._pinned(own, name, array)
-                if name in self.direct:
-                    graphs.inputs[name][:n].copy_(pinned, non_blocking=True)
-        captured = graphs.launch(n)
+            if not isinstance(array, np.ndarray):
+                continue
+            self._gather(own, name, array)
+            if name in self.direct:
+                pinned = own.inputs[name].tensor(array.shape)
+                graphs.inputs[name][:n].copy_(pinned, non_blocking=True)
+        captured = graphs.launch(n, sizes)
         large = {name: value[:n] for name, value in captured.on_device.items()}
         host = self._to_host(own, large, parts, n)
         for name, array in captured.on_host.items():
@@ -204,11 +208,14 @@ class CudaBackend:
 
     def _pinned(self, own: BatchStream, name: str, array: Array) -> Any:
         """The rows as a tensor in pinned memory; copied there unless `allocate` gave `array`."""
-        buffer = own.inputs[name]
+        self._gather(own, name, array)
+        return own.inputs[name].tensor(array.shape)
+
+    def _gather(self, own: BatchStream, name: str, array: Array) -> None:
+        """Copy the rows into pinned memory, unless `allocate` gave `array`, which is there."""
         if own.gathered.get(name) is not array:
-            buffer.array(array.shape)[...] = array
+            _room(own, name, array.shape)[...] = array
         self.transfer.copies["in, gathered"] += 1
-        return buffer.tensor(array.shape)
 
     def _to_host(
         self, own: BatchStream, found: Mapping[str, Any], parts: Sequence[BatchPart], n: int
@@ -249,3 +256,10 @@ class CudaBackend:
         if not isinstance(host, Mapping):
             return host
         return {name: to_host(self._torch, value) for name, value in host.items()}
+
+
+def _room(own: BatchStream, name: str, shape: tuple[int, ...]) -> Array:
+    """The pinned memory for the rows of an input, [n, *row shape]."""
+    if own.graphs is not None and own.graphs.is_dynamic(name):
+        return own.graphs.room_for(name, shape)
+    return own.inputs[name].array(shape)

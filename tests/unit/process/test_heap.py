@@ -10,8 +10,8 @@ import pytest
 
 from batchpool.process.heap import limited_memory
 
-SCRIPT = """
-from batchpool.process.heap import return_large_blocks
+BEGIN = """
+from batchpool.process.heap import return_free_memory, return_large_blocks
 
 return_large_blocks()
 
@@ -19,6 +19,8 @@ def held_mib():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) >> 10 for line in file if line.startswith("RssAnon"))
 
+"""
+LARGE = """
 before = held_mib()
 for _ in range(3):
     grown = bytearray()  # as a body that arrives in many reads
@@ -28,12 +30,32 @@ for _ in range(3):
     del grown
 print(held_mib() - before)
 """
+SMALL = """
+before = held_mib()
+blocks = [b"a" * (100_000 + 1000 * (n % 17)) for n in range(1000)]
+kept = blocks[::50]  # each of them stands behind freed ones
+del blocks
+held = held_mib()
+return_free_memory()
+print(held - before, held_mib() - before)
+"""
+
+
+def run(script: str) -> list[int]:
+    words = [sys.executable, "-c", BEGIN + script]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
 
 
 def test_bodies_that_were_freed_are_not_held() -> None:
     """Without the call it is the size of a body: 25 MiB."""
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert int(run.stdout) <= 10
+    assert run(LARGE)[0] <= 10
+
+
+def test_freed_blocks_between_kept_ones_are_not_held() -> None:
+    held_mib, left_mib = run(SMALL)
+    assert held_mib >= 90  # by the C library alone
+    assert left_mib <= 10
 
 
 def test_more_memory_than_allowed_is_an_error_and_all_is_as_before_afterwards() -> None:

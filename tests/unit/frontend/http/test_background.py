@@ -19,6 +19,7 @@ from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import edge
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine
+from tests.unit.garbage import left_garbage
 
 INFER = "/v2/models/affine/infer"
 
@@ -61,6 +62,28 @@ async def test_a_call_that_may_not_begin_or_that_nobody_awaits_is_not_made() -> 
     assert sorted(made) == [0, 1, 4]
     background.close()
     assert background.run(1, made.append, 5).cancelled()
+
+
+@on_loop
+async def test_a_call_that_may_not_begin_leaves_nothing_to_the_garbage_collector() -> None:
+    """Its arguments are a body of up to 64 MiB."""
+    background = BackgroundThread()
+
+    def refuse() -> None:
+        raise Overloaded("no", 1000)
+
+    async def be_refused() -> None:
+        first = background.run(1, len, b"")
+        with pytest.raises(Overloaded):
+            await background.run(1, len, bytearray(8), begin=refuse)
+        await first
+        await background.run(1, len, b"")
+
+    await be_refused()
+    with left_garbage() as left:
+        await be_refused()
+    assert left == []
+    background.close()
 
 
 @on_loop

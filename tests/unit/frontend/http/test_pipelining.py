@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import json
 import logging
@@ -26,6 +25,7 @@ from tests.unit.frontend.frontend_double import (
 from tests.unit.frontend.http.test_waits import deaf_socket
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine, Wide
+from tests.unit.garbage import left_garbage
 
 MIB = 1 << 20
 WAITING = 64 * 1024
@@ -233,18 +233,36 @@ async def test_requests_and_connections_are_freed_without_the_garbage_collector(
 ) -> None:
     async with edge(Affine) as it, serving(it, fast=fast) as site:
         await visit(it, site, LEAVES_NOTHING[name])
-        gc.collect()
-        gc.disable()
-        try:
+        with left_garbage() as left:
             await visit(it, site, LEAVES_NOTHING[name])
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            gc.collect()
-            left = [type(found).__name__ for found in gc.garbage]
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
         assert left == []
+
+
+@both_roads
+@on_loop
+async def test_a_caller_that_leaves_while_its_rows_run_leaves_nothing_to_the_garbage_collector(
+    fast: bool,
+) -> None:
+    async with edge(Affine) as it, serving(it, fast=fast) as site:
+        await leave_early(it, site)
+        with left_garbage() as left:
+            await leave_early(it, site)
+        assert left == []
+
+
+async def leave_early(it: Edge, site: Site) -> None:
+    """Send a request, and leave before its rows are done."""
+    it.pool.hold = True
+    async with calling(site) as caller:
+        await caller.send(numbered(1))
+        await until(lambda: site.under_way == 1, "its rows are under way")
+    await until(lambda: site.connections == 0, "the connection has ended")
+    it.pool.hold = False
+    it.pool.release()
+    allocator = it.view.endpoints.find("affine", "1").lane_client.allocator
+    await until(lambda: allocator.claimed == 0, "its slot is free")
+    await until(lambda: not site.server.server_state.tasks, "its task has ended")
+    await asyncio.sleep(0)
 
 
 async def visit(it: Edge, site: Site, sent: bytes) -> None:

@@ -12,6 +12,7 @@ import torch
 
 import batchpool as bp
 from batchpool.core.errors import ConfigError, ModelError
+from batchpool.core.scheduler.graph_shapes import GraphShapes
 from batchpool.core.tensors.spec import Dim
 from batchpool.model import spec_of
 from batchpool.worker.backends.cuda_graphs import CudaGraphs, graph_sizes
@@ -61,7 +62,8 @@ def graphs(
     tensors = (*spec.inputs, *spec.parameters)
     buffers = {t.name: PinnedBuffer(torch, t, MOST, pin=False) for t in tensors}
     recorder = Recorder()
-    made = CudaGraphs(torch, model, spec, CPU, buffers, {"wide"}, {"sum"}, sizes, recorder)
+    shapes = GraphShapes(spec, model.graph_sizes)
+    made = CudaGraphs(torch, model, spec, CPU, buffers, {"wide"}, {"sum"}, sizes, shapes, recorder)
     return made, buffers, recorder
 
 
@@ -73,7 +75,7 @@ def run(
     buffers["x"].array((n, 3))[...] = np.array(x)[:, None]
     buffers["by"].array((n,))[...] = 0.5
     made.inputs["wide"][:n] = torch.tensor(wide)[:, None]
-    captured = made.launch(n)
+    captured = made.launch(n, {})
     return captured.on_host["y"][:n].tolist(), captured.on_device["sum"][:n].tolist()
 
 
@@ -143,7 +145,11 @@ def test_a_call_that_cannot_be_captured_says_so() -> None:
     ("change", "error"),
     [
         ({"framework": "numpy"}, "needs framework \"torch\", not 'numpy'"),
-        ({"inputs": [bp.Tensor("x", "float32", (Dim(4, "t"),))]}, "needs fixed shapes; 'x' is"),
+        (
+            {"outputs": [bp.Tensor("y", "float32", (Dim(4, "t"),))]},
+            "needs outputs of fixed shapes, or of dimensions that have the name of an input's;"
+            " 'y' is",
+        ),
         ({"outputs": [bp.Tensor("y", "bytes", (), max_bytes=9)]}, "needs numbers; 'y' is a bytes"),
     ],
 )

@@ -66,7 +66,7 @@ class IdsEncoder(bp.Model):
 
 
 class EagerIdsEncoder(IdsEncoder):
-    """The same, whose kernels are started one by one."""
+    """An `IdsEncoder` without graphs: its kernels are started one by one."""
 
     name = "eager_ids_encoder"
     cuda_graphs = False

@@ -71,9 +71,14 @@ class Batch(Mapping[str, Any]):
 class Model:
     """The parent class of models: a subclass declares its tensors and defines `infer`.
 
-    Each worker has one instance.
+    Each worker has one instance. What follows stands in the class body, or `__init__` sets it. The
+    arguments of `__init__` are the model's options (`[model.options]`, `--option KEY=VALUE`),
+    checked against its annotations. A short process that serves nothing makes an instance too, to
+    read its tensors, and a worker makes its instance before `load`: so `__init__` may read what
+    tells the tensors, as the head of a file, but touches no device and loads no weights.
 
-    name        the name by which callers address it; default: the class name in lower case
+    name        the name by which callers address it; default: the class name in lower case. In an
+                instance, within `__init__` too, the name by which the pool serves it
     framework   "torch" (default) or "numpy"; a numpy model's worker never imports torch
     inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension. A method
                 of such a name from another parent class (torch.nn.Module has one) stays what
@@ -92,15 +97,15 @@ class Model:
                 a CPU too
     """
 
-    name: ClassVar[str] = ""
-    framework: ClassVar[str] = "torch"
+    name: str = ""
+    framework: str = "torch"
     _declared: ClassVar[dict[str, Sequence[Tensor]]] = {}  # lists whose names a method has
-    inputs: ClassVar[Sequence[Tensor]] = ()
-    outputs: ClassVar[Sequence[Tensor]] = ()
-    parameters: ClassVar[Sequence[Tensor]] = ()
-    writable: ClassVar[bool] = False
-    cuda_graphs: ClassVar[bool] = False
-    graph_sizes: ClassVar[Mapping[str, Sequence[int]]] = {}
+    inputs: Sequence[Tensor] = ()
+    outputs: Sequence[Tensor] = ()
+    parameters: Sequence[Tensor] = ()
+    writable: bool = False
+    cuda_graphs: bool = False
+    graph_sizes: Mapping[str, Sequence[int]] = {}
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Keep the declared lists where another parent class has a method of such a name.
@@ -153,29 +158,41 @@ class Model:
         return {}
 
 
-def spec_of(model: type[Model]) -> ModelSpec:
-    """The checked declaration of a model class; ConfigError says what is wrong with it."""
-    if not (isinstance(model, type) and issubclass(model, Model)):
+def make_instance(cls: type[Model], name: str, options: Mapping[str, Any]) -> Model:
+    """An instance of a model class, which knows the name by which it is served.
+
+    name: "" for the one that the class says. options: arguments of `__init__`.
+    """
+    model = cls.__new__(cls)
+    # Not by setattr: that of torch.nn.Module may work only after its own __init__.
+    vars(model)["name"] = name or cls.name or cls.__name__.lower()
+    model.__init__(**options)  # type: ignore[misc]
+    for kind in _KINDS:
+        # A list that __init__ has set hides the method of another parent class: it moves beside it.
+        if kind in vars(model) and callable(getattr(cls, kind)):
+            declared = vars(model).setdefault("_declared", {})
+            declared[kind] = vars(model).pop(kind)
+    return model
+
+
+def spec_of(model: type[Model] | Model) -> ModelSpec:
+    """The checked declaration of a model, by its class alone or by an instance, whose `__init__`
+    may have set what it declares; ConfigError says what is wrong with it."""
+    cls = model if isinstance(model, type) else type(model)
+    if not issubclass(cls, Model):
         raise ConfigError(f"{model!r} is not a subclass of batchpool.Model")
-    name = model.__dict__.get("name") or model.name or model.__name__.lower()
+    name = model.name or cls.__name__.lower()
     spec = ModelSpec(name, model.framework, *(_tensors(model, name, kind) for kind in _KINDS))
     if model.cuda_graphs:
         _check_graphs(spec, model)
-    if model.infer is Model.infer:
-        raise ConfigError(f"model class {model.__name__} does not define infer(self, batch)")
+    if cls.infer is Model.infer:
+        raise ConfigError(f"model class {cls.__name__} does not define infer(self, batch)")
     return spec
 
 
-def _tensors(model: type[Model], name: str, kind: str) -> tuple[Tensor, ...]:
-    """The list `kind` of the nearest class that declares one."""
-    found: Any = ()
-    for each in model.__mro__:
-        own = vars(each).get(kind)
-        if own is None or hasattr(own, "__get__"):
-            own = vars(each).get("_declared", {}).get(kind)
-        if own is not None:
-            found = own
-            break
+def _tensors(model: type[Model] | Model, name: str, kind: str) -> tuple[Tensor, ...]:
+    """The list `kind` that an instance has set, else of the nearest class that declares one."""
+    found: Any = _of_class(model, kind) if isinstance(model, type) else _of_instance(model, kind)
     if not isinstance(found, (list, tuple)):
         raise ConfigError(f"model {name!r}: {kind} must be a list of bp.Tensor, not {found!r}")
     for tensor in found:
@@ -184,7 +201,24 @@ def _tensors(model: type[Model], name: str, kind: str) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _check_graphs(spec: ModelSpec, model: type[Model]) -> None:
+def _of_class(cls: type[Model], kind: str) -> Any:
+    for each in cls.__mro__:
+        own = vars(each).get(kind)
+        if own is None or hasattr(own, "__get__"):
+            own = vars(each).get("_declared", {}).get(kind)
+        if own is not None:
+            return own
+    return ()
+
+
+def _of_instance(model: Model, kind: str) -> Any:
+    if kind in vars(model).get("_declared", ()):
+        return vars(model)["_declared"][kind]
+    found = getattr(model, kind)
+    return _of_class(type(model), kind) if callable(found) else found
+
+
+def _check_graphs(spec: ModelSpec, model: type[Model] | Model) -> None:
     wants = f"model {spec.name!r} has cuda_graphs = True, which needs"
     if not FRAMEWORKS[spec.framework].cuda_graphs:
         able = " or ".join(f'"{name}"' for name, known in FRAMEWORKS.items() if known.cuda_graphs)

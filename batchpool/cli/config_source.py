@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from batchpool.cli.reference import EXAMPLE_IMPORT
-from batchpool.core.config.flags import model_of, with_flags
+from batchpool.core.config.flags import model_of, with_flags, with_options
 from batchpool.core.config.paths import MODEL_PATH, socket_path
 from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
 from batchpool.core.config.toml_file import load_toml
@@ -46,6 +46,7 @@ def config_of(args: argparse.Namespace) -> Config:
     example = not models
     if example:
         models = (ModelConfig(import_name=EXAMPLE_IMPORT, devices="cpu"),)
+    models = with_options(models, len(config.models), args.option)
     config = with_flags(Config(config.server, models), args)
     if example and config.server.log_format != "json":
         with suppress(OSError):  # stderr is closed

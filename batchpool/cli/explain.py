@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from batchpool.cli.reference import example_toml
-from batchpool.core.config.flags import model_of
+from batchpool.core.config.flags import model_of, with_options
 
 
 def layout(args: argparse.Namespace) -> int:
@@ -17,7 +17,7 @@ def layout(args: argparse.Namespace) -> int:
     model = replace(
         model_of(args.model, "model"), **({} if args.slots is None else {"slots": args.slots})
     )
-    spec = probe_model(model.import_name).spec
+    spec = probe_model(with_options([model], 0, [(0, each) for each in args.option])[0]).spec
     print(lane_layout(spec, model.slots or auto_slots(spec, model.max_batch)).drawing())
     return 0
 

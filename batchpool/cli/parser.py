@@ -30,7 +30,8 @@ from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
 from batchpool.core.compiled import CODE
-from batchpool.core.config.flags import add_flags
+from batchpool.core.config.flags import PlacedOption, add_flags
+from batchpool.core.config.ready_models import READY_MODELS
 
 EXIT_USAGE = 2
 
@@ -51,6 +52,9 @@ examples:
   batchpool serve --model my_models:Scale --max-batch 128 --max-wait-ms 5
   batchpool serve --model my_models:Scale --devices 0,1 --workers-per-device 2
   batchpool serve batchpool.toml --frontends 8 --log-level debug
+  batchpool serve --model onnx:fraud.onnx      a file without code, named fraud
+  batchpool serve --model small=my_models:Net --option layers=2 \\
+                  --model large=my_models:Net --option layers=12
 
 """
 _CHECK_EPILOG = """\
@@ -183,6 +187,9 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     )
     draws.add_argument("model", metavar="MODULE:CLASS", help="the model's class")
     draws.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="as of serve"
+    )
+    draws.add_argument(
         "--slots", metavar="N", type=int, help="rows the lane holds (default: as serve chooses)"
     )
     _add(
@@ -290,7 +297,18 @@ def _add_config_command(
         default=[],
         metavar="MODULE:CLASS",
         help="a model to serve, besides those of the file; may be given several times (default:"
-        f" {EXAMPLE_IMPORT} on the CPU, if there is no file either)",
+        f" {EXAMPLE_IMPORT} on the CPU, if there is no file either). NAME=MODULE:CLASS names it."
+        " Models that need no code, named after the path: "
+        + ", ".join(f"{word}:PATH" for word in READY_MODELS),
+    )
+    parser.add_argument(
+        "--option",
+        action=PlacedOption,
+        default=[],
+        metavar="KEY=VALUE",
+        help="an argument of the __init__ of the model's class (batchpool.toml: [model.options]),"
+        " for the --model before it; of one model alone also without. Its type is the argument's:"
+        " 5, true, a text as it stands, a,b,c or TOML for lists and tables",
     )
     add_flags(parser)
     return parser

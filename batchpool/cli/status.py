@@ -9,6 +9,7 @@ from typing import Any
 
 from batchpool.cli.config_source import pool_socket
 from batchpool.cli.tables import status_text
+from batchpool.core.config.describe import options_text
 from batchpool.core.errors import PoolError, StartError
 
 SOME_BATCHES = 20
@@ -52,7 +53,8 @@ def status(args: argparse.Namespace) -> int:
 def in_tables(found: dict[str, Any]) -> dict[str, Any]:
     """The status with its models in three tables, each of which fits a screen."""
     shown: dict[str, Any] = {}
-    apart = {*_COUNTS, *_TIMES}
+    with_options = any(model.get("options") for model in found.get("models", {}).values())
+    apart = {*_COUNTS, *_TIMES, *(() if with_options else ("options",))}
     for key, value in found.items():
         if key != "models":
             shown[key] = value
@@ -67,13 +69,16 @@ def _columns(
     models: dict[str, dict[str, Any]], wanted: Callable[[str], bool]
 ) -> dict[str, dict[str, Any]]:
     return {
-        name: {key: _flat(value) for key, value in model.items() if wanted(key)}
+        name: {key: _flat(key, value) for key, value in model.items() if wanted(key)}
         for name, model in models.items()
     }
 
 
-def _flat(value: Any) -> Any:
-    """A dict of counts as a list of texts; any other value unchanged."""
+def _flat(key: str, value: Any) -> Any:
+    """The options as TOML writes them, a dict of counts as a list of texts; any other value
+    unchanged."""
     if not isinstance(value, dict):
         return value
+    if key == "options":
+        return options_text(value) or None
     return [f"{name} {count}" for name, count in value.items()]

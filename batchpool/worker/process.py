@@ -80,7 +80,13 @@ class WorkerProcess:
             self._loaded = model
 
         found = load_model(
-            self.spec, start.import_name, start.device, start.max_batch, sizes, loaded
+            self.spec,
+            start.import_name,
+            start.device,
+            start.max_batch,
+            sizes,
+            start.options,
+            loaded,
         )
         backend, rows = found.backend, found.rows
         self._slowest = found.slowest

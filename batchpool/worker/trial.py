@@ -37,6 +37,7 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             settings["device"],
             settings["max_batch"],
             settings["batch_sizes"],
+            settings["options"],
             models.append,
         )
         took_s = time.monotonic() - begun_s
@@ -70,7 +71,7 @@ def _unloads(model: Model, timeout_s: float) -> bool:
 def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
-    SETTINGS: a JSON object with `spec`, `device`, `max_batch`, `batch_sizes` and
+    SETTINGS: a JSON object with `options`, `spec`, `device`, `max_batch`, `batch_sizes` and
     `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else 1.
     """
     import_name, parent, settings = argv

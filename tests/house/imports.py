@@ -55,6 +55,7 @@ FLOORS = (
     "cli",
     "__main__",
     "examples",
+    "models",
 )
 RANK = {floor: rank for rank, floor in enumerate(FLOORS)}
 PROCESSES = ("worker", "batcher", "supervisor", "frontend")
@@ -69,7 +70,7 @@ IMPURE_MODULES = {
 IMPURE_NAMES = {"__import__", "__builtins__", "open", "print", "input", "exec", "eval"}
 HTTP = {"aiohttp", "h11", "http", "httptools", "httpx", "starlette", "urllib", "uvicorn"}
 PICKLES = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
-WITH_TORCH = ("examples", "inprocess", "model", "worker")
+WITH_TORCH = ("examples", "inprocess", "model", "models", "worker")
 
 
 def floor_of(source: Source) -> str | None:
@@ -196,11 +197,12 @@ def processes_that_import_each_other(tree: Tree) -> list[str]:
 
 
 def examples_of_inner_names(tree: Tree) -> list[str]:
-    """An example uses the public names only."""
+    """An example, and a ready model, uses the public names only."""
     return [
         said(source, line, f"imports {target.path}")
         for source, line, target, _ in inner_imports(tree)
-        if top_of(source) == "examples" and top_of(target) not in ("__init__", "examples")
+        if top_of(source) in ("examples", "models")
+        and top_of(target) not in ("__init__", top_of(source))
     ]
 
 

@@ -96,7 +96,11 @@ def toml(server: Settings, models: Sequence[Settings]) -> str:
     """A configuration file; TOML writes numbers, texts and lists as JSON does."""
     lines = ["[server]", *(f"{key} = {json.dumps(value)}" for key, value in server.items())]
     for model in models:
-        lines += ["[[model]]", *(f"{key} = {json.dumps(value)}" for key, value in model.items())]
+        own = {key: value for key, value in model.items() if key != "options"}
+        lines += ["[[model]]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
+        options = model.get("options", {})
+        lines += ["[model.options]"] if options else []
+        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
     return "\n".join(lines) + "\n"
 
 

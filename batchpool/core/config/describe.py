@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from batchpool.core.config.key import Key, shown
 
 
@@ -21,3 +24,8 @@ def values_text(key: Key) -> str:
     if key.kind == "int":
         return f"{key.expected}, which is {key.auto}"
     return f'{key.expected}; "" means {key.auto}'
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """The options of a model in one line, as TOML writes them."""
+    return ", ".join(f"{key} = {shown(value)}" for key, value in options.items())

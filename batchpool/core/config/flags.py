@@ -7,13 +7,15 @@ same checks. A flag takes precedence over the file; a model's flag applies to ev
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from batchpool.core.config.describe import default_text, values_text
 from batchpool.core.config.key import Key, as_value, expectation, shown
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig, keys_of
+from batchpool.core.config.options import option_of
+from batchpool.core.config.ready_models import name_of_file, ready_model
+from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig, keys_of
 from batchpool.core.errors import ConfigError
 
 _METAVARS = {
@@ -27,7 +29,8 @@ _METAVARS = {
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every key except `import`, whose flag `--model` the caller adds."""
+    """Add a flag for every key except `import` and `options`, which a caller adds as `--model`
+    and `--option`."""
     groups = (
         ("server", "the keys of [server]", ServerConfig),
         ("model", "the keys of [[model]]; they apply to every model served", ModelConfig),
@@ -35,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for table, title, dataclass in groups:
         group = parser.add_argument_group(title)
         for key in keys_of(dataclass).values():
-            if key.field != "import_name":
+            if key.field not in ("import_name", "options"):
                 _add_flag(group, table, key)
 
 
@@ -112,11 +115,57 @@ def _as_flag(text: str) -> str:
 
 
 def model_of(import_name: str, flag: str = "--model") -> ModelConfig:
-    """The configuration of one `--model MODULE:CLASS`. Raises ConfigError."""
+    """The configuration of one `--model MODULE:CLASS`, or of a ready model as `onnx:PATH`; before
+    each may stand `NAME=`. Raises ConfigError."""
     key = keys_of(ModelConfig)["import"]
+    name, equals, rest = import_name.partition("=")
+    if not equals or not MODEL_NAME.fullmatch(name):
+        name, rest = "", import_name
+    if (ready := ready_model(rest)) is not None:
+        class_name, path = ready
+        if not path:
+            raise ConfigError(f"{flag} {shown(import_name)}: expected a path behind the colon")
+        return ModelConfig(class_name, name or name_of_file(path), {"path": path})
     try:
-        return ModelConfig(import_name=as_value(key, import_name))
+        return ModelConfig(as_value(key, rest), name)
     except ValueError:
         raise ConfigError(
-            f"{flag} {shown(import_name)}: expected {expectation(key, import_name)}"
+            f"{flag} {shown(import_name)}: expected {expectation(key, rest)}"
         ) from None
+
+
+class PlacedOption(argparse.Action):
+    """`--option KEY=VALUE`, kept with the number of `--model` that stand before it: it belongs to
+    the last of them."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = [*getattr(namespace, self.dest), (len(namespace.model), values)]
+        setattr(namespace, self.dest, given)
+
+
+def with_options(
+    models: Sequence[ModelConfig], of_file: int, placed: Sequence[tuple[int, str]]
+) -> tuple[ModelConfig, ...]:
+    """The models with the options of the command line, which win over those of a file.
+
+    of_file: the number of models that come first and are those of a file. placed: see
+    `PlacedOption`; an option before every `--model` is for the only model that is served.
+    Raises ConfigError.
+    """
+    found = list(models)
+    for behind, text in placed:
+        key, value = option_of(text)
+        if not behind and len(found) != 1:
+            raise ConfigError(
+                f"--option {text}: {len(found)} models are served; expected it behind the --model"
+                " that it is for, or in the [model.options] of a file's model"
+            )
+        at = of_file + behind - 1 if behind else 0
+        found[at] = replace(found[at], options={**found[at].options, key: value})
+    return tuple(found)

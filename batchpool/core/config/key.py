@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchpool.core.config.import_names import IMPORT_NAME, import_hint
+from batchpool.core.config.ready_models import ready_model_hint
 
 Devices = str | tuple[int, ...]
 Sizes = tuple[int, ...]
 Texts = tuple[str, ...]
+Options = dict[str, Any]
 MOST_ROWS = 1 << 16  # rows of one batch
 
 
@@ -50,6 +52,8 @@ class Key:
             return f"a list of {self.unit} from 1 to {MOST_ROWS}, each larger than the one before"
         if self.kind == "Texts":
             return f"a list of {self.form}"
+        if self.kind == "Options":
+            return f"a table of {self.form}"
         if self.kind == "bool":
             return "true or false"
         if self.kind == "str":
@@ -90,7 +94,9 @@ def as_value(key: Key, value: Any) -> Any:
         return _sizes(value)
     if key.kind == "Texts":
         return _texts(key, value)
-    if key.kind == "Devices":
+    if key.kind == "Options":
+        legal = type(value) is dict and all(map(str.isidentifier, value)) and is_plain(value)
+    elif key.kind == "Devices":
         legal = value in ("auto", "cpu")
     elif key.kind == "bool":
         legal = type(value) is bool
@@ -104,10 +110,21 @@ def as_value(key: Key, value: Any) -> Any:
     return float(value) if key.kind == "float" else value
 
 
+def is_plain(value: Any) -> bool:
+    """True for what TOML and JSON both have: texts, numbers, true, false, lists and tables of
+    them. A date is none of these: it must be written as a text."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (str, bool, int, float))
+
+
 def expectation(key: Key, value: Any) -> str:
     """The legal values in words, and the one that was probably meant by one that is not legal."""
-    meant = import_hint(value) if key.pattern is IMPORT_NAME and isinstance(value, str) else ""
-    return key.expected + meant
+    if key.pattern is not IMPORT_NAME or not isinstance(value, str):
+        return key.expected
+    return key.expected + (ready_model_hint(value) or import_hint(value))
 
 
 def _sizes(value: Any) -> Sizes:

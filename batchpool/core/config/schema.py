@@ -24,6 +24,7 @@ from batchpool.core.config.key import (
     MOST_ROWS,
     Devices,
     Key,
+    Options,
     Sizes,
     Texts,
     as_value,
@@ -39,7 +40,9 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def _key(default: Any, help: str, **facts: Any) -> Any:
     """A dataclass field with its documentation; `facts` are further attributes of its `Key`."""
-    return field(default=default, metadata={"help": help, **facts})
+    metadata = {"default": default, "help": help, **facts}
+    made: Any = {"default_factory": dict} if isinstance(default, dict) else {"default": default}
+    return field(metadata=metadata, **made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,12 @@ class ModelConfig:
         form="letters, digits, '.', '_' and '-', at most 128, the first a letter or digit",
         auto="what the class says",
     )
+    options: Options = _key(  # noqa: RUF009
+        {},
+        "keyword arguments of the __init__ of the model's class; a table [model.options] behind the"
+        " model's other keys says the same. No place for secrets: check and status show them",
+        form='them, as {path = "model.onnx"}',
+    )
     devices: Devices = _key(  # noqa: RUF009
         "auto",
         'where it runs: "auto" is every visible GPU, or the CPU where there is none or the'
@@ -371,7 +380,7 @@ _KEYS: dict[type, dict[str, Key]] = {
     table: {
         key.name: key
         for key in (
-            Key(**{"name": f.name, **f.metadata}, field=f.name, kind=str(f.type), default=f.default)
+            Key(**{"name": f.name, **f.metadata}, field=f.name, kind=str(f.type))
             for f in fields(table)
         )
     }

@@ -46,6 +46,10 @@ def load_toml(text: str, source: str) -> Config:
 
 
 def _unknown_at_top(source: str, name: str, value: Any) -> str:
+    if name == "options":
+        return (
+            f"{source}: unknown table [{name}]; it is written [model.{name}], below its [[model]]"
+        )
     if isinstance(value, (dict, list)):
         return f"{source}: unknown table [{name}]{near(name, TABLES)}"
     return (

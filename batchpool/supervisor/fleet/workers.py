@@ -140,6 +140,7 @@ class WorkerFleet:
         start = StartWorker(
             place=worker_slot.plan.index,
             import_name=model.config.import_name,
+            options=model.config.options,
             spec=model.spec.to_wire(),
             device=worker_slot.plan.device,
             max_batch=model.config.max_batch,

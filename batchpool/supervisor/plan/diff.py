@@ -1,7 +1,7 @@
 """The difference of two plans: what a reload may change, and what needs a restart. Pure.
 
-    live      takes effect at once, or with the new workers: a model's code, weights, devices,
-              workers and policy, and the server's keys in `_LIVE`
+    live      takes effect at once, or with the new workers: a model's code, options, weights,
+              devices, workers and policy, and the server's keys in `_LIVE`
     migrated  a model whose tensors or slots changed, one that is added, one that is removed: it
               gets an entry and lanes of its own, or leaves them
               (`batchpool/supervisor/reload/lane_migration.py`)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 
 from batchpool.control.process_messages import Discovered, ProbedForm
@@ -42,19 +42,28 @@ class Discovery:
 
 
 def discover(config: Config, env: Mapping[str, str]) -> Discovery:
-    """Probe the models and find the devices; starts one child process for each model class.
+    """Probe the models and find the devices; starts a child process for each model class, and for
+    each model whose tensors may be its own. The options of the result have the class's types.
 
     Raises StartError if a model cannot be probed or CUDA_VISIBLE_DEVICES is wrong, and ConfigError
     for a file of keys that cannot be read.
     """
     check_credentials(config.server)
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))
-    names = [model.import_name for model in config.models]
-    found = {
-        name: probe_model(name, env, config.server.load_timeout_s) for name in dict.fromkeys(names)
-    }
-    described = tuple(found[name] for name in names)
-    return Discovery(config, described, tuple(visible), available_cores())
+    timeout_s = config.server.load_timeout_s
+    classes: dict[str, ProbedModel] = {}
+    described: list[ProbedModel] = []
+    for model in config.models:
+        known = classes.get(model.import_name)
+        if known is None or not known.of_class or model.options or not model.name:
+            known = classes[model.import_name] = probe_model(model, env, timeout_s)
+        described.append(known)
+    models = tuple(
+        replace(model, options=found.options)
+        for model, found in zip(config.models, described, strict=True)
+    )
+    config = replace(config, models=models)
+    return Discovery(config, tuple(described), tuple(visible), available_cores())
 
 
 def discover_plan(config: Config, env: Mapping[str, str]) -> Plan:
@@ -63,7 +72,8 @@ def discover_plan(config: Config, env: Mapping[str, str]) -> Plan:
     Raises ConfigError and StartError as `discover` and `make_plan` do.
     """
     socket = socket_path(config.server, env, os.getuid())
-    return discover(config, env).plan(config, socket)
+    found = discover(config, env)
+    return found.plan(found.config, socket)
 
 
 def to_message(found: Discovery) -> Discovered:
@@ -73,7 +83,7 @@ def to_message(found: Discovery) -> Discovered:
         server=asdict(found.config.server),
         models=tuple(asdict(model) for model in found.config.models),
         probed=tuple(
-            ProbedForm(model.import_name, model.spec.to_wire(), model.cuda)
+            ProbedForm(model.import_name, model.spec.to_wire(), model.cuda, model.options)
             for model in found.described
         ),
         visible=found.visible,
@@ -89,7 +99,7 @@ def from_message(message: Discovered, ours: str) -> Discovery:
         )
     models = tuple(ModelConfig(**form) for form in message.models)
     described = tuple(
-        ProbedModel(form.import_name, ModelSpec.from_wire(form.spec), form.cuda)
+        ProbedModel(form.import_name, ModelSpec.from_wire(form.spec), form.cuda, form.options)
         for form in message.probed
     )
     config = Config(ServerConfig(**message.server), models)

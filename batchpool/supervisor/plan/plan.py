@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from batchpool.core.config.describe import options_text
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.frameworks import FRAMEWORKS
@@ -191,6 +192,7 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         lanes += f" for each front end, {size_text(lane.total_bytes * many)} in all"
     return [
         f"model {model.spec.name}: {config.import_name}, {model.spec.framework}",
+        *([f"  options        {options_text(config.options)}"] if config.options else []),
         f"  workers        {len(model.workers)}: {workers}",
         f"  threads        {model.workers[0].threads.text(env)}",
         f"  batches        {_batches(config)}",

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
+from batchpool.core.config.options import texts_of
+from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.process.python_command import package_environment, python_command
@@ -21,27 +23,35 @@ _COMMAND = tuple(python_command("batchpool.worker.describe"))
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """A model class: its tensors. cuda: its framework can use GPUs, as a torch built with CUDA."""
+    """A model: its tensors. cuda: its framework can use GPUs, as a torch built with CUDA. options:
+    as the class takes them. of_class: whether all models of the class without options are so."""
 
     import_name: str
     spec: ModelSpec
     cuda: bool
+    options: dict[str, Any] = field(default_factory=dict)
+    of_class: bool = False
 
 
 def probe_model(
-    import_name: str,
+    model: ModelConfig,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     command: Sequence[str] = _COMMAND,
 ) -> ProbedModel:
-    """Import MODULE:CLASS in a child process (`batchpool/worker/describe.py`) and return its spec.
+    """Make an instance of a model in a child process (`batchpool/worker/describe.py`) and return
+    what it declares, and its options with the types of the class.
 
     env: the child's environment, default that of this process. Raises StartError naming the model
     and the cause: it cannot be imported, is no model, ended the process, or took over `timeout_s`.
     The child ends with the calling thread, which should be the main one.
     """
-    result = report_of(import_name, [*command, import_name, str(os.getpid())], env, timeout_s)
-    return ProbedModel(import_name, ModelSpec.from_wire(result["spec"]), bool(result["cuda"]))
+    settings = {"name": model.name, "options": model.options, "texts": texts_of(model.options)}
+    words = [*command, model.import_name, str(os.getpid()), json.dumps(settings)]
+    result = report_of(model.import_name, words, env, timeout_s)
+    spec = ModelSpec.from_wire(result["spec"])
+    cuda, of_class = bool(result["cuda"]), bool(result["of_class"])
+    return ProbedModel(model.import_name, spec, cuda, dict(result["options"]), of_class)
 
 
 def report_of(

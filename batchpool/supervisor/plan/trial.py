@@ -42,6 +42,7 @@ def try_model(
     """
     worker, config = model.workers[0], model.config
     settings = {
+        "options": config.options,
         "spec": model.spec.to_wire(),
         "device": worker.device,
         "max_batch": config.max_batch,

@@ -5,8 +5,12 @@ Importing this module imports no framework; an entry imports its own when it is 
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec
@@ -22,8 +26,8 @@ class FrameworkBackend:
 
     make: (loaded model, spec, device, max_batch, allowed batch sizes) -> backend.
     prepare: sets up the process for a device before the model is imported; raises RuntimeError
-    where the framework does not see the device. has_cuda: imports the framework and returns
-    whether it was built with CUDA; raises ImportError.
+    where the framework does not see the device. has_cuda: returns whether the framework was built
+    with CUDA; raises ImportError where it is not installed.
     """
 
     make: Callable[[Model, ModelSpec, str, int, Sequence[int]], Backend]
@@ -93,6 +97,13 @@ def _prepare_torch(device: str) -> None:
 
 
 def _torch_has_cuda() -> bool:
+    """True if torch was built with CUDA, by its module of versions: to import all takes seconds."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    file = Path(found.origin).with_name("version.py")
+    if sys.modules.get("torch") is None and file.is_file():
+        return runpy.run_path(str(file)).get("cuda") is not None
     import torch
 
     return torch.version.cuda is not None

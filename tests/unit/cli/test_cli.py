@@ -43,10 +43,10 @@ SPEC = ModelSpec(
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are described without a child process; a name with "bad" in it cannot be loaded."""
 
-    def probe_model(import_name: str, *args: object) -> ProbedModel:
-        if "bad" in import_name:
-            raise StartError(f"model {import_name}: ValueError: no weights")
-        return ProbedModel(import_name, SPEC, cuda=False)
+    def probe_model(model: ModelConfig, *args: object) -> ProbedModel:
+        if "bad" in model.import_name:
+            raise StartError(f"model {model.import_name}: ValueError: no weights")
+        return ProbedModel(model.import_name, SPEC, cuda=False, options=model.options)
 
     monkeypatch.setattr(discover, "probe_model", probe_model)
     monkeypatch.setattr(probe_module, "probe_model", probe_model)
@@ -324,9 +324,9 @@ def test_a_hangup_in_the_first_moment_is_kept(
     """While models are described there is no supervisor yet that could reload."""
     found = []
 
-    def probe_model(import_name: str, *args: object) -> ProbedModel:
+    def probe_model(model: ModelConfig, *args: object) -> ProbedModel:
         os.kill(os.getpid(), signal.SIGHUP)
-        return ProbedModel(import_name, SPEC, cuda=False)
+        return ProbedModel(model.import_name, SPEC, cuda=False)
 
     def run(*_: object) -> int:
         signals = Signals()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from batchpool import cli
+from batchpool.cli.status import in_tables
 from batchpool.core.errors import PoolStopped
 
 STATUS: dict[str, Any] = {
@@ -24,6 +25,7 @@ STATUS: dict[str, Any] = {
             "admitted": 5,
             "http": {"200": 4, "503": 1},
             "queue_p50_ms": 1.5,
+            "options": {},
         },
         "minilm": {"ready": False, "fill": 0.0, "admitted": 0, "queue_p50_ms": None},
     },
@@ -126,3 +128,11 @@ class TestStatus:
         assert capsys.readouterr().err == (
             "batchpool: error: no pool answers at /forbidden: [Errno 13] Permission denied\n"
         )
+
+
+def test_options_stand_in_the_table_of_models() -> None:
+    models = {"a": {"ready": True, "options": {"path": "x", "k": 1}}, "b": {"options": {}}}
+    shown = in_tables({"models": models})["models"]
+    assert shown == {"a": {"ready": True, "options": 'path = "x", k = 1'}, "b": {"options": None}}
+    del models["a"]
+    assert in_tables({"models": models})["models"] == {"b": {}}

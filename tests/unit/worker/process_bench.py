@@ -54,7 +54,8 @@ class Pool:
         self.proxy = WorkerProxy(0, 0, self.segment, self.bell.ring)
         self.lanes: dict[int, Lane] = {}
         message = StartWorker(
-            place=3, import_name=f"{cls.__module__}:{cls.__name__}", spec=self.spec.to_wire(),
+            place=3, import_name=f"{cls.__module__}:{cls.__name__}", options={},
+            spec=self.spec.to_wire(),
             device="cpu", max_batch=MOST, batch_sizes=tuple(sizes), max_lanes=LANES, frontends=1,
             row=row,
         )  # fmt: skip

@@ -230,7 +230,7 @@ def test_an_error_says_which_worker_failed(start: Start, monkeypatch: pytest.Mon
 def test_a_second_start_is_refused(start: Start) -> None:
     pool = serving(start())
     fds = [create(counters_layout(1), sealed=True) for _ in range(4)]
-    message = StartWorker(0, "a:b", pool.spec.to_wire(), "cpu", MOST, (), LANES, 1, -1)
+    message = StartWorker(0, "a:b", {}, pool.spec.to_wire(), "cpu", MOST, (), LANES, 1, -1)
     pool.channel.send(message, fds)
     close_all(fds)
     assert pool.thread is not None

@@ -70,6 +70,7 @@ def test_a_model_needs_only_its_import() -> None:
     assert dataclasses.asdict(model) == {
         "import_name": "my_models:Scale",
         "name": "",
+        "options": {},
         "devices": "auto",
         "workers_per_device": 1,
         "cpu_threads": 0,

@@ -209,3 +209,11 @@ def test_an_entry_that_is_not_free_yet_is_nobodys_and_its_lanes_count() -> None:
     revised(old, new, ["a"], needed, {0, 1})
     with pytest.raises(ConfigError, match="room for"):
         revised(old, new, ["a"], needed - 1, {0, 1})
+
+
+def test_other_options_are_told_and_keep_the_lanes() -> None:
+    old, new = plan(options={"path": "a"}), plan(options={"path": "b", "k": 1})
+    assert differences(old, new) == [
+        f'options of {old.models[0].spec.name}: {{path = "a"}} -> {{path = "b", k = 1}}'
+    ]
+    assert revised(old, new, (), 10_000).models[0].entry == old.models[0].entry

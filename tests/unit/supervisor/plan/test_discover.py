@@ -24,7 +24,12 @@ from batchpool.supervisor.plan.probe_model import ProbedModel
 CONFIG = Config(
     ServerConfig(port=9000, drain_s=3, frontends=2),
     (
-        ModelConfig(import_name="m:A", devices=(1, 0), batch_sizes=(1, 8)),
+        ModelConfig(
+            import_name="m:A",
+            options={"path": "a b", "k": [1, 2.5]},
+            devices=(1, 0),
+            batch_sizes=(1, 8),
+        ),
         ModelConfig(import_name="m:B", devices="cpu", idempotent=False, watermark=0.5),
     ),
 )
@@ -71,9 +76,9 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
 ) -> None:
     asked = []
 
-    def probe_model(name: str, env: dict[str, str], timeout_s: float) -> ProbedModel:
-        asked.append((name, env, timeout_s))
-        return ProbedModel(name, SPEC, False)
+    def probe_model(model: ModelConfig, env: dict[str, str], timeout_s: float) -> ProbedModel:
+        asked.append((model.import_name, env, timeout_s))
+        return ProbedModel(model.import_name, SPEC, False, {"asked": True})
 
     monkeypatch.setattr(module, "probe_model", probe_model)
     monkeypatch.setattr(module, "gpu_count", lambda path: 4)
@@ -81,4 +86,28 @@ def test_each_model_is_asked_in_the_environment_of_the_pool(
     env = {"CUDA_VISIBLE_DEVICES": "2,GPU-7"}
     found = discover(CONFIG, env)
     assert asked == [("m:A", env, 600.0), ("m:B", env, 600.0)]
-    assert (found.visible, found.cores, found.config) == (("2", "GPU-7"), 3, CONFIG)
+    assert (found.visible, found.cores, found.config.server) == (("2", "GPU-7"), 3, CONFIG.server)
+    assert [model.options for model in found.config.models] == [{"asked": True}] * 2
+
+
+def test_a_class_is_asked_once_unless_its_models_may_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def probe_model(model: ModelConfig, env: object, timeout_s: float) -> ProbedModel:
+        asked.append((model.import_name, model.name))
+        return ProbedModel(
+            model.import_name, SPEC, False, model.options, model.import_name == "m:A"
+        )
+
+    monkeypatch.setattr(module, "probe_model", probe_model)
+    models = [
+        ModelConfig(f"m:{of}", label and of + label) for label in ("1", "2", "") for of in "AB"
+    ]
+    models.append(ModelConfig("m:A", "other", {"k": 1}))
+    found = discover(Config(models=tuple(models)), {})
+    assert asked == [
+        ("m:A", "A1"), ("m:B", "B1"), ("m:B", "B2"), ("m:A", ""), ("m:B", ""), ("m:A", "other")
+    ]  # fmt: skip
+    assert [model.import_name for model in found.described] == [m.import_name for m in models]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from batchpool.core.config.options import OptionText
+from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.supervisor.plan.probe_model import ProbedModel, probe_model
@@ -53,7 +55,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(import_name: str, timeout_s: float = 60) -> ProbedModel:
-    return probe_model(import_name, ENV, timeout_s, COMMAND)
+    return probe_model(ModelConfig(import_name), ENV, timeout_s, COMMAND)
 
 
 def refusal(import_name: str, timeout_s: float = 60) -> str:
@@ -66,7 +68,9 @@ def refusal(import_name: str, timeout_s: float = 60) -> str:
 
 def test_the_spec_arrives_whole(models: Path) -> None:
     (models / "my_models.py").write_text(MODEL)
-    assert ask("my_models:Scale") == ProbedModel("my_models:Scale", SCALE, cuda=False)
+    assert ask("my_models:Scale") == ProbedModel(
+        "my_models:Scale", SCALE, cuda=False, of_class=True
+    )
 
 
 def test_noise_on_every_stream_does_not_hide_the_answer(models: Path) -> None:
@@ -98,7 +102,7 @@ def test_what_a_module_printed_before_it_ended_the_process_is_told(models: Path)
     (models / "prints.py").write_text("import os\nprint('no licence')\nos._exit(3)\n")
     env = {name: value for name, value in ENV.items() if name != "PYTHONUNBUFFERED"}
     with pytest.raises(StartError, match="exit status 3; its last line: no licence"):
-        probe_model("prints:X", env, 60, COMMAND)
+        probe_model(ModelConfig("prints:X"), env, 60, COMMAND)
 
 
 def test_threads_and_children_left_behind_do_not_delay_the_answer(models: Path) -> None:
@@ -204,8 +208,9 @@ def test_the_child_dies_with_whoever_asked(models: Path) -> None:
         "threading.Event().wait()\n"
     )
     code = (
+        "from batchpool.core.config.schema import ModelConfig;"
         "from batchpool.supervisor.plan.probe_model import probe_model;"
-        f" probe_model('hangs:X', command={COMMAND})"
+        f" probe_model(ModelConfig('hangs:X'), command={COMMAND})"
     )
     with subprocess.Popen([sys.executable, "-c", code], env=ENV) as parent:
         wait_until((models / "pid").exists)
@@ -240,7 +245,7 @@ def test_without_torch_a_torch_model_is_refused_clearly(models: Path) -> None:
 
 def test_a_numpy_model_needs_no_torch(models: Path) -> None:
     (models / "m.py").write_text("import sys\nsys.modules['torch'] = None\n" + MODEL)
-    assert ask("m:Scale") == ProbedModel("m:Scale", SCALE, cuda=False)
+    assert ask("m:Scale") == ProbedModel("m:Scale", SCALE, cuda=False, of_class=True)
 
 
 def test_the_role_prints_one_line_and_its_exit_status_says_ok(models: Path) -> None:
@@ -253,3 +258,27 @@ def test_the_role_prints_one_line_and_its_exit_status_says_ok(models: Path) -> N
         (line,) = answer.stdout.splitlines()
         assert json.loads(line)["ok"] is (code == 0)
         assert "noise" in answer.stderr
+
+
+def test_options_and_name_reach_the_instance_and_come_back_typed(models: Path) -> None:
+    (models / "own.py").write_text(
+        MODEL.replace("    framework", "    def __init__(self, k: int): self.k = k\n    framework")
+    )
+    found = probe_model(
+        ModelConfig("own:Scale", "served", {"k": OptionText("5")}), ENV, 60, COMMAND
+    )
+    assert (found.spec.name, found.options, found.of_class) == ("served", {"k": 5}, False)
+    with pytest.raises(
+        StartError, match=r"own:Scale: ConfigError: option k = \"5\": expected `int`"
+    ):
+        probe_model(ModelConfig("own:Scale", "served", {"k": "5"}), ENV, 60, COMMAND)
+
+
+def test_a_torch_model_is_described_without_importing_torch(models: Path) -> None:
+    pytest.importorskip("torch")
+    late = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules, file=OUT))\n"
+    (models / "m.py").write_text(
+        f"OUT = open('seen', 'w')\n{late}{MODEL.replace('numpy', 'torch')}"
+    )
+    ask("m:Scale")
+    assert (models / "seen").read_text() == "False\n"

@@ -1,0 +1,42 @@
+"""The short form of `--model` for models that need no code: `onnx:PATH`, `NAME=onnx:PATH`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from batchpool.core.config.import_names import IMPORT_NAME
+
+# The word before the colon, and the class that gets what follows as its option `path`.
+READY_MODELS = {
+    "onnx": "batchpool.models.onnx:Onnx",
+    "sentence_transformer": "batchpool.models.sentence_transformer:SentenceTransformer",
+    "image_classifier": "batchpool.models.image_classifier:ImageClassifier",
+    "text_classifier": "batchpool.models.text_classifier:TextClassifier",
+    "exported": "batchpool.models.exported:Exported",
+}
+_FILE_ENDINGS = (".onnx", ".pt2", ".safetensors", ".pth", ".pt")
+_NAME_CHARACTERS_MOST = 128
+
+
+def ready_model(text: str) -> tuple[str, str] | None:
+    """(MODULE:CLASS, path) of "onnx:PATH" and its like; None for any other text."""
+    word, colon, path = text.partition(":")
+    return (READY_MODELS[word], path) if colon and word in READY_MODELS else None
+
+
+def ready_model_hint(text: str) -> str:
+    """The end of a message about a short form that stands where a class is expected."""
+    found = ready_model(text)
+    if found is None or IMPORT_NAME.fullmatch(text):
+        return ""
+    return f'; write {found[0]}, and path = "{found[1]}" in its [model.options]'
+
+
+def name_of_file(path: str) -> str:
+    """The name of a model that is made from a file or folder: its last part without a known ending,
+    "_" for what cannot stand in a URL. "" where nothing is left."""
+    name = posixpath.basename(posixpath.normpath(path))
+    ending = next((end for end in _FILE_ENDINGS if name.endswith(end)), "")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name.removesuffix(ending))
+    return name.lstrip("._-")[:_NAME_CHARACTERS_MOST]

@@ -1,0 +1,48 @@
+"""Errors of ready models before they are loaded: a missing package, a missing file, no trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Imports within the block need an extra of batchpool: RuntimeError tells how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise RuntimeError(
+            f"this model needs the package {error.name}, which is not installed:"
+            f" pip install 'batchpool[{name}]'"
+        ) from error
+
+
+def file_at(path: Path) -> Path:
+    """The path of a file that is there, "~" expanded; FileNotFoundError names it in full."""
+    path = path.expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path.absolute()}, which option path names")
+    return path
+
+
+def folder_with(path: Path, *names: str) -> Path:
+    """The path of a folder with these files, "~" expanded; FileNotFoundError names the first that
+    is missing."""
+    path = path.expanduser()
+    for name in names:
+        if not (path / name).is_file():
+            raise FileNotFoundError(
+                f"there is no {name} in the folder {path.absolute()}, which option path names"
+            )
+    return path
+
+
+def check_trust(trust: bool, what: str) -> None:
+    """Raise ValueError unless the option `trust` is set. what: may run code, in words."""
+    if not trust:
+        raise ValueError(
+            f"{what} can hold code that runs as it is loaded; if you know where it comes from, set"
+            " the option trust = true"
+        )

@@ -1,0 +1,177 @@
+"""Labels of pictures by a classifier of torchvision, from a file of weights.
+
+    pip install 'batchpool[image-classifier]'
+    batchpool serve --model image_classifier:resnet50.safetensors --option labels=labels.txt
+
+    with bp.Client() as pool:
+        pool.infer("resnet50", image=[open("cat.jpg", "rb").read()])["label"]  # [[b"tabby", ...]]
+
+JPEG, PNG and WebP are turned upright, resized and cropped as torchvision's presets for classifiers
+do. A picture that cannot be decoded is refused, for its row alone.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import batchpool as bp
+from batchpool.models.extras import check_trust, extra, file_at
+from batchpool.models.pictures import picture_of
+
+if TYPE_CHECKING:
+    import torch
+
+_IMAGENET = 1000  # classes
+_LABEL_BYTES = 128  # of the labels of ImageNet
+_LAST_LAYER = re.compile(r"(fc|head|heads\.head|classifier(\.\d+)?)\.bias")
+
+
+class ImageClassifier(bp.Model):
+    """`image` [n] bytes -> `label` [n, k] bytes, `score` [n, k] float32, the best first.
+
+    path: the weights, as safetensors; with trust also what torch.save has written. architecture:
+    of torchvision, as "resnet50"; "" for the beginning of the file's name. labels: a file with one
+    label a line; left out, those of ImageNet for 1000 classes, else numbers. top_k: k, at most the
+    number of classes. resize, crop: pixels of the shorter side and of the square cut out of it.
+    mean, std: of the training, for values of 0 to 1. max_pixels, max_bytes: of a picture. threads:
+    that decode, 0 for the worker's share of the cores. Raises RuntimeError without the extra,
+    FileNotFoundError, and ValueError for weights without trust or of another architecture.
+    """
+
+    name = "image_classifier"
+
+    def __init__(
+        self,
+        path: Path,
+        architecture: str = "",
+        labels: Path | None = None,
+        top_k: int = 5,
+        resize: int = 256,
+        crop: int = 224,
+        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
+        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
+        max_pixels: int = 32_000_000,
+        max_bytes: int = 4 << 20,
+        threads: int = 0,
+        trust: bool = False,
+    ) -> None:
+        self._path = path = file_at(path)
+        self._architecture = architecture or path.name.partition(".")[0].partition("-")[0]
+        self._resize, self._crop, self._mean, self._std = resize, crop, mean, std
+        self._max_pixels, self._threads = max_pixels, threads
+        self._labels = labels.read_text(encoding="utf-8").splitlines() if labels else []
+        if path.suffix != ".safetensors":
+            check_trust(trust, f"{path}, which is no safetensors,")
+        classes = len(self._labels) or _classes_of(path) or _IMAGENET
+        self._top_k = min(top_k, classes)
+        longest = max((len(label.encode()) for label in self._labels), default=_LABEL_BYTES)
+        self.inputs = [bp.Tensor("image", "bytes", (), max_bytes=max_bytes)]
+        self.outputs = [
+            bp.Tensor("label", "bytes", (self._top_k,), max_bytes=max(1, longest)),
+            bp.Tensor("score", "float32", (self._top_k,)),
+        ]
+
+    def load(self, device: str) -> None:
+        with extra("image-classifier"):
+            import torch
+            from safetensors.torch import load_file
+            from torchvision import models
+        if self._path.suffix == ".safetensors":
+            weights = load_file(str(self._path))
+        else:
+            weights = torch.load(self._path, map_location="cpu", weights_only=True)
+        if self._architecture not in models.list_models(models):
+            raise ValueError(
+                f"torchvision has no classifier {self._architecture!r}; set the option architecture"
+            )
+        classes = len(weights[_last_layer(weights)])
+        if self._labels and len(self._labels) != classes:
+            raise ValueError(
+                f"{len(self._labels)} labels for the {classes} classes of {self._path}"
+            )
+        network = models.get_model(self._architecture, weights=None, num_classes=classes)
+        network.load_state_dict(weights)
+        self._network = network.to(device).eval()
+        self._device = torch.device(device)
+        if not self._labels and classes == _IMAGENET:
+            self._labels = models.get_model_weights("resnet50").DEFAULT.meta["categories"]
+        labels = self._labels or [str(number) for number in range(classes)]
+        self._encoded = np.array([label.encode() for label in labels], object)
+        threads = self._threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
+        self._decoders = ThreadPoolExecutor(threads, "decode")
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        import torch
+
+        pixels = torch.zeros((batch.n, 3, self._crop, self._crop), dtype=torch.uint8)
+        for row, found in enumerate(self._decoders.map(self._pixels, batch["image"])):
+            if isinstance(found, bp.InvalidInput):
+                batch.fail(row, found)
+            else:
+                pixels[row] = found
+        scores = self._scores(pixels.to(self._device))
+        best = scores.topk(self._top_k, dim=1)
+        return {"label": self._encoded[best.indices.cpu().numpy()], "score": best.values}
+
+    def unload(self) -> None:
+        self._decoders.shutdown()
+
+    def warm_up_row(self) -> dict[str, bytes]:
+        from PIL import Image
+
+        written = io.BytesIO()
+        Image.new("RGB", (2 * self._resize, self._resize)).save(written, "JPEG")
+        return {"image": written.getvalue()}
+
+    def _pixels(self, raw: bytes) -> torch.Tensor | bp.InvalidInput:
+        """The pixels that the network sees, uint8 [3, crop, crop], or why there are none."""
+        from torchvision.transforms.v2 import functional
+
+        try:
+            picture = picture_of(raw, self._max_pixels)
+        except bp.InvalidInput as error:
+            return error
+        resized = functional.resize(picture, [self._resize])
+        found: torch.Tensor = functional.pil_to_tensor(
+            functional.center_crop(resized, [self._crop, self._crop])
+        )
+        return found
+
+    def _scores(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Softmax over the classes, [n, classes], of uint8 [n, 3, crop, crop]."""
+        import torch
+        from torchvision.transforms.v2 import functional
+
+        scaled = functional.to_dtype(pixels, torch.float32, scale=True)
+        normal = functional.normalize(scaled, list(self._mean), list(self._std))
+        found: torch.Tensor = self._network(normal).softmax(dim=1)
+        return found
+
+
+def _classes_of(path: Path) -> int:
+    """The number of classes that a file of safetensors tells; 0 for any other file."""
+    if path.suffix != ".safetensors":
+        return 0
+    with extra("image-classifier"):
+        from safetensors import safe_open
+    with safe_open(str(path), framework="numpy") as file:
+        return int(file.get_slice(_last_layer(file.keys())).get_shape()[0])
+
+
+def _last_layer(names: Iterable[str]) -> str:
+    """The bias with one number for each class, among the names of all weights."""
+    try:
+        return max(name for name in names if _LAST_LAYER.fullmatch(name))
+    except ValueError:
+        raise ValueError(
+            "these are not the weights of a classifier of torchvision: none is named fc.bias,"
+            " head.bias, heads.head.bias or classifier.bias"
+        ) from None

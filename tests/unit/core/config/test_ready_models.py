@@ -1,0 +1,57 @@
+"""`--model onnx:PATH` is short for a class of batchpool.models, its path and a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchpool.core.config.flags import model_of
+from batchpool.core.config.ready_models import name_of_file
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.toml_file import load_toml
+from batchpool.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "import_name", "name", "path"),
+    [
+        ("onnx:fraud.onnx", "onnx:Onnx", "fraud", "fraud.onnx"),
+        ("onnx:Net", "onnx:Onnx", "Net", "Net"),
+        ("Q1=onnx:/a/b=c.onnx", "onnx:Onnx", "Q1", "/a/b=c.onnx"),
+        ("onnx:/a/b=c d.onnx", "onnx:Onnx", "b_c_d", "/a/b=c d.onnx"),
+        ("exported:./net.pt2", "exported:Exported", "net", "./net.pt2"),
+        (
+            "sentence_transformer:m/bge-small-en-v1.5/",
+            "sentence_transformer:SentenceTransformer",
+            "bge-small-en-v1.5",
+            "m/bge-small-en-v1.5/",
+        ),
+    ],
+)
+def test_a_short_form_names_class_path_and_name(
+    text: str, import_name: str, name: str, path: str
+) -> None:
+    expected = ModelConfig(f"batchpool.models.{import_name}", name, {"path": path})
+    assert model_of(text) == expected
+
+
+def test_a_class_may_be_named_before_it() -> None:
+    assert model_of("small=my_models:Net") == ModelConfig("my_models:Net", "small")
+    assert model_of("my_models:Net") == ModelConfig("my_models:Net")
+    with pytest.raises(ConfigError, match=r'--model "a b=m:A": expected MODULE:CLASS'):
+        model_of("a b=m:A")
+
+
+def test_a_name_is_legal_in_a_url_or_left_to_the_class() -> None:
+    assert [name_of_file(path) for path in (".", "..", "/", "é.onnx", "_x")] == [*[""] * 4, "x"]
+    assert len(name_of_file("x" * 200)) == 128
+
+
+def test_a_path_must_follow() -> None:
+    with pytest.raises(ConfigError, match='--model "onnx:": expected a path behind the colon'):
+        model_of("onnx:")
+
+
+def test_the_short_form_in_a_file_is_told_what_to_write() -> None:
+    expected = 'write batchpool.models.onnx:Onnx, and path = "./a.onnx" in its'
+    with pytest.raises(ConfigError, match=expected):
+        load_toml('[[model]]\nimport = "onnx:./a.onnx"', "pool.toml")

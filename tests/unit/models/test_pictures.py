@@ -1,0 +1,97 @@
+"""A stranger's picture is upright pixels, or refused with a reason before it costs much."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchpool as bp
+
+Image = pytest.importorskip("PIL.Image")
+
+from batchpool.models.pictures import picture_of  # noqa: E402
+
+MOST = 1_000_000
+
+
+def photo(width: int = 60, height: int = 40) -> Any:
+    """A smooth picture, bright at the top left."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    pixels = np.stack([255 - rows * 2, 255 - columns * 2, rows + columns], axis=2)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def written(picture: Any, form: str = "JPEG", **more: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, form, **more)
+    return file.getvalue()
+
+
+def refusal(raw: bytes, most: int = MOST) -> str:
+    with pytest.raises(bp.InvalidInput) as caught:
+        picture_of(raw, most)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "more"), [("JPEG", {}), ("PNG", {}), ("WEBP", {"lossless": True})]
+)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "P", "RGBA", "1"])
+def test_pictures_of_all_forms_and_modes_are_rgb(
+    form: str, more: dict[str, Any], mode: str
+) -> None:
+    try:
+        raw = written(photo().convert(mode), form, **more)
+    except (OSError, ValueError):
+        pytest.skip(f"{form} has no {mode}")
+    expected = Image.open(io.BytesIO(raw)).convert("RGB")
+    assert picture_of(raw, MOST).tobytes() == expected.tobytes()
+
+
+def test_a_picture_is_turned_upright() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, clockwise
+    found = picture_of(written(photo(), "PNG", exif=exif), MOST)
+    assert found.size == (40, 60)
+    assert found.tobytes() == photo().transpose(Image.Transpose.ROTATE_270).tobytes()
+
+
+def png_head(width: int, height: int) -> bytes:
+    """A PNG that claims a size and has no pixels."""
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
+    return b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT" + b"\x35\xaf\x06\x1e"
+
+
+def test_a_size_is_refused_before_pixels_are_decoded() -> None:
+    for side in (50_000, 12_000):  # Pillow itself would raise, and warn
+        text = f"image has {side} x {side} pixels; at most 1000000 in all are decoded"
+        assert refusal(png_head(side, side)) == text
+    assert refusal(png_head(1001, 1000)).startswith("image has 1001 x 1000 pixels; at most 1000000")
+    text = "image has 101 x 1 pixels; one side may be at most 100 times the other"
+    assert refusal(written(photo(101, 1), "PNG")) == text
+    assert picture_of(written(photo(100, 1), "PNG"), 100).size == (100, 1)
+
+
+def test_broken_pictures_are_told_what_is_wrong() -> None:
+    raw = written(photo())
+    assert "image cannot be decoded: image file is truncated" in refusal(raw[:-40])
+    assert "image cannot be decoded: " in refusal(png_head(10, 10))
+    assert refusal(b"GIF89a" + bytes(20)).startswith("image is no JPEG, PNG or WebP: 26 bytes that")
+    assert refusal(written(photo(), "TIFF")).startswith("image is no JPEG, PNG or WebP")
+    assert refusal(b"") == "image is no JPEG, PNG or WebP: 0 bytes that begin with b''"
+
+
+def test_a_jpeg_of_endless_scans_is_refused() -> None:
+    progressive = written(photo(), progressive=True)
+    assert picture_of(progressive, MOST).size == (60, 40)
+    at = progressive.rindex(b"\xff\xda")
+    scan = progressive[at:-2]
+    assert refusal(progressive[:-2] + 100 * scan + b"\xff\xd9") == (
+        "image is a JPEG of more than 100 scans"
+    )

@@ -1,0 +1,167 @@
+"""A folder of Sentence Transformers gives the vectors of its own `encode`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchpool as bp
+from batchpool.model import Batch, make_instance, spec_of
+from batchpool.models.sentence_transformer import SentenceTransformer
+from tests.unit.models.text_folders import TEXTS, rewrite, sentence_transformer
+
+library = pytest.importorskip("sentence_transformers")
+torch = pytest.importorskip("torch")
+PROMPTS = {"query": "query : ", "document": ""}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_transformer(tmp_path_factory.mktemp("st"), prompts=PROMPTS, dense=12)
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> Any:
+    return library.SentenceTransformer(str(folder), device="cpu")
+
+
+def made(folder: Path, **options: Any) -> SentenceTransformer:
+    model = make_instance(SentenceTransformer, "m", {"path": folder, **options})
+    assert isinstance(model, SentenceTransformer)
+    return model
+
+
+def batch_of(texts: list[Any], prompt: str = "") -> Batch:
+    raw = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    prompts = np.array([prompt.encode()] * len(raw), object)
+    return Batch(len(raw), {"text": np.array(raw, object), "prompt_name": prompts})
+
+
+def vectors(model: SentenceTransformer, batch: Batch) -> Any:
+    with torch.inference_mode():
+        return model.infer(batch)["embedding"].numpy()
+
+
+@pytest.mark.parametrize("prompt", ["", "query", "document"])
+def test_vectors_are_those_of_encode_alone_and_in_company(
+    folder: Path, encoder: Any, prompt: str
+) -> None:
+    model = made(folder)
+    model.load("cpu")
+    expected = encoder.encode(TEXTS, prompt=PROMPTS.get(prompt, ""))
+    together = vectors(model, batch_of(TEXTS, prompt))
+    alone = np.concatenate([vectors(model, batch_of([text], prompt)) for text in TEXTS])
+    for found in (together, alone):
+        assert found.shape == (len(TEXTS), 12)
+        assert np.sum(found * expected, axis=1).min() > 0.9999
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_rows_of_one_batch_have_prompts_of_their_own(folder: Path, encoder: Any) -> None:
+    model = made(folder)
+    model.load("cpu")
+    batch = batch_of(["the dog", "the dog", b"\xff", "the dog"])
+    batch["prompt_name"][:] = [b"query", b"", b"query", b"queri"]
+    found = vectors(model, batch)
+    np.testing.assert_allclose(found[0], encoder.encode("the dog", prompt_name="query"), atol=1e-5)
+    np.testing.assert_allclose(found[1], encoder.encode("the dog", prompt=""), atol=1e-5)
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+    assert sorted(batch.failed) == [2, 3]
+    assert str(batch.failed[2]) == "text is not valid UTF-8: invalid start byte at byte 0"
+    text = "prompt_name 'queri' is not known; expected one of '', 'document', 'query'"
+    assert str(batch.failed[3]) == text
+    assert isinstance(batch.failed[3], bp.InvalidInput)
+
+
+def test_vectors_may_be_cut_and_scaled(folder: Path, encoder: Any) -> None:
+    model = made(folder, dimensions=5, normalize=True)
+    model.load("cpu")
+    expected = encoder.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(vectors(model, batch_of(TEXTS)), expected, atol=1e-5)
+
+
+def test_the_folder_tells_the_tensors_without_its_libraries(folder: Path) -> None:
+    spec = spec_of(made(folder, max_bytes=99))
+    assert spec.inputs == (bp.Tensor("text", "bytes", (), max_bytes=99),)
+    assert spec.outputs == (bp.Tensor("embedding", "float32", (12,)),)
+    assert [parameter.default for parameter in spec.parameters] == [""]
+
+
+def small(tmp_path: Path, modules: list[Any], **files: Any) -> Path:
+    """A folder of nothing but settings. files: of the module "1"."""
+    (tmp_path / "1").mkdir(exist_ok=True)
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    for name, settings in files.items():
+        (tmp_path / "1" / f"{name}.json").write_text(json.dumps(settings))
+    return tmp_path
+
+
+def module(kind: str) -> dict[str, str]:
+    return {"path": "1", "type": kind}
+
+
+@pytest.mark.parametrize(
+    ("settings", "dimensions"),
+    [
+        ({"word_embedding_dimension": 8, "pooling_mode_cls_token": True}, 8),
+        (
+            {
+                "word_embedding_dimension": 8,
+                "pooling_mode_cls_token": True,
+                "pooling_mode_max_tokens": True,
+                "pooling_mode_mean_tokens": False,
+            },
+            16,
+        ),
+        ({"embedding_dimension": 8, "pooling_mode": "mean"}, 8),
+        ({"embedding_dimension": 8, "pooling_mode": ["mean", "max", "cls"]}, 24),
+    ],
+)
+def test_pooling_tells_the_length_of_a_vector(
+    tmp_path: Path, settings: dict[str, Any], dimensions: int
+) -> None:
+    folder = small(tmp_path, [module("sentence_transformers.models.Pooling")], config=settings)
+    assert spec_of(made(folder)).outputs[0].shape == (dimensions,)
+    assert spec_of(made(folder)).parameters == ()
+
+
+def test_a_folder_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=rf"no modules.json in the folder {tmp_path}, which"
+    ):
+        made(tmp_path)
+    folder = small(tmp_path, [module("sentence_transformers.models.LayerNorm")])
+    with pytest.raises(ValueError, match="does not tell how long a vector is; set the option dim"):
+        made(folder)
+    assert spec_of(made(folder, dimensions=3)).outputs[0].shape == (3,)
+
+
+def test_code_and_pickles_of_a_folder_need_trust(tmp_path: Path) -> None:
+    for kind in ("my_code.Layer", "my_code.Pooling", "sentence_transformers.models.Router"):
+        folder = small(tmp_path, [module(kind)])
+        with pytest.raises(ValueError, match=rf"'{kind}' .* set the option trust = true"):
+            made(folder, dimensions=3)
+    made(folder, dimensions=3, trust=True)
+    (folder / "modules.json").write_text(json.dumps([module("sentence_transformers.models.Dense")]))
+    (folder / "1" / "config.json").write_text(json.dumps({"out_features": 3}))
+    (folder / "1" / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"pytorch_model.bin, which is pickled .* trust = true"):
+        made(folder)
+    (folder / "1" / "model.safetensors").write_bytes(b"")
+    assert spec_of(made(folder)).outputs[0].shape == (3,)
+
+
+def test_a_default_prompt_is_the_parameters_default(tmp_path: Path) -> None:
+    folder = small(
+        tmp_path,
+        [module("sentence_transformers.models.Pooling")],
+        config={"embedding_dimension": 8, "pooling_mode": "mean"},
+    )
+    path = folder / "config_sentence_transformers.json"
+    path.write_text("{}")
+    rewrite(path, prompts={"a": "x: "}, default_prompt_name="a")
+    assert spec_of(made(folder)).parameters[0].default == "a"

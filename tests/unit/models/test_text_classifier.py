@@ -1,0 +1,104 @@
+"""A folder of a sequence classifier gives the scores of the pipeline of transformers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchpool as bp
+from batchpool.model import Batch, make_instance, spec_of
+from batchpool.models.text_classifier import TextClassifier
+from tests.unit.models.text_folders import TEXTS, classifier, rewrite
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+
+def made(folder: Path, **options: Any) -> TextClassifier:
+    model = make_instance(TextClassifier, "m", {"path": folder, **options})
+    assert isinstance(model, TextClassifier)
+    return model
+
+
+def infer(model: TextClassifier, texts: list[Any]) -> tuple[dict[str, Any], Batch]:
+    raw = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    batch = Batch(len(raw), {"text": np.array(raw, object)})
+    with torch.inference_mode():
+        found = model.infer(batch)
+    return {name: np.asarray(rows) for name, rows in found.items()}, batch
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"problem_type": "multi_label_classification"},
+        {"problem_type": "regression", "labels": ("LABEL_0",)},
+        {"labels": ("LABEL_0",)},
+    ],
+)
+def test_scores_are_those_of_the_pipeline_alone_and_in_company(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    folder = classifier(tmp_path, **settings)
+    model = made(folder)
+    model.load("cpu")
+    pipeline = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+    rows = pipeline(TEXTS, top_k=None, truncation=True, max_length=32)
+    expected = [{each["label"]: each["score"] for each in row} for row in rows]
+    together, _ = infer(model, TEXTS)
+    alone = [infer(model, [text])[0] for text in TEXTS]
+    labels = model.outputs[2].labels
+    for row, scores in enumerate(expected):
+        wanted = [scores[label] for label in labels]
+        for found, at in ((together, row), (alone[row], 0)):
+            np.testing.assert_allclose(found["scores"][at], wanted, atol=1e-5)
+            assert found["label"][at].decode() == max(scores, key=lambda key: scores[key])
+            assert found["score"][at] == found["scores"][at].max()
+
+
+def test_a_text_that_is_not_utf8_fails_alone(tmp_path: Path) -> None:
+    model = made(classifier(tmp_path))
+    model.load("cpu")
+    found, batch = infer(model, ["good", b"a\xff", "bad"])
+    assert list(batch.failed) == [1]
+    assert isinstance(batch.failed[1], bp.InvalidInput)
+    assert batch.failed[1].details == {"offset": 1}
+    np.testing.assert_allclose(found["scores"][2], infer(model, ["bad"])[0]["scores"][0], atol=1e-6)
+
+
+def test_the_folder_tells_the_tensors(tmp_path: Path) -> None:
+    folder = classifier(tmp_path, labels=("NO", "YÉS"))
+    spec = spec_of(made(folder))
+    label, score, scores = spec.outputs
+    assert (label.max_bytes, score.shape, scores.shape) == (4, (), (2,))
+    assert scores.labels == ("NO", "YÉS")
+    rewrite(folder / "config.json", id2label={"0": "same", "1": "same"})
+    assert spec_of(made(folder)).outputs[2].labels == ()
+    rewrite(folder / "config.json", id2label=None)
+    assert spec_of(made(folder)).outputs[2].labels == ("LABEL_0", "LABEL_1")
+
+
+def test_no_pickled_weights_are_loaded_without_trust(tmp_path: Path) -> None:
+    folder = classifier(tmp_path)
+    weights = transformers.BertForSequenceClassification.from_pretrained(str(folder)).state_dict()
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(OSError, match="safetensors"):
+        made(folder).load("cpu")
+    made(folder, trust=True).load("cpu")
+
+
+@pytest.mark.parametrize("name", ["text_classifier", "sentence_transformer", "image_classifier"])
+def test_a_ready_model_is_described_without_its_heavy_libraries(name: str) -> None:
+    code = (
+        f"import batchpool.models.{name}, sys;"
+        "heavy = {'torch', 'transformers', 'sentence_transformers', 'torchvision', 'PIL'};"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

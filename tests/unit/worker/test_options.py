@@ -1,0 +1,154 @@
+"""Options become arguments of `__init__` by its annotations; an error tells what it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from batchpool.core.config.options import OptionText
+from batchpool.core.errors import ConfigError
+from batchpool.model import Model
+from batchpool.worker.options import converted_options, plain_options
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Takes(Model):
+    def __init__(
+        self,
+        path: Path,
+        layers: Annotated[int, msgspec.Meta(ge=1)] = 2,
+        *,
+        kind: Literal["a", "b"] = "a",
+        sizes: tuple[int, ...] = (),
+        scale: float | None = None,
+        of: dict[str, int] | None = None,
+        on: bool = False,
+        text: str = "",
+        guessed=5,  # type: ignore[no-untyped-def]
+        anything=None,
+    ) -> None: ...
+
+
+class Plain(Model):
+    pass
+
+
+class TakesMore(Model):
+    def __init__(self, k: int = 1, **more: Any) -> None: ...
+
+
+class Unreadable(Model):
+    def __init__(self, on: torch.device) -> None: ...
+
+
+class NotPlain(Model):
+    def __init__(self, of: Model) -> None: ...
+
+
+def test_plain_values_are_converted_and_come_back_the_same() -> None:
+    given = {
+        "path": "/a",
+        "layers": 3,
+        "sizes": [1, 8],
+        "scale": 2,
+        "of": {"x": 1},
+        "anything": [1],
+    }
+    found = converted_options(Takes, given)
+    assert found == {**given, "path": Path("/a"), "sizes": (1, 8)}
+    plain = json.loads(json.dumps(plain_options(found)))  # as the supervisor gets them
+    assert plain == given
+    assert converted_options(Takes, plain) == found
+    assert converted_options(Plain, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("path", "3", Path("3")),
+        ("layers", "3", 3),
+        ("kind", "b", "b"),
+        ("sizes", "1,8", (1, 8)),
+        ("sizes", "[1, 8]", (1, 8)),
+        ("scale", "2", 2.0),
+        ("scale", "null", None),
+        ("of", "{x = 1}", {"x": 1}),
+        ("on", "true", True),
+        ("text", "007", "007"),
+        ("text", '"q: "', '"q: "'),
+        ("guessed", "7", 7),
+        ("anything", "7", "7"),
+    ],
+)
+def test_a_text_of_the_command_line_has_the_type_of_the_argument(
+    name: str, text: str, value: Any
+) -> None:
+    found = converted_options(Takes, {"path": "p", name: OptionText(text)})
+    assert found[name] == value
+    assert type(found[name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"layers": 1}, "option path is missing; Takes has the options path: Path, layers: Anno"),
+        ({"pth": "x"}, r'unknown option pth = "x"; did you mean "path"\?; Takes has the options'),
+        ({"path": "x", "zzz": 1}, "unknown option zzz = 1; Takes has the options"),
+        ({"path": 3}, "option path = 3: .*expected"),
+        ({"path": "x", "layers": "3"}, 'option layers = "3": expected `int`, got `str`; Takes'),
+        ({"path": "x", "layers": 1.5}, "option layers = 1.5: expected `int`, got `float`"),
+        ({"path": "x", "layers": 0}, "option layers = 0: expected `int` >= 1"),
+        ({"path": "x", "layers": OptionText("x")}, 'layers = "x": expected `int`, got `str`'),
+        ({"path": "x", "kind": "c"}, "option kind = \"c\": Invalid enum value 'c'"),
+        ({"path": "x", "of": {"x": "y"}}, r"expected `int`, got `str` - at `\$\[...\]`"),
+        ({"path": "x", "guessed": True}, "option guessed = true: expected `int`, got `bool`"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_all_options(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        converted_options(Takes, options)
+    assert "kind: Literal['a', 'b'] = 'a'" in str(caught.value)
+
+
+def test_a_class_without_options_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown option k = 1; Plain has none$"):
+        converted_options(Plain, {"k": 1})
+
+
+def test_a_class_may_take_any_option() -> None:
+    found = converted_options(TakesMore, {"k": 2, "a": [1], "b": OptionText("5")})
+    assert found == {"k": 2, "a": [1], "b": "5"}
+    assert type(found["b"]) is str
+    with pytest.raises(ConfigError, match=r"the options k: int = 1, any other$"):
+        converted_options(TakesMore, {"k": "x"})
+
+
+def test_an_annotation_that_no_option_can_have_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"annotation torch.device cannot be read: name 'torch'"):
+        converted_options(Unreadable, {"on": "cpu"})
+    with pytest.raises(ConfigError, match="an option cannot be made a Model"):
+        converted_options(NotPlain, {"of": "x"})
+
+
+@dataclass
+class Fields(Model):
+    layers: int
+    path: Path = Path("weights")
+
+
+def test_the_fields_of_a_dataclass_are_options() -> None:
+    assert converted_options(Fields, {"layers": OptionText("3"), "path": "/a"}) == {
+        "layers": 3,
+        "path": Path("/a"),
+    }
+    with pytest.raises(
+        ConfigError, match="option layers is missing; Fields has the options layers"
+    ):
+        converted_options(Fields, {})

@@ -48,7 +48,8 @@ class DispatchedBatch:
 class WorkerProxy:
     """One worker, as the batcher drives it through the worker's segment.
 
-    number: unique among all workers ever. model: the index of its model. active: it gets new
+    number: unique among all workers ever. model: the number of the stage that it runs, which is
+    the index of its model where that has one stage. active: it gets new
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
     """

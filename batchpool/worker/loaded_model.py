@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage, stage_spec
 from batchpool.model import Model, spec_of
 from batchpool.worker.backends.backend import Backend
+from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.warm_up import BatchTime, warm_up, warm_up_rows
@@ -23,9 +25,10 @@ _IN_WARM_UP = (
 class LoadedModel:
     """A model, its backend, the row that it was warmed up with, and the sizes of those batches.
 
-    slowest: of the batches, each at its last run.
+    spec: of the stage that it was loaded for.  slowest: of the batches, each at its last run.
     """
 
+    spec: ModelSpec
     backend: Backend
     rows: dict[str, Array]
     batch_sizes: tuple[int, ...]
@@ -39,19 +42,28 @@ def load_model(
     max_batch: int,
     sizes: Sequence[int],
     loaded: Callable[[Model], None] = lambda model: None,
+    stage: Stage = Stage.INFER,
 ) -> LoadedModel:
-    """Import, load and warm up a model; its exceptions are the caller's.
+    """Import, load and warm up one stage of a model; its exceptions are the caller's.
 
     spec: as it was declared before. sizes: the allowed sizes of a batch, () for any up to
     `max_batch`. loaded: called with the model between its `load` and the warm-up.
     """
-    prepare_process(spec, device)
+    served, spec = spec, stage_spec(spec, stage)
+    if stage is Stage.INFER:
+        prepare_process(spec, device)
     cls = load_class(import_name)
-    check_declaration(spec, spec_of(cls))
+    check_declaration(served, spec_of(cls))
     model = cls()
-    model.load(device)
-    loaded(model)
-    backend = make_backend(model, spec, device, max_batch, tuple(sizes))
+    backend: Backend
+    if stage is Stage.PREPROCESS:
+        model.load_preprocess()
+        loaded(model)
+        backend = PreprocessBackend(model)
+    else:
+        model.load(device)
+        loaded(model)
+        backend = make_backend(model, spec, device, max_batch, tuple(sizes))
     rows = warm_up_rows(model, spec)
     batch_sizes = tuple(backend.graph_sizes or sizes or (1, max_batch))
     try:
@@ -59,4 +71,4 @@ def load_model(
     except Exception as exc:
         exc.add_note(_IN_WARM_UP)
         raise
-    return LoadedModel(backend, rows, batch_sizes, slowest)
+    return LoadedModel(spec, backend, rows, batch_sizes, slowest)

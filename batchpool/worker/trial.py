@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage
 from batchpool.model import Model
 from batchpool.process.bootstrap import start
 from batchpool.worker.loaded_model import load_model
@@ -38,6 +39,7 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             settings["max_batch"],
             settings["batch_sizes"],
             models.append,
+            Stage(settings["stage"]),
         )
         took_s = time.monotonic() - begun_s
     finally:
@@ -70,7 +72,7 @@ def _unloads(model: Model, timeout_s: float) -> bool:
 def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
-    SETTINGS: a JSON object with `spec`, `device`, `max_batch`, `batch_sizes` and
+    SETTINGS: a JSON object with `spec`, `stage`, `device`, `max_batch`, `batch_sizes` and
     `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else 1.
     """
     import_name, parent, settings = argv

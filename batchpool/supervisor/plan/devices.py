@@ -113,6 +113,13 @@ def threads_per_worker(cores_available: int, cpu_workers: int) -> int:
     return max(1, cores_available // max(1, cpu_workers))
 
 
+def preprocess_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
+    """Further environment variables of a process that preprocesses: it sees no GPU, and tokenizers
+    written in Rust (rayon) take `threads` threads unless the user has said otherwise."""
+    rayon = {} if env.get("RAYON_NUM_THREADS") else {"RAYON_NUM_THREADS": str(threads)}
+    return {"CUDA_VISIBLE_DEVICES": "", **rayon}
+
+
 def thread_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that make the libraries of a worker use `threads` threads.
 

@@ -26,11 +26,11 @@ ANSWERED = "http_requests_total"
 
 def counted(n: int) -> Totals:
     """Totals after n rounds."""
-    own = ("affine", "0", "gpu 1")
+    own = ("affine", "0", "gpu 1", "infer")
     return totals(
         (
             "batcher",
-            ("affine",),
+            ("affine", "infer"),
             block(
                 "batcher",
                 ("batches_total", ("full",), 3 * n),

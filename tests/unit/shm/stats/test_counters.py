@@ -171,9 +171,9 @@ def test_names_are_read_back() -> None:
     counters = new_counters(1, "minilm")
     counters.label_worker_slot(0, "minilm", 0, "gpu GPU-4f2b")
     counters.label_worker_slot(1, "minilm", 1, "cpu")
-    assert counters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b")
+    assert counters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b", "infer")
     assert counters.worker_slot_names() == ["worker 0 of minilm", "worker 1 of minilm"]
-    assert counters.worker_slot_label(2) == ("", "", "")
+    assert counters.worker_slot_label(2) == ("", "", "", "")
 
 
 def test_gauges_are_told_while_their_process_works() -> None:

@@ -195,6 +195,8 @@ class Completion:
         The worker has written which ones did into the slots' statuses. These are words that a local
         client may overwrite: it changes the end of its own rows only.
         """
+        if rows.shape[1] == 0:  # after a takeover: the former batcher had done all but the record
+            return
         parts = self._lanes.by_lane(rows)
         statuses = np.concatenate(
             [lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts]

@@ -48,9 +48,8 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           +--------------------------------------------------------------+
           | tensor columns, one array [S, *row shape] each, page-aligned |
           |   in.NAME, par.NAME  client; feat.NAME, out.NAME  worker     |
-          |   len.in.NAME, len.feat.NAME, len.out.NAME                   |
-          |                u32 [S, *row shape]: lengths of the elements  |
-          |                of bytes tensors                              |
+          |   len.in.NAME, len.feat.NAME, len.out.NAME  u32 [S, *row     |
+          |     shape]: lengths of the elements of bytes tensors         |
           +--------------------------------------------------------------+
 
 After a batcher's takeover the client looks for DONE slots itself. It may then claim a slot again

@@ -6,7 +6,9 @@ from batchpool.core.layout.segments import MODELS_MOST, Adder, Layout, finish, w
 from batchpool.core.layout.stage_numbers import STAGES_MOST
 from batchpool.core.metrics.table import BLOCKS
 
-OF_MODELS = ("batcher", "frontend", "supervisor")  # writers with a block for each model entry
+OF_STAGES = ("batcher",)  # writers with a block for each stage of a model entry
+OF_ENTRIES = ("frontend", "supervisor")  # for each model entry
+OF_MODELS = OF_STAGES + OF_ENTRIES
 WORKER_SLOTS_MOST = 512  # rows of workers in the counters
 BATCHES_KEPT = 1024  # rows of the flight recorder
 BATCH_WORDS = 17  # words of a row, see shm/stats/flight_recorder.py
@@ -42,7 +44,7 @@ def counters_layout(frontends: int) -> Layout:
         adder.add(writer, "u8", (*rows, BLOCKS[writer].size), who)
     adder.add("turn", "u8", (1,), "supervisor")
     for writer in OF_MODELS:
-        rows_kept = STAGES_MOST if writer == "batcher" else entries
+        rows_kept = STAGES_MOST if writer in OF_STAGES else entries
         adder.add(f"kept.{writer}", "u8", (rows_kept, BLOCKS[writer].size), "supervisor")
     return finish("meters", processes, 1, words, adder)
 

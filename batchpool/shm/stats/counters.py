@@ -14,7 +14,7 @@ import numpy as np
 
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.layout.stage_numbers import stage_number
-from batchpool.core.metrics.segments import OF_MODELS, counters_layout
+from batchpool.core.metrics.segments import OF_ENTRIES, counters_layout
 from batchpool.core.metrics.table import BLOCKS, Block
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.dtypes import Array
@@ -96,9 +96,8 @@ class Counters:
         yield self.place("supervisor", entry), "supervisor", Stage.INFER
         for i in range(self.frontends):
             yield self.place("frontend", i, entry), "frontend", Stage.INFER
-        for writer in OF_MODELS:
-            if writer != "batcher":
-                yield self.place(f"kept.{writer}", entry), writer, Stage.INFER
+        for writer in OF_ENTRIES:
+            yield self.place(f"kept.{writer}", entry), writer, Stage.INFER
 
     def _add(self, place: int, to: int, block: Block) -> None:
         for i in range(block.size):
@@ -191,13 +190,18 @@ class Counters:
             name = self.model_name(entry)
             if name:
                 alive = bool(self.alive[entry])
-                self._add_stages(totals, entry, name, alive=alive and batching)
+                for stage in Stage:
+                    number = stage_number(entry, stage)
+                    words, kept = (self._words(of, number) for of in ("batcher", "kept.batcher"))
+                    if stage is Stage.INFER or any(words) or any(kept):  # else it has no such stage
+                        own = name, stage.label
+                        totals.add("batcher", own, words, alive=alive and batching)
+                        totals.add("batcher", own, kept, gone=True)
                 totals.add("supervisor", (name,), self._words("supervisor", entry), alive=alive)
                 self._add_frontends(totals, entry, name)
-                for writer in OF_MODELS:
-                    if writer != "batcher":
-                        words = self._words(f"kept.{writer}", entry)
-                        totals.add(writer, (name,), words, gone=True)
+                for writer in OF_ENTRIES:
+                    words = self._words(f"kept.{writer}", entry)
+                    totals.add(writer, (name,), words, gone=True)
         self._add_frontends(totals, NO_MODEL, "")
         for worker_slot in self.worker_slot_rows():
             label = self.worker_slot_label(worker_slot)
@@ -211,15 +215,6 @@ class Counters:
             gone = not self.held[worker_slot]
             totals.add("process", (name,), words, alive=words[_PID] != 0, gone=gone)
         return totals
-
-    def _add_stages(self, totals: Totals, entry: int, name: str, *, alive: bool) -> None:
-        """What the batcher counted of each stage; a stage that the model never had is left out."""
-        for stage in Stage:
-            number = stage_number(entry, stage)
-            words, kept = self._words("batcher", number), self._words("kept.batcher", number)
-            if stage is Stage.INFER or any(words) or any(kept):
-                totals.add("batcher", (name, stage.label), words, alive=alive)
-                totals.add("batcher", (name, stage.label), kept, gone=True)
 
     def _add_frontends(self, totals: Totals, entry: int, name: str) -> None:
         for i in range(self.frontends):

@@ -1,4 +1,4 @@
-"""How many processes run `preprocess`, of each model that defines it."""
+"""The number of processes that run `preprocess`, of each model that defines it."""
 
 from __future__ import annotations
 

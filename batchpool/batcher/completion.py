@@ -28,7 +28,7 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.scheduler.batch_sizes import smaller_size
-from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.scheduler.queue import I64, QueueColumn, every
 from batchpool.shm.lane import Origin
 from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
@@ -64,7 +64,7 @@ class Completion:
             if model.following is None:
                 self._complete(batch.rows, ran=True)
             else:
-                self._advance(model, model.following, batch.rows)
+                self._advance(worker, batch, model.following)
                 self._stop_running(batch.rows)
         else:
             if outcome == _NO_MEMORY and self._can_shrink(model, batch):
@@ -189,30 +189,38 @@ class Completion:
                 left -= min(counted, left)
         return rows - left
 
-    def _advance(self, model: ModelQueue, following: ModelQueue, rows: I64) -> None:
+    def _advance(self, worker: WorkerProxy, batch: DispatchedBatch, following: ModelQueue) -> None:
         """Queue the rows of a good batch for the next stage, but for those that ended in this one.
 
         The worker has written which ones did into the slots' statuses. These are words that a local
         client may overwrite: it changes the end of its own rows only.
         """
-        if rows.shape[1] == 0:  # after a takeover: the former batcher had done all but the record
+        model, rows = self._models[worker.model], batch.rows
+        parts = list(self._lanes.by_lane(rows))
+        if not parts:  # after a takeover: the former batcher had done all but the record
             return
-        parts = self._lanes.by_lane(rows)
-        statuses = np.concatenate(
-            [lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts]
-        )
-        ended = rows[:, statuses != _STATUS_OK]
-        onward = rows if ended.shape[1] == 0 else rows[:, statuses == _STATUS_OK]
-        onward = self._without_closing_lanes(model, onward).copy()
+        of_parts = [lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts]
+        statuses = of_parts[0] if len(parts) == 1 else np.concatenate(of_parts)
+        good = statuses == _STATUS_OK
+        ended = None if every(good) else rows[:, ~good]
+        onward = rows.copy() if ended is None else rows[:, good]
+        if any(lane.closing for lane, _ in parts):
+            onward = self._without_closing_lanes(model, onward).copy()
         for lane, part in self._lanes.by_lane(onward):
             lane.enter_stage(part, following.stage)
-        if onward.shape[1]:
-            following.queue.append(onward[:, _in_order_of_service(onward)], self.now_ns)
+        if n := onward.shape[1]:
+            if n > 1:
+                onward = onward[:, _in_order_of_service(onward)]
+            following.queue.append(onward, self.now_ns)
             if self.now_ns:
-                following.traffic.arrived(onward.shape[1], self.now_ns)
-        for status in statuses[statuses != _STATUS_OK].tolist():
-            model.metrics.end(END_OF.get(status, End.MODEL_ERROR), 1)
-        self._complete(ended)
+                following.traffic.arrived(n, self.now_ns)
+            if worker.cancels_since(batch, [lane.lane for lane, _ in parts]):
+                for lane, _ in parts:
+                    lane.recheck_cancels()
+        if ended is not None:
+            for status in statuses[~good].tolist():
+                model.metrics.end(END_OF.get(status, End.MODEL_ERROR), 1)
+            self._complete(ended)
 
     def _note_error(self, worker: WorkerProxy, spent: I64) -> None:
         """Record the error of the first of these rows among the recent errors."""

@@ -176,7 +176,8 @@ class AdmittedLane:
     def enter_stage(self, rows: I64, stage: Stage) -> None:
         """Queue rows [QUEUE_COLUMNS, n], which were RUNNING, for their next stage.
 
-        They have been in no failed batch there. Writes their ATTEMPT, BUCKET and RETURN.
+        They have been in no failed batch there. Writes their ATTEMPT, BUCKET and RETURN. The caller
+        asks for `recheck_cancels` where a row may have been cancelled meanwhile.
         """
         lane, slots = self.lane, rows[QueueColumn.SLOT]
         rows[QueueColumn.ATTEMPT] = rows[QueueColumn.RETURN] = 0
@@ -184,7 +185,6 @@ class AdmittedLane:
         lane.attempt[slots] = 0
         lane.stage[slots] = int(stage)
         lane.state[slots] = _QUEUED
-        self.recheck_cancels()
 
     def _without_stale(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop and count stale entries and repeated entries of one slot."""

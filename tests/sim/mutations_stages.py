@@ -32,7 +32,6 @@ def stage_is_not_stored(patch: Patch) -> None:
         rows[QueueColumn.BUCKET] = self._buckets_at(slots, stage)
         lane.attempt[slots] = 0
         lane.state[slots] = int(SlotState.QUEUED)
-        self.recheck_cancels()
 
     patch.setattr(AdmittedLane, "enter_stage", enter)
 
@@ -60,30 +59,23 @@ def attempts_count_for_all_stages(patch: Patch) -> None:
 def failed_rows_are_inferred(patch: Patch) -> None:
     advance = Completion._advance
 
-    def careless(self: Completion, model: Any, following: Any, rows: Any) -> None:
-        for lane, part in self._lanes.by_lane(rows):
+    def careless(self: Completion, worker: Any, batch: Any, following: Any) -> None:
+        for lane, part in self._lanes.by_lane(batch.rows):
             lane.lane.status[part[QueueColumn.SLOT]] = 0
-        advance(self, model, following, rows)
+        advance(self, worker, batch, following)
 
     patch.setattr(Completion, "_advance", careless)
 
 
 def features_are_done(patch: Patch) -> None:
-    def complete(self: Completion, model: Any, following: Any, rows: Any) -> None:
-        self._complete(rows)
+    def complete(self: Completion, worker: Any, batch: Any, following: Any) -> None:
+        self._complete(batch.rows)
 
     patch.setattr(Completion, "_advance", complete)
 
 
 def cancels_between_stages_are_forgotten(patch: Patch) -> None:
-    entered = AdmittedLane.enter_stage
-
-    def deaf(self: AdmittedLane, rows: Any, stage: Stage) -> None:
-        heard = self._cancels
-        entered(self, rows, stage)
-        self._cancels = heard
-
-    patch.setattr(AdmittedLane, "enter_stage", deaf)
+    patch.setattr(WorkerProxy, "cancels_since", lambda self, batch, lanes: False)
 
 
 def rows_keep_the_bucket_of_their_inputs(patch: Patch) -> None:

@@ -36,6 +36,7 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _TIMES = {"queue": "queue_seconds", "batch": "batch_seconds"}
 _OUTCOMES = {int(outcome): outcome.name.lower() for outcome in BatchOutcome} | {LOST: "lost"}
 _REASONS = {int(reason): reason.name.lower() for reason in DispatchReason}
+_WORK = tuple(f"worker_{part}_seconds" for part in ("gather", "compute", "scatter"))
 _NOUNS = {stage.label: stage.worker_noun for stage in Stage}
 _MOST_ERRORS = 10
 _MOST_LANES = 6  # shown by themselves; more local clients are added up
@@ -152,21 +153,33 @@ def model_view(
 
 
 def stage_views(facts: ModelFacts, status: Mapping[str, Any], span: Span) -> list[Json]:
-    """{name, workers, queued, mean_rows, latency} of each stage; [] for a model that has one."""
+    """{name, workers, busy, queued, mean_rows, latency} of each stage; [] for a model of one stage.
+
+    busy: the share of the workers' time that their batches took; the larger one is the bottleneck.
+    """
     found = []
     for stage in stages_of(facts.spec) if facts.spec.features else ():
         labels = {"model": facts.spec.name, "stage": stage.label}
         rows = span.histogram("batch_rows", **labels)
+        workers = status.get("stages", {}).get(stage.label, {}).get("workers")
         found.append(
             {
                 "name": stage.label,
-                "workers": status.get("stages", {}).get(stage.label, {}).get("workers"),
+                "workers": workers,
+                "busy": _busy(span, labels, int((workers or "0").partition("/")[0])),
                 "queued": int(span.now.value("queue_rows", **labels)),
                 "mean_rows": rows.total / rows.count if rows.count else None,
                 "latency": stage_times_ms(span, labels),
             }
         )
     return found
+
+
+def _busy(span: Span, labels: Mapping[str, str], workers: int) -> float | None:
+    if not (span.seconds and workers):
+        return None
+    took_s = sum(span.histogram(metric, **labels).total for metric in _WORK)
+    return min(1.0, took_s / span.seconds / workers)
 
 
 def stage_times_ms(span: Span, labels: Mapping[str, str]) -> dict[str, dict[str, float | None]]:

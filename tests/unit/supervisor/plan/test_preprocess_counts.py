@@ -1,4 +1,4 @@
-"""How the cores that are left are shared by the processes that preprocess."""
+"""The cores that are left, shared by the processes that preprocess."""
 
 from __future__ import annotations
 

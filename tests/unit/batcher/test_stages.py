@@ -81,21 +81,21 @@ def test_batches_of_infer_are_formed_by_the_sizes_of_the_features(bench: StagedB
 
 def test_rows_of_one_batch_keep_the_order_of_service() -> None:
     bench = StagedBench(lanes=2)
+    bench.workers[PRE]._worker_segment.ready.set(0)
+    until_ns = bench.now_ns + 60 * SECOND  # the same for all: it does not order them
     for lane in (1, 0, 1):
-        bench.send(lane + 1, lane=lane)
+        bench.send(lane + 1, lane=lane, within_ns=until_ns - bench.now_ns)
         bench.step()
-    bench.run(PRE)
-    bench.workers[RUN]._worker_segment.ready.set(0)
-    for _ in range(2):
-        bench.step()
-        bench.run(PRE)
-    bench.step()
+    bench.workers[PRE]._worker_segment.ready.set(1)
+    preprocess(bench)
+    assert bench.stages[PRE].metrics.reasons == {"IDLE": 1}
     assert bench.stages[RUN].queue.view()[QueueColumn.LANE].tolist() == [1, 0, 1]
     bench.close()
 
 
 def test_the_wait_of_a_stage_begins_with_it(bench: StagedBench) -> None:
     bench.send(1)
+    bench.now_ns += 5 * SECOND
     preprocess(bench)
     entered_ns = bench.now_ns
     row = bench.stages[RUN].queue.view()[:, 0]
@@ -111,7 +111,8 @@ def test_a_row_cancelled_between_the_stages_is_not_inferred(bench: StagedBench) 
     gone, kept = bench.send(1), bench.send(2)
     bench.workers[RUN]._worker_segment.ready.set(0)
     bench.step()
-    bench.clients[0].abandon(gone)  # while it is RUNNING
+    bench.workers[PRE].step()
+    bench.clients[0].abandon(gone)  # while it is RUNNING, and the worker has looked
     bench.step()
     bench.run(PRE)
     bench.step()
@@ -160,6 +161,14 @@ def test_a_successor_finds_every_row_in_its_stage(bench: StagedBench) -> None:
         infer(bench)
     done = {request: request for request in bench.clients[0].reap(bench.now_ns)}
     assert len(done) == 4
+
+
+def test_a_successor_finds_a_lone_row_in_the_first_stage(bench: StagedBench) -> None:
+    bench.workers[PRE]._worker_segment.ready.set(0)
+    bench.send(1)
+    bench.step()
+    bench.succeed()
+    assert (bench.waiting(PRE), bench.waiting(RUN)) == (1, 0)
 
 
 def test_a_successor_advances_what_was_finished(bench: StagedBench) -> None:

@@ -81,8 +81,8 @@ class MiniLM(bp.Model):
         return {"embedding": torch.nn.functional.normalize(total, dim=1)}
 
     def warm_up_row(self) -> dict[str, Any]:
-        """For the encoder, a text of full length: one without tokens has no vector."""
-        return {"ids": np.ones(TOKENS_MOST, dtype=np.int32)}
+        """For the encoder, a short text: one of full length takes a CPU long to warm up with."""
+        return {"ids": np.ones(16, dtype=np.int32)}
 
 
 def _folder() -> Path:

@@ -7,7 +7,6 @@ worker/worker.py.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 
@@ -117,12 +116,12 @@ class Lane:
         """The lane as one stage sees it: `inputs` are what it reads, `outputs` what it writes."""
         if not self.features:
             return self
-        lane = copy.copy(self)
+        lane = Lane(self.spec, self.memory, self.layout, self._fence)
         if stage is Stage.PREPROCESS:
-            lane.outputs = self.features
+            lane.outputs = lane.features
         else:
-            kept = {name: self.inputs[name] for name in self.spec.kept_inputs}
-            lane.inputs = kept | self.features
+            kept = {name: lane.inputs[name] for name in self.spec.kept_inputs}
+            lane.inputs = kept | lane.features
         return lane
 
     def scalars(self, name: str) -> Cells:

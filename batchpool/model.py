@@ -1,5 +1,5 @@
 """The interface of user models: a class with tensors, `load`, `infer` and `unload`, and perhaps a
-stage before `infer`: `features`, `load_preprocess` and `preprocess`."""
+stage before `infer`: `features`, `load_preprocess`, `preprocess` and `unload_preprocess`."""
 
 from __future__ import annotations
 
@@ -156,11 +156,14 @@ class Model:
 
         Called once in each worker that ends on purpose, when its last batch is answered: the pool
         stops, a reload has replaced the worker or removed its model, or the warm-up failed after a
-        good `load`; in a preprocessing worker it undoes `load_preprocess`. Python ends normally
-        afterwards: functions of atexit run and files are flushed. All of it gets unload_timeout_s,
-        then the worker is killed. An exception is logged and changes nothing. Not called where a
-        worker is lost: killed, stuck in a batch, or with a broken device.
+        good `load`. Python ends normally afterwards: functions of atexit run and files are
+        flushed. All of it gets unload_timeout_s, then the worker is killed. An exception is logged
+        and changes nothing. Not called where a worker is lost: killed, stuck in a batch, or with a
+        broken device.
         """
+
+    def unload_preprocess(self) -> None:
+        """Put away what `load_preprocess` made; `unload` of a preprocessing worker. Optional."""
 
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row, {input name: value of the row's shape}, for the warm-up calls.
@@ -197,7 +200,7 @@ def spec_of(model: type[Model]) -> ModelSpec:
 def _check_preprocess(model: type[Model], spec: ModelSpec) -> None:
     defined = [
         name
-        for name in ("preprocess", "load_preprocess")
+        for name in ("preprocess", "load_preprocess", "unload_preprocess")
         if getattr(model, name) is not getattr(Model, name)
     ]
     if spec.features and "preprocess" not in defined:

@@ -21,6 +21,14 @@ _IN_WARM_UP = (
 )
 
 
+def unload_model(model: Model, stage: Stage) -> None:
+    """Undo what was loaded for this stage."""
+    if stage is Stage.PREPROCESS:
+        model.unload_preprocess()
+    else:
+        model.unload()
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model, its backend, the row that it was warmed up with, and the sizes of those batches.

@@ -35,7 +35,7 @@ from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart
-from batchpool.worker.loaded_model import load_model
+from batchpool.worker.loaded_model import load_model, unload_model
 from batchpool.worker.metrics import WorkerMetrics
 from batchpool.worker.padding import Padding
 from batchpool.worker.warm_up import BatchTime, warm_up
@@ -131,12 +131,12 @@ class WorkerProcess:
                 self._hear(worker)
 
     def unload(self) -> None:
-        """Call the model's `unload` once, if it was loaded; its errors are logged."""
+        """Unload the model once, if it was loaded; its errors are logged."""
         model, self._loaded = self._loaded, None
         if model is None:
             return
         try:
-            model.unload()
+            unload_model(model, self._stage)
         except BaseException as exc:  # sys.exit too: the worker ends anyway
             _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
 

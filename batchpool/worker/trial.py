@@ -23,13 +23,14 @@ from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
 from batchpool.model import Model
 from batchpool.process.bootstrap import start
-from batchpool.worker.loaded_model import load_model
+from batchpool.worker.loaded_model import load_model, unload_model
 from batchpool.worker.report import print_report
 
 
 def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Load a model, warm it up, unload it, and tell the times. Raises what its code raises."""
     models: list[Model] = []
+    stage = Stage(settings["stage"])
     begun_s = time.monotonic()
     try:
         found = load_model(
@@ -39,11 +40,12 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             settings["max_batch"],
             settings["batch_sizes"],
             models.append,
-            Stage(settings["stage"]),
+            stage,
         )
         took_s = time.monotonic() - begun_s
     finally:
-        unloaded = all(_unloads(model, settings["unload_timeout_s"]) for model in models)
+        timeout_s = settings["unload_timeout_s"]
+        unloaded = all(_unloads(model, stage, timeout_s) for model in models)
     slowest = found.slowest
     return {
         "load_s": took_s,
@@ -53,13 +55,13 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unloads(model: Model, timeout_s: float) -> bool:
+def _unloads(model: Model, stage: Stage, timeout_s: float) -> bool:
     """Unload a model; False where that takes too long. Its errors are printed, as a worker logs
     them."""
 
     def unload() -> None:
         try:
-            model.unload()
+            unload_model(model, stage)
         except BaseException:
             traceback.print_exc()
 

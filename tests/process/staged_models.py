@@ -94,8 +94,16 @@ class Staged(Numpy):
         origin = np.full((batch.n, 2), (os.getpid(), self.version))
         return {"ids": ids, "fate": fates, "from": origin}
 
+    def unload_preprocess(self) -> None:
+        assert self.stage == "pre"
+        write_down("ends", ["pre", os.getpid()])
+
     def load(self, device: str) -> None:
         self.stage, self.version = "run", version()
+
+    def unload(self) -> None:
+        assert self.stage == "run"
+        write_down("ends", ["run", os.getpid()])
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         assert self.stage == "run"

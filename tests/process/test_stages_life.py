@@ -81,6 +81,8 @@ def test_a_stop_answers_rows_in_either_stage(stage: str) -> None:
         assert [future.result(60)["tag"].item() for future in futures] == list(range(1, 10))
         assert pool.wait_end() == 0
         assert "stopped: every accepted request was answered" in pool.last_line
+        ends = (pool.notes / "batches-ends").read_text().splitlines()
+        assert {line.split()[0] for line in ends} == {"pre", "run"}, "each stage was unloaded"
 
 
 def check(model: str, *flags: str) -> subprocess.CompletedProcess[str]:

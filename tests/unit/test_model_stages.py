@@ -42,7 +42,7 @@ def test_features_without_preprocess_are_refused() -> None:
         spec_of(Forgot)
 
 
-@pytest.mark.parametrize("method", ["preprocess", "load_preprocess"])
+@pytest.mark.parametrize("method", ["preprocess", "load_preprocess", "unload_preprocess"])
 def test_a_stage_without_features_is_refused(method: str) -> None:
     lonely = type("Lonely", (Plain,), {method: lambda self, *given: {}})
     with pytest.raises(ConfigError, match=f"defines {method} and has no features: expected"):

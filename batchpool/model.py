@@ -1,4 +1,5 @@
-"""The interface of user models: a class with tensors, `load`, `infer` and `unload`."""
+"""The interface of user models: a class with tensors, `load`, `infer` and `unload`, and perhaps a
+stage before `infer`: `features`, `load_preprocess`, `preprocess` and `unload_preprocess`."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from batchpool.core.errors import ConfigError
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.scheduler.graph_shapes import checked_graph_sizes
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage, stage_spec
 
 _KINDS = ("inputs", "outputs", "parameters")
+_LISTS = (*_KINDS, "features")
 
 
 class Batch(Mapping[str, Any]):
@@ -83,6 +86,9 @@ class Model:
     inputs, outputs, parameters   lists of `bp.Tensor`, shapes without the row dimension. A method
                 of such a name from another parent class (torch.nn.Module has one) stays what
                 an instance calls
+    features    what `preprocess` makes and `infer` reads instead of the inputs: a list of
+                `bp.Tensor`, and the names of inputs that `infer` reads too. Empty (default) for a
+                model without `preprocess`
     writable    numpy only: True gives `infer` a copy that it may change; False (default) a
                 read-only view of shared memory wherever that is possible
     cuda_graphs torch only: True captures each batch size as a CUDA graph during the warm-up and
@@ -99,10 +105,12 @@ class Model:
 
     name: str = ""
     framework: str = "torch"
-    _declared: ClassVar[dict[str, Sequence[Tensor]]] = {}  # lists whose names a method has
+    _declared: ClassVar[dict[str, Sequence[Tensor | str]]] = {}  # lists whose names a method has
     inputs: Sequence[Tensor] = ()
     outputs: Sequence[Tensor] = ()
     parameters: Sequence[Tensor] = ()
+    # Without a value here: a torch.nn.Module with a submodule of this name keeps it.
+    features: Sequence[Tensor | str]
     writable: bool = False
     cuda_graphs: bool = False
     graph_sizes: Mapping[str, Sequence[int]] = {}
@@ -115,7 +123,7 @@ class Model:
         """
         super().__init_subclass__(**arguments)
         cls._declared = {}
-        for kind in _KINDS:
+        for kind in _LISTS:
             methods = (vars(each).get(kind) for each in cls.__mro__)
             method = next((each for each in methods if hasattr(each, "__get__")), None)
             if method is None:
@@ -123,6 +131,23 @@ class Model:
             if kind in vars(cls) and not hasattr(vars(cls)[kind], "__get__"):
                 cls._declared[kind] = vars(cls)[kind]
             setattr(cls, kind, method)
+
+    def load_preprocess(self) -> None:
+        """Load what `preprocess` needs, as a tokenizer; called once in each preprocessing worker,
+        which sees no GPU and never calls `load`. Optional."""
+
+    def preprocess(self, batch: Batch) -> Mapping[str, Any]:
+        """Make the features of n rows: {feature name: array [n, *row shape]} in row order.
+
+        Runs in processes of its own on the CPU, apart from `infer`; `self` is another instance
+        than the one that `load` was called for. The tensors of the batch are the inputs and
+        parameters as numpy arrays, whatever the framework. A feature may be a list of n rows, as
+        an output of `infer`. A ValueError or a `bp.InvalidInput` in a row's place, or passed to
+        `batch.fail`, tells that row's caller what is wrong with the input (HTTP status 400), and
+        the row goes no further; any other exception there is the model's fault (500). An exception
+        that is raised fails the batch, as in `infer`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define preprocess")
 
     def load(self, device: str) -> None:
         """Load the model; called once in each worker before `infer`. device: "cuda:0" or "cpu"."""
@@ -149,8 +174,14 @@ class Model:
         broken device.
         """
 
+    def unload_preprocess(self) -> None:
+        """Put away what `load_preprocess` made; `unload` of a preprocessing worker. Optional."""
+
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row, {input name: value of the row's shape}, for the warm-up calls.
+
+        With `preprocess` it may name features too, since `infer` is warmed up with features that no
+        `preprocess` has made.
 
         With `batch_sizes` it also pads batches, its dynamic dimensions cut to the batch's
         largest. Default: the pad value at full size for numbers, b"warm up" for bytes.
@@ -167,7 +198,7 @@ def make_instance(cls: type[Model], name: str, options: Mapping[str, Any]) -> Mo
     # Not by setattr: that of torch.nn.Module may work only after its own __init__.
     vars(model)["name"] = name or cls.name or cls.__name__.lower()
     model.__init__(**options)  # type: ignore[misc]
-    for kind in _KINDS:
+    for kind in _LISTS:
         # A list that __init__ has set hides the method of another parent class: it moves beside it.
         if kind in vars(model) and callable(getattr(cls, kind)):
             declared = vars(model).setdefault("_declared", {})
@@ -182,22 +213,53 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
     if not issubclass(cls, Model):
         raise ConfigError(f"{model!r} is not a subclass of batchpool.Model")
     name = model.name or cls.__name__.lower()
-    spec = ModelSpec(name, model.framework, *(_tensors(model, name, kind) for kind in _KINDS))
+    declared = _listed(model, name, "features", "bp.Tensor or names of inputs", (Tensor, str))
+    kept = tuple(each for each in declared if isinstance(each, str))
+    features = tuple(each for each in declared if not isinstance(each, str))
+    inputs, outputs, parameters = (
+        _listed(model, name, kind, "bp.Tensor", Tensor) for kind in _KINDS
+    )
+    spec = ModelSpec(name, model.framework, inputs, outputs, parameters, features, kept)
     if model.cuda_graphs:
-        _check_graphs(spec, model)
+        _check_graphs(stage_spec(spec, Stage.INFER), model)
     if cls.infer is Model.infer:
         raise ConfigError(f"model class {cls.__name__} does not define infer(self, batch)")
+    _check_preprocess(cls, spec)
     return spec
 
 
-def _tensors(model: type[Model] | Model, name: str, kind: str) -> tuple[Tensor, ...]:
+def _check_preprocess(model: type[Model], spec: ModelSpec) -> None:
+    defined = [
+        name
+        for name in ("preprocess", "load_preprocess", "unload_preprocess")
+        if getattr(model, name) is not getattr(Model, name)
+    ]
+    if spec.features and "preprocess" not in defined:
+        raise ConfigError(
+            f"model class {model.__name__} has features and does not define"
+            " preprocess(self, batch), which makes them"
+        )
+    if defined and not spec.features:
+        raise ConfigError(
+            f"model class {model.__name__} defines {defined[0]} and has no features: expected"
+            " features = [bp.Tensor(...), ...], what preprocess makes and infer reads"
+        )
+
+
+def _listed(
+    model: type[Model] | Model,
+    name: str,
+    kind: str,
+    what: str,
+    types: type | tuple[type, ...],
+) -> tuple[Any, ...]:
     """The list `kind` that an instance has set, else of the nearest class that declares one."""
     found: Any = _of_class(model, kind) if isinstance(model, type) else _of_instance(model, kind)
     if not isinstance(found, (list, tuple)):
-        raise ConfigError(f"model {name!r}: {kind} must be a list of bp.Tensor, not {found!r}")
-    for tensor in found:
-        if not isinstance(tensor, Tensor):
-            raise ConfigError(f"model {name!r}: {kind} must be bp.Tensor, not {tensor!r}")
+        raise ConfigError(f"model {name!r}: {kind} must be a list of {what}, not {found!r}")
+    for element in found:
+        if not isinstance(element, types):
+            raise ConfigError(f"model {name!r}: {kind} must be {what}, not {element!r}")
     return tuple(found)
 
 

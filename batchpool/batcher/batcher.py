@@ -4,6 +4,9 @@
 lock. All state that others depend on is in the lanes and the workers' records, so that a new
 batcher can take over from them (batcher/recovery.py).
 
+A model has a queue and workers for each of its stages, which are all alike to the decision: rows
+whose batch of one stage was good are queued for the next one, and are done after the last.
+
 A step: complete the batches that workers finished, admit the rows that clients submitted, drop
 cancelled and late rows, then let core/scheduler/decide.py decide for each model. The end of rows is
 in batcher/completion.py, the lanes in batcher/mapped_lanes.py, the workers in
@@ -39,9 +42,10 @@ _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 class Batcher:
     """The batcher of all models of a pool, without the process around it.
 
-    models: the models with index 0 and up; others are added and removed. max_lanes: the size of
-    the lane tables. lane_closed: called with the number of a lane that was unmapped. warnings:
-    texts for the log, which the caller of `step` takes out.
+    models: the models with index 0 and up, of one stage each; stages of other numbers
+    (`stage_number`) are added and removed. max_lanes: the size of the lane tables. lane_closed:
+    called with the number of a lane that was unmapped. warnings: texts for the log, which the
+    caller of `step` takes out.
     """
 
     def __init__(
@@ -67,14 +71,14 @@ class Batcher:
     # -- models, lanes and workers --------------------------------------------------------
 
     def add_model(self, index: int, model: ModelQueue) -> None:
-        """Add a model, before its lanes and workers."""
+        """Add a stage of a model, before the model's lanes and the stage's workers."""
         assert index not in self.models, f"model {index} is here already"
         model.metrics.limit(model.limits.max_batch)
         model.limits = replace(model.limits, draining=self.draining)
         self.models[index] = model
 
     def retire_model(self, index: int) -> None:
-        """Remove a model that has no lane and no worker left."""
+        """Remove a stage of a model that has no lane and no worker left."""
         used = {lane.model for lane in self.lanes.by_number.values()}
         used |= {worker.model for worker in self.workers.by_number.values()}
         assert index not in used, f"model {index} is in use"
@@ -92,8 +96,8 @@ class Batcher:
         """
         lane = self.lanes.start_closing(number, evict=True)
         if lane is not None:
-            rows = self._take_rows(lane)
-            self.completion.end(self.models[lane.model], rows, Status.NOT_READY)
+            for model in self.models[lane.model].onward():
+                self.completion.end(model, _take_rows(model, lane), Status.NOT_READY)
             self.lanes.unmap_if_idle(lane)
 
     def close_lane(self, number: int) -> None:
@@ -101,16 +105,9 @@ class Batcher:
         RUNNING."""
         lane = self.lanes.start_closing(number, evict=False)
         if lane is not None:
-            rows = self._take_rows(lane)
-            self.models[lane.model].metrics.end(End.CLIENT_GONE, rows.shape[1])
+            for model in self.models[lane.model].onward():
+                model.metrics.end(End.CLIENT_GONE, _take_rows(model, lane).shape[1])
             self.lanes.unmap_if_idle(lane)
-
-    def _take_rows(self, lane: AdmittedLane) -> I64:
-        """Take the lane's rows out of the queue and out of the suspects."""
-        model = self.models[lane.model]
-        found = np.flatnonzero(model.queue.view()[QueueColumn.LANE] == lane.number)
-        queued = model.queue.drop(found) if len(found) else _NO_ROWS
-        return np.concatenate([queued, model.suspects.take_lane(lane.number)], axis=1)
 
     def add_worker(self, worker: WorkerProxy, change: int = 0) -> None:
         """Add a worker. change: see `WorkerTable.add`."""
@@ -204,7 +201,8 @@ class Batcher:
             model.traffic.arrived(rows.shape[1], now_ns)
             model.metrics.admit(rows.shape[1])
         for lane in with_cancels:
-            self._drop_cancelled(self.models[lane.model], lane, now_ns)
+            for model in self.models[lane.model].onward():
+                self._drop_cancelled(model, lane, now_ns)
 
     def _drop_cancelled(self, model: ModelQueue, lane: AdmittedLane, now_ns: int) -> None:
         """End the queued rows of a lane that are cancelled. One that is late too ends as late:
@@ -304,8 +302,15 @@ class Batcher:
             lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
             lane.running += part.shape[1]
         worker.publish(batch)
-        batch.queued_ns = model.metrics.dispatch(rows[QueueColumn.SUBMIT_NS], reason, now_ns)
+        batch.queued_ns = model.metrics.dispatch(rows[model.waits_since], reason, now_ns)
         return batch
+
+
+def _take_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
+    """Take the lane's rows out of the stage's queue and out of its suspects."""
+    found = np.flatnonzero(model.queue.view()[QueueColumn.LANE] == lane.number)
+    queued = model.queue.drop(found) if len(found) else _NO_ROWS
+    return np.concatenate([queued, model.suspects.take_lane(lane.number)], axis=1)
 
 
 def _take(queue: Queue, decision: Decision) -> tuple[list[I64], I64, I64]:

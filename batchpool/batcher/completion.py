@@ -1,5 +1,8 @@
 """The end of rows: their batch finished, failed or was lost, or they were never dispatched.
 
+A finished batch of a stage that is not the model's last ends only the rows that failed there or
+were over; the others are queued for the next stage.
+
 A batch fails when its model raises or its worker dies. Its rows become suspects
 (core/scheduler/suspect_rows.py) and run again apart, unless the model is not idempotent; a row gets
 the error when it failed alone for the last time. The same parts, without counting a failure, find
@@ -22,9 +25,10 @@ from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
+from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.scheduler.batch_sizes import smaller_size
-from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.scheduler.queue import I64, QueueColumn, every
 from batchpool.shm.lane import Origin
 from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
@@ -34,12 +38,13 @@ _INVALID_INPUT = int(BatchOutcome.INVALID_INPUT)
 # of a worker may have other causes, so there the model's `attempts` hold.
 _MODEL_ATTEMPTS = 2
 _QUEUED = int(SlotState.QUEUED)
+_STATUS_OK = int(Status.OK)
 
 
 class Completion:
     """Completes rows of these models and lanes, or puts them back into their queue.
 
-    now_ns: when the batcher's current step began.
+    now_ns: when the batcher's current step began; 0 before the first, during a takeover.
     """
 
     def __init__(
@@ -56,7 +61,11 @@ class Completion:
         outcome = worker.worker_segment.outcome_of[batch.record]
         self._count(worker, model, batch, outcome)
         if outcome == _OK:
-            self._complete(batch.rows, ran=True)
+            if model.following is None:
+                self._complete(batch.rows, ran=True)
+            else:
+                self._advance(worker, batch, model.following)
+                self._stop_running(batch.rows)
         else:
             if outcome == _NO_MEMORY and self._can_shrink(model, batch):
                 self._retry_smaller(model, batch)
@@ -97,7 +106,7 @@ class Completion:
             origin = batch.token, *worker.identity
             if spent.shape[1]:
                 self._flight_recorder.recent_errors.note(
-                    worker.model, worker.row, Status.WORKER_LOST, text, self.now_ns
+                    entry_of(worker.model), worker.row, Status.WORKER_LOST, text, self.now_ns
                 )
             self.end(model, spent, Status.WORKER_LOST, text if cause else "", origin)
         self._stop_running(batch.rows)
@@ -145,10 +154,10 @@ class Completion:
         else:
             took_ns = done_ns - batch.sent_ns if batch.sent_ns else 0
             metrics.finish(outcome, extents, took_ns, done_ns)
-        if outcome == _OK:
+        if outcome == _OK and model.following is None:
             metrics.end(End.OK, rows - self._count_others(worker, model, batch))
         self._flight_recorder.write(
-            model=worker.model,
+            model=entry_of(worker.model),
             worker_slot=worker.row,
             process=worker.number,
             token=batch.token,
@@ -180,6 +189,39 @@ class Completion:
                 left -= min(counted, left)
         return rows - left
 
+    def _advance(self, worker: WorkerProxy, batch: DispatchedBatch, following: ModelQueue) -> None:
+        """Queue the rows of a good batch for the next stage, but for those that ended in this one.
+
+        The worker has written which ones did into the slots' statuses. These are words that a local
+        client may overwrite: it changes the end of its own rows only.
+        """
+        model, rows = self._models[worker.model], batch.rows
+        parts = list(self._lanes.by_lane(rows))
+        if not parts:  # after a takeover: the former batcher had done all but the record
+            return
+        of_parts = [lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts]
+        statuses = of_parts[0] if len(parts) == 1 else np.concatenate(of_parts)
+        good = statuses == _STATUS_OK
+        ended = None if every(good) else rows[:, ~good]
+        onward = rows.copy() if ended is None else rows[:, good]
+        if any(lane.closing for lane, _ in parts):
+            onward = self._without_closing_lanes(model, onward).copy()
+        for lane, part in self._lanes.by_lane(onward):
+            lane.enter_stage(part, following.stage)
+        if n := onward.shape[1]:
+            if n > 1:
+                onward = onward[:, _in_order_of_service(onward)]
+            following.queue.append(onward, self.now_ns)
+            if self.now_ns:
+                following.traffic.arrived(n, self.now_ns)
+            if worker.cancels_since(batch, [lane.lane for lane, _ in parts]):
+                for lane, _ in parts:
+                    lane.recheck_cancels()
+        if ended is not None:
+            for status in statuses[~good].tolist():
+                model.metrics.end(END_OF.get(status, End.MODEL_ERROR), 1)
+            self._complete(ended)
+
     def _note_error(self, worker: WorkerProxy, spent: I64) -> None:
         """Record the error of the first of these rows among the recent errors."""
         if spent.shape[1]:
@@ -187,7 +229,7 @@ class Completion:
             slot = spent.item(QueueColumn.SLOT, 0)
             status, text = int(lane.status[slot]), lane.read_message(slot)
             self._flight_recorder.recent_errors.note(
-                worker.model, worker.row, status, text, self.now_ns
+                entry_of(worker.model), worker.row, status, text, self.now_ns
             )
 
     def _can_shrink(self, model: ModelQueue, batch: DispatchedBatch) -> bool:
@@ -212,9 +254,7 @@ class Completion:
 
     def _put_back(self, model: ModelQueue, batch: DispatchedBatch, rows: I64) -> None:
         """Put rows of a batch, which are sorted by slot, back into the order of service."""
-        keys = (QueueColumn.SUBMIT_NS, QueueColumn.RETURN, QueueColumn.KEY)
-        order = np.lexsort([rows[column] for column in keys])
-        model.queue.prepend(rows[:, order], batch.number)
+        model.queue.prepend(rows[:, _in_order_of_service(rows)], batch.number)
 
     def _run_in_parts(self, model: ModelQueue, batch: DispatchedBatch) -> None:
         """Queue the rows of a batch again in which the model refused one without naming it."""
@@ -280,3 +320,10 @@ class Completion:
             lane.complete(part[QueueColumn.SLOT], part[QueueColumn.SEQUENCE])
             if ran:
                 self._lanes.stop_running(lane, part.shape[1])
+
+
+def _in_order_of_service(rows: I64) -> I64:
+    """Positions of rows that were taken from one queue, in the order in which it had them."""
+    keys = (QueueColumn.SUBMIT_NS, QueueColumn.RETURN, QueueColumn.KEY)
+    order: I64 = np.lexsort([rows[column] for column in keys])
+    return order

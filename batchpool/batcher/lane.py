@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
+from batchpool.batcher.feature_buckets import FeatureBuckets
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with a member of an enum costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
+_INFER, _PREPROCESS = int(Stage.INFER), int(Stage.PREPROCESS)
 _EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
@@ -32,10 +35,10 @@ class AdmittedLane:
     """One lane, as the batcher admits its rows and completes them.
 
     number: the lane's index in every table of lanes. serial: unique among all lanes ever. model:
-    the index of its model. running: its rows that are RUNNING. closing: unmap it once none is.
-    evicted: closing although its client may be alive. broken: its client wrote what no correct
-    client writes; report_damage was called with the number and what was found. admitted: rows so
-    far. own_flow: all rows are of one flow, the lane's own; False: each row carries its
+    the number of its model's first stage. running: its rows that are RUNNING. closing: unmap it
+    once none is. evicted: closing although its client may be alive. broken: its client wrote what
+    no correct client writes; report_damage was called with the number and what was found. admitted:
+    rows so far. own_flow: all rows are of one flow, the lane's own; False: each row carries its
     flow, as those of a front end do, whose callers share one lane. mapped_ns: when it was mapped,
     by which the times of rows that a former batcher left are bounded; 0: they are not.
     """
@@ -69,6 +72,9 @@ class AdmittedLane:
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
         self._buckets = SizeBuckets(lane.spec)
+        self._feature_buckets: FeatureBuckets | None = None
+        if lane.spec.features:
+            self._feature_buckets = FeatureBuckets(lane.spec)
         self._cancels = -1  # no count: every cancel word is checked once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
@@ -128,6 +134,8 @@ class AdmittedLane:
             rows = self._read_headers(slots, sequences)
             rows[QueueColumn.ATTEMPT] = 0
             lane.attempt[slots] = 0
+            if self._feature_buckets is not None:
+                lane.stage[slots] = _PREPROCESS
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
         self._sq_head += n
@@ -160,8 +168,23 @@ class AdmittedLane:
         if self._buckets.many:
             self._one[QueueColumn.BUCKET] = self._buckets.of(self.lane.input_sizes[slot : slot + 1])
         self._attempt[slot] = 0
+        if self._feature_buckets is not None:
+            self.lane.stage[slot] = _PREPROCESS
         self._state[slot] = _QUEUED
         return True
+
+    def enter_stage(self, rows: I64, stage: Stage) -> None:
+        """Queue rows [QUEUE_COLUMNS, n], which were RUNNING, for their next stage.
+
+        They have been in no failed batch there. Writes their ATTEMPT, BUCKET and RETURN. The caller
+        asks for `recheck_cancels` where a row may have been cancelled meanwhile.
+        """
+        lane, slots = self.lane, rows[QueueColumn.SLOT]
+        rows[QueueColumn.ATTEMPT] = rows[QueueColumn.RETURN] = 0
+        rows[QueueColumn.BUCKET] = self._buckets_at(slots, stage)
+        lane.attempt[slots] = 0
+        lane.stage[slots] = int(stage)
+        lane.state[slots] = _QUEUED
 
     def _without_stale(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop and count stale entries and repeated entries of one slot."""
@@ -233,11 +256,14 @@ class AdmittedLane:
             return
         self.ring_client()
 
-    def queued_rows(self) -> I64:
-        """The rows that are QUEUED in shared memory, for a batcher that takes over."""
+    def queued_rows(self, stage: Stage) -> I64:
+        """The rows that are QUEUED for a stage in shared memory, for a batcher that takes over."""
         lane = self.lane
         slots = np.flatnonzero(lane.state == _QUEUED)
-        return self.rows_in(slots, lane.sequence[slots])
+        if self._feature_buckets is not None:  # what its client may have written is the first one
+            is_last = lane.stage[slots] == _INFER
+            slots = slots[is_last if stage is Stage.INFER else ~is_last]
+        return self.rows_in(slots, lane.sequence[slots], stage)
 
     def bound_times(self, rows: I64, now_ns: int) -> None:
         """Bound the times at which a local client says that it submitted rows [QUEUE_COLUMNS, n].
@@ -253,12 +279,15 @@ class AdmittedLane:
         else:
             np.minimum(np.maximum(submits, now_ns - _EARLIER_NS), now_ns, out=submits)
 
-    def rows_in(self, slots: Array, sequences: Array) -> I64:
-        """Rows [QUEUE_COLUMNS, n] in these slots, with the attempts an earlier batcher counted."""
+    def rows_in(self, slots: Array, sequences: Array, stage: Stage) -> I64:
+        """Rows [QUEUE_COLUMNS, n] of one stage in these slots, with the attempts that an earlier
+        batcher counted."""
         rows = self._read_headers(slots, sequences)
+        rows[QueueColumn.BUCKET] = self._buckets_at(slots, stage)
         if self._mapped_ns:
             self.bound_times(rows, self._mapped_ns)
         rows[QueueColumn.ATTEMPT] = self.lane.attempt[slots]
+        rows[QueueColumn.SINCE_NS] = rows[QueueColumn.SUBMIT_NS]
         return rows
 
     def _read_headers(self, slots: Array, sequences: Array) -> I64:
@@ -274,3 +303,9 @@ class AdmittedLane:
         many = self._buckets.many
         rows[QueueColumn.BUCKET] = self._buckets.of(lane.input_sizes[slots]) if many else 0
         return rows
+
+    def _buckets_at(self, slots: Array, stage: Stage) -> Array | int:
+        """The buckets of the rows in these slots, by the tensors that the stage reads."""
+        if self._feature_buckets is None or stage is Stage.PREPROCESS:
+            return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0
+        return self._feature_buckets.of(self.lane, slots)

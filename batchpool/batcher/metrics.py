@@ -80,7 +80,9 @@ class Retry(IntEnum):
     INVALID_INPUT = RETRIES.index("invalid_input")
 
 
-END_OF = {status: End[status.name] for status in Status if status.name in End.__members__}
+END_OF: dict[int, End] = {
+    status: End[status.name] for status in Status if status.name in End.__members__
+}
 
 
 class BatcherMetrics:

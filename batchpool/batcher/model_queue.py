@@ -1,24 +1,27 @@
-"""One model as the batcher sees it: its limits, its admitted rows, its suspects, its metrics."""
+"""One stage of a model as the batcher sees it: limits, admitted rows, suspects, metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import why_out_of_reach
-from batchpool.core.scheduler.queue import Queue
+from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.suspect_rows import SuspectRows
+from batchpool.core.tensors.stages import Stage
 
 
 @dataclass
 class ModelQueue:
-    """The rows of one model that wait for a worker, and the rules for running them.
+    """The rows of one model that wait for a worker of one stage, and the rules for running them.
 
     attempts: failed batches after which a row that fails alone gets the error. idempotent: rows
     may run again after a failure. suspects: rows of failed batches, which run apart from others.
+    following: where rows go whose batch was good; None after the last stage. waits_since: the
+    column with the time from which a row's wait is counted.
     """
 
     name: str
@@ -29,7 +32,21 @@ class ModelQueue:
     suspects: SuspectRows = field(default_factory=SuspectRows)
     traffic: ArrivalEstimator = field(default_factory=ArrivalEstimator)
     metrics: BatcherMetrics = field(default_factory=BatcherMetrics)
+    stage: Stage = Stage.INFER
+    following: ModelQueue | None = None
+    waits_since: int = QueueColumn.SUBMIT_NS
     _warned_target_ns: int = 0
+
+    def follow(self, earlier: ModelQueue) -> None:
+        """Take the rows of an earlier stage from now on."""
+        earlier.following, self.waits_since = self, QueueColumn.SINCE_NS
+
+    def onward(self) -> Iterator[ModelQueue]:
+        """This stage, then those that follow it."""
+        stage: ModelQueue | None = self
+        while stage is not None:
+            yield stage
+            stage = stage.following
 
     def refusal_text(self) -> str:
         """The error message of rows that are refused although the lane has free slots."""

@@ -46,9 +46,11 @@ from batchpool.control.process_messages import (
     WorkerLost,
 )
 from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.log import setup
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
@@ -186,8 +188,8 @@ class BatcherProcess:
             case AddModel():
                 self._add_model(message.model)
             case RemoveModel():
-                self.batcher.retire_model(message.model)
-                del self._specs[message.model]
+                for stage in stages_of(self._specs.pop(message.model)):
+                    self.batcher.retire_model(stage_number(message.model, stage))
             case SetLimits():
                 self._set_limits(message)
             case DrainBatcher():
@@ -208,12 +210,19 @@ class BatcherProcess:
 
     def _add_model(self, form: BatcherModel) -> None:
         spec = self._specs[form.model] = ModelSpec.from_wire(form.spec)
-        limits = _limits(spec, form)
-        place = self._counters.place("batcher", form.model)
         epoch_ns = time.time_ns() - time.monotonic_ns()
-        metrics = BatcherMetrics(self._counters.cells, place, epoch_ns)
-        model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
-        self.batcher.add_model(form.model, model)
+        earlier: ModelQueue | None = None
+        for stage in stages_of(spec):
+            number = stage_number(form.model, stage)
+            place = self._counters.place("batcher", number)
+            metrics = BatcherMetrics(self._counters.cells, place, epoch_ns)
+            limits = _limits(spec, form, stage)
+            model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
+            model.stage = stage
+            if earlier is not None:
+                model.follow(earlier)
+            self.batcher.add_model(number, model)
+            earlier = model
 
     def _add_lane(self, message: AddBatcherLane, segment_fd: int, *bell_fds: int) -> None:
         spec = self._specs[message.model]
@@ -231,8 +240,9 @@ class BatcherProcess:
             bell = self._local_bells.bell_of(message.client, *bell_fds)
         else:
             bell = self._lane_bells[number] = Doorbell(*bell_fds)
+        first = stage_number(message.model, stages_of(spec)[0])
         admitted = AdmittedLane(
-            number, message.serial, message.model, lane, bell.ring,
+            number, message.serial, first, lane, bell.ring,
             own_flow=message.client > 0, mapped_ns=time.monotonic_ns(),
             report_damage=self._lane_broken,
         )  # fmt: skip
@@ -255,8 +265,9 @@ class BatcherProcess:
         worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         os.close(segment_fd)
         bell = self._worker_bells[message.worker] = Doorbell(bell_fd)
+        number = stage_number(message.model, Stage(message.stage))
         worker = WorkerProxy(
-            message.worker, message.model, worker_segment, bell.ring,
+            message.worker, number, worker_segment, bell.ring,
             active=message.on_duty, row=max(0, message.row), identity=(message.place, message.pid),
         )  # fmt: skip
         self.batcher.add_worker(worker, message.duty)
@@ -272,19 +283,25 @@ class BatcherProcess:
         self._beat_ns = message.beat_ns
         setup.set_level(message.log_level)
         for form in message.models:
-            self.batcher.set_limits(form.model, _limits(self._specs[form.model], form))
-            model = self.batcher.models[form.model]
-            model.metrics.limit(model.limits.max_batch)
-            model.attempts, model.idempotent = form.attempts, form.idempotent
+            spec = self._specs[form.model]
+            for stage in stages_of(spec):
+                number = stage_number(form.model, stage)
+                self.batcher.set_limits(number, _limits(spec, form, stage))
+                model = self.batcher.models[number]
+                model.metrics.limit(model.limits.max_batch)
+                model.attempts, model.idempotent = form.attempts, form.idempotent
 
     def _drain(self, message: DrainBatcher) -> None:
         self._reported_empty, self._drain_number = False, message.drain
         self.batcher.set_draining(self._drain_number > 0, last=message.last)
 
 
-def _limits(spec: ModelSpec, form: BatcherModel) -> Limits:
-    """A model's limits; whether its rows differ in size is known from the spec."""
-    return replace(form.limits, bucketed=SizeBuckets(spec).many)
+def _limits(spec: ModelSpec, form: BatcherModel, stage: Stage) -> Limits:
+    """The limits of a stage of a model; whether its rows differ in size is known from the spec."""
+    limits = form.limits if stage is Stage.INFER else form.preprocess
+    if limits is None:
+        raise InvalidMessage(f"model {spec.name!r} has features, and no limits for preprocess came")
+    return replace(limits, bucketed=SizeBuckets(stage_spec(spec, stage)).many)
 
 
 def main(argv: Sequence[str]) -> int:

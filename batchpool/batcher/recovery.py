@@ -6,8 +6,8 @@ decidable:
     record not published   token stored, no ring entry    -> its rows are queued again
     record running         token stored, in the ring      -> wait for the worker
     record finished        worker stored `finished`       -> complete the rows still RUNNING
-    row QUEUED             in no record                   -> into the queue; a suspect, which
-                           was in a failed batch, runs apart, alone
+    row QUEUED             in no record                   -> into the queue of the stage that its
+                           slot says; a suspect, which was in a failed batch, runs apart, alone
     row SUBMITTED          its ring entry is still pending, `admit` finds it
     row DONE               perhaps without a completion entry: raising the lane's generation
                            makes the client check its own slots
@@ -24,6 +24,7 @@ from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import DispatchReason, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
+from batchpool.core.tensors.stages import Stage
 
 
 def take_over(batcher: Batcher) -> None:
@@ -33,9 +34,10 @@ def take_over(batcher: Batcher) -> None:
         published = _published(worker)
         for record in range(RECORDS):
             _take_over_record(batcher, worker, record, published)
-    for index, model in batcher.models.items():
-        queued = [_queue_rows(model, lane) for lane in lanes if lane.model == index]
-        if queued:
+    firsts = {lane.model for lane in lanes}
+    for number in firsts:
+        for model in batcher.models[number].onward():
+            queued = [_queue_rows(model, lane) for lane in lanes if lane.model == number]
             rows = np.concatenate(queued, axis=1)
             model.queue.append(rows[:, np.argsort(rows[QueueColumn.SUBMIT_NS], kind="stable")])
     for lane in lanes:
@@ -46,13 +48,13 @@ def take_over(batcher: Batcher) -> None:
 
 
 def _queue_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
-    """The QUEUED rows of a lane for the model's queue.
+    """The rows of a lane that are QUEUED for one stage of its model.
 
     Rows of failed batches become suspects instead, each alone, because the groups in which the
     former batcher isolated them are not stored. Rows that a record put back just now are left out:
     they wait already, among the suspects or in the queue.
     """
-    rows = lane.queued_rows()
+    rows = lane.queued_rows(model.stage)
     waiting = model.queue.view()
     known = (
         model.suspects.of_lane(lane.number)[QueueColumn.SLOT],
@@ -83,7 +85,7 @@ def _take_over_record(
     rows[QueueColumn.LANE] = worker_segment.row_lane[record, :n]
     rows[QueueColumn.SLOT] = worker_segment.row_slot[record, :n]
     rows[QueueColumn.SEQUENCE] = worker_segment.row_sequence[record, :n]
-    rows = _rows_in_state(batcher, rows, SlotState.RUNNING)
+    rows = _rows_in_state(batcher, rows, SlotState.RUNNING, batcher.models[worker.model].stage)
     finished = int(worker_segment.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
         reason, attempt = int(worker_segment.reason[record]), int(worker_segment.attempt[record])
@@ -103,8 +105,11 @@ def _take_over_record(
         worker_segment.freed[record] = token
 
 
-def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState) -> I64:
-    """The rows whose slot is in this state and in the same use, with their headers."""
+def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState, stage: Stage) -> I64:
+    """The rows of a record whose slot is in this state and in the same use, with their headers.
+
+    stage: of the record's worker.
+    """
     kept = [rows[:, :0]]
     for number in np.unique(rows[QueueColumn.LANE]).tolist():
         lane = batcher.lanes.by_number.get(number)
@@ -113,5 +118,5 @@ def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState) -> I64:
         own = rows[:, rows[QueueColumn.LANE] == number]
         slots, sequences = own[QueueColumn.SLOT], own[QueueColumn.SEQUENCE]
         same = (lane.lane.sequence[slots] == sequences) & (lane.lane.state[slots] == int(state))
-        kept.append(lane.rows_in(slots[same], sequences[same]))
+        kept.append(lane.rows_in(slots[same], sequences[same], stage))
     return np.concatenate(kept, axis=1)

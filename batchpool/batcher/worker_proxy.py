@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, QueueColumn, largest, least
+from batchpool.shm.lane import Lane
 from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
 
 _OK = int(BatchOutcome.OK)
@@ -48,7 +49,8 @@ class DispatchedBatch:
 class WorkerProxy:
     """One worker, as the batcher drives it through the worker's segment.
 
-    number: unique among all workers ever. model: the index of its model. active: it gets new
+    number: unique among all workers ever. model: the number of the stage that it runs, which is
+    the index of its model where that has one stage. active: it gets new
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
     """
@@ -244,6 +246,12 @@ class WorkerProxy:
     def has_finished(self, batch: DispatchedBatch) -> bool:
         """True if the worker stored `finished` for this batch, with or without a ring entry."""
         return bool(self.worker_segment.finished[batch.record] == batch.token)
+
+    def cancels_since(self, batch: DispatchedBatch, lanes: Sequence[Lane]) -> bool:
+        """True if a client may have cancelled rows of a batch since its dispatch. lanes: all those
+        that the batch has rows of."""
+        cancels = sum([lane.cancels.get() for lane in lanes])
+        return cancels & CANCELS_MASK != self.worker_segment.cancels_of[batch.record]
 
     def free(self, batch: DispatchedBatch) -> None:
         """Release the record of a batch all of whose rows are completed."""

@@ -11,8 +11,8 @@ from batchpool.core.config.flags import model_of, with_options
 
 def layout(args: argparse.Namespace) -> int:
     from batchpool.core.layout.segments import lane_layout
-    from batchpool.supervisor.plan.plan import auto_slots
     from batchpool.supervisor.plan.probe_model import probe_model
+    from batchpool.supervisor.plan.slots import auto_slots
 
     model = replace(
         model_of(args.model, "model"), **({} if args.slots is None else {"slots": args.slots})

@@ -71,19 +71,21 @@ def check(args: argparse.Namespace) -> int:
 
 def _try_models(plan: Plan) -> None:
     """Load each model as a worker would, one after the other, and print what that took."""
+    from batchpool.core.tensors.stages import Stage
     from batchpool.supervisor.plan.trial import try_model
 
     failed = 0
     for model in plan.models:
         print(f"\nmodel {model.spec.name}", flush=True)
         try:
-            trial = try_model(model, plan.server)
+            for worker in (*model.workers[:1], *model.preprocessors[:1]):
+                trial = try_model(model, plan.server, worker=worker)
+                what = "loaded" if worker.stage is Stage.INFER else worker.stage.label
+                print(f"  {what:<14} {trial.text()}", flush=True)
+                for warning in trial.warnings:
+                    print(f"  note           {warning}", flush=True)
         except StartError as exc:
             failed += 1
             print(f"  failed         {exc}", flush=True)
-            continue
-        print(f"  loaded         {trial.text()}", flush=True)
-        for warning in trial.warnings:
-            print(f"  note           {warning}", flush=True)
     if failed:
         raise StartError(f"{failed} of {len(plan.models)} models cannot be served")

@@ -51,10 +51,13 @@ def status(args: argparse.Namespace) -> int:
 
 
 def in_tables(found: dict[str, Any]) -> dict[str, Any]:
-    """The status with its models in three tables, each of which fits a screen."""
+    """The status with its models in tables, each of which fits a screen.
+
+    There is one more where a model has stages: a line for each.
+    """
     shown: dict[str, Any] = {}
     with_options = any(model.get("options") for model in found.get("models", {}).values())
-    apart = {*_COUNTS, *_TIMES, *(() if with_options else ("options",))}
+    apart = {*_COUNTS, *_TIMES, "stages", *(() if with_options else ("options",))}
     for key, value in found.items():
         if key != "models":
             shown[key] = value
@@ -62,6 +65,12 @@ def in_tables(found: dict[str, Any]) -> dict[str, Any]:
         shown["models"] = _columns(value, lambda name: name not in apart)
         shown["counts"] = _columns(value, lambda name: name in _COUNTS)
         shown["times"] = _columns(value, lambda name: name in _TIMES)
+        stages = {
+            f"{stage} of {name}": counts
+            for name, model in value.items()
+            for stage, counts in model.get("stages", {}).items()
+        }
+        shown |= {"stages": stages} if stages else {}
     return shown
 
 

@@ -12,14 +12,16 @@ from batchpool.core.scheduler.limits import Limits
 
 
 class BatcherModel(Form, frozen=True):
-    """One model as the batcher sees it. model: the entry. attempts: how many batches with a row may
-    fail, the last one with it alone, before it gets the error."""
+    """One model as the batcher sees it. model: the entry. limits: of its `infer`. attempts: how
+    many batches of one stage with a row may fail, the last one with it alone, before it gets the
+    error. preprocess: the limits of that stage, if the model has it."""
 
     model: Natural
     spec: dict[str, Any]
     limits: Limits
     attempts: Natural
     idempotent: bool
+    preprocess: Limits | None = None
 
 
 # -- supervisor -> batcher --------------------------------------------------------------------
@@ -93,8 +95,8 @@ class EvictLane(Message, frozen=True, tag="evict_lane"):
 
 class AddWorker(Message, frozen=True, tag="add_worker"):
     """A worker, which may be dead already. worker: the number of its process, unique in the pool.
-    place: its index among the model's workers. row: in the counters, -1 for none. on_duty: it gets
-    new batches. duty: the number of its last change of duty."""
+    place: its index among the model's workers of its stage. stage: a `Stage`. row: in the counters,
+    -1 for none. on_duty: it gets new batches. duty: the number of its last change of duty."""
 
     descriptors = ("the worker's segment", "its bell")
 
@@ -106,6 +108,7 @@ class AddWorker(Message, frozen=True, tag="add_worker"):
     row: Row
     on_duty: bool
     duty: Natural
+    stage: Natural = 0
 
 
 class WorkerLost(Message, frozen=True, tag="worker_lost"):
@@ -195,8 +198,9 @@ class Drained(Message, frozen=True, tag="drained"):
 
 
 class StartWorker(Message, frozen=True, tag="start"):
-    """The first message of a worker. place: its index among the model's workers. import_name:
-    MODULE:CLASS. options: arguments of its `__init__`. row: in the counters, -1 for none."""
+    """The first message of a worker. place: its index among the model's workers of its stage.
+    stage: a `Stage`. import_name: MODULE:CLASS. options: arguments of its `__init__`. row: in the
+    counters, -1 for none."""
 
     descriptors = ("the worker's segment", "its bell", "the batcher's bell", "the counters")
 
@@ -210,6 +214,7 @@ class StartWorker(Message, frozen=True, tag="start"):
     max_lanes: Natural
     frontends: Natural
     row: Row
+    stage: Natural = 0
 
 
 class AddWorkerLane(Message, frozen=True, tag="add_lane"):

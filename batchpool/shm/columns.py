@@ -20,7 +20,7 @@ from batchpool.core.tensors.spec import Tensor
 from batchpool.shm.segment import Memory
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
-Road: TypeAlias = Literal["in", "out", "par"]
+Road: TypeAlias = Literal["in", "out", "par", "feat"]
 
 
 def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
@@ -161,7 +161,7 @@ def pad_rows(rows: Array, sizes: npt.NDArray[np.int64], dims: Sequence[int], pad
 def tensor_columns(
     memory: Memory, layout: Layout, road: Road, tensors: tuple[Tensor, ...]
 ) -> dict[str, TensorColumn]:
-    """The columns of one road of a lane: "in", "out" or "par"."""
+    """The columns of one road of a lane: "in", "out", "par" or "feat"."""
     places = size_columns(tensors)
     sizes = memory.array(layout.columns["size.in" if road == "par" else f"size.{road}"])
     columns = {}

@@ -17,7 +17,8 @@ from batchpool.core.layout.segments import MESSAGE_BYTES, Layout, lane_layout
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.shm.columns import tensor_columns
+from batchpool.core.tensors.stages import Stage
+from batchpool.shm.columns import TensorColumn, tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
 
@@ -53,6 +54,9 @@ class Lane:
 
     Header columns come twice: as arrays (`state`) for groups and, where single rows are
     common, as one-dimensional views (`Lane.scalars`) whose stores are three times cheaper.
+
+    features, stage, feature_sizes: of a model with features; the other lanes have no `stage` and
+    no `feature_sizes`.
     """
 
     def __init__(
@@ -94,6 +98,11 @@ class Lane:
         self.inputs = tensor_columns(memory, layout, "in", spec.inputs)
         self.outputs = tensor_columns(memory, layout, "out", spec.outputs)
         self.parameters = tensor_columns(memory, layout, "par", spec.parameters)
+        self.features: dict[str, TensorColumn] = {}
+        if spec.features:
+            self.stage = memory.array(columns["stage"])
+            self.feature_sizes = memory.array(columns["size.feat"])
+            self.features = tensor_columns(memory, layout, "feat", spec.features)
 
     gate: Word
     generation: Word
@@ -102,6 +111,18 @@ class Lane:
     refused: Word
     refused_share: Word
     stale: Word
+
+    def of_stage(self, stage: Stage) -> Lane:
+        """The lane as one stage sees it: `inputs` are what it reads, `outputs` what it writes."""
+        if not self.features:
+            return self
+        lane = Lane(self.spec, self.memory, self.layout, self._fence)
+        if stage is Stage.PREPROCESS:
+            lane.outputs = lane.features
+        else:
+            kept = {name: lane.inputs[name] for name in self.spec.kept_inputs}
+            lane.inputs = kept | lane.features
+        return lane
 
     def scalars(self, name: str) -> Cells:
         """A header column for single loads and stores."""

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.heartbeat import Heartbeats
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.plan.plan import WorkerPlan
 from batchpool.supervisor.resources.resources import PoolResources
 
 _SILENT_S = 1.0  # without a heartbeat, of which there are at least four in a second
@@ -33,7 +36,7 @@ def pool_status(
         lanes_of = [lane for lane in resources.lanes if lane.model == index and not lane.closing]
         models[model.spec.name] = {
             "ready": state_page.accepts(index),
-            "workers": f"{int(state_page.serving[index])}/{len(model.workers)}",
+            "workers": _warm(process_fleet, index, model.workers),
             "threads": model.workers[0].threads.number_in(os.environ),
             "fill": _share(
                 sum(lane.claimed() for lane in lanes_of),
@@ -42,6 +45,18 @@ def pool_status(
             **counts_of(totals, model.spec.name, model.config.max_batch),
             "options": model.config.options,
         }
+        if model.preprocessors:
+            stages = (
+                (Stage.PREPROCESS, model.preprocessors, model.config.preprocess_max_batch),
+                (Stage.INFER, model.workers, model.config.max_batch),
+            )
+            models[model.spec.name]["stages"] = {
+                stage.label: {
+                    "workers": _warm(process_fleet, index, workers),
+                    **stage_counts(totals, model.spec.name, stage, max_batch),
+                }
+                for stage, workers, max_batch in stages
+            }
     lanes = [
         {
             "lane": lane.number,
@@ -69,13 +84,14 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
 
     Times are in milliseconds and as exact as the buckets of their histograms; None without a count.
     """
-    rows = totals.histogram("batch_rows", model=model)
-    extents = totals.value("batch_extents_total", model=model)
+    infer = {"model": model, "stage": Stage.INFER.label}
+    rows = totals.histogram("batch_rows", **infer)
+    extents = totals.value("batch_extents_total", **infer)
     ended = totals.values("rows_ended_total", "reason", model=model)
-    outcomes = totals.values("batches_finished_total", "outcome", model=model)
+    outcomes = totals.values("batches_finished_total", "outcome", **infer)
     finished = sum(n for outcome, n in outcomes.items() if outcome != "lost")
     answers = totals.values("http_requests_total", "code", model=model)
-    learnt = totals.value("batch_rows_limit", model=model)
+    learnt = totals.value("batch_rows_limit", **infer)
     counts: dict[str, Any] = {
         "queued": int(totals.value("queue_rows", model=model)),
         "max_batch": int(learnt) or max_batch,
@@ -92,8 +108,7 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
         "failed": outcomes.get("failed", 0),
         "no_memory": outcomes.get("no_memory", 0),
         "reasons": {
-            name.upper(): n
-            for name, n in totals.values("batches_total", "reason", model=model).items()
+            name.upper(): n for name, n in totals.values("batches_total", "reason", **infer).items()
         },
         "claims_refused": sum(
             totals.values("claims_refused_total", "reason", model=model).values()
@@ -102,12 +117,44 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
         "mean_batch": _mean(rows),
         "mean_extents": round(extents / finished, 2) if finished else None,
     }
-    for name in ("queue", "batch", "http_request"):
-        times = totals.histogram(f"{name}_seconds", model=model)
-        for percent in (50, 99):
-            time_s = times.quantile(percent / 100)
-            counts[f"{name}_p{percent}_ms"] = None if time_s is None else round(time_s * 1e3, 3)
-    return counts
+    http = totals.histogram("http_request_seconds", model=model)
+    return counts | _stage_times(totals, infer) | _percentiles("http_request", http)
+
+
+def stage_counts(totals: Totals, model: str, stage: Stage, max_batch: int) -> dict[str, Any]:
+    """The counts of one stage of a model with `preprocess`; as `counts_of`."""
+    labels = {"model": model, "stage": stage.label}
+    rows = totals.histogram("batch_rows", **labels)
+    return {
+        "queued": int(totals.value("queue_rows", **labels)),
+        "max_batch": int(totals.value("batch_rows_limit", **labels)) or max_batch,
+        "batches": rows.count,
+        "rows": int(rows.total),
+        "mean_batch": _mean(rows),
+        **_stage_times(totals, labels),
+    }
+
+
+def _stage_times(totals: Totals, labels: dict[str, str]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for name in ("queue", "batch"):
+        found |= _percentiles(name, totals.histogram(f"{name}_seconds", **labels))
+    return found
+
+
+def _percentiles(name: str, times: Histogram) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for percent in (50, 99):
+        time_s = times.quantile(percent / 100)
+        found[f"{name}_p{percent}_ms"] = None if time_s is None else round(time_s * 1e3, 3)
+    return found
+
+
+def _warm(process_fleet: ProcessFleet, entry: int, workers: Sequence[WorkerPlan]) -> str:
+    """The warm workers of one stage and all of them: "1/2"."""
+    stages = {worker.stage for worker in workers}
+    slots = [s for s in process_fleet.workers.worker_slots if s.entry == entry and s.serves]
+    return f"{sum(slot.plan.stage in stages for slot in slots)}/{len(workers)}"
 
 
 def _mean(histogram: Histogram) -> float | None:

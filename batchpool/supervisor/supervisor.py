@@ -184,7 +184,7 @@ class Supervisor:
             _LOG.info("removed %d segments of dead pools", len(self._resources.leftovers))
         plan = self._resources.plan
         self._resources.state_page.state.set(int(PoolState.STARTING))
-        names = ", ".join(f"{m.spec.name} ({len(m.workers)} workers)" for m in plan.models)
+        names = ", ".join(f"{m.spec.name} ({len(m.all_workers)} workers)" for m in plan.models)
         _LOG.info("loading %s", names)
         self._process_fleet.start_all()
 

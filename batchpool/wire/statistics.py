@@ -6,11 +6,12 @@
     last_inference                  when the last of these came back, ms of Unix time; 0: never
     success                         HTTP requests answered 200, head to answer
     fail                            HTTP requests answered otherwise, or whose caller left
-    queue                           rows, submission to dispatch
+    queue                           rows, submission (or end of preprocess) to dispatch
     compute_input, _infer, _output  batches: inputs gathered, the model's call, outputs stored
     cache_hit, cache_miss           0: there is no response cache
     batch_stats                     empty: times are not counted apart by the size of a batch
 
+Batches and times are those of `infer`; what a model's preprocess takes stands in the metrics.
 Requests of local clients are not counted as requests, only their rows are. Each `count` is of its
 own unit, so that ns / count is a mean of it. All values only grow while the pool lives; those of
 compute lose the part of a worker that went for good an hour after it.
@@ -23,6 +24,7 @@ from typing import Any
 
 from batchpool.core.metrics.table import metric_of
 from batchpool.core.metrics.totals import Totals
+from batchpool.core.tensors.stages import Stage
 
 _NS_PER_MS = 10**6
 _SUCCESS = "http_request_seconds"
@@ -46,20 +48,18 @@ def statistics(names: Iterable[str], version: str, totals: Totals) -> dict[str, 
 
 def model_statistics(name: str, version: str, totals: Totals) -> dict[str, Any]:
     """The statistics of one model; times in ns. totals: may have other models too."""
-    (last_ns,) = totals.words("last_inference_timestamp_seconds", model=name)
+    infer = {"model": name, "stage": Stage.INFER.label}
+    (last_ns,) = totals.words("last_inference_timestamp_seconds", **infer)
     return {
         "name": name,
         "version": version,
         "last_inference": last_ns // _NS_PER_MS,
         "inference_count": _count(totals, "rows_ended_total", model=name, reason="ok"),
-        "execution_count": _count(totals, "batches_finished_total", model=name, outcome="ok"),
+        "execution_count": _count(totals, "batches_finished_total", **infer, outcome="ok"),
         "inference_stats": {
             "success": _duration(totals.words(_SUCCESS, model=name)),
             "fail": _failures(name, totals),
-            **{
-                field: _duration(totals.words(metric, model=name))
-                for field, metric in _TIMES.items()
-            },
+            **{field: _duration(totals.words(metric, **infer)) for field, metric in _TIMES.items()},
             "cache_hit": {"count": 0, "ns": 0},
             "cache_miss": {"count": 0, "ns": 0},
         },

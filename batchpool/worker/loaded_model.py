@@ -8,8 +8,10 @@ from typing import Any
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage, stage_spec
 from batchpool.model import Model, make_instance, spec_of
 from batchpool.worker.backends.backend import Backend
+from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.options import converted_options
@@ -21,13 +23,22 @@ _IN_WARM_UP = (
 )
 
 
+def unload_model(model: Model, stage: Stage) -> None:
+    """Undo what was loaded for this stage."""
+    if stage is Stage.PREPROCESS:
+        model.unload_preprocess()
+    else:
+        model.unload()
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model, its backend, the row that it was warmed up with, and the sizes of those batches.
 
-    slowest: of the batches, each at its last run.
+    spec: of the stage that it was loaded for.  slowest: of the batches, each at its last run.
     """
 
+    spec: ModelSpec
     backend: Backend
     rows: dict[str, Array]
     batch_sizes: tuple[int, ...]
@@ -42,20 +53,29 @@ def load_model(
     sizes: Sequence[int],
     options: Mapping[str, Any] | None = None,
     loaded: Callable[[Model], None] = lambda model: None,
+    stage: Stage = Stage.INFER,
 ) -> LoadedModel:
-    """Import, load and warm up a model; its exceptions are the caller's.
+    """Import, load and warm up one stage of a model; its exceptions are the caller's.
 
     spec: as it was declared before. sizes: the allowed sizes of a batch, () for any up to
     `max_batch`. options: arguments of the model's `__init__`. loaded: called with the model
     between its `load` and the warm-up.
     """
-    prepare_process(spec, device)
+    served, spec = spec, stage_spec(spec, stage)
+    if stage is Stage.INFER:
+        prepare_process(spec, device)
     cls = load_class(import_name)
     model = make_instance(cls, spec.name, converted_options(cls, options or {}))
-    check_declaration(spec, spec_of(model))
-    model.load(device)
-    loaded(model)
-    backend = make_backend(model, spec, device, max_batch, tuple(sizes))
+    check_declaration(served, spec_of(model))
+    backend: Backend
+    if stage is Stage.PREPROCESS:
+        model.load_preprocess()
+        loaded(model)
+        backend = PreprocessBackend(model)
+    else:
+        model.load(device)
+        loaded(model)
+        backend = make_backend(model, spec, device, max_batch, tuple(sizes))
     rows = warm_up_rows(model, spec)
     batch_sizes = tuple(backend.graph_sizes or sizes or (1, max_batch))
     try:
@@ -63,4 +83,4 @@ def load_model(
     except Exception as exc:
         exc.add_note(_IN_WARM_UP)
         raise
-    return LoadedModel(backend, rows, batch_sizes, slowest)
+    return LoadedModel(spec, backend, rows, batch_sizes, slowest)

@@ -25,6 +25,7 @@ from batchpool.control.process_messages import (
 )
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage
 from batchpool.model import Model
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
@@ -34,7 +35,7 @@ from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart
-from batchpool.worker.loaded_model import load_model
+from batchpool.worker.loaded_model import load_model, unload_model
 from batchpool.worker.metrics import WorkerMetrics
 from batchpool.worker.padding import Padding
 from batchpool.worker.warm_up import BatchTime, warm_up
@@ -46,7 +47,10 @@ _MOVES_BETWEEN_LOOKS = 16
 
 
 class WorkerProcess:
-    """The process around a `Worker`: control messages, load, warm-up, the loop, unload."""
+    """The process around a `Worker`: control messages, load, warm-up, the loop, unload.
+
+    It runs one stage of the model.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -55,6 +59,7 @@ class WorkerProcess:
             raise InvalidMessage(f"a worker starts with 'start', not with {type(start).__name__}")
         self._start = start
         self.spec = ModelSpec.from_wire(start.spec)
+        self._stage = Stage(start.stage)
         layout = worker_layout(start.max_batch, start.max_lanes)
         segment_fd, bell_fd, batcher_fd, counters_fd = fds
         self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
@@ -87,18 +92,19 @@ class WorkerProcess:
             sizes,
             start.options,
             loaded,
+            self._stage,
         )
-        backend, rows = found.backend, found.rows
+        spec, backend, rows = found.spec, found.backend, found.rows
         self._slowest = found.slowest
-        padding = Padding(self.spec, sizes, rows) if sizes else None
+        padding = Padding(spec, sizes, rows) if sizes else None
         ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
         smallest = (min(found.batch_sizes),)
 
         def run_warm_up_row() -> None:
-            warm_up(self.spec, backend, rows, smallest, times=1)
+            warm_up(spec, backend, rows, smallest, times=1)
 
         return Worker(
-            self.spec,
+            spec,
             self._worker_segment,
             backend,
             ring,
@@ -132,12 +138,12 @@ class WorkerProcess:
                 self._hear(worker)
 
     def unload(self) -> None:
-        """Call the model's `unload` once, if it was loaded; its errors are logged."""
+        """Unload the model once, if it was loaded; its errors are logged."""
         model, self._loaded = self._loaded, None
         if model is None:
             return
         try:
-            model.unload()
+            unload_model(model, self._stage)
         except BaseException as exc:  # sys.exit too: the worker ends anyway
             _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
 
@@ -166,7 +172,7 @@ class WorkerProcess:
     def _map_lane(self, worker: Worker, message: AddWorkerLane, fd: int) -> None:
         layout = lane_layout(self.spec, message.slots)
         try:
-            lane = Lane(self.spec, map_checked(fd, layout), layout)
+            lane = Lane(self.spec, map_checked(fd, layout), layout).of_stage(self._stage)
         except ValueError as exc:  # its client overwrote the head, which must end no other lane
             _LOG.error("lane %d stays unmapped: %s", message.lane, exc)
             worker.refuse_lane(message.lane)

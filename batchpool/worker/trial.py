@@ -20,15 +20,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage
 from batchpool.model import Model
 from batchpool.process.bootstrap import start
-from batchpool.worker.loaded_model import load_model
+from batchpool.worker.loaded_model import load_model, unload_model
 from batchpool.worker.report import print_report
 
 
 def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Load a model, warm it up, unload it, and tell the times. Raises what its code raises."""
     models: list[Model] = []
+    stage = Stage(settings["stage"])
     begun_s = time.monotonic()
     try:
         found = load_model(
@@ -39,10 +41,12 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             settings["batch_sizes"],
             settings["options"],
             models.append,
+            stage,
         )
         took_s = time.monotonic() - begun_s
     finally:
-        unloaded = all(_unloads(model, settings["unload_timeout_s"]) for model in models)
+        timeout_s = settings["unload_timeout_s"]
+        unloaded = all(_unloads(model, stage, timeout_s) for model in models)
     slowest = found.slowest
     return {
         "load_s": took_s,
@@ -52,13 +56,13 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unloads(model: Model, timeout_s: float) -> bool:
+def _unloads(model: Model, stage: Stage, timeout_s: float) -> bool:
     """Unload a model; False where that takes too long. Its errors are printed, as a worker logs
     them."""
 
     def unload() -> None:
         try:
-            model.unload()
+            unload_model(model, stage)
         except BaseException:
             traceback.print_exc()
 
@@ -71,7 +75,7 @@ def _unloads(model: Model, timeout_s: float) -> bool:
 def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
-    SETTINGS: a JSON object with `options`, `spec`, `device`, `max_batch`, `batch_sizes` and
+    SETTINGS: a JSON object with `options`, `spec`, `stage`, `device`, `max_batch`, `batch_sizes` and
     `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else 1.
     """
     import_name, parent, settings = argv

@@ -11,7 +11,7 @@ import zlib
 from types import SimpleNamespace
 from typing import Any
 
-from batchpool.examples.minilm import MiniLM
+from batchpool.examples.minilm import TOKENS_MOST, MiniLM
 
 _SEED = 1234
 _WORDS = 30_522
@@ -22,6 +22,9 @@ class RandomMiniLM(MiniLM):
     """As MiniLM, without its weights and its tokenizer."""
 
     name = "minilm"
+
+    def load_preprocess(self) -> None:
+        self._tokenizer: Any = _Words()
 
     def load(self, device: str) -> None:
         import torch
@@ -41,14 +44,14 @@ class RandomMiniLM(MiniLM):
             )
         self._device = torch.device(device)
         self._encoder = encoder.to(self._device).eval()
-        self._tokenizer: Any = _Words()
 
 
 class _Words:
     """The part of a tokenizer that MiniLM uses."""
 
     def encode_batch_fast(self, texts: list[str]) -> list[SimpleNamespace]:
-        return [SimpleNamespace(ids=[_FIRST, *map(_token, text.split()), _LAST]) for text in texts]
+        words = [text.split()[: TOKENS_MOST - 2] for text in texts]
+        return [SimpleNamespace(ids=[_FIRST, *map(_token, each), _LAST]) for each in words]
 
 
 def _token(word: str) -> int:

@@ -24,6 +24,7 @@ from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import Consumer
@@ -162,7 +163,7 @@ class EchoServer:
         self.lane = lane
         self.side = AdmittedLane(0, 1, 0, lane, self.client.ring)
         self.waiting: list[tuple[int, int]] = []
-        self.admitted(self.side.queued_rows(), again=True)
+        self.admitted(self.side.queued_rows(Stage.INFER), again=True)
         lane.generation.set(lane.generation.get() + 1)
         self.side.set_gate(LaneGate.OPEN)
         self.client.ring()

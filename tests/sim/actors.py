@@ -14,8 +14,10 @@ from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.segments import Layout
+from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.shm.lane import Lane
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.device_errors import MustRestart
@@ -86,6 +88,7 @@ class SimRecords:
 
     number: int
     entry: SimEntry
+    stage: Stage
     memory: SimMemory
     rules: RecordRules
     worker: WorkerActor
@@ -108,16 +111,18 @@ class WorkerActor(Actor):
         self.records = records
         mapped = WorkerSegment(records.memory.map(self.process), layout, fence=self.process.fence)
         depth = world.random.choice((1, 2))
-        backend = SimBackend(self.process, depth, world.max_batch, world.trouble)
+        spec, stage = records.entry.spec, records.stage
+        of = stage if spec.features else None
+        backend = SimBackend(self.process, depth, world.max_batch, world.trouble, of)
         self.worker = Worker(
-            records.entry.spec, mapped, backend, world.ring_batcher, lambda: world.now_ns
+            stage_spec(spec, stage), mapped, backend, world.ring_batcher, lambda: world.now_ns
         )
         self._ready_word = mapped.ready
 
     def add_lane(self, lane: SimLane) -> None:
         entry, memory = lane.entry, lane.memory.map(self.process)
         mapped = Lane(entry.spec, memory, entry.layout, fence=self.process.fence)
-        self.worker.add_lane(lane.number, lane.serial, mapped)
+        self.worker.add_lane(lane.number, lane.serial, mapped.of_stage(self.records.stage))
         self.world.ring_batcher()
 
     def step(self) -> None:
@@ -182,26 +187,35 @@ class BatcherActor(Actor):
             self.lose_worker(records)
 
     def add_model(self, entry: SimEntry) -> None:
-        model = ModelQueue(
-            entry.spec.name,
-            entry.limits,
-            attempts=self.world.attempts,
-            idempotent=True,
-            metrics=BatcherMetrics(entry.words),
-        )
-        self.batcher.add_model(entry.number, model)
+        earlier: ModelQueue | None = None
+        for stage in stages_of(entry.spec):
+            model = ModelQueue(
+                entry.spec.name,
+                entry.limits[stage],
+                attempts=self.world.attempts,
+                idempotent=True,
+                metrics=BatcherMetrics(entry.words[stage]),
+                stage=stage,
+            )
+            if earlier is not None:
+                model.follow(earlier)
+            self.batcher.add_model(stage_number(entry.number, stage), model)
+            earlier = model
 
     def retire_model(self, entry: SimEntry) -> None:
-        if len(self.batcher.models[entry.number].queue):
-            raise Fault(f"{entry.spec.name} is retired with rows in its queue")
-        self.batcher.retire_model(entry.number)
+        for stage in stages_of(entry.spec):
+            number = stage_number(entry.number, stage)
+            if len(self.batcher.models[number].queue):
+                raise Fault(f"{entry.spec.name} is retired with rows in its queue")
+            self.batcher.retire_model(number)
 
     def add_lane(self, lane: SimLane, *, moved: bool = False) -> None:
         entry, memory = lane.entry, lane.memory.map(self.process)
         mapped = Lane(entry.spec, memory, entry.layout, fence=self.process.fence)
         number, serial, ring = lane.number, lane.serial, lane.client.ring
         own_flow = self.world.own_flows
-        admitted = AdmittedLane(number, serial, entry.number, mapped, ring, own_flow=own_flow)
+        first = stage_number(entry.number, stages_of(entry.spec)[0])
+        admitted = AdmittedLane(number, serial, first, mapped, ring, own_flow=own_flow)
         self.batcher.add_lane(admitted, moved=moved)
 
     def add_worker(self, records: SimRecords, active: bool, change: int) -> None:
@@ -209,7 +223,7 @@ class BatcherActor(Actor):
             records.memory.map(self.process), self.world.records_layout, fence=self.process.fence
         )
         records.rules.inactive = not active
-        model = records.entry.number
+        model = stage_number(records.entry.number, records.stage)
         proxy = WorkerProxy(records.number, model, mapped, records.worker.ring, active=active)
         self.batcher.add_worker(proxy, change)
 
@@ -230,12 +244,13 @@ class BatcherActor(Actor):
         for number, slot, use in records.rules.held():
             lane = world.lanes.get(number)
             if lane is not None:
-                world.lost[(lane.serial, slot, use)].add(records.number)
+                world.lost[(lane.serial, slot, use)][records.stage].add(records.number)
         proxy = self.batcher.workers.by_number.get(records.number)
         unlaunched = [] if proxy is None else in_order_of_service(proxy)
         self.batcher.lose_worker(records.number)
         world.worker_lost(records)
-        queued = tickets(self.batcher.models[records.entry.number].queue.view())
+        model = stage_number(records.entry.number, records.stage)
+        queued = tickets(self.batcher.models[model].queue.view())
         back = [ticket for ticket in unlaunched if ticket in set(queued)]
         if [ticket for ticket in queued if ticket in set(back)] != back:
             raise Fault(f"rows of lost batches are queued in another order than {back}")

@@ -20,6 +20,7 @@ from batchpool.core.errors import (
     PoolError,
     WorkerLost,
 )
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.lane import Lane
 from tests.sim.actors import Actor, SimLane
 from tests.sim.memory import Fault
@@ -198,8 +199,9 @@ class ClientActor(Actor):
         """An error is right only if what it says has happened."""
         world = self.world
         failed = [
-            len(world.lost[ticket]) + world.trouble.raised[number]
+            len(world.lost[ticket][stage]) + world.trouble.raised[number, stage]
             for number, ticket in zip(request.numbers, request.tickets, strict=True)
+            for stage in Stage
         ]
         spent = max(failed) >= world.attempts
         twice = max(failed) >= min(world.attempts, 2)

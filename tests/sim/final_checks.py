@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.metrics.segments import BATCHES_KEPT
+from batchpool.core.tensors.stages import Stage
 from tests.sim.callers import ClientActor
 from tests.sim.memory import SimMemory
 
@@ -42,7 +44,8 @@ def left_over(world: World) -> list[str]:
         left.append("the batcher holds rows")
     if set(lanes) != set(clients) or set(workers) != set(world.workers):
         left.append(f"the batcher has lanes {set(lanes)}, workers {set(workers)}")
-    if set(batcher.models) != set(world.entries) or len(world.entries) != 1:
+    models = {entry_of(number) for number in batcher.models}
+    if models != set(world.entries) or len(world.entries) != 1:
         left.append(f"the batcher has models {set(batcher.models)} of {set(world.entries)}")
     return left
 
@@ -61,21 +64,22 @@ def wrong_counts(world: World) -> list[str]:
     No batch is counted twice and none that was answered is missing, whenever batchers died; rows
     that came in and rows that ended are as many, unless one died in between.
     """
-    metrics, batches = (
-        [BatcherMetrics(words) for words in world.metrics],
-        world.flight_recorder.last(),
-    )
+    metrics = [BatcherMetrics(words) for entry in world.metrics for words in entry.values()]
+    last = [BatcherMetrics(entry[Stage.INFER]) for entry in world.metrics]
+    batches = world.flight_recorder.last()
     ended_by = {end: sum(each.ended(end) for each in metrics) for end in End}
     admitted = sum(each.admitted for each in metrics)
     names = {(batch.process, batch.token) for batch in batches}
-    ok = sum(batch.rows for batch in batches if batch.outcome == BatchOutcome.OK)
+    good = [batch for batch in batches if batch.outcome == BatchOutcome.OK]
+    ok = sum(batch.rows for batch in good if world.stages[batch.process] is Stage.INFER)
     ended = sum(ended_by.values())
     wrong = []
     if len(names) < len(batches):
         wrong.append("a batch is recorded twice")
-    well = ended_by[End.OK] + ended_by[End.INVALID_INPUT]
+    ended_last = {end: sum(each.ended(end) for each in last) for end in End}
+    well = ended_last[End.OK] + ended_last[End.INVALID_INPUT]
     # A worker leaves out rows that were over when it came to their batch.
-    over = ended_by[End.DEADLINE] + ended_by[End.CANCELLED]
+    over = ended_last[End.DEADLINE] + ended_last[End.CANCELLED]
     if len(batches) < BATCHES_KEPT and not well <= ok <= well + over:
         wrong.append(
             f"{well} rows ended well or were refused, {over} were late or cancelled,"

@@ -16,11 +16,12 @@ from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationAction, missing_lanes
 from tests.sim.actors import SimLane, SimRecords
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
-from tests.sim.model import DYNAMIC, PLAIN
+from tests.sim.model import DYNAMIC, PLAIN, STAGED
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -31,19 +32,29 @@ MS = 1_000_000
 
 @dataclass(eq=False)
 class SimEntry:
-    """One entry: a model of these tensors in lanes of this layout."""
+    """One entry: a model of these tensors in lanes of this layout.
+
+    limits, words: of each of its stages.
+    """
 
     number: int
     spec: ModelSpec
     layout: Layout
-    limits: Limits
-    words: memoryview
+    limits: dict[Stage, Limits]
+    words: dict[Stage, memoryview]
 
     @classmethod
     def of(cls, number: int, spec: ModelSpec, slots: int, limits: Limits) -> SimEntry:
-        words = memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q")
-        limits = replace(limits, bucketed=SizeBuckets(spec).many)
-        return cls(number, spec, lane_layout(spec, slots), limits, words)
+        stages = stages_of(spec)
+        words = {
+            stage: memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q") for stage in stages
+        }
+        own = {Stage.PREPROCESS: Limits(max(1, limits.max_batch - 1), 0), Stage.INFER: limits}
+        bucketed = {
+            stage: replace(own[stage], bucketed=SizeBuckets(stage_spec(spec, stage)).many)
+            for stage in stages
+        }
+        return cls(number, spec, lane_layout(spec, slots), bucketed, words)
 
 
 class Moving:
@@ -75,7 +86,7 @@ class Moving:
         if self.busy or len(world.lanes) + len(clients) > world.profile.max_lanes:
             return
         number = min(set(range(ENTRIES)) - set(world.entries))
-        spec = world.random.choice((PLAIN, DYNAMIC))
+        spec = STAGED if world.profile.staged else world.random.choice((PLAIN, DYNAMIC))
         slots = world.random.choice(world.profile.slots)
         entry = SimEntry.of(number, spec, slots, world.limits)
         self.coming = world.entries[number] = entry
@@ -87,7 +98,11 @@ class Moving:
             [(c, False) for c in clients], has, [], {world.serving.number: number}
         ):
             world.new_lane(clients[missing.owner], entry)
-        self._workers = [world.start_worker(entry) for _ in range(world.random.choice((1, 2)))]
+        self._workers = [
+            world.start_worker(entry, stage)
+            for stage in stages_of(spec)
+            for _ in range(world.random.choice((1, 2)))
+        ]
 
     def step(self) -> None:
         """Do what is due, as far as the supervisor gets."""

@@ -24,7 +24,7 @@ from batchpool.core.layout.segments import Column, Layout
 from batchpool.core.tensors.dtypes import Array
 
 FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "i8": "q", "u1": "B"}
-TENSOR_COLUMNS = ("in.", "out.", "par.", "len.")
+TENSOR_COLUMNS = ("in.", "out.", "par.", "feat.", "len.")
 
 
 class Killed(BaseException):

@@ -15,6 +15,7 @@ from batchpool.core.errors import InvalidInput
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage
 from batchpool.worker.backends.backend import FAILED_ROWS
 from batchpool.worker.backends.cpu import CpuBackend
 from tests.sim.memory import Fault, Killed, Process
@@ -30,6 +31,17 @@ DYNAMIC = ModelSpec(
     (Y, Tensor("out", "int64", (Dim(40, "t"),))),
     (K,),
 )
+# Features, and an input that both stages read.
+STAGED = ModelSpec(
+    "staged",
+    "numpy",
+    (X, Tensor("ids", "int64", (Dim(40, "t"),), pad=-1)),
+    (Y, Tensor("out", "int64", (Dim(40, "t"),))),
+    (K,),
+    (Tensor("sum", "int64", (2,)), Tensor("later", "int64", (Dim(45, "t"),), pad=-1)),
+    ("x",),
+)
+LATER = 5  # of a feature's dynamic dimension beyond that of the input: another size bucket
 # Two size buckets; new_request numbers requests in steps of 64.
 LENGTHS = (0, 1, 16, 3, 40, 33)
 
@@ -43,16 +55,21 @@ def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     """One request whose rows carry these numbers."""
     each = np.array(numbers, dtype=np.int64)
     tensors = {"x": np.stack([each, -each], axis=1)}
-    if spec is DYNAMIC:
+    if spec is not PLAIN:
         tensors["ids"] = each[:, None] + np.arange(length_of(numbers[0]))
     return check_rows(spec, tensors, {"k": 7 * numbers[0]})
+
+
+def trouble_stage(number: int) -> Stage:
+    """The stage of STAGED in which a row with this number makes its trouble."""
+    return Stage.PREPROCESS if number // 2 % 2 else Stage.INFER
 
 
 def expected(spec: ModelSpec, numbers: list[int]) -> dict[str, Array]:
     """The right answer to that request."""
     rows = rows_of(spec, numbers)
     answer = {"y": 2 * rows.tensors["x"] + rows.parameters["k"] + 1}
-    if spec is DYNAMIC:
+    if spec is not PLAIN:
         answer["out"] = rows.tensors["ids"] + 1
     return answer
 
@@ -68,14 +85,23 @@ class Trouble:
         self.raises: set[int] = set()
         self.kills: set[int] = set()
         self.refuses: set[int] = set()
-        self.raised: Counter[int] = Counter()  # in how many batches that raised a row was
+        # In how many batches of a stage that raised a row was.
+        self.raised: Counter[tuple[int, Stage]] = Counter()
 
 
 class SimBackend(CpuBackend):
     """y = 2x + k + 1, after it has checked that every row is whole."""
 
-    def __init__(self, process: Process, depth: int, max_batch: int, trouble: Trouble) -> None:
+    def __init__(
+        self,
+        process: Process,
+        depth: int,
+        max_batch: int,
+        trouble: Trouble,
+        stage: Stage | None = None,
+    ) -> None:
         self.depth = depth
+        self._stage = stage  # of STAGED; None: a model of one stage
         self._process = process
         self._max_batch = max_batch
         self._trouble = trouble
@@ -91,8 +117,14 @@ class SimBackend(CpuBackend):
         x, k = inputs["x"], inputs["k"]
         if not len(x) == len(k) == n or n > self._max_batch:
             raise Fault(f"a batch of {n} rows ({len(x)} came), at most {self._max_batch}")
-        ids = inputs.get("ids")
-        lengths = sizes.get("ids")
+        more = LATER if self._stage is Stage.INFER else 0
+        ids, lengths = inputs.get("ids"), sizes.get("ids")
+        if more:
+            if set(inputs) != {"x", "k", "sum", "later"}:
+                raise Fault(f"infer got {sorted(inputs)}")
+            if not np.array_equal(inputs["sum"], x + k[:, None]):
+                raise Fault(f"infer met a torn feature: {inputs['sum']} of x {x}, k {k}")
+            ids, lengths = inputs["later"] - LATER, sizes.get("later")
         if lengths is not None and len(set((lengths > 16).ravel().tolist())) > 1:
             raise Fault(f"two size buckets met in one batch: {lengths.ravel()}")
         for i in range(n):
@@ -100,7 +132,7 @@ class SimBackend(CpuBackend):
             first = int(k[i]) // 7
             whole = 0 < first <= number < first + 64 and x[i, 1] == -number and k[i] % 7 == 0
             if ids is not None:
-                size = length_of(first)
+                size = length_of(first) + more
                 whole &= lengths is not None and lengths[i, 0] == size
                 whole &= ids[i].tolist()[:size] == list(range(number, number + size))
             if not whole:
@@ -109,20 +141,39 @@ class SimBackend(CpuBackend):
 
     def finish(self, flight: Any) -> dict[Any, Any]:
         x = flight["x"]
-        numbers = set(x[:, 0].tolist())
+        numbers = {
+            number
+            for number in x[:, 0].tolist()
+            if self._stage is None or trouble_stage(number) is self._stage
+        }
         if numbers & self._trouble.kills:
             self._process.dead = True
             raise Killed(self._process.name)
         if numbers & self._trouble.raises:
-            self._trouble.raised.update(numbers)
+            stage = self._stage or Stage.INFER
+            self._trouble.raised.update((number, stage) for number in x[:, 0].tolist())
             raise ValueError("bad row")
         refused = numbers & self._trouble.refuses
         if unnamed := [number for number in sorted(refused) if number % 2]:
             raise InvalidInput(str(unnamed[0]))
-        answer: dict[Any, Any] = {"y": 2 * x + flight["k"][:, None] + 1}
-        if "ids" in flight:
-            answer["out"] = flight["ids"] + 1
+        answer: dict[Any, Any] = self._answer(flight)
         if refused:
             each = enumerate(x[:, 0].tolist())
             answer[FAILED_ROWS] = {i: InvalidInput(str(n)) for i, n in each if n in refused}
+        return answer
+
+    def _answer(self, flight: Any) -> dict[Any, Any]:
+        x, k = flight["x"], flight["k"][:, None]
+        if self._stage is Stage.PREPROCESS:
+            sizes = [length_of(int(first) // 7) + LATER for first in flight["k"]]
+            later = [x[i, 0] + LATER + np.arange(size) for i, size in enumerate(sizes)]
+            return {"sum": x + k, "later": later}
+        if self._stage is Stage.INFER:
+            # As long as the row's ids: the output has a dimension of the name, which is cut by it.
+            sizes = [length_of(int(first) // 7) for first in flight["k"]]
+            out = [flight["later"][i, :size] - LATER + 1 for i, size in enumerate(sizes)]
+            return {"y": 2 * flight["sum"] - k + 1, "out": out}
+        answer = {"y": 2 * x + k + 1}
+        if "ids" in flight:
+            answer["out"] = flight["ids"] + 1
         return answer

@@ -23,6 +23,7 @@ from batchpool.core.layout.states import SlotState
 from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.scheduler.suspect_rows import SuspectRows
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.ring import pack, unpack
 from tests.sim import lane_migration
 from tests.sim.memory import Process
@@ -292,7 +293,7 @@ def generation_is_not_raised(patch: Patch) -> None:
 
 def takeover_forgets_queued_rows(patch: Patch) -> None:
     patch.setattr(
-        AdmittedLane, "queued_rows", lambda self: self._read_headers(*np.zeros((2, 0), int))
+        AdmittedLane, "queued_rows", lambda self, stage: self._read_headers(*np.zeros((2, 0), int))
     )
 
 
@@ -303,9 +304,10 @@ def takeover_runs_published_records_again(patch: Patch) -> None:
 def takeover_takes_rows_in_any_state(patch: Patch) -> None:
     in_state = recovery._rows_in_state
 
-    def all_of(batcher: Batcher, rows: Any, state: SlotState) -> Any:
-        parts = [in_state(batcher, rows[:, i : i + 1].copy(), s) for i in range(rows.shape[1])
-                 for s in (SlotState.RUNNING, SlotState.QUEUED, SlotState.DONE)]  # fmt: skip
+    def all_of(batcher: Batcher, rows: Any, state: SlotState, stage: Stage) -> Any:
+        states = SlotState.RUNNING, SlotState.QUEUED, SlotState.DONE
+        each = [rows[:, i : i + 1].copy() for i in range(rows.shape[1])]
+        parts = [in_state(batcher, row, state, stage) for row in each for state in states]
         return np.concatenate([rows[:, :0], *parts], axis=1)
 
     patch.setattr(recovery, "_rows_in_state", all_of)

@@ -20,7 +20,7 @@ def takeover_queues_again_what_a_record_put_back(patch: Patch) -> None:
     """A batch that is split while there is no batcher leaves its rows QUEUED without an attempt."""
 
     def queue_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
-        rows = lane.queued_rows()
+        rows = lane.queued_rows(model.stage)
         suspect = rows[QueueColumn.ATTEMPT] > 0
         known = model.suspects.of_lane(lane.number)[QueueColumn.SLOT]
         for i in np.flatnonzero(suspect & ~np.isin(rows[QueueColumn.SLOT], known)):

@@ -14,6 +14,8 @@ class Profile:
 
     adaptive: how many runs have that policy; half as many have a target too.
 
+    staged: the model has a stage before `infer`, with as many workers of its own.
+
     steps: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
     replaces, moves: the probability per step that a worker is replaced, or that a move begins.
@@ -37,6 +39,7 @@ class Profile:
     adaptive: float = 0.5
     replaces: float = 0.0
     moves: float = 0.0
+    staged: bool = False
     enforce: bool = True
 
 
@@ -77,6 +80,21 @@ PROFILES = {
         kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},
         moves=0.05,
         replaces=0.02,
+    ),
+    "stages": Profile(
+        staged=True,
+        kills={"client": 0.005, "batcher": 0.05, "worker": 0.03},
+        refuses=0.05,
+        raises=0.05,
+        poison=0.01,
+        replaces=0.02,
+    ),
+    "stages that move": Profile(
+        staged=True,
+        workers=1,
+        max_lanes=10,
+        kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},
+        moves=0.05,
     ),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

@@ -130,10 +130,10 @@ class LaneRules:
             self._held(who, name, slot, state)
         elif self._writers[name] == "worker":
             self._held(who, name, slot, state)
-        elif name == "attempt":
+        elif name in ("attempt", "stage"):
             self._only(who, "batcher", name)
             if OWNER[SlotState(state)] is not SlotOwner.BATCHER:
-                raise Fault(f"{who} stores attempt of slot {slot} in state {SlotState(state).name}")
+                raise Fault(f"{who} stores {name} of slot {slot} in state {SlotState(state).name}")
         else:
             self._only(who, self._writers[name], name)
             if state != SlotState.FILLING:

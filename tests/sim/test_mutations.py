@@ -20,6 +20,7 @@ from tests.sim import mutations_batcher as b
 from tests.sim import mutations_lane_migration as v
 from tests.sim import mutations_metrics as c
 from tests.sim import mutations_refusals as r
+from tests.sim import mutations_stages as s
 from tests.sim import mutations_worker_swap as d
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
@@ -114,6 +115,17 @@ CASES = [
     Case(r.refused_rows_share_one_text, "refused"),
     Case(r.refusals_count_as_failures, "refused"),
     Case(r.failed_rows_are_not_confirmed, "refused"),
+    Case(s.queued_before_its_stage_is_stored, "stages", enforce=True),
+    Case(s.stage_is_not_stored, "stages", found_by=35),
+    Case(s.takeover_infers_every_row, "stages"),
+    Case(s.attempts_count_for_all_stages, "stages", found_by=8),
+    Case(s.failed_rows_are_inferred, "stages"),
+    Case(s.features_are_done, "stages"),
+    Case(s.cancels_between_stages_are_forgotten, "stages", enforce=True),
+    Case(s.rows_keep_the_bucket_of_their_inputs, "stages"),
+    Case(s.record_freed_before_the_next_stage, "stages"),
+    Case(s.rows_of_the_gone_go_on, "stages"),
+    Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=32),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
     Case(m.no_bell(WorkerProxy, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),

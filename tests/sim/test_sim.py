@@ -22,6 +22,7 @@ ROUNDS = 8
 SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
 MOVE = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, moves=1.0, max_lanes=10)
 SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)
+STAGES = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, staged=True)
 
 
 @pytest.mark.parametrize("kind", PROFILES)
@@ -67,6 +68,21 @@ def each_store(seed: int, profile: Profile, name: str, step: int = 1) -> Iterato
 def test_a_death_after_any_store(role: str, seed: int) -> None:
     stores = sum(1 for _ in each_store(seed, SHORT, f"{role} 1"))
     assert stores > 20
+
+
+@pytest.mark.parametrize(("name", "step"), [("batcher 1", 3), ("worker 1", 2), ("worker 2", 2)])
+def test_a_death_after_any_store_of_a_model_with_stages(name: str, step: int) -> None:
+    """worker 1 preprocesses, worker 2 infers."""
+    assert sum(1 for _ in each_store(1, STAGES, name, step)) > 15
+
+
+def test_a_successor_dies_while_rows_are_between_stages() -> None:
+    takeovers = 0
+    for first in range(1, 400, 17):
+        for second in range(1, 40, 5):
+            plan = {"batcher 1": first, "batcher 2": second}
+            takeovers += len(deaths_of(survive(1, STAGES, plan))) == 2
+    assert takeovers > 50
 
 
 @pytest.mark.parametrize(

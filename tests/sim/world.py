@@ -20,20 +20,14 @@ from random import Random
 from batchpool.core.layout.segments import worker_layout
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.limits import NEVER_NS
-from batchpool.core.scheduler.size_buckets import SizeBuckets
+from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.shm.stats.flight_recorder import FlightRecorder
-from tests.sim.actors import (
-    Actor,
-    BatcherActor,
-    SimLane,
-    SimRecords,
-    WorkerActor,
-)
+from tests.sim.actors import Actor, BatcherActor, SimLane, SimRecords, WorkerActor
 from tests.sim.callers import ClientActor, Request
 from tests.sim.final_checks import left_over, wrong_counts
 from tests.sim.lane_migration import Moving, SimEntry
 from tests.sim.memory import Fault, Killed, Process, SimMemory
-from tests.sim.model import DYNAMIC, PLAIN, Trouble
+from tests.sim.model import DYNAMIC, PLAIN, STAGED, Trouble
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.rules import LaneRules, RecordRules, Ticket
 
@@ -51,6 +45,7 @@ class World:
         self.profile = profile
         self.plan = plan or {}
         spec = DYNAMIC if random.random() < 0.25 else PLAIN
+        spec = STAGED if profile.staged else spec
         self.max_batch = random.choice((2, 4, 4, 8))
         self.max_wait_ns = random.choice((0, 0, 2 * MS))
         self.limits = Limits(
@@ -59,16 +54,14 @@ class World:
             adaptive=random.random() < profile.adaptive,
             max_wait_peak_ns=2 * self.max_wait_ns,
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
-            bucketed=SizeBuckets(spec).many,
         )
         self.own_flows = random.random() < 0.5
         self.attempts = random.choice((1, 2, 3, 3))
         self.now_ns = 1000 * MS
         self.events = 0
-        self.quiet = False
-        self.trouble = Trouble()
+        self.quiet, self.trouble = False, Trouble()
         self.trace: deque[str] = deque(maxlen=60)
-        self.lost: dict[Ticket, set[int]] = defaultdict(set)
+        self.lost: dict[Ticket, dict[Stage, set[int]]] = defaultdict(lambda: defaultdict(set))
         self.flight_recorder = FlightRecorder()
         self.right_rows = 0  # in answers that clients found right
         self.lanes: dict[int, SimLane] = {}
@@ -80,6 +73,7 @@ class World:
         self.serving = SimEntry.of(0, spec, random.choice(profile.slots), self.limits)
         self.entries = {0: self.serving}
         self.metrics = [self.serving.words]
+        self.stages: dict[int, Stage] = {}  # of every worker so far
         self.moving = Moving(self)
         self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
         self.idle: deque[tuple[int, int]] = deque()
@@ -93,8 +87,9 @@ class World:
         self.batcher = self._start_batcher()
         for _ in range(profile.clients):
             self._start_client()
-        for _ in range(profile.workers):
-            self.start_worker(self.serving)
+        for stage in stages_of(spec):
+            for _ in range(profile.workers):
+                self.start_worker(self.serving, stage)
         self._wind()
 
     # -- the supervisor -----------------------------------------------------------------
@@ -141,12 +136,15 @@ class World:
     def _tell_drop(self, worker: WorkerActor, number: int) -> None:
         worker.inbox.append(lambda: worker.worker.drop_lane(number))
 
-    def start_worker(self, entry: SimEntry, *, active: bool = True) -> SimRecords:
+    def start_worker(
+        self, entry: SimEntry, stage: Stage = Stage.INFER, *, active: bool = True
+    ) -> SimRecords:
         number = self._number("worker")
+        self.stages[number] = stage
         worker = WorkerActor(self, number)
         memory = SimMemory(self.records_layout, self.profile.enforce)
         rules = RecordRules(memory, worker.process)
-        records = SimRecords(number, entry, memory, rules, worker, active=active)
+        records = SimRecords(number, entry, stage, memory, rules, worker, active=active)
         with self._undisturbed():
             worker.attach(records, self.records_layout)
         self.workers[number] = records
@@ -165,8 +163,11 @@ class World:
         off = self.random.choice([r for r in living if r.active] or [None])
         if off is None:
             return
-        others = [r for r in living if not r.active]
-        on = self.random.choice(others) if others else self.start_worker(self.serving, active=False)
+        others = [r for r in living if not r.active and r.stage is off.stage]
+        if others:
+            on = self.random.choice(others)
+        else:
+            on = self.start_worker(self.serving, off.stage, active=False)
         self._change_number += 1
         on.active, off.active = True, False
         on.change = off.change = change = self._change_number
@@ -252,7 +253,7 @@ class World:
             records.reaped = True
             batcher.inbox.append(lambda: batcher.lose_worker(records))
             if records.active and records.entry is not self.moving.coming:
-                self.start_worker(records.entry)
+                self.start_worker(records.entry, records.stage)
         else:
             self._start_batcher()
 

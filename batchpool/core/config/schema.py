@@ -302,6 +302,15 @@ class ModelConfig:
         unit="milliseconds",
         most=3600000,
     )
+    preprocess_workers: int = _key(
+        0,
+        "processes that run preprocess, of a model that defines it",
+        most=256,
+        auto="the cores that the other processes leave, shared by all such models",
+    )
+    preprocess_max_batch: int = _key(
+        16, "most rows of one call of preprocess", unit="rows", least=1, most=MOST_ROWS
+    )
     slots: int = _key(
         0,
         "rows in flight over all front ends; each front end gets an equal part, at least max_batch",

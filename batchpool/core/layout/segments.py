@@ -43,11 +43,13 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   size.in      u32  client   [S, k] dynamic sizes of inputs  |
           |   size.out     u32  worker   [S, k] dynamic sizes of outputs |
           |   message      u8   as status [S, 240] UTF-8                 |
+          |   stage        u32  batcher  with features only: a Stage     |
+          |   size.feat    u32  worker   [S, k] dynamic sizes of features|
           +--------------------------------------------------------------+
           | tensor columns, one array [S, *row shape] each, page-aligned |
-          |   in.NAME      client; out.NAME  worker; par.NAME  client    |
-          |   len.in.NAME, len.out.NAME  u32 [S, *row shape]: lengths of |
-          |                              the elements of bytes tensors   |
+          |   in.NAME, par.NAME  client; feat.NAME, out.NAME  worker     |
+          |   len.in.NAME, len.feat.NAME, len.out.NAME  u32 [S, *row     |
+          |     shape]: lengths of the elements of bytes tensors         |
           +--------------------------------------------------------------+
 
 After a batcher's takeover the client looks for DONE slots itself. It may then claim a slot again
@@ -267,8 +269,13 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
         sizes = sum(len(t.dynamic) for t in tensors)
         adder.add(f"size.{direction}", "u4", (slots, sizes), writer)
     adder.add("message", "u1", (slots, MESSAGE_BYTES), "worker or batcher")
+    if spec.features:
+        adder.add("stage", "u4", (slots,), "batcher")
+        sizes = sum(len(t.dynamic) for t in spec.features)
+        adder.add("size.feat", "u4", (slots, sizes), "worker")
     _add_tensors(adder, slots, "par", "client", spec.parameters)
     _add_tensors(adder, slots, "in", "client", spec.inputs)
+    _add_tensors(adder, slots, "feat", "worker", spec.features)
     _add_tensors(adder, slots, "out", "worker", spec.outputs)
     return finish("lane", slots, capacity, words, adder, _facts(spec))
 
@@ -346,7 +353,7 @@ def _facts(spec: ModelSpec) -> list[str]:
     """Facts for the digest in which two lanes with equal columns may still differ."""
     return [
         f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
-        for kind in ("inputs", "outputs", "parameters")
+        for kind in ("inputs", "outputs", "parameters", "features")
         for tensor in getattr(spec, kind)
     ]
 

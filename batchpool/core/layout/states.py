@@ -9,8 +9,12 @@ store that passes ownership on is the owner's last one.
     SUBMITTED  batcher   QUEUED (admit), DONE (the pool is gone)
     QUEUED     batcher   RUNNING (dispatch), DONE (expired, cancelled, refused, evicted)
     RUNNING    batcher   DONE (batch finished, or lost for the last time),
-                         QUEUED (worker lost or batch failed, to run again)
+                         QUEUED (worker lost or batch failed, to run again; or the model's next
+                         stage comes)
     DONE       client    FREE (reap)
+
+A row of a model with stages is QUEUED and RUNNING once in each. The batcher stores its `stage` word
+before the state word that makes it QUEUED, so that a later batcher knows whose queue it is in.
 
 While a slot is RUNNING a worker owns its outputs, sizes, status and message, but not its state.
 
@@ -72,7 +76,7 @@ MOVES: dict[SlotState, dict[SlotState, str]] = {
     },
     SlotState.RUNNING: {
         SlotState.DONE: "batch finished, or lost for the last time",
-        SlotState.QUEUED: "worker lost or batch failed, to run again",
+        SlotState.QUEUED: "worker lost or batch failed, to run again; or its next stage comes",
     },
     SlotState.DONE: {SlotState.FREE: "reap"},
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from batchpool.core.layout.segments import MODELS_MOST, Adder, Layout, finish, words_at
+from batchpool.core.layout.stage_numbers import STAGES_MOST
 from batchpool.core.metrics.table import BLOCKS
 
-OF_MODELS = ("batcher", "frontend", "supervisor")  # writers with a block for each model entry
+OF_STAGES = ("batcher",)  # writers with a block for each stage of a model entry
+OF_ENTRIES = ("frontend", "supervisor")  # for each model entry
+OF_MODELS = OF_STAGES + OF_ENTRIES
 WORKER_SLOTS_MOST = 512  # rows of workers in the counters
 BATCHES_KEPT = 1024  # rows of the flight recorder
 BATCH_WORDS = 17  # words of a row, see shm/stats/flight_recorder.py
@@ -17,10 +20,11 @@ def counters_layout(frontends: int) -> Layout:
     """The layout of the pool's counters: blocks of words as core/metrics/table.py places them.
 
     model.name, model.alive: the name of each model entry, and 1 while it is served.
-    seat.label, seat.held: of each row of a worker the text "model\\0worker\\0device", and 1 while
-    a worker has the row.  frontend: the last entry counts requests for no model.  process: the
-    supervisor, the batcher, the front ends, the workers.  turn: odd while the supervisor moves
-    counts from one block to another.  kept: the counts of earlier entries with the entry's name.
+    seat.label, seat.held: of each row of a worker the text "model\\0worker\\0device\\0stage", and 1
+    while a worker has the row.  batcher: a row for each stage number.  frontend: the last entry
+    counts requests for no model.  process: the supervisor, the batcher, the front ends, the
+    workers.  turn: odd while the supervisor moves counts from one block to another.  kept: the
+    counts of earlier entries with the entry's name.
     """
     words, at = words_at({})
     adder = Adder(at)
@@ -31,7 +35,7 @@ def counters_layout(frontends: int) -> Layout:
     adder.add("seat.held", "u4", (WORKER_SLOTS_MOST,), "supervisor")
     for writer, rows, who in (
         ("pool", (1,), "supervisor"),
-        ("batcher", (entries,), "batcher"),
+        ("batcher", (STAGES_MOST,), "batcher"),
         ("frontend", (frontends, entries + 1), "the front end"),
         ("worker", (WORKER_SLOTS_MOST,), "the seat's worker"),
         ("supervisor", (entries,), "supervisor"),
@@ -40,7 +44,8 @@ def counters_layout(frontends: int) -> Layout:
         adder.add(writer, "u8", (*rows, BLOCKS[writer].size), who)
     adder.add("turn", "u8", (1,), "supervisor")
     for writer in OF_MODELS:
-        adder.add(f"kept.{writer}", "u8", (entries, BLOCKS[writer].size), "supervisor")
+        rows_kept = STAGES_MOST if writer in OF_STAGES else entries
+        adder.add(f"kept.{writer}", "u8", (rows_kept, BLOCKS[writer].size), "supervisor")
     return finish("meters", processes, 1, words, adder)
 
 

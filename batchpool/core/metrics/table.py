@@ -5,7 +5,7 @@ a reader adds up the words of all writers. The place of a word follows from this
 has one block of words, or one for each model, with its metrics in the table's order.
 
     writer      its blocks                          contents
-    batcher     one for each model entry            rows, batches, waits
+    batcher     one for each stage of each entry    rows, batches, waits
     frontend    one for each front end and entry    HTTP requests
     worker      one for each worker slot            batches, rows, time in the model
     supervisor  one for each model entry            lanes of front ends and of local clients
@@ -137,9 +137,9 @@ def _sizes(name: str, text: str, bounds: tuple[int, ...]) -> Metric:
 
 # The labels of a writer's blocks.
 OWN_LABELS: dict[str, tuple[str, ...]] = {
-    "batcher": ("model",),
+    "batcher": ("model", "stage"),
     "frontend": ("model",),
-    "worker": ("model", "worker", "device"),
+    "worker": ("model", "worker", "device", "stage"),
     "supervisor": ("model",),
     "process": ("process",),
     "pool": (),
@@ -198,7 +198,10 @@ METRICS: tuple[Metric, ...] = (
         "batch_extents", "batcher",
         "runs of neighbouring slots in batches that came back: what a worker copies at once",
     ),
-    _times("queue", "batcher", "from a row's submission to the dispatch of its batch"),
+    _times(
+        "queue", "batcher",
+        "from a row's submission, or the end of its stage before, to the dispatch of its batch",
+    ),
     _times("batch", "batcher", "from a batch's dispatch to its completion, way and all"),
     Metric(
         f"{PREFIX}last_inference_timestamp_seconds", GAUGE, "batcher",

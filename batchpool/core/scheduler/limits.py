@@ -49,6 +49,15 @@ class Limits:
             sizes=config.batch_sizes,
         )
 
+    @classmethod
+    def of_preprocess(cls, config: ModelConfig) -> Limits:
+        """The limits of the batches of `preprocess`.
+
+        A row never waits there for others while a worker is idle: on the CPU company saves little,
+        and `infer` is where batches pay. The latency target is kept there too.
+        """
+        return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+
     @property
     def within_ns(self) -> float:
         """The part of the target that the pool itself may use; 0 without a target."""

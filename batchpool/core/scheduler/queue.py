@@ -100,16 +100,17 @@ class Queue:
 
     # -- coming in ----------------------------------------------------------------------
 
-    def append(self, rows: I64) -> None:
+    def append(self, rows: I64, since_ns: int = 0) -> None:
         """Add rows [QUEUE_COLUMNS, n] in the order of arrival.
 
-        Writes their PRIORITY (0 becomes the default), KEY and SINCE_NS.
+        Writes their PRIORITY (0 becomes the default), KEY and SINCE_NS. since_ns: when they began
+        to wait here; 0: when they were submitted.
         """
         if rows.shape[1] == 0:
             return
         if self._head == self._tail:
             self._order.reset()
-        rows[QueueColumn.SINCE_NS] = rows[QueueColumn.SUBMIT_NS]
+        rows[QueueColumn.SINCE_NS] = since_ns or rows[QueueColumn.SUBMIT_NS]
         self._insert(rows)
 
     def _insert(self, rows: I64) -> None:

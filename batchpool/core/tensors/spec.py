@@ -196,8 +196,12 @@ class Tensor:
 class ModelSpec:
     """The declaration of a model: its name, framework and tensors.
 
+    features: what `preprocess` makes of the inputs and `infer` reads instead of them; () for a
+    model without that stage. kept_inputs: names of the inputs that `infer` reads besides.
+
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
-    a parameter that is no scalar, and an input's default that cannot work.
+    a parameter that is no scalar, a feature with a default or labels, and an input's default that
+    cannot work.
     """
 
     name: str
@@ -205,6 +209,8 @@ class ModelSpec:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     parameters: tuple[Tensor, ...] = ()
+    features: tuple[Tensor, ...] = ()
+    kept_inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
@@ -245,7 +251,39 @@ class ModelSpec:
         for tensor in self.outputs:
             if tensor.default is not None:
                 raise ConfigError(f"model {self.name!r}: output {tensor.name!r} has a default")
+        self._check_features()
         self._check_optional_inputs()
+
+    def _check_features(self) -> None:
+        inputs = [tensor.name for tensor in self.inputs]
+        taken = [*inputs, *(parameter.name for parameter in self.parameters)]
+        who = f"model {self.name!r}"
+        for i, tensor in enumerate(self.features):
+            if tensor.name in taken:
+                raise ConfigError(
+                    f"{who}: feature {tensor.name!r} has the name of an input or parameter; give"
+                    f" it another one, or write {tensor.name!r} instead of the tensor if infer is"
+                    " to read that input as it came"
+                )
+            if tensor.name in (other.name for other in self.features[:i]):
+                raise ConfigError(f"{who}: {tensor.name!r} stands twice in its features")
+            if tensor.default is not None or tensor.labels:
+                raise ConfigError(
+                    f"{who}: feature {tensor.name!r} has a default or labels, which are for"
+                    " callers; no caller sees a feature"
+                )
+        for name in self.kept_inputs:
+            if name not in inputs:
+                raise ConfigError(
+                    f"{who}: {name!r} among its features is no input; expected a bp.Tensor that"
+                    f" preprocess makes, or one of {', '.join(map(repr, inputs))}"
+                )
+            if self.kept_inputs.count(name) > 1:
+                raise ConfigError(f"{who}: {name!r} stands twice in its features")
+        if self.kept_inputs and not self.features:
+            raise ConfigError(
+                f"{who}: its features name inputs only; expected a bp.Tensor that preprocess makes"
+            )
 
     def _check_optional_inputs(self) -> None:
         required = [tensor for tensor in self.inputs if tensor.default is None]
@@ -285,19 +323,25 @@ class ModelSpec:
                 kind: [_tensor_to_wire(t) for t in getattr(self, kind)]
                 for kind in ("inputs", "outputs", "parameters")
             },
+            **(
+                {
+                    "features": [_tensor_to_wire(t) for t in self.features],
+                    "kept_inputs": list(self.kept_inputs),
+                }
+                if self.features
+                else {}
+            ),
         }
 
     @classmethod
     def from_wire(cls, form: Mapping[str, Any]) -> ModelSpec:
         """The spec that `to_wire` has described."""
-        return cls(
-            form["name"],
-            form["framework"],
-            *(
-                tuple(_tensor_from_wire(t) for t in form[kind])
-                for kind in ("inputs", "outputs", "parameters")
-            ),
+        inputs, outputs, parameters, features = (
+            tuple(_tensor_from_wire(t) for t in form.get(kind, ()))
+            for kind in ("inputs", "outputs", "parameters", "features")
         )
+        kept = tuple(form.get("kept_inputs", ()))
+        return cls(form["name"], form["framework"], inputs, outputs, parameters, features, kept)
 
 
 def _tensor_to_wire(tensor: Tensor) -> dict[str, Any]:

@@ -26,6 +26,8 @@ export class ModelCard {
     const id = `model-${name}`;
     this.state = element("span", { class: "state" });
     this.facts = element("span", { class: "muted facts" });
+    this.stages = element("ul", { class: "chips stages", "aria-label": "Stages", hidden: "" });
+    this.stageChips = new Keyed(this.stages, (stage) => new Stage(stage));
     this.node = element(
       "section",
       { class: "card model", "aria-labelledby": id },
@@ -36,6 +38,7 @@ export class ModelCard {
         this.state,
         this.facts,
       ),
+      this.stages,
       element(
         "div",
         { class: "panels" },
@@ -149,6 +152,8 @@ export class ModelCard {
         .filter(Boolean)
         .join(" · "),
     );
+    this.stageChips.update(model.stages.map((stage) => [stage.name, stage]));
+    this.stages.hidden = model.stages.length === 0;
     setText(this.requests, rate(model.requests_per_s));
     setText(this.rows, rate(model.rows_per_s));
     for (const [part, cells] of Object.entries(this.cells)) {
@@ -220,6 +225,31 @@ class Lane {
     setText(this.text, share(slots ? claimed / slots : null));
     this.node.title = `${this.owner}: ${text}`;
     this.meter.update({ value: claimed, total: slots, mark: watermark, text });
+  }
+}
+
+// One stage of a model that preprocesses: its workers, how busy they are, and what waits for them.
+class Stage {
+  constructor(name) {
+    this.text = element("span", { class: "number" });
+    this.node = element("li", { class: "chip" }, element("span", { text: name }), this.text);
+  }
+
+  update(stage) {
+    setText(
+      this.text,
+      [
+        stage.workers && `${stage.workers} workers`,
+        stage.busy != null && `${share(stage.busy)} busy`,
+        `${count(stage.queued)} queued`,
+        stage.mean_rows != null && `${stage.mean_rows.toFixed(1)} rows a batch`,
+        `${milliseconds(stage.latency.queue.p50)} waiting`,
+        `${milliseconds(stage.latency.batch.p50)} in batch`,
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    );
+    this.node.dataset.some = stage.busy > 0 ? "yes" : "no";
   }
 }
 

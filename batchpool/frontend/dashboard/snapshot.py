@@ -3,7 +3,7 @@
     {time_s, version,
      pool:      {state, url, uptime_s, why}      why: the status is missing or old, "" if not
      models:    [{name, ready, workers, max_batch, queued, slots, requests_per_s, rows_per_s,
-                  latency, batches, reasons, codes}]
+                  latency, stages, batches, reasons, codes}]
      workers:   [{name, model, device, pid, state, restarts, last_error, batches_per_s,
                   rows_per_s, gpu}]
      processes: [{name, pid, state, restarts, progress_age_s, last_error}]
@@ -25,16 +25,19 @@ from batchpool.core.errors import error_for
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.frontend.dashboard.rates import Span
 from batchpool.shm.stats.flight_recorder import LOST, RecordedBatch
 from batchpool.shm.stats.recent_errors import RecentError
 
 Json = dict[str, Any]
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# The parts of a request's latency, and the metric of each.
-_TIMES = {"request": "http_request_seconds", "queue": "queue_seconds", "batch": "batch_seconds"}
+# The parts of a row's way through one stage, and the metric of each.
+_TIMES = {"queue": "queue_seconds", "batch": "batch_seconds"}
 _OUTCOMES = {int(outcome): outcome.name.lower() for outcome in BatchOutcome} | {LOST: "lost"}
 _REASONS = {int(reason): reason.name.lower() for reason in DispatchReason}
+_WORK = tuple(f"worker_{part}_seconds" for part in ("gather", "compute", "scatter"))
+_NOUNS = {stage.label: stage.worker_noun for stage in Stage}
 _MOST_ERRORS = 10
 _MOST_LANES = 6  # shown by themselves; more local clients are added up
 
@@ -98,7 +101,7 @@ def compose(inputs: SnapshotInputs) -> Json:
 
 def _is_worker(name: str) -> bool:
     """Also True for a reload's processes, such as "replacement of worker 0 of minilm"."""
-    return "worker " in name
+    return any(f"{stage.worker_noun} " in name for stage in Stage)
 
 
 def _is_local(lane: Mapping[str, Any]) -> bool:
@@ -118,7 +121,8 @@ def model_view(
 ) -> Json:
     """One model. status: the supervisor's status of it, {} when it is not known."""
     name = facts.spec.name
-    rows = span.histogram("batch_rows", model=name)
+    infer = {"model": name, "stage": Stage.INFER.label}
+    rows = span.histogram("batch_rows", **infer)
     return {
         "name": name,
         "ready": status.get("ready"),
@@ -134,16 +138,54 @@ def model_view(
         "requests_per_s": span.rate_per_s("http_requests_total", model=name, reason="ok"),
         "rows_per_s": span.rate_per_s("rows_ended_total", model=name, reason="ok"),
         "latency": {
-            part: percentiles_ms(span.histogram(metric, model=name))
-            for part, metric in _TIMES.items()
+            "request": percentiles_ms(span.histogram("http_request_seconds", model=name)),
+            **stage_times_ms(span, infer),
         },
+        "stages": stage_views(facts, status, span),
         "batches": {
-            "per_s": span.rate_per_s("batches_total", model=name),
+            "per_s": span.rate_per_s("batches_total", **infer),
             "mean_rows": rows.total / rows.count if rows.count else None,
             "rows": sizes(rows, facts.max_batch),
         },
-        "reasons": span.rises("batches_total", "reason", model=name),
+        "reasons": span.rises("batches_total", "reason", **infer),
         "codes": codes(name, span),
+    }
+
+
+def stage_views(facts: ModelFacts, status: Mapping[str, Any], span: Span) -> list[Json]:
+    """{name, workers, busy, queued, mean_rows, latency} of each stage; [] for a model of one stage.
+
+    busy: the share of the workers' time that their batches took; the larger one is the bottleneck.
+    """
+    found = []
+    for stage in stages_of(facts.spec) if facts.spec.features else ():
+        labels = {"model": facts.spec.name, "stage": stage.label}
+        rows = span.histogram("batch_rows", **labels)
+        workers = status.get("stages", {}).get(stage.label, {}).get("workers")
+        found.append(
+            {
+                "name": stage.label,
+                "workers": workers,
+                "busy": _busy(span, labels, int((workers or "0").partition("/")[0])),
+                "queued": int(span.now.value("queue_rows", **labels)),
+                "mean_rows": rows.total / rows.count if rows.count else None,
+                "latency": stage_times_ms(span, labels),
+            }
+        )
+    return found
+
+
+def _busy(span: Span, labels: Mapping[str, str], workers: int) -> float | None:
+    if not (span.seconds and workers):
+        return None
+    took_s = sum(span.histogram(metric, **labels).total for metric in _WORK)
+    return min(1.0, took_s / span.seconds / workers)
+
+
+def stage_times_ms(span: Span, labels: Mapping[str, str]) -> dict[str, dict[str, float | None]]:
+    """Percentiles of the waits and the batches of one stage."""
+    return {
+        part: percentiles_ms(span.histogram(metric, **labels)) for part, metric in _TIMES.items()
     }
 
 
@@ -203,8 +245,8 @@ def codes(model: str, span: Span) -> list[Json]:
 def worker_views(inputs: SnapshotInputs) -> list[Json]:
     """The supervisor's status of each worker, with the worker's own counts."""
     devices = {
-        f"worker {worker} of {model}": (model, worker, device)
-        for (model, worker, device, *_), _ in inputs.span.now.series(
+        f"{_NOUNS.get(stage, stage)} {worker} of {model}": (model, worker, device, stage)
+        for (model, worker, device, stage, *_), _ in inputs.span.now.series(
             metric_of("worker_batches_total")
         )
     }
@@ -213,8 +255,8 @@ def worker_views(inputs: SnapshotInputs) -> list[Json]:
         name = process["name"]
         if not _is_worker(name):
             continue
-        model, worker, device = devices.get(name.partition(" of worker")[0], ("", "", ""))
-        own = {"model": model, "worker": worker, "device": device}
+        model, worker, device, stage = devices.get(name, ("", "", "", ""))
+        own = {"model": model, "worker": worker, "device": device, "stage": stage}
         found.append(
             {
                 **process,

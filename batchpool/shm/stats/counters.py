@@ -13,15 +13,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from batchpool.core.layout.segments import MODELS_MOST
-from batchpool.core.metrics.segments import OF_MODELS, counters_layout
+from batchpool.core.layout.stage_numbers import stage_number
+from batchpool.core.metrics.segments import OF_ENTRIES, counters_layout
 from batchpool.core.metrics.table import BLOCKS, Block
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.segment import Segment, map_checked
 
 SUPERVISOR, BATCHER = 0, 1  # rows of processes
 _LOOKS, _BETWEEN_LOOKS_S = 100, 0.001
 NO_MODEL = MODELS_MOST  # a front end's entry of requests for no model
+_NOUNS = {stage.label: stage.worker_noun for stage in Stage}
 _PID = BLOCKS["process"].word("process_pid")
 _UP = BLOCKS["process"].word("process_up")
 
@@ -75,20 +78,26 @@ class Counters:
             names = self.model_names()
             names[entry] = ""
             successor = names.index(before) if before in names else -1
-            for place, writer in self._of_entry(entry):
+            for place, writer, stage in self._of_entry(entry):
                 if successor >= 0:
-                    self._add(place, self.place(f"kept.{writer}", successor), BLOCKS[writer])
+                    kept = self.place(f"kept.{writer}", stage_number(successor, stage))
+                    self._add(place, kept, BLOCKS[writer])
                 self._clear(place, BLOCKS[writer].size)
         _write_text(self._names, entry, name)
         self._turn[0] += 1
 
-    def _of_entry(self, entry: int) -> Iterator[tuple[int, str]]:
-        yield self.place("batcher", entry), "batcher"
-        yield self.place("supervisor", entry), "supervisor"
+    def _of_entry(self, entry: int) -> Iterator[tuple[int, str, Stage]]:
+        """The place, writer and stage of each block of an entry; those that know no stages have
+        the blocks of INFER."""
+        for stage in Stage:
+            number = stage_number(entry, stage)
+            yield self.place("batcher", number), "batcher", stage
+            yield self.place("kept.batcher", number), "batcher", stage
+        yield self.place("supervisor", entry), "supervisor", Stage.INFER
         for i in range(self.frontends):
-            yield self.place("frontend", i, entry), "frontend"
-        for writer in OF_MODELS:
-            yield self.place(f"kept.{writer}", entry), writer
+            yield self.place("frontend", i, entry), "frontend", Stage.INFER
+        for writer in OF_ENTRIES:
+            yield self.place(f"kept.{writer}", entry), writer, Stage.INFER
 
     def _add(self, place: int, to: int, block: Block) -> None:
         for i in range(block.size):
@@ -101,9 +110,11 @@ class Counters:
         for at in range(place, place + words):
             self.cells[at] = 0
 
-    def label_worker_slot(self, worker_slot: int, model: str, worker: int, device: str) -> None:
+    def label_worker_slot(
+        self, worker_slot: int, model: str, worker: int, device: str, stage: Stage = Stage.INFER
+    ) -> None:
         """Names the owner of a worker slot's row, until it is forgotten."""
-        _write_text(self._labels, worker_slot, f"{model}\0{worker}\0{device}")
+        _write_text(self._labels, worker_slot, f"{model}\0{worker}\0{device}\0{stage.label}")
 
     def forget_worker_slot(self, worker_slot: int) -> None:
         """The row is nobody's any more: nobody counts there."""
@@ -119,16 +130,17 @@ class Counters:
         """The name of the model of an entry; "" if it never had one."""
         return _text(self._names, entry)
 
-    def worker_slot_label(self, worker_slot: int) -> tuple[str, str, str]:
-        """(model, number of the worker, device) of a worker slot; three times "" if it has none."""
-        model, _, rest = _text(self._labels, worker_slot).partition("\0")
-        worker, _, device = rest.partition("\0")
-        return model, worker, device
+    def worker_slot_label(self, worker_slot: int) -> tuple[str, str, str, str]:
+        """(model, number of the worker, device, stage) of a worker slot; four times "" if it has
+        none."""
+        label = _text(self._labels, worker_slot)
+        model, worker, device, stage = (*label.split("\0"), "", "", "", "")[:4]
+        return model, worker, device, stage
 
     def worker_slot_name(self, worker_slot: int) -> str:
         """The worker of a worker slot as the other accounts name it; "" if there is none."""
-        model, worker, _ = self.worker_slot_label(worker_slot)
-        return f"worker {worker} of {model}" if model else ""
+        model, worker, _, stage = self.worker_slot_label(worker_slot)
+        return f"{_NOUNS.get(stage, stage)} {worker} of {model}" if model else ""
 
     def model_names(self) -> list[str]:
         """The names of all entries that have one, by entry."""
@@ -178,11 +190,16 @@ class Counters:
             name = self.model_name(entry)
             if name:
                 alive = bool(self.alive[entry])
-                words = self._words("batcher", entry)
-                totals.add("batcher", (name,), words, alive=alive and batching)
+                for stage in Stage:
+                    number = stage_number(entry, stage)
+                    words, kept = (self._words(of, number) for of in ("batcher", "kept.batcher"))
+                    if stage is Stage.INFER or any(words) or any(kept):  # else it has no such stage
+                        own = name, stage.label
+                        totals.add("batcher", own, words, alive=alive and batching)
+                        totals.add("batcher", own, kept, gone=True)
                 totals.add("supervisor", (name,), self._words("supervisor", entry), alive=alive)
                 self._add_frontends(totals, entry, name)
-                for writer in OF_MODELS:
+                for writer in OF_ENTRIES:
                     words = self._words(f"kept.{writer}", entry)
                     totals.add(writer, (name,), words, gone=True)
         self._add_frontends(totals, NO_MODEL, "")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.control.process_messages import AddWorkerLane, DropLane, EndWorker
 from batchpool.core.config.schema import ServerConfig
 from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import DispatchReason
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
+
+
+def worker_name(worker: WorkerPlan, model: ModelPlan) -> str:
+    """The name of a worker's process: "worker 0 of minilm", "preprocess 0 of minilm"."""
+    return f"{worker.stage.worker_noun} {worker.index} of {model.spec.name}"
 
 
 @dataclass
@@ -56,18 +62,24 @@ class WorkerSlot:
     def of(cls, plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
         """An empty slot for a worker of the plan's model with this number."""
         model = plan.entries[entry]
-        slot = ProcessSlot(f"worker {worker.index} of {model.spec.name}")
+        slot = ProcessSlot(worker_name(worker, model))
         return cls(entry, worker, slot, model, plan.server)
 
     @property
-    def label(self) -> tuple[str, int, str]:
-        """(model, worker, device): the labels of its metrics."""
+    def label(self) -> tuple[str, int, str, Stage]:
+        """(model, worker, device, stage): the labels of its metrics."""
         gpu = self.plan.cuda_visible
         return (
             self.model.spec.name,
             self.plan.index,
             self.plan.device if gpu is None else f"gpu {gpu}",
+            self.plan.stage,
         )
+
+    @property
+    def max_batch(self) -> int:
+        """The most rows of a batch of this worker."""
+        return self.model.max_batch_of(self.plan)
 
     @property
     def name(self) -> str:
@@ -167,3 +179,11 @@ class WorkerSlot:
                 if lanes[number] in (serial, REFUSED_LANE):
                     del self.untaken[number]
         return bool(self.untaken)
+
+
+def serving_of(worker_slots: Sequence[WorkerSlot]) -> list[WorkerSlot]:
+    """The workers of one model that serve; none where all of a stage are away, since every row
+    needs all stages."""
+    serving = [worker_slot for worker_slot in worker_slots if worker_slot.serves]
+    stages = {worker_slot.plan.stage for worker_slot in worker_slots}
+    return serving if {worker_slot.plan.stage for worker_slot in serving} == stages else []

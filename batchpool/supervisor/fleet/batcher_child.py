@@ -168,4 +168,5 @@ def _batcher_model(model: ModelPlan, config: ModelConfig) -> BatcherModel:
         limits=Limits.of(config),
         attempts=model.config.attempts,
         idempotent=model.config.idempotent,
+        preprocess=Limits.of_preprocess(config) if model.spec.features else None,
     )

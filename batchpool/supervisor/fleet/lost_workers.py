@@ -25,6 +25,7 @@ class _Lost:
     entry: int
     max_batch: int
     row: int
+    stage: int
     fd: int
     bell: Doorbell
 
@@ -40,7 +41,7 @@ class LostWorkers:
         assert worker_slot.bell is not None
         self._lost[worker_slot.number] = _Lost(
             worker_slot.number, worker_slot.plan.index, child.pid,
-            worker_slot.entry, worker_slot.model.config.max_batch, worker_slot.row,
+            worker_slot.entry, worker_slot.max_batch, worker_slot.row, worker_slot.plan.stage,
             worker_slot.fd, worker_slot.bell,
         )  # fmt: skip
         worker_slot.worker_segment = None
@@ -64,6 +65,7 @@ class LostWorkers:
                 row=lost.row,
                 on_duty=False,
                 duty=0,
+                stage=lost.stage,
             )
             tell(message, [lost.fd, lost.bell.fd])
 

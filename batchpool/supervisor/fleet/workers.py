@@ -29,13 +29,14 @@ from batchpool.control.process_messages import (
 )
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import MODELS_MOST, worker_layout
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.resource_errors import named
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import Child, log_flags, start_child
 from batchpool.supervisor.children.roles import WORKER
-from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot, serving_of
 from batchpool.supervisor.fleet.lost_workers import LostWorkers, TellBatcher
 from batchpool.supervisor.fleet.outages import Outages
 from batchpool.supervisor.plan.trial import slow_batch_warning
@@ -90,7 +91,7 @@ class WorkerFleet:
         self.worker_slots = [
             WorkerSlot.of(plan, model.entry, worker)
             for model in plan.models
-            for worker in model.workers
+            for worker in model.all_workers
         ]
         self.off_plan: list[WorkerSlot] = []
         self.stuck: list[WorkerSlot] = []
@@ -108,7 +109,7 @@ class WorkerFleet:
         """Start a worker in an empty slot. Raises StartError when there is no memory, descriptor or
         process for it; the slot stays empty then."""
         resources, model = self._resources, worker_slot.model
-        layout = worker_layout(model.config.max_batch, resources.max_lanes)
+        layout = worker_layout(worker_slot.max_batch, resources.max_lanes)
         worker_slot.fd = create(layout, sealed=False, whose=worker_slot.process_slot.name)
         self._numbers += 1
         worker_slot.number = self._numbers
@@ -143,11 +144,12 @@ class WorkerFleet:
             options=model.config.options,
             spec=model.spec.to_wire(),
             device=worker_slot.plan.device,
-            max_batch=model.config.max_batch,
-            batch_sizes=tuple(model.config.batch_sizes),
+            max_batch=worker_slot.max_batch,
+            batch_sizes=model.batch_sizes_of(worker_slot.plan),
             max_lanes=resources.max_lanes,
             frontends=resources.plan.frontends,
             row=worker_slot.row,
+            stage=worker_slot.plan.stage,
         )
         child.send(
             start,
@@ -167,10 +169,11 @@ class WorkerFleet:
             place=worker_slot.plan.index,
             pid=worker_slot.child.pid,
             model=worker_slot.entry,
-            max_batch=worker_slot.model.config.max_batch,
+            max_batch=worker_slot.max_batch,
             row=worker_slot.row,
             on_duty=worker_slot.on_duty,
             duty=worker_slot.duty,
+            stage=worker_slot.plan.stage,
         )
         tell(message, [worker_slot.fd, worker_slot.bell.fd])
 
@@ -236,8 +239,8 @@ class WorkerFleet:
         state_page, outages, now_ns = self._resources.state_page, self._outages, self._clock_ns()
         for entry in range(MODELS_MOST):
             worker_slots = [s for s in self.worker_slots if s.entry == entry]
-            serving = [s for s in worker_slots if s.serves]
-            state_page.serving[entry] = len(serving)
+            serving = serving_of(worker_slots)
+            state_page.serving[entry] = sum(s.plan.stage is Stage.INFER for s in serving)
             if not worker_slots:
                 outages.forget(entry)
                 state_page.accepting[entry] = 0

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from batchpool.core.errors import StartError
@@ -105,3 +106,10 @@ def _quota_of(level: CgroupLevel) -> float | None:
     quota_us = level.read_number("cpu.cfs_quota_us")
     period_us = level.read_number("cpu.cfs_period_us")
     return quota_us / period_us if quota_us and period_us else None
+
+
+def preprocess_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
+    """Further environment variables of a process that preprocesses: it sees no GPU, and tokenizers
+    written in Rust (rayon) take `threads` threads unless the user has said otherwise."""
+    rayon = {} if env.get("RAYON_NUM_THREADS") else {"RAYON_NUM_THREADS": str(threads)}
+    return {"CUDA_VISIBLE_DEVICES": "", **rayon}

@@ -8,7 +8,8 @@
     refused   needs new sockets or tables: everything else. Then nothing is changed
 
 A model with the same tensors and slots keeps its entry and its lanes, also if its framework
-changed.
+changed. One with `preprocess` never does: its rows would be preprocessed by the code of one plan
+and inferred by that of the other.
 """
 
 from __future__ import annotations
@@ -134,13 +135,16 @@ def _server_problems(old: Plan, new: Plan) -> Iterator[str]:
 
 
 def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool:
+    if model.spec.features:
+        return False
     return _tensors(was) == _tensors(model) and (was.slots == model.slots or not same_frontends)
 
 
 def _tensors(model: ModelPlan) -> object:
     """The part of a model that clients depend on. Its framework is not."""
     spec = model.spec
-    return spec.name, spec.inputs, spec.outputs, spec.parameters
+    stages = spec.features, spec.kept_inputs
+    return spec.name, spec.inputs, spec.outputs, spec.parameters, stages
 
 
 def worker_pairs(old: Plan, new: Plan) -> list[WorkerPair]:
@@ -151,15 +155,15 @@ def worker_pairs(old: Plan, new: Plan) -> list[WorkerPair]:
     pairs = []
     before = old.entries
     for entry, model in new.entries.items():
-        unpaired = list(before[entry].workers) if entry in before else []
-        for worker in model.workers:
+        unpaired = list(before[entry].all_workers) if entry in before else []
+        for worker in model.all_workers:
             same_device = [was for was in unpaired if was.cuda_visible == worker.cuda_visible]
             if same_device:
                 unpaired.remove(same_device[0])
             pairs.append(WorkerPair(entry, same_device[0] if same_device else None, worker))
         pairs += [WorkerPair(entry, was, None) for was in unpaired]
     for entry in before.keys() - new.entries.keys():
-        pairs += [WorkerPair(entry, was, None, migrates=True) for was in before[entry].workers]
+        pairs += [WorkerPair(entry, was, None, migrates=True) for was in before[entry].all_workers]
     return pairs
 
 

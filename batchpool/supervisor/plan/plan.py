@@ -13,7 +13,7 @@ out, before any part of the pool exists. The supervisor builds it, `batchpool ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batchpool.core.config.describe import options_text
@@ -31,29 +31,34 @@ from batchpool.core.layout.segments import (
 )
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.memory_limits import size_text
+from batchpool.supervisor.plan.devices import preprocess_settings
+from batchpool.supervisor.plan.preprocess_counts import CpuShare, preprocess_counts
 from batchpool.supervisor.plan.probe_model import ProbedModel
+from batchpool.supervisor.plan.slots import auto_slots, client_slots
 from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
 
-AUTO_SLOTS_MOST = 4096
-AUTO_LANE_BYTES_MOST = 1 << 30
-CLIENT_LANE_BYTES_MOST = 256 << 20
 FRONTENDS_MOST = 4
 _MODELS_LEAST = 4  # the lane tables have room for at least so many, which a reload may add
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One worker process. device: given to `load`. cuda_visible: its GPU, None on the CPU."""
+    """One worker process. index: among the model's workers of its stage. device: given to `load`.
+    cuda_visible: its GPU, None on the CPU."""
 
     index: int
     device: str
     cuda_visible: str | None
     threads: WorkerThreads
+    stage: Stage = Stage.INFER
 
     def settings(self, env: Mapping[str, str]) -> dict[str, str]:
         """Environment variables of the worker besides `env`."""
         settings = self.threads.settings(env)
+        if self.stage is Stage.PREPROCESS:
+            return {**settings, **preprocess_settings(self.threads.number, env)}
         if self.cuda_visible is not None:
             settings["CUDA_VISIBLE_DEVICES"] = self.cuda_visible
         return settings
@@ -64,7 +69,8 @@ class ModelPlan:
     """One model.
 
     lane: the layout of each front end's lane; client_lane: of each local client's. entry: its
-    number in all tables, the same as long as its tensors and slots do not change.
+    number in all tables, the same as long as its tensors and slots do not change. workers: those
+    of `infer`; preprocessors: those of the stage before it.
     """
 
     config: ModelConfig
@@ -76,6 +82,22 @@ class ModelPlan:
     worker_segment: Layout
     notes: tuple[str, ...] = ()
     entry: int = 0
+    preprocessors: tuple[WorkerPlan, ...] = ()
+
+    @property
+    def all_workers(self) -> tuple[WorkerPlan, ...]:
+        """The workers of all stages."""
+        return self.workers + self.preprocessors
+
+    def max_batch_of(self, worker: WorkerPlan) -> int:
+        """The most rows of a batch of this worker."""
+        config = self.config
+        is_infer = worker.stage is Stage.INFER
+        return config.max_batch if is_infer else config.preprocess_max_batch
+
+    def batch_sizes_of(self, worker: WorkerPlan) -> tuple[int, ...]:
+        """The only sizes of a batch of this worker; () for any."""
+        return tuple(self.config.batch_sizes) if worker.stage is Stage.INFER else ()
 
     @property
     def slots(self) -> int:
@@ -86,7 +108,7 @@ class ModelPlan:
     def reserved_bytes(self) -> int:
         """Bytes of shared memory reserved for the model at start."""
         lanes = self.lane.total_bytes * self.frontends
-        return lanes + self.worker_segment.total_bytes * len(self.workers)
+        return lanes + self.worker_segment.total_bytes * len(self.all_workers)
 
 
 @dataclass(frozen=True)
@@ -150,7 +172,7 @@ class Plan:
     @property
     def descriptors(self) -> int:
         """About the most descriptors that the supervisor holds for processes, clients and lanes."""
-        clients, workers = self.server.max_clients, sum(len(m.workers) for m in self.models)
+        clients, workers = self.server.max_clients, sum(len(m.all_workers) for m in self.models)
         lanes = len(self.models) * (self.frontends + clients)
         return 32 + 4 * self.frontends + 8 * workers + 3 * clients + 2 * lanes
 
@@ -196,12 +218,21 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         f"  workers        {len(model.workers)}: {workers}",
         f"  threads        {model.workers[0].threads.text(env)}",
         f"  batches        {_batches(config)}",
+        *_preprocess_lines(model),
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}",
         f"  lane           {lanes}",
         f"  local client   {local.slots} slots, {size_text(local.total_bytes)}",
         *(f"  note           {note}" for note in model.notes),
     ]
+
+
+def _preprocess_lines(model: ModelPlan) -> list[str]:
+    n, most = len(model.preprocessors), model.config.preprocess_max_batch
+    if not n:
+        return []
+    features = ", ".join(tensor.name for tensor in model.spec.features)
+    return [f"  preprocess     {n} process{'es' * (n > 1)}, at most {most} rows a call: {features}"]
 
 
 def _batches(config: ModelConfig) -> str:
@@ -240,6 +271,8 @@ def make_plan(
     ]
     count = [len(d) * m.workers_per_device for m, d in zip(config.models, devices, strict=True)]
     on_cpu = sum(n for n, d in zip(count, devices, strict=True) if d == [None])
+    share = CpuShare(cores, frontends, workers_on_gpus=sum(count) - on_cpu, workers_on_cpu=on_cpu)
+    preprocessing, own_threads = preprocess_counts(config.models, specs, share)
     models: list[ModelPlan] = []
     for model, spec, entries in zip(config.models, specs, devices, strict=True):
         sharers = on_cpu if entries == [None] else sum(count)
@@ -248,7 +281,11 @@ def make_plan(
         workers = _workers_of(entries * model.workers_per_device, threads)
         most = max_lanes(len(specs), frontends, config.server)
         made = _model_plan(model, spec, workers, config.server, frontends, most)
-        models.append(replace(made, entry=len(models)))
+        preprocessors = tuple(
+            WorkerPlan(i, "cpu", None, WorkerThreads(own_threads), Stage.PREPROCESS)
+            for i in range(preprocessing[len(models)])
+        )
+        models.append(replace(made, entry=len(models), preprocessors=preprocessors))
     return Plan(config.server, frontends, tuple(models), socket)
 
 
@@ -350,43 +387,9 @@ def _model_plan(
         frontends=frontends,
         lane=lane,
         client_lane=lane_layout(spec, client_slots(spec, server.client_slots)),
-        worker_segment=worker_layout(model.max_batch, most_lanes),
+        worker_segment=worker_layout(
+            max(model.max_batch, model.preprocess_max_batch) if spec.features else model.max_batch,
+            most_lanes,
+        ),
         notes=tuple(notes),
     )
-
-
-def auto_slots(spec: ModelSpec, max_batch: int) -> int:
-    """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch.
-
-    Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
-    """
-    least = lane_layout(spec, max_batch).total_bytes
-    if least > AUTO_LANE_BYTES_MOST:
-        row = sum(t.row_bytes for t in (*spec.inputs, *spec.outputs, *spec.parameters))
-        raise StartError(
-            f"model {spec.name}: a row takes {size_text(row)}, so the max_batch = {max_batch} slots"
-            f" of one lane take {size_text(least)}; slots are chosen automatically up to"
-            f" {size_text(AUTO_LANE_BYTES_MOST)}; lower max_batch or the tensors' maxima, or set"
-            " slots"
-        )
-    slots = AUTO_SLOTS_MOST
-    while slots > 1 and lane_layout(spec, slots).total_bytes > AUTO_LANE_BYTES_MOST:
-        slots //= 2
-    return max(slots, max_batch)
-
-
-def client_slots(spec: ModelSpec, most: int) -> int:
-    """The largest number up to `most` whose lane takes at most 256 MiB; at least 1."""
-    return _largest(most, lambda n: lane_layout(spec, n).total_bytes <= CLIENT_LANE_BYTES_MOST)
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest n in 1..most that fits, where whatever is below a fitting n fits; at least 1."""
-    low, high = 1, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low

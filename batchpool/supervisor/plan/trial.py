@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from batchpool.core.config.schema import ModelConfig, ServerConfig
 from batchpool.process.python_command import python_command
-from batchpool.supervisor.plan.plan import ModelPlan
+from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
 from batchpool.supervisor.plan.probe_model import report_of
 
 
@@ -33,20 +33,25 @@ class Trial:
 
 
 def try_model(
-    model: ModelPlan, server: ServerConfig, env: Mapping[str, str] | None = None
+    model: ModelPlan,
+    server: ServerConfig,
+    env: Mapping[str, str] | None = None,
+    worker: WorkerPlan | None = None,
 ) -> Trial:
-    """Load a model as its first worker would, and run its warm-up; it is unloaded after that.
+    """Load a model as a worker would, and run its warm-up; it is unloaded after that.
 
-    What it prints and logs goes to standard error, as does the traceback of its failure. env: of
-    the child, default that of this process. Raises StartError with the reason.
+    worker: whose stage and device are tried; default: the first one of `infer`. env: of the child,
+    default that of this process. What it prints and logs goes to standard error, as does the
+    traceback of its failure. Raises StartError with the reason.
     """
-    worker, config = model.workers[0], model.config
+    worker, config = worker or model.workers[0], model.config
     settings = {
         "options": config.options,
         "spec": model.spec.to_wire(),
+        "stage": int(worker.stage),
         "device": worker.device,
-        "max_batch": config.max_batch,
-        "batch_sizes": list(config.batch_sizes),
+        "max_batch": model.max_batch_of(worker),
+        "batch_sizes": list(model.batch_sizes_of(worker)),
         "unload_timeout_s": server.unload_timeout_s,
     }
     command = [*python_command("batchpool.worker.trial"), config.import_name]

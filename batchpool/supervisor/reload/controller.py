@@ -309,7 +309,7 @@ class ReloadController:
 def _summary(old: Plan, new: Plan) -> str:
     """The new workers and the differences of two plans in words."""
     workers = ", ".join(
-        f"{len(model.workers)} worker{'s' * (len(model.workers) > 1)} of {model.spec.name}"
+        f"{len(model.all_workers)} worker{'s' * (len(model.all_workers) > 1)} of {model.spec.name}"
         for model in new.models
     )
     return "; ".join([workers, *differences(old, new)])

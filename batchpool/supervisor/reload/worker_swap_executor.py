@@ -10,7 +10,7 @@ from typing import Protocol
 
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
-from batchpool.supervisor.children.worker_slot import WorkerSlot
+from batchpool.supervisor.children.worker_slot import WorkerSlot, worker_name
 from batchpool.supervisor.fleet.workers import WorkerFleet
 from batchpool.supervisor.plan.diff import WorkerPair, worker_pairs
 from batchpool.supervisor.plan.plan import Plan
@@ -101,7 +101,7 @@ class WorkerSwapExecutor:
         if pair.new is not None:
             model = plan.entries[pair.entry]
             # A process slot of its own: restarts and errors so far are those of the old code.
-            process_slot = ProcessSlot(f"worker {pair.new.index} of {model.spec.name}")
+            process_slot = ProcessSlot(worker_name(pair.new, model))
             new = WorkerSlot(
                 pair.entry, pair.new, process_slot, model, plan.server,
                 swap_role="replacement", on_duty=False,

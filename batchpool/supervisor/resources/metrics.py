@@ -53,14 +53,15 @@ class SupervisorMetrics:
             for other in worker_slots
             if other is not worker_slot and other.child is not None
         }
-        model, worker, device = worker_slot.label
+        model, worker, device, stage = worker_slot.label
+        label = model, str(worker), device, stage.label
         rows = counters.worker_slot_rows()
         for row in rows:
-            if counters.worker_slot_label(row) == (model, str(worker), device) and row not in taken:
+            if counters.worker_slot_label(row) == label and row not in taken:
                 return row
         row = next((row for row in range(WORKER_SLOTS_MOST) if row not in rows), -1)
         if row >= 0:
-            counters.label_worker_slot(row, model, worker, device)
+            counters.label_worker_slot(row, model, worker, device, stage)
         return row
 
     def reloaded(self, done: bool, now_ns: int) -> None:

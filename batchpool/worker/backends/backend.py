@@ -104,13 +104,18 @@ def host_array(tensor: Tensor, shape: tuple[int, ...]) -> Array:
 
 
 def call_model(model: Model, batch: Batch) -> Any:
-    """Call `infer` and return its result, with FAILED_ROWS where `Batch.fail` was called.
+    """Call `infer`, as `call_method` does."""
+    return call_method(model.infer, batch)
+
+
+def call_method(method: Callable[[Batch], Any], batch: Batch) -> Any:
+    """Call a model's method and return its result, with FAILED_ROWS where `Batch.fail` was called.
 
     Turns every exception that is not an `Exception` (asyncio.CancelledError, KeyboardInterrupt)
     into a ModelError, so that it fails the batch and does not end the worker.
     """
     try:
-        found = model.infer(batch)
+        found = method(batch)
     except Exception:
         raise
     except BaseException as exc:

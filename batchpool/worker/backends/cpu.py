@@ -28,6 +28,18 @@ def _locked(array: Array) -> Array:
     return view
 
 
+def as_arguments(inputs: dict[str, Array], *, views: bool, writable: bool) -> dict[str, Array]:
+    """The arrays that a model's method gets: read-only ones, or with `writable` its own.
+
+    views: they are views of a lane, which the method must not change.
+    """
+    if not writable:
+        return {name: _locked(array) for name, array in inputs.items()}
+    if views:
+        return {name: array.copy() for name, array in inputs.items()}
+    return inputs
+
+
 class CpuBackend:
     """The part of `Backend` that all backends on the CPU share: nothing to pin or to fetch."""
 
@@ -67,10 +79,7 @@ class NumpyBackend(CpuBackend):
         views: bool,
         parts: Sequence[BatchPart] = (),
     ) -> Any:
-        if not self._model.writable:
-            inputs = {name: _locked(array) for name, array in inputs.items()}
-        elif views:
-            inputs = {name: array.copy() for name, array in inputs.items()}
+        inputs = as_arguments(inputs, views=views, writable=self._model.writable)
         return call_model(self._model, batch_of(rows, inputs, sizes))
 
     def finish(self, handle: Any) -> Any:

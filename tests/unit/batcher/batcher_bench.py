@@ -168,7 +168,8 @@ class Bench:
 
     def totals(self, model: int = 0) -> Totals:
         found = Totals()
-        found.add("batcher", (f"m{model}",), self.cells[model][: BLOCKS["batcher"].used].tolist())
+        words = self.cells[model][: BLOCKS["batcher"].used].tolist()
+        found.add("batcher", (f"m{model}", "infer"), words)
         return found
 
     def counts(self, name: str, label: str, model: int = 0) -> dict[str, int]:

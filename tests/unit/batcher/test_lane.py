@@ -14,6 +14,7 @@ from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage
 from tests.unit.lanes import new_lane, other_side
 
 SLOTS = 16
@@ -336,7 +337,7 @@ def test_a_batcher_that_takes_over_bounds_the_times_too() -> None:
     road.take()
     road.lane_client.lane.submit_ns[:] = 0
     later = AdmittedLane(3, SERIAL, 0, road.side.lane, road.ring, mapped_ns=100 * SECOND)
-    assert later.queued_rows()[QueueColumn.SUBMIT_NS].tolist() == [99 * SECOND] * 2
+    assert later.queued_rows(Stage.INFER)[QueueColumn.SUBMIT_NS].tolist() == [99 * SECOND] * 2
 
 
 def test_a_client_that_submits_its_slots_again_and_again_ends_its_lane() -> None:

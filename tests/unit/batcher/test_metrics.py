@@ -27,7 +27,7 @@ def totals_of(metrics: BatcherMetrics) -> Totals:
     totals = Totals()
     block = BLOCKS["batcher"]
     words = [metrics._cells[i] for i in range(block.used)]
-    totals.add("batcher", ("m",), words)
+    totals.add("batcher", ("m", "infer"), words)
     return totals
 
 

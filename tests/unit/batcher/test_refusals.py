@@ -98,7 +98,7 @@ class Model:
     def counts(self, name: str, label: str) -> dict[str, int]:
         totals = Totals()
         cells = self.queue.metrics._cells[: BLOCKS["batcher"].used].tolist()
-        totals.add("batcher", ("m",), cells)
+        totals.add("batcher", ("m", "infer"), cells)
         return dict(totals.values(name, label))
 
 

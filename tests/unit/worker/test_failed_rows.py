@@ -309,7 +309,9 @@ def test_refused_rows_are_counted_apart() -> None:
     metrics = WorkerMetrics()
     metrics.finish(BatchOutcome.OK, 10, 1, 3)
     totals = Totals()
-    totals.add("worker", ("m", "0", "cpu"), metrics.cells[: BLOCKS["worker"].used].tolist())
+    totals.add(
+        "worker", ("m", "0", "cpu", "infer"), metrics.cells[: BLOCKS["worker"].used].tolist()
+    )
     assert totals.values("worker_rows_total", "outcome") == {
         "ok": 6,
         "failed": 1,

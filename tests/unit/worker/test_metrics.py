@@ -16,7 +16,7 @@ from batchpool.core.tensors.spec import Dim, Tensor
 from tests.unit.specs import X, model
 from tests.unit.worker.worker_bench import ROWS, Bench, affine, raising
 
-SEAT = ("m", "0", "cpu")
+SEAT = ("m", "0", "cpu", "infer")
 PHASES = ("gather", "compute", "scatter")
 
 

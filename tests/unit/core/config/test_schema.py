@@ -80,6 +80,8 @@ def test_a_model_needs_only_its_import() -> None:
         "max_wait_ms": 10.0,
         "max_wait_peak_ms": 100.0,
         "target_p99_ms": 0.0,
+        "preprocess_workers": 0,
+        "preprocess_max_batch": 16,
         "slots": 0,
         "watermark": 0.9,
         "request_timeout_s": 30.0,

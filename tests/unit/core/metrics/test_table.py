@@ -52,7 +52,7 @@ def test_labels_are_bounded_and_every_case_has_its_values(metric: Metric) -> Non
     assert len(set(names)) == len(names)
     assert set(names) <= {
         *("model", "worker", "device", "process", "name", "version", "python"),
-        *("road", "code", "reason", "outcome", "client", "state"),
+        *("road", "code", "reason", "outcome", "client", "state", "stage"),
     }
     assert len(set(metric.cases)) == len(metric.cases)
     if metric.writer != "reader":

@@ -39,7 +39,7 @@ def test_gauges_of_the_dead_are_left_out_and_their_counters_kept() -> None:
     """C68: the dead count on, and are not shown."""
     totals = Totals()
     words = words_of("batcher", rows_admitted_total=5, queue_rows=7)
-    totals.add("batcher", ("m",), words, alive=False)
+    totals.add("batcher", ("m", "infer"), words, alive=False)
     assert totals.value("rows_admitted_total") == 5
     assert list(totals.series(metric_of("queue_rows"))) == []
 
@@ -55,7 +55,7 @@ def test_the_latest_time_counts_and_outlives_its_process_and_its_entry() -> None
     totals, name = Totals(), "last_inference_timestamp_seconds"
     for ns, how in ((5, {}), (9, {"alive": False}), (7, {"gone": True})):
         words = words_of("batcher", last_inference_timestamp_seconds=ns, queue_rows=3)
-        totals.add("batcher", ("m",), words, **how)
+        totals.add("batcher", ("m", "infer"), words, **how)
     assert totals.words(name, model="m") == [9]
     assert totals.value("queue_rows") == 3
 
@@ -67,7 +67,7 @@ def test_words_are_added_up_in_their_own_unit() -> None:
         at = BLOCKS["worker"].word("worker_compute_seconds")
         each = metric_of("worker_compute_seconds").words_each
         words[at], words[at + each - 1] = 1, ns
-        totals.add("worker", ("m", "0", device), words)
+        totals.add("worker", ("m", "0", device, "infer"), words)
     found = totals.words("worker_compute_seconds", model="m")
     assert (found[0], sum(found[:-1]), found[-1]) == (2, 2, 4_000_000_004)
     assert set(totals.words("worker_compute_seconds", model="other")) == {0}

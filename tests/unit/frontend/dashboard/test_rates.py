@@ -15,7 +15,7 @@ BATCHES = "batches_total"
 
 def batches(full: int, idle: int = 0, model: str = "m") -> Totals:
     words = block("batcher", (BATCHES, ("full",), full), (BATCHES, ("idle",), idle))
-    return totals(("batcher", (model,), words))
+    return totals(("batcher", (model, "infer"), words))
 
 
 def test_one_reading_tells_no_rate() -> None:
@@ -89,12 +89,12 @@ def test_what_was_seen_long_ago_is_forgotten() -> None:
 def test_a_span_of_each_model() -> None:
     def reading(first: int, second: int) -> Totals:
         return totals(
-            ("batcher", ("a",), block("batcher", (BATCHES, ("full",), first))),
-            ("batcher", ("b",), block("batcher", (BATCHES, ("idle",), second))),
+            ("batcher", ("a", "infer"), block("batcher", (BATCHES, ("full",), first))),
+            ("batcher", ("b", "infer"), block("batcher", (BATCHES, ("idle",), second))),
             ("process", ("batcher",), block("process", ("process_up", (), 1))),
         )
 
-    then = totals(("batcher", ("a",), block("batcher", (BATCHES, ("full",), 1))))
+    then = totals(("batcher", ("a", "infer"), block("batcher", (BATCHES, ("full",), 1))))
     spans = Span(reading(3, 7), then, 2.0).by_model()
     assert set(spans) == {"a", "b"}
     assert spans["a"].rises(BATCHES, "reason") == {"full": 2}

@@ -12,6 +12,7 @@ from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.totals import Totals
+from batchpool.core.tensors.spec import Tensor
 from batchpool.frontend.dashboard.rates import Span
 from batchpool.frontend.dashboard.snapshot import SnapshotInputs, compose, lane_views, sizes
 from batchpool.model import spec_of
@@ -26,11 +27,11 @@ ANSWERED = "http_requests_total"
 
 def counted(n: int) -> Totals:
     """Totals after n rounds."""
-    own = ("affine", "0", "gpu 1")
+    own = ("affine", "0", "gpu 1", "infer")
     return totals(
         (
             "batcher",
-            ("affine",),
+            ("affine", "infer"),
             block(
                 "batcher",
                 ("batches_total", ("full",), 3 * n),
@@ -120,6 +121,37 @@ def test_a_model() -> None:
     ]
     assert model["latency"]["request"] == {"p50": None, "p90": None, "p99": None}
     assert 2 < model["latency"]["queue"]["p50"] <= 5
+
+
+def test_the_stages_of_a_model() -> None:
+    """Queue, batches and times of each; the share of time in batches tells the bottleneck."""
+    spec = replace(spec_of(Affine), features=(Tensor("ids", "int32"),))
+    facts = replace(FACTS, spec=spec)
+
+    def counted_stages(n: int) -> Totals:
+        blocks = []
+        for stage, queued, seconds in (("preprocess", 3, 0.5), ("infer", 1, 0.125)):
+            times = {"batch_rows": [4] * n, "batch_seconds": [0.25] * n}
+            words = block("batcher", ("queue_rows", (), queued), times=times)
+            blocks.append(("batcher", ("affine", stage), words))
+            work = block("worker", times={"worker_compute_seconds": [seconds] * n})
+            blocks.append(("worker", ("affine", "0", "cpu", stage), work))
+        return totals(*blocks)
+
+    of_each = {"preprocess": {"workers": "1/2"}, "infer": {"workers": "1/1"}}
+    models = {"affine": {"workers": "1/1", "stages": of_each}}
+    span = Span(counted_stages(3), counted_stages(1), 2.0)
+    (model,) = compose(sight(facts=[facts], span=span, status={"models": models}))["models"]
+    first, second = model["stages"]
+    assert (first["name"], first["workers"], first["busy"]) == ("preprocess", "1/2", 0.5)
+    assert (second["name"], second["workers"], second["busy"]) == ("infer", "1/1", 0.125)
+    assert (first["queued"], second["queued"], model["queued"]) == (3, 1, 4)
+    assert first["mean_rows"] == 4
+    assert first["latency"]["batch"]["p50"] is not None
+    assert model["batches"]["per_s"] == 0, "those of infer"
+    (without,) = compose(sight(facts=[facts], span=span, status={}))["models"]
+    assert without["stages"][0]["busy"] is None
+    assert compose(sight())["models"][0]["stages"] == []
 
 
 def test_slots_are_those_of_the_models_lanes_front_ends_first() -> None:

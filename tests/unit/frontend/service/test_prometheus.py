@@ -105,16 +105,23 @@ def test_both_forms_are_valid_and_say_the_same() -> None:
     text = body_of(counters, TwoGpus(), b"application/openmetrics-text; version=1.0.0")
     assert text.endswith("# EOF\n")
     assert numbers(openmetrics.text_string_to_metric_families(text)) == plain
-    assert value(plain, "batchpool_rows_admitted_total", model="two") == 70
-    assert value(plain, "batchpool_queue_seconds_count", model="two") == 64
-    assert value(plain, "batchpool_queue_seconds_sum", model="two") == pytest.approx(0.192)
-    assert value(plain, "batchpool_queue_seconds_bucket", model="two", le="0.002") == 0
-    assert value(plain, "batchpool_queue_seconds_bucket", model="two", le="0.005") == 64
+    assert value(plain, "batchpool_rows_admitted_total", model="two", stage="infer") == 70
+    assert value(plain, "batchpool_queue_seconds_count", model="two", stage="infer") == 64
+    assert value(plain, "batchpool_queue_seconds_sum", model="two", stage="infer") == pytest.approx(
+        0.192
+    )
+    assert (
+        value(plain, "batchpool_queue_seconds_bucket", model="two", stage="infer", le="0.002") == 0
+    )
+    assert (
+        value(plain, "batchpool_queue_seconds_bucket", model="two", stage="infer", le="0.005") == 64
+    )
     assert value(
         plain, "batchpool_http_requests_total",
         model="two", road="fast", code="503", reason="overloaded",
     ) == 2  # fmt: skip
-    failed = {"model": "two", "worker": "0", "device": "gpu 0", "outcome": "failed"}
+    failed = {"model": "two", "stage": "infer", "worker": "0", "device": "gpu 0"}
+    failed["outcome"] = "failed"
     assert value(plain, "batchpool_worker_rows_total", **failed) == 1
     assert value(plain, "batchpool_gpu_utilization_ratio", device="0", name="NVIDIA H100") == 0.25
 
@@ -189,15 +196,19 @@ def test_what_was_observed_is_what_is_rendered(
         rows[table.ROW_OUTCOMES[end]] += n
     for reason in table.ROW_OUTCOMES:
         sample = "batchpool_rows_ended_total"
-        assert value(found, sample, model="m", reason=reason) == rows[reason]
-        assert value(found, sample, model="other", reason=reason) == 0
+        assert value(found, sample, model="m", stage="infer", reason=reason) == rows[reason]
+        assert value(found, sample, model="other", stage="infer", reason=reason) == 0
     flat = [wait for waits in batches for wait in waits]
-    assert value(found, "batchpool_queue_seconds_count", model="m") == len(flat)
-    assert value(found, "batchpool_queue_seconds_sum", model="m") == pytest.approx(sum(flat) / 1e9)
+    assert value(found, "batchpool_queue_seconds_count", model="m", stage="infer") == len(flat)
+    assert value(found, "batchpool_queue_seconds_sum", model="m", stage="infer") == pytest.approx(
+        sum(flat) / 1e9
+    )
     for bound in metric_of("queue_seconds").bounds:
         below = sum(wait <= bound for wait in flat)
         le = f"{bound / 1e9:g}"
-        assert value(found, "batchpool_queue_seconds_bucket", model="m", le=le) == below
+        assert (
+            value(found, "batchpool_queue_seconds_bucket", model="m", stage="infer", le=le) == below
+        )
     counted = Counter(answer for _, answer in answers)
     for (code, reason), n in counted.items():
         labels = {"model": "m", "road": "fast", "code": code, "reason": reason}

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.layout.segments import MODELS_MOST
+from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.metrics.segments import OF_MODELS, WORKER_SLOTS_MOST, counters_layout
-from batchpool.core.metrics.table import BLOCKS
+from batchpool.core.metrics.table import BLOCKS, metric_of
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.stats.counters import BATCHER, NO_MODEL, SUPERVISOR, Counters, frontend_row
 from tests.unit.counters import new_counters
 
@@ -85,6 +87,29 @@ def test_entries_of_one_name_are_one_model() -> None:
         count(counters, "batcher", "rows_admitted_total", row=entry)
     assert counters.totals().value("rows_admitted_total", model="m") == 3
     assert counters.model_names() == ["m", "m"]
+
+
+def test_stages_are_counted_apart_and_move_with_the_name() -> None:
+    counters = new_counters(1, "m", "other")
+    for stage, n in ((Stage.INFER, 1), (Stage.PREPROCESS, 2)):
+        for _ in range(n):
+            count(counters, "batcher", "rows_admitted_total", row=stage_number(0, stage))
+    by_stage = {"infer": 1, "preprocess": 2}
+    assert counters.totals().values("rows_admitted_total", "stage", model="m") == by_stage
+    series = counters.totals().series(metric_of("rows_admitted_total"))
+    assert {labels for labels, _ in series} == {
+        ("m", "infer"), ("m", "preprocess"), ("other", "infer"),
+    }, "a model without the stage has no series of it"  # fmt: skip
+    counters.name_model(2, "m")
+    counters.name_model(0, "")
+    assert counters.totals().values("rows_admitted_total", "stage", model="m") == by_stage
+
+
+def test_workers_are_named_by_their_stage() -> None:
+    counters = new_counters(1, "m")
+    counters.label_worker_slot(0, "m", 1, "cpu", Stage.PREPROCESS)
+    assert counters.worker_slot_label(0) == ("m", "1", "cpu", "preprocess")
+    assert counters.worker_slot_name(0) == "preprocess 1 of m"
 
 
 def test_a_name_that_stays_keeps_its_counts_and_another_begins_at_nothing() -> None:
@@ -171,9 +196,9 @@ def test_names_are_read_back() -> None:
     counters = new_counters(1, "minilm")
     counters.label_worker_slot(0, "minilm", 0, "gpu GPU-4f2b")
     counters.label_worker_slot(1, "minilm", 1, "cpu")
-    assert counters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b")
+    assert counters.worker_slot_label(0) == ("minilm", "0", "gpu GPU-4f2b", "infer")
     assert counters.worker_slot_names() == ["worker 0 of minilm", "worker 1 of minilm"]
-    assert counters.worker_slot_label(2) == ("", "", "")
+    assert counters.worker_slot_label(2) == ("", "", "", "")
 
 
 def test_gauges_are_told_while_their_process_works() -> None:

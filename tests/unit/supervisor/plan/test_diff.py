@@ -28,7 +28,7 @@ FREE = {
     "devices": "cpu", "workers_per_device": 3, "max_batch": 32, "batch_sizes": (8, 64),
     "policy": "fixed", "max_wait_ms": 3.0, "max_wait_peak_ms": 50.0, "target_p99_ms": 90.0,
     "watermark": 0.5, "request_timeout_s": 2.0, "batch_timeout_s": 2.0, "attempts": 1,
-    "idempotent": False, "import_name": "another:Class",
+    "idempotent": False, "import_name": "another:Class", "preprocess_max_batch": 8,
 }  # fmt: skip
 
 
@@ -143,6 +143,28 @@ def test_other_slots_are_another_entry_and_back_again_the_first() -> None:
     assert differences(old, second) == ["slots of a: auto -> 128"]
     assert entries(revise(second, plan(), "a", "a")) == {"a": 0}, "its counts go on"
     assert entries(revise(old, plan(max_batch=8192))) == {"a": 1}, "4096 slots are too few for it"
+
+
+def test_a_model_that_preprocesses_never_keeps_its_lanes() -> None:
+    """Rows in its lanes would be preprocessed by the old code and inferred by the new."""
+    staged = replace(SPECS["a"], features=(Tensor("ids", "int32"),))
+    old = plan("a", "b", specs={"a": staged})
+    new = revise(old, plan("a", "b", specs={"a": staged}))
+    assert entries(old) == {"a": 0, "b": 1}
+    assert entries(new) == {"a": 2, "b": 1}
+    pairs = worker_pairs(old, new)
+    stages = [(pair.entry, (pair.new or pair.old).stage.label) for pair in pairs]  # type: ignore[union-attr]
+    assert stages == [
+        (2, "infer"),
+        (2, "preprocess"),
+        (1, "infer"),
+        (0, "infer"),
+        (0, "preprocess"),
+    ]
+    assert [pair.migrates for pair in pairs] == [False, False, False, True, True]
+    assert differences(old, new) == []
+    other = replace(staged, features=(Tensor("ids", "int64"),))
+    assert differences(old, plan("a", "b", specs={"a": other})) == ["other tensors of a"]
 
 
 def test_models_come_and_go_and_their_names_are_counted_on() -> None:

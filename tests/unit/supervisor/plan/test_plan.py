@@ -18,17 +18,14 @@ from batchpool.core.layout.segments import (
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.memory_limits import size_text
-from batchpool.supervisor.plan.plan import (
+from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, make_plan
+from batchpool.supervisor.plan.probe_model import ProbedModel
+from batchpool.supervisor.plan.slots import (
     AUTO_LANE_BYTES_MOST,
     CLIENT_LANE_BYTES_MOST,
-    ModelPlan,
-    Plan,
-    WorkerPlan,
     auto_slots,
     client_slots,
-    make_plan,
 )
-from batchpool.supervisor.plan.probe_model import ProbedModel
 from batchpool.supervisor.plan.threads import WorkerThreads
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -322,7 +319,7 @@ def test_the_text_says_it_all() -> None:
         "  url            http://127.0.0.1:8000\n"
         f"  socket         {SOCKET}\n"
         "  front ends     2\n"
-        "  shared memory  31.1 MiB reserved at start\n"
+        "  shared memory  31.2 MiB reserved at start\n"
         "  local clients  at most 3, 60.3 MiB each, reserved when they attach:"
         " up to 180.9 MiB more"
     )

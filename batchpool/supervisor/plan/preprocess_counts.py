@@ -1,0 +1,53 @@
+"""The number of processes that run `preprocess`, of each model that defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.errors import ConfigError
+from batchpool.core.tensors.spec import ModelSpec
+
+AUTO_MOST = 32  # of one model: each loads a tokenizer, say, and takes a place in every table
+
+
+@dataclass(frozen=True)
+class CpuShare:
+    """The cores of the machine, and who takes them: a front end, the batcher and a worker with a
+    GPU one each; workers on the CPU all that are left."""
+
+    cores: int
+    frontends: int
+    workers_on_gpus: int
+    workers_on_cpu: int
+
+    @property
+    def left(self) -> int:
+        """The cores for preprocessing; 0 or less where there are none."""
+        if self.workers_on_cpu:
+            return 0
+        return self.cores - self.frontends - 1 - self.workers_on_gpus
+
+
+def preprocess_counts(
+    models: Sequence[ModelConfig], specs: Sequence[ModelSpec], share: CpuShare
+) -> tuple[list[int], int]:
+    """([processes of each model, 0 without preprocess], threads of each such process).
+
+    Where preprocess_workers is "auto" the models share what is left of the cores; each has at least
+    one process. ConfigError for a number of processes of a model that does not define preprocess.
+    """
+    pairs = list(zip(models, specs, strict=True))
+    for model, spec in pairs:
+        if model.preprocess_workers and not spec.features:
+            raise ConfigError(
+                f"model {spec.name}: preprocess_workers = {model.preprocess_workers}, and its class"
+                " defines no preprocess and features; leave the key out"
+            )
+    staged = [model for model, spec in pairs if spec.features]
+    asked = sum(model.preprocess_workers for model in staged)
+    autos = sum(not model.preprocess_workers for model in staged)
+    each = max(1, min(AUTO_MOST, (share.left - asked) // max(1, autos)))
+    counts = [(model.preprocess_workers or each) if spec.features else 0 for model, spec in pairs]
+    return counts, max(1, share.left // max(1, sum(counts)))

@@ -1,0 +1,52 @@
+"""The numbers of slots that are chosen automatically, by the bytes that a lane may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchpool.core.errors import StartError
+from batchpool.core.layout.segments import lane_layout
+from batchpool.core.tensors.spec import ModelSpec
+from batchpool.shm.memory_limits import size_text
+
+AUTO_SLOTS_MOST = 4096
+AUTO_LANE_BYTES_MOST = 1 << 30
+CLIENT_LANE_BYTES_MOST = 256 << 20
+
+
+def auto_slots(spec: ModelSpec, max_batch: int) -> int:
+    """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch.
+
+    Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
+    """
+    least = lane_layout(spec, max_batch).total_bytes
+    if least > AUTO_LANE_BYTES_MOST:
+        tensors = (*spec.inputs, *spec.features, *spec.outputs, *spec.parameters)
+        row = sum(t.row_bytes for t in tensors)
+        raise StartError(
+            f"model {spec.name}: a row takes {size_text(row)}, so the max_batch = {max_batch} slots"
+            f" of one lane take {size_text(least)}; slots are chosen automatically up to"
+            f" {size_text(AUTO_LANE_BYTES_MOST)}; lower max_batch or the tensors' maxima, or set"
+            " slots"
+        )
+    slots = AUTO_SLOTS_MOST
+    while slots > 1 and lane_layout(spec, slots).total_bytes > AUTO_LANE_BYTES_MOST:
+        slots //= 2
+    return max(slots, max_batch)
+
+
+def client_slots(spec: ModelSpec, most: int) -> int:
+    """The largest number up to `most` whose lane takes at most 256 MiB; at least 1."""
+    return _largest(most, lambda n: lane_layout(spec, n).total_bytes <= CLIENT_LANE_BYTES_MOST)
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest n in 1..most that fits, where whatever is below a fitting n fits; at least 1."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,62 @@
+"""The stages of a declaration: what is checked, what each stage reads and writes, the wire form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batchpool.core.errors import ConfigError
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
+
+TEXT, K = Tensor("text", "bytes", max_bytes=9), Tensor("k", "int64", default=3)
+TAG = Tensor("tag", "int64", default=7)
+IDS, Y = Tensor("ids", "int32", (Dim(4, "n"),)), Tensor("y", "float32")
+SPEC = ModelSpec("m", "torch", (TEXT, TAG), (Y,), (K,), (IDS,), ("tag",))
+
+
+def test_each_stage_has_its_own_tensors() -> None:
+    assert stages_of(SPEC) == (Stage.PREPROCESS, Stage.INFER)
+    first, second = (stage_spec(SPEC, stage) for stage in stages_of(SPEC))
+    assert (first.inputs, first.outputs, first.parameters) == (SPEC.inputs, (IDS,), (K,))
+    assert first.framework == "numpy", "preprocessing imports no framework"
+    assert [tensor.name for tensor in second.inputs] == ["tag", "ids"]
+    assert (second.outputs, second.parameters, second.framework) == ((Y,), (K,), "torch")
+    assert second.inputs[0].default is None, "a default is for what callers leave out"
+
+
+def test_a_model_without_features_is_its_only_stage() -> None:
+    plain = ModelSpec("m", "torch", (TEXT,), (Y,))
+    assert stages_of(plain) == (Stage.INFER,)
+    assert stage_spec(plain, Stage.INFER) is plain
+    assert "features" not in plain.to_wire(), "as a client of an earlier version knows it"
+
+
+def test_the_wire_form_keeps_features_and_kept_inputs() -> None:
+    assert ModelSpec.from_wire(SPEC.to_wire()) == SPEC
+
+
+@pytest.mark.parametrize(
+    ("features", "kept", "message"),
+    [
+        ((replace(IDS, name="text"),), (), "feature 'text' has the name of an input or parameter"),
+        ((replace(IDS, name="k"),), (), "feature 'k' has the name of an input or parameter"),
+        ((IDS, IDS), (), "'ids' stands twice in its features"),
+        ((replace(Y, default=1.0),), (), "feature 'y' has a default or labels"),
+        ((Tensor("p", "float32", (2,), labels=("a", "b")),), (), "has a default or labels"),
+        ((IDS,), ("picture",), "'picture' among its features is no input; expected a bp.Tensor"),
+        ((IDS,), ("tag", "tag"), "'tag' stands twice in its features"),
+        ((), ("tag",), "its features name inputs only"),
+    ],
+)
+def test_features_that_cannot_work(features: Any, kept: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelSpec("m", "numpy", (TEXT, TAG), (Y,), (K,), features, kept)
+
+
+def test_the_names_of_stages_and_their_workers() -> None:
+    assert [stage.label for stage in Stage] == ["infer", "preprocess"]
+    assert [stage.worker_noun for stage in Stage] == ["worker", "preprocess"]
+    assert int(Stage.INFER) == 0, "the only stage of most models"

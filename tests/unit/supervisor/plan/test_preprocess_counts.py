@@ -1,0 +1,59 @@
+"""The cores that are left, shared by the processes that preprocess."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.errors import ConfigError
+from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage
+from batchpool.supervisor.plan.plan import WorkerPlan
+from batchpool.supervisor.plan.preprocess_counts import AUTO_MOST, CpuShare, preprocess_counts
+
+X, Y = Tensor("x", "float32"), Tensor("y", "float32")
+PLAIN = ModelSpec("plain", "numpy", (X,), (Y,))
+STAGED = ModelSpec("staged", "numpy", (X,), (Y,), (), (Tensor("ids", "int32"),))
+
+
+def counts(
+    share: CpuShare, *asked: int, specs: tuple[ModelSpec, ...] = ()
+) -> tuple[list[int], int]:
+    specs = specs or (STAGED,) * len(asked)
+    models = [ModelConfig(import_name="a:B", preprocess_workers=n) for n in asked]
+    return preprocess_counts(models, specs, share)
+
+
+@pytest.mark.parametrize(
+    ("share", "asked", "expected"),
+    [
+        (CpuShare(16, 4, 1, 0), (0,), ([10], 1)),
+        (CpuShare(16, 4, 1, 0), (0, 0), ([5, 5], 1)),
+        (CpuShare(16, 4, 1, 0), (4, 0), ([4, 6], 1)),
+        (CpuShare(16, 4, 1, 0), (3,), ([3], 3)),
+        (CpuShare(128, 4, 8, 0), (0,), ([AUTO_MOST], 3)),
+        (CpuShare(2, 1, 1, 0), (0,), ([1], 1)),
+        (CpuShare(16, 4, 0, 1), (0,), ([1], 1)),  # infer on the CPU takes all that is left
+        (CpuShare(16, 4, 1, 0), (99, 0), ([99, 1], 1)),
+    ],
+)
+def test_the_cores_that_others_leave(
+    share: CpuShare, asked: tuple[int, ...], expected: tuple[list[int], int]
+) -> None:
+    assert counts(share, *asked) == expected
+
+
+def test_a_model_without_the_stage_has_no_process_for_it() -> None:
+    share = CpuShare(16, 4, 1, 0)
+    assert counts(share, 0, 0, specs=(PLAIN, STAGED)) == ([0, 10], 1)
+    with pytest.raises(ConfigError, match="model plain: preprocess_workers = 2, and its class"):
+        counts(share, 2, specs=(PLAIN,))
+
+
+def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads() -> None:
+    worker = WorkerPlan(0, "cpu", None, 3, Stage.PREPROCESS)
+    assert worker.settings({"CUDA_VISIBLE_DEVICES": "1"}) == {
+        "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3", "RAYON_NUM_THREADS": "3",
+    }  # fmt: skip
+    own = worker.settings({"RAYON_NUM_THREADS": "8", "OMP_NUM_THREADS": "2"})
+    assert own == {"CUDA_VISIBLE_DEVICES": ""}

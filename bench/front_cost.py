@@ -34,7 +34,7 @@ from batchpool.client.loop import ClientLoop
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session
 from batchpool.control.channel import pair
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.layout.segments import lane_layout, state_page_layout
 from batchpool.core.layout.states import LaneGate, PoolState, SlotState
 from batchpool.core.metrics.segments import counters_layout

@@ -12,7 +12,8 @@ from pathlib import Path
 from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.core.config.flags import model_of, with_flags, with_options
 from batchpool.core.config.paths import MODEL_PATH, socket_path
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.config.toml_file import load_toml
 from batchpool.core.errors import ConfigError
 

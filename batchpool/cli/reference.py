@@ -19,7 +19,9 @@ from pathlib import Path
 from batchpool.control.message_tables import tables_markdown
 from batchpool.core.config.describe import default_text, values_text
 from batchpool.core.config.key import Key, shown
-from batchpool.core.config.schema import ModelConfig, ServerConfig, keys_of
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.server_table import ServerConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.errors import all_errors
 from batchpool.core.layout.states import MOVES, OWNER
 from batchpool.core.metrics.table import METRICS

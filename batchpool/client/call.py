@@ -17,7 +17,7 @@ from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.refused_rows import Refused, check_each
 from batchpool.core.config.paths import socket_path
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError, InvalidRequest, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import ModelSpec

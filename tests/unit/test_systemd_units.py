@@ -12,7 +12,7 @@ import pytest
 
 from batchpool.cli.reference import example_toml
 from batchpool.core.config.paths import socket_path, state_dir
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 UNITS = ("batchpool.service", "batchpool.socket", "batchpool-clients.socket")

@@ -15,7 +15,9 @@ from batchpool.core.config.describe import default_text, values_text
 from batchpool.core.config.key import Key, as_value, expectation, shown
 from batchpool.core.config.options import option_of
 from batchpool.core.config.ready_models import name_of_file, ready_model
-from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig, keys_of
+from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 
 _METAVARS = {

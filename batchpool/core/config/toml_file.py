@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from batchpool.core.config.key import as_value, expectation, shown
-from batchpool.core.config.schema import TABLES, Config, ModelConfig, ServerConfig, keys_of
+from batchpool.core.config.schema import TABLES, Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 
 

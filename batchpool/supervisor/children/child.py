@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.control.channel import Channel, Closed, close_all, pair
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.process.python_command import package_environment, python_command
 from batchpool.shm.resource_errors import named, text_of

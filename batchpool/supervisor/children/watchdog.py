@@ -26,7 +26,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from batchpool.core.config.schema import ModelConfig, ServerConfig
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, beat_interval_ns
 from batchpool.shm.pool_state import PoolStatePage
 from batchpool.supervisor.children.child import Child

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.control.process_messages import AddWorkerLane, DropLane, EndWorker
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.tensors.stages import Stage

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from batchpool.control.edges import FromWorker
 from batchpool.control.process_messages import (
@@ -39,6 +39,7 @@ from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot, serving_of
 from batchpool.supervisor.fleet.lost_workers import LostWorkers, TellBatcher
 from batchpool.supervisor.fleet.outages import Outages
+from batchpool.supervisor.fleet.worker_observer import WorkerObserver
 from batchpool.supervisor.plan.trial import slow_batch_warning
 from batchpool.supervisor.resources.lane_table import LaneEntry
 from batchpool.supervisor.resources.resources import PoolResources
@@ -47,20 +48,6 @@ _LOG = logging.getLogger("batchpool.supervisor")
 _NEVER_NS = 1 << 62
 
 
-class WorkerObserver(Protocol):
-    """The part of a reload that workers' events are reported to; `WorkerSwapExecutor` is one."""
-
-    def warm(self, worker_slot: WorkerSlot) -> None:
-        """A worker is warm."""
-
-    def idle(self, worker_slot: WorkerSlot) -> None:
-        """A worker off duty has nothing in flight."""
-
-    def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
-        """A worker has ended. True if the reload acts on it: its slot is not filled again."""
-
-
-# methods: one for each event in a worker's life; all of them change the same tables of workers.
 class WorkerFleet:
     """All workers of a pool.
 

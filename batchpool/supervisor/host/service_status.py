@@ -19,7 +19,8 @@ import enum
 import logging
 from collections.abc import Callable, Sequence
 
-from batchpool.core.config.schema import Config, ServerConfig
+from batchpool.core.config.schema import Config
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.supervisor.host.sd_notify import Notifier
 
 _LOG = logging.getLogger("batchpool.supervisor")

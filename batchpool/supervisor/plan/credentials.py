@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.credentials.api_keys import read_api_keys
 

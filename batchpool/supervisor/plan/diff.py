@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchpool.core.config.key import Key, shown
-from batchpool.core.config.schema import ModelConfig, ServerConfig, keys_of
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.server_table import ServerConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, lanes_needed

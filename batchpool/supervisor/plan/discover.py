@@ -13,7 +13,8 @@ from importlib import metadata
 
 from batchpool.control.process_messages import Discovered, ProbedForm
 from batchpool.core.config.paths import socket_path
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.layout.segments import VERSION
 from batchpool.core.tensors.spec import ModelSpec

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batchpool.core.config.describe import options_text
-from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.layout.admission import bound_of

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchpool.core.config.schema import ModelConfig, ServerConfig
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.process.python_command import python_command
 from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
 from batchpool.supervisor.plan.probe_model import report_of

@@ -22,7 +22,8 @@ from batchpool.cli.reference import (
 )
 from batchpool.control.edges import EDGES, tag_of
 from batchpool.core.config.describe import default_text, values_text
-from batchpool.core.config.schema import TABLES, Config, ModelConfig, keys_of
+from batchpool.core.config.schema import TABLES, Config, ModelConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.config.toml_file import load_toml
 from batchpool.core.errors import all_errors
 from batchpool.core.layout.states import MOVES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.credentials.api_keys import read_api_keys
 from batchpool.supervisor.plan.credentials import check_credentials

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.credentials.tls import server_context
 from batchpool.supervisor.plan.credentials import check_credentials

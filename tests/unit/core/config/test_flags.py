@@ -7,7 +7,9 @@ import argparse
 import pytest
 
 from batchpool.core.config.flags import add_flags, flag_of, model_of, with_flags
-from batchpool.core.config.schema import TABLES, Config, ModelConfig, ServerConfig, keys_of
+from batchpool.core.config.schema import TABLES, Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 
 FILE = Config(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchpool.core.config.network_names import PREFIX, is_host, is_origin, is_trusted_peer
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchpool.core.config.paths import SOCKET_PATH_BYTES, socket_path, state_dir
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 
 XDG = {"XDG_RUNTIME_DIR": "/run/user/7", "XDG_STATE_HOME": "/home/u/.state", "HOME": "/home/u"}

@@ -6,16 +6,9 @@ import dataclasses
 
 import pytest
 
-from batchpool.core.config.schema import (
-    TABLES,
-    Config,
-    Key,
-    ModelConfig,
-    ServerConfig,
-    as_value,
-    keys_of,
-    shown,
-)
+from batchpool.core.config.schema import TABLES, Config, Key, ModelConfig, as_value, shown
+from batchpool.core.config.server_table import ServerConfig
+from batchpool.core.config.table import keys_of
 from batchpool.core.config.toml_file import load_toml, near
 from batchpool.core.errors import ConfigError
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.config.schema import ModelConfig, ServerConfig
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.layout.segments import REFUSED_LANE, worker_layout
 from batchpool.shm.heartbeat import BATCHER, frontend_word
 from batchpool.shm.segment import create, map_checked

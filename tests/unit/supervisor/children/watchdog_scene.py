@@ -6,7 +6,8 @@ import os
 import signal
 from typing import Any, cast
 
-from batchpool.core.config.schema import ModelConfig, ServerConfig
+from batchpool.core.config.schema import ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
 from batchpool.shm.heartbeat import BATCHER, Heartbeats, frontend_word
 from batchpool.shm.pool_state import PoolStatePage

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.service_status import NEVER_NS, ServiceStatus, notify_discovery
 

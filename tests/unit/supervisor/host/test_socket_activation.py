@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.supervisor.host.socket_activation import ActivatedSockets, take_sockets
 

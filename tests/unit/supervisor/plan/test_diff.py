@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.tensors.spec import ModelSpec, Tensor

@@ -8,7 +8,8 @@ import pytest
 from batchpool.control.channel import pair
 from batchpool.control.edges import FROM_DISCOVERY
 from batchpool.control.process_messages import Discovered
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.supervisor.plan import discover as module

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.core.config.schema import Config, ModelConfig, ServerConfig
+from batchpool.core.config.schema import Config, ModelConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.supervisor.plan.discover import discover_plan
 from batchpool.supervisor.plan.plan import ModelPlan

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from batchpool.control.process_messages import EndWorker
-from batchpool.core.config.schema import ServerConfig
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.roles import WORKER

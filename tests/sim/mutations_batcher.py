@@ -240,8 +240,8 @@ def suspects_stay_when_they_are_late(patch: Patch) -> None:
 def takeover_mixes_suspects_with_others(patch: Patch) -> None:
     headers = AdmittedLane.queued_rows
 
-    def unfinished(self: AdmittedLane) -> Any:
-        rows = headers(self)
+    def unfinished(self: AdmittedLane, stage: Stage) -> Any:
+        rows = headers(self, stage)
         rows[QueueColumn.ATTEMPT] = 0
         return rows
 

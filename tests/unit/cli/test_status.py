@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from batchpool import cli
+from batchpool.cli.status import in_tables
 from batchpool.core.errors import PoolStopped
 
 STATUS: dict[str, Any] = {
@@ -126,3 +127,17 @@ class TestStatus:
         assert capsys.readouterr().err == (
             "batchpool: error: no pool answers at /forbidden: [Errno 13] Permission denied\n"
         )
+
+
+def test_the_stages_of_a_model_have_a_table_with_a_line_each() -> None:
+    stages = {
+        "preprocess": {"workers": "2/2", "queued": 3},
+        "infer": {"workers": "1/1", "queued": 0},
+    }
+    models = {"minilm": {"workers": "1/1", "stages": stages}, "affine": {"workers": "1/1"}}
+    shown = in_tables({"models": models})
+    assert shown["stages"] == {
+        "preprocess of minilm": stages["preprocess"], "infer of minilm": stages["infer"],
+    }  # fmt: skip
+    assert "stages" not in shown["models"]["minilm"]
+    assert "stages" not in in_tables({"models": {"affine": {"workers": "1/1"}}})

@@ -200,7 +200,7 @@ def make_instance(cls: type[Model], name: str, options: Mapping[str, Any]) -> Mo
     model.__init__(**options)  # type: ignore[misc]
     for kind in _LISTS:
         # A list that __init__ has set hides the method of another parent class: it moves beside it.
-        if kind in vars(model) and callable(getattr(cls, kind)):
+        if kind in vars(model) and callable(getattr(cls, kind, None)):
             declared = vars(model).setdefault("_declared", {})
             declared[kind] = vars(model).pop(kind)
     return model
@@ -276,7 +276,7 @@ def _of_class(cls: type[Model], kind: str) -> Any:
 def _of_instance(model: Model, kind: str) -> Any:
     if kind in vars(model).get("_declared", ()):
         return vars(model)["_declared"][kind]
-    found = getattr(model, kind)
+    found = getattr(model, kind, ())
     return _of_class(type(model), kind) if callable(found) else found
 
 

@@ -62,7 +62,8 @@ class MiniLM(bp.Model):
         return {"ids": [np.array(encoding.ids, dtype=np.int32) for encoding in encoded]}
 
     def load(self, device: str) -> None:
-        torch, transformers = _imported("torch"), _imported("transformers")
+        torch = _imported("torch")
+        transformers = _imported("transformers")
         transformers.utils.logging.disable_progress_bar()
         encoder: Any = transformers.AutoModel.from_pretrained(str(_folder()), local_files_only=True)
         self._device = torch.device(device)

@@ -136,3 +136,17 @@ def test_options_stand_in_the_table_of_models() -> None:
     assert shown == {"a": {"ready": True, "options": 'path = "x", k = 1'}, "b": {"options": None}}
     del models["a"]
     assert in_tables({"models": models})["models"] == {"b": {}}
+
+
+def test_the_stages_of_a_model_have_a_table_with_a_line_each() -> None:
+    stages = {
+        "preprocess": {"workers": "2/2", "queued": 3},
+        "infer": {"workers": "1/1", "queued": 0},
+    }
+    models = {"minilm": {"workers": "1/1", "stages": stages}, "affine": {"workers": "1/1"}}
+    shown = in_tables({"models": models})
+    assert shown["stages"] == {
+        "preprocess of minilm": stages["preprocess"], "infer of minilm": stages["infer"],
+    }  # fmt: skip
+    assert "stages" not in shown["models"]["minilm"]
+    assert "stages" not in in_tables({"models": {"affine": {"workers": "1/1"}}})

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from batchpool.core.config.schema import TABLES, Config, Key, ModelConfig, as_value, shown
+from batchpool.core.config.key import Key, as_value, shown
+from batchpool.core.config.schema import TABLES, Config, ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.config.table import keys_of
 from batchpool.core.config.toml_file import load_toml, near

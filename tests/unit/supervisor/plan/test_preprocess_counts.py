@@ -10,6 +10,7 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.core.tensors.stages import Stage
 from batchpool.supervisor.plan.plan import WorkerPlan
 from batchpool.supervisor.plan.preprocess_counts import AUTO_MOST, CpuShare, preprocess_counts
+from batchpool.supervisor.plan.threads import WorkerThreads
 
 X, Y = Tensor("x", "float32"), Tensor("y", "float32")
 PLAIN = ModelSpec("plain", "numpy", (X,), (Y,))
@@ -51,9 +52,10 @@ def test_a_model_without_the_stage_has_no_process_for_it() -> None:
 
 
 def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads() -> None:
-    worker = WorkerPlan(0, "cpu", None, 3, Stage.PREPROCESS)
+    worker = WorkerPlan(0, "cpu", None, WorkerThreads(3), Stage.PREPROCESS)
     assert worker.settings({"CUDA_VISIBLE_DEVICES": "1"}) == {
         "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3", "RAYON_NUM_THREADS": "3",
+        "OMP_WAIT_POLICY": "PASSIVE",
     }  # fmt: skip
     own = worker.settings({"RAYON_NUM_THREADS": "8", "OMP_NUM_THREADS": "2"})
     assert own == {"CUDA_VISIBLE_DEVICES": ""}

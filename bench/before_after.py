@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -60,7 +61,12 @@ def measure(tree: Path, name: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, "-m", *BENCHMARKS[name], "--save", str(path)]
-        run = subprocess.run(command, check=False, cwd=tree, capture_output=True, text=True)
+        # A pool's processes do not look into the folder that they are started in, so that they
+        # would take what is installed, which is the same for both.
+        env = {**os.environ, "PYTHONPATH": str(tree)}
+        run = subprocess.run(
+            command, check=False, cwd=tree, env=env, capture_output=True, text=True
+        )
         if run.returncode != 0:
             raise SystemExit(f"{' '.join(command)} in {tree}: {run.stderr[-2000:]}")
         return figures(json.loads(path.read_text())["rows"], name)

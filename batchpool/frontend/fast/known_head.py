@@ -124,8 +124,9 @@ class KnownHead:
 
     text: exactly the bytes that the parser took for the head, from rest until it was complete.
     size: of the body, in bytes. head, parsed: of that request. is_examined: whether it is known in
-    which places other heads may differ from this one. may_differ: there are such places. reader: of
-    the rows in bodies of this size; None where a body holds more, and before the head `came_again`.
+    which places other heads may differ from this one. may_differ: there are such places. prefix:
+    the text before the first of them. reader: of the rows in bodies of this size; None where a body
+    holds more, and before the head `came_again`.
     """
 
     __slots__ = (
@@ -138,6 +139,7 @@ class KnownHead:
         "may_differ",
         "parsed",
         "path",
+        "prefix",
         "reader",
         "size",
         "text",
@@ -151,6 +153,7 @@ class KnownHead:
         self.head: RequestHead = request.head
         self.parsed = parsed
         self.is_examined = self.may_differ = False
+        self.prefix = b""
         self._all: Varying | None = None  # the places where a value may differ
         self._seen: Varying | None = None  # those of them where one has
         self.reader: FixedSizeReader | None = None
@@ -159,8 +162,10 @@ class KnownHead:
     def examine(self) -> None:
         """Find the places where other heads may differ from this one."""
         self.is_examined = True
-        self._all = varying(self.text, self.head.headers)
-        self.may_differ = self._all is not None
+        self._all = found = varying(self.text, self.head.headers)
+        if found is not None:
+            self.may_differ = True
+            self.prefix = found.texts[0]
 
     def arrived(self, data: bytes, at: int) -> tuple[RequestHead, int, int] | None:
         """The head that begins here if it differs from this one in values alone; where its body

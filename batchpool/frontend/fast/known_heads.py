@@ -43,7 +43,7 @@ class KnownHeads:
             if not known.is_examined:
                 self._chances -= 1
                 known.examine()
-            if not known.may_differ:
+            if not (known.may_differ and data.startswith(known.prefix, at)):
                 continue
             arrived = known.arrived(data, at)
             if arrived is not None:

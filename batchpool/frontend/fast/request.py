@@ -268,7 +268,10 @@ class FastRequest:
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         name, is_logged = b"", False
         if shared.access.is_on or REQUEST_ID in headers or TRACEPARENT in headers:
-            name, is_logged = self._id_of_response(_OK)
+            if shared.access.is_on:
+                name, is_logged = self._id_of_response(_OK)
+            else:
+                name = request_id(headers)
             if name:
                 end = b"x-request-id: %s\r\n%s" % (name, end)
         self.endpoint.metrics.count_ok(FAST, self.head.at_ns)

@@ -49,11 +49,10 @@ class RequestHead:
         None of them has a say in the form or the priority.
         """
         headers = dict(self.headers)
+        headers.update(zip(names, values, strict=True))
         flow = self.flow
-        for name, value in zip(names, values, strict=True):
-            headers[name] = value
-            if name == _CLIENT_ID and not self.caller.key:
-                flow = flow_of_name(value)
+        if _CLIENT_ID in names and not self.caller.key:
+            flow = flow_of_name(headers[_CLIENT_ID])
         head = RequestHead(headers, self.caller, flow, time.monotonic_ns(), self.priority)
         head.form = self.form
         return head

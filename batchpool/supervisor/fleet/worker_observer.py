@@ -19,6 +19,3 @@ class WorkerObserver(Protocol):
 
     def lost(self, worker_slot: WorkerSlot, child: Child) -> bool:
         """A worker has ended. True if the reload acts on it: its slot is not filled again."""
-
-
-# methods: one for each event in a worker's life; all of them change the same tables of workers.

@@ -48,6 +48,7 @@ _LOG = logging.getLogger("batchpool.supervisor")
 _NEVER_NS = 1 << 62
 
 
+# methods: one for each event in a worker's life; all of them change the same tables of workers.
 class WorkerFleet:
     """All workers of a pool.
 

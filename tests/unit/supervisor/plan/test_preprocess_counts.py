@@ -58,4 +58,4 @@ def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads() -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
     }  # fmt: skip
     own = worker.settings({"RAYON_NUM_THREADS": "8", "OMP_NUM_THREADS": "2"})
-    assert own == {"CUDA_VISIBLE_DEVICES": ""}
+    assert own == {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}

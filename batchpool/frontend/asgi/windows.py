@@ -113,3 +113,5 @@ class Windows:
             if isinstance(error, OF_A_ROW) and self._n > 1:
                 error.row = window.start + (error.row or 0)
             raise
+        finally:
+            del window  # it may hold the error that is raised, whose traceback refers to it

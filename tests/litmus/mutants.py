@@ -226,7 +226,7 @@ _PUBLISH_FIRST = f"""        self._due_at[first] = deadline_ns
         self.flush()
         {PAUSE}
 """
-_HEADER = """                self._deadline[slot] = deadline_ns
+_HEADER = """            self._rows.write_header(slots, where, deadline_ns, now_ns, priority, flow)
 """
 _PUSH_DONE = """        try:
             if len(slots) == 1:
@@ -268,11 +268,7 @@ LANE_MUTANTS = [
             (_HEADER, ""),
             (
                 _RETURN,
-                _PUBLISH_FIRST
-                + """        for slot in slots:
-            self._deadline[slot] = deadline_ns
-        return pending
-""",
+                _PUBLISH_FIRST + _HEADER.removeprefix("    ") + "        return pending\n",
             ),
         ),
     ),

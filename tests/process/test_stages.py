@@ -56,6 +56,13 @@ def batches(pool: Pool, stage: str, tag: int) -> int:
     return sum(str(tag) in line.split() for line in lines)
 
 
+def queued(pool: Pool, stage: str) -> int:
+    """The rows that wait for a stage."""
+    label = {"pre": "preprocess", "run": "infer"}[stage]
+    found: int = pool.status()["models"]["staged"]["stages"][label]["queued"]
+    return found
+
+
 def workers(pool: Pool) -> dict[str, int]:
     return {row["name"]: row["pid"] for row in pool.status()["processes"]}
 
@@ -170,6 +177,7 @@ def test_deadlines_pass_in_either_queue(
     with opened_at_last(pool, gate):
         busy = [client.submit("staged", text=[f"{stage} gate {gate}"] * 8) for _ in range(8)]
         until(lambda: batches(pool, stage, 0) >= 2, "both workers at the gate")
+        until(lambda: queued(pool, stage) > 8, "more than a batch that no worker takes")
         expired = pool.tally("staged")["expired"]
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("staged", text=["late"], tag=[gate], timeout_s=0.3)

@@ -207,7 +207,7 @@ def test_too_little_memory_is_refused_in_numbers() -> None:
     big = {"import": "Big", "max_batch": 8, "slots": 64}
     with started(big, wrapper=small_shm) as pool:
         assert_refused(
-            pool, "shared memory: needs 128.", "MiB, but only 16.0 MiB are available",
+            pool, "shared memory: needs 129.", "MiB, but only 16.0 MiB are available",
             "(limit: /dev/shm size)", "lower slots, max_batch or frontends",
         )  # fmt: skip
     fits = {**big, "max_batch": 4, "slots": 4}

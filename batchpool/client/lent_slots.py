@@ -165,8 +165,8 @@ class LentSlots:
         shut = allocator.shut and self.n >= allocator.reopen_below
         if self.n and (shut or self.n + n > allocator.bound):
             raise Overloaded(
-                f"{self.n} of the {allocator.bound} slots that this client has of model"
+                f"{self.n} of the {allocator.bound} slots that this client may claim of model"
                 f" {lane_client.spec.name!r} are held by results of calls with copy=False, and"
-                f" {n} more were wanted; release those results and let go of their arrays, copy"
-                " what has to stay, or give the model more client_slots"
+                f" {n} more were wanted; release those results and let go of their arrays, or copy"
+                " what has to stay"
             )

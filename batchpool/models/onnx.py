@@ -57,6 +57,7 @@ class Onnx(bp.Model):
         session = self._session(["CPUExecutionProvider"], optimised=False)
         self.inputs = [self._tensor("input", node) for node in session.get_inputs()]
         self.outputs = [self._tensor("output", node) for node in session.get_outputs()]
+        self._check_max_dims()
         if _CUDA in onnxruntime.get_available_providers():
             self.framework = "torch"  # whose tensors are on the device
 
@@ -112,6 +113,17 @@ class Onnx(bp.Model):
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         return onnxruntime.InferenceSession(str(self._path), options, providers=providers)
+
+    def _check_max_dims(self) -> None:
+        dims = [dim for tensor in (*self.inputs, *self.outputs) for dim in tensor.shape]
+        names = {dim.name for dim in dims if isinstance(dim, bp.Dim) and dim.name}
+        for name in self._max_dims:
+            if name not in names:
+                known = ", ".join(map(repr, sorted(names))) or "none"
+                raise ValueError(
+                    f"max_dims names {name!r}; the named dimensions of {self._path} that vary,"
+                    f" besides the batch, are: {known}"
+                )
 
     def _tensor(self, kind: str, node: Any) -> bp.Tensor:
         what = f"{self._path}: {kind} {node.name!r}, {node.type} {node.shape},"

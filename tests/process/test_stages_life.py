@@ -55,7 +55,10 @@ def test_a_reload_never_mixes_the_stages_of_two_versions() -> None:
         assert status == 0, line
         asking.await_more()
         until(lambda: "preprocess 1 of staged" in workers(pool), "another preprocessing worker")
-        assert pool.tally("staged")["stages"]["preprocess"]["max_batch"] == 2
+        until(
+            lambda: pool.tally("staged")["stages"]["preprocess"]["max_batch"] == 2,
+            "the batcher has the new limit",
+        )
 
 
 def test_a_failed_reload_leaves_both_stages_as_they_were() -> None:

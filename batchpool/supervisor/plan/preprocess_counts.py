@@ -43,7 +43,8 @@ def preprocess_counts(
         if model.preprocess_workers and not spec.features:
             raise ConfigError(
                 f"model {spec.name}: preprocess_workers = {model.preprocess_workers}, and its class"
-                " defines no preprocess and features; leave the key out"
+                " defines no preprocess and features; leave the key out, or give it in a file to"
+                " the models that preprocess"
             )
     staged = [model for model, spec in pairs if spec.features]
     asked = sum(model.preprocess_workers for model in staged)

@@ -62,6 +62,12 @@ def test_dimensions_that_vary_have_a_most_and_their_name(tmp_path: Path) -> None
     assert spec_of(make_instance(Onnx, "m", {"path": path})).inputs[0].max_shape == (512,)
 
 
+def test_a_most_for_a_dimension_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = onnx_files.masked(tmp_path)
+    with pytest.raises(ValueError, match=r"max_dims names 'tokenz'; .* are: 'tokens'"):
+        make_instance(Onnx, "m", {"path": path, "max_dims": {"tokenz": 32}})
+
+
 def test_texts_are_utf8_and_a_bad_one_fails_alone(tmp_path: Path) -> None:
     model = loaded(onnx_files.echo(tmp_path, onnx_files.STRING, ["n", 2]), max_bytes=20)
     assert model.inputs == [bp.Tensor("x", "bytes", (2,), max_bytes=20)]

@@ -25,14 +25,14 @@ from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
 from batchpool.frontend.asgi.queries import Query
 from batchpool.frontend.asgi.sending import (
     SentResponse,
+    count_end,
     headers_of,
     send_response,
 )
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import caller_in, note, outcome_of
-from batchpool.frontend.http.request_counters import ASGI
+from batchpool.frontend.http.request_context import caller_in, note
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.frontend.service.body_limits import discard_bytes
@@ -122,14 +122,9 @@ class Infer:
             response = await infer(endpoint, head, request_body, view.background, view.memory)
         except Exception as exc:
             response = error_response(exc)
-        if response is None:
-            metrics.count_error(ASGI, outcome_of(scope).code, head.at_ns)
-            return
-        if response.code == "ok":
-            metrics.count_ok(ASGI, head.at_ns)
-        else:
-            metrics.count_error(ASGI, response.code, head.at_ns)
-        await send_response(response, request_body, send, self._discard_bytes)
+        count_end(metrics, response, scope, head.at_ns)
+        if response is not None:
+            await send_response(response, request_body, send, self._discard_bytes)
 
 
 class Metrics:

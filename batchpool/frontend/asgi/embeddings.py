@@ -11,12 +11,11 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from batchpool.core.errors import InvalidInput, Moved, TooLarge
-from batchpool.frontend.asgi.sending import headers_of, send_response
+from batchpool.frontend.asgi.sending import count_end, headers_of, send_response
 from batchpool.frontend.asgi.windows import Windows
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import caller_in, note, outcome_of
-from batchpool.frontend.http.request_counters import ASGI
+from batchpool.frontend.http.request_context import caller_in, note
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response, ok_response
 from batchpool.frontend.service.pool_view import PoolView
@@ -63,14 +62,9 @@ class Embeddings:
                 exc.param = INPUT
             response = error_response(exc)
         metrics = self._view.endpoints.metrics(call.model_name)
-        if response is None:
-            metrics.count_error(ASGI, outcome_of(scope).code, head.at_ns)
-            return
-        if response.code == "ok":
-            metrics.count_ok(ASGI, head.at_ns)
-        else:
-            metrics.count_error(ASGI, response.code, head.at_ns)
-        await send_response(response, request_body, send, self._discard_bytes)
+        count_end(metrics, response, scope, head.at_ns)
+        if response is not None:
+            await send_response(response, request_body, send, self._discard_bytes)
 
 
 class _EmbeddingCall:

@@ -9,13 +9,25 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import note
+from batchpool.frontend.http.request_context import note, outcome_of
+from batchpool.frontend.http.request_counters import ASGI, RequestCounters
 from batchpool.frontend.http.response import HttpResponse
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     """The headers of a request, with lower-case names."""
     return dict(scope["headers"])
+
+
+def count_end(
+    metrics: RequestCounters, response: HttpResponse | None, scope: Scope, begun_ns: int
+) -> None:
+    """Count a request that ends with this response; None: its caller has gone."""
+    if response is not None and response.code == "ok":
+        metrics.count_ok(ASGI, begun_ns)
+    else:
+        code = outcome_of(scope).code if response is None else response.code
+        metrics.count_error(ASGI, code, begun_ns)
 
 
 async def send_response(

@@ -86,20 +86,6 @@ def rows_keep_the_bucket_of_their_inputs(patch: Patch) -> None:
     )
 
 
-def record_freed_before_the_next_stage(patch: Patch) -> None:
-    finished = Completion.finish_batch
-
-    def hasty(self: Completion, proxy: WorkerProxy, batch: Any) -> None:
-        proxy.free(batch)
-        proxy.free = lambda batch: None  # type: ignore[method-assign]
-        try:
-            finished(self, proxy, batch)
-        finally:
-            del proxy.free
-
-    patch.setattr(Completion, "finish_batch", hasty)
-
-
 def rows_of_the_gone_go_on(patch: Patch) -> None:
     without = Completion._without_closing_lanes
 

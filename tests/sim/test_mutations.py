@@ -123,7 +123,7 @@ CASES = [
     Case(s.features_are_done, "stages"),
     Case(s.cancels_between_stages_are_forgotten, "stages", enforce=True),
     Case(s.rows_keep_the_bucket_of_their_inputs, "stages"),
-    Case(s.record_freed_before_the_next_stage, "stages"),
+    Case(b.record_freed_before_completions, "stages"),
     Case(s.rows_of_the_gone_go_on, "stages"),
     Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=32),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),

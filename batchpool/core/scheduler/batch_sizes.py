@@ -8,6 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def doubling_sizes(least: int, most: int) -> tuple[int, ...]:
+    """`least` and its doubles as far as they are below `most`, and `most`."""
+    doubles = [least << k for k in range(most.bit_length()) if least << k < most]
+    return (*doubles, most)
+
+
 def padded_size(sizes: Sequence[int], n: int) -> int:
     """The smallest accepted size that holds n rows; n itself where every size is accepted."""
     for size in sizes:

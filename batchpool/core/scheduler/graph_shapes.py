@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchpool.core.errors import ConfigError
-from batchpool.core.scheduler.batch_sizes import padded_size
+from batchpool.core.scheduler.batch_sizes import doubling_sizes, padded_size
+from batchpool.core.scheduler.size_buckets import SHARED_SIZES_MOST
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-
-_LEAST = 16
 
 
 def checked_graph_sizes(
@@ -44,8 +43,7 @@ def checked_graph_sizes(
 
 def dimension_sizes(most: int) -> tuple[int, ...]:
     """The default: powers of two from 16 up to `most`, and `most`."""
-    powers = [_LEAST << k for k in range(most.bit_length()) if _LEAST << k < most]
-    return (*powers, most)
+    return doubling_sizes(SHARED_SIZES_MOST, most)
 
 
 class GraphShapes:

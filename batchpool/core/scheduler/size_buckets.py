@@ -13,7 +13,7 @@ import numpy.typing as npt
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 
-_SHARED = 16  # up to this size padding costs less than a separate batch
+SHARED_SIZES_MOST = 16  # up to this size padding costs less than a separate batch
 _CLASSES = 32  # buckets of one dimension, whose sizes have 32 bits
 
 
@@ -22,7 +22,7 @@ class SizeBuckets:
 
     def __init__(self, spec: ModelSpec) -> None:
         most = [tensor.max_shape[at] for tensor in spec.inputs for at in tensor.dynamic]
-        self.many = any(size > _SHARED for size in most)
+        self.many = any(size > SHARED_SIZES_MOST for size in most)
         self._most = np.array(most, dtype=np.int64)
         self._weights = _CLASSES ** np.arange(len(most), dtype=np.int64)
 
@@ -35,6 +35,6 @@ class SizeBuckets:
         if not self.many:
             return 0
         capped = np.minimum(sizes, self._most)
-        classes = np.frexp(np.maximum(capped, _SHARED) - 1)[1].astype(np.int64)
+        classes = np.frexp(np.maximum(capped, SHARED_SIZES_MOST) - 1)[1].astype(np.int64)
         found: npt.NDArray[np.int64] = (classes * self._weights).sum(axis=1)
         return found

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchpool.core.errors import ModelError
-from batchpool.core.scheduler.batch_sizes import padded_size
+from batchpool.core.scheduler.batch_sizes import doubling_sizes, padded_size
 from batchpool.core.scheduler.graph_shapes import GraphShapes
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
@@ -45,10 +45,7 @@ Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 
 def graph_sizes(max_batch: int, batch_sizes: Sequence[int]) -> tuple[int, ...]:
     """The sizes to capture: those that the model allows, else powers of two up to max_batch."""
-    if batch_sizes:
-        return tuple(batch_sizes)
-    powers = [1 << k for k in range(max_batch.bit_length()) if 1 << k < max_batch]
-    return (*powers, max_batch)
+    return tuple(batch_sizes) or doubling_sizes(1, max_batch)
 
 
 def capture_on(torch: Any, pool: Any) -> Capture:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 
+Ready = tuple[int, Callable[[], None]]  # a readable descriptor and its callback
+
 
 class EventLoop:
     """Calls the callback of each readable descriptor.
@@ -27,13 +29,17 @@ class EventLoop:
         if self._callbacks.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def wait(self, timeout_ms: float) -> list[int]:
-        """Wait until descriptors are readable or the time is up; returns the descriptors."""
-        return [fd for fd, _ in self._epoll.poll(timeout_ms / 1000)]
+    def wait(self, timeout_ms: float) -> list[Ready]:
+        """Wait until descriptors are readable or the time is up; returns them for `dispatch`."""
+        ready = self._epoll.poll(timeout_ms / 1000)
+        return [(fd, self._callbacks[fd]) for fd, _ in ready]
 
-    def dispatch(self, ready: list[int]) -> None:
-        """Call the callbacks of these descriptors, but not of those removed meanwhile."""
-        for fd in ready:
-            callback = self._callbacks.get(fd)
-            if callback is not None:
+    def dispatch(self, ready: list[Ready]) -> None:
+        """Call the callbacks of these descriptors, but not of those removed meanwhile.
+
+        The number of a descriptor that was closed may be that of another one by now, of which
+        nothing has been heard: the callback must still be the one that was waited with.
+        """
+        for fd, callback in ready:
+            if self._callbacks.get(fd) is callback:
                 callback()

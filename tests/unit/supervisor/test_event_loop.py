@@ -44,8 +44,30 @@ def test_a_descriptor_that_an_earlier_callback_removed_is_left_alone(events: lis
     loop.add(second, lambda: called.append("second"))
     for fd in events:
         os.eventfd_write(fd, 1)
-    loop.dispatch([first, second])
+    loop.dispatch(loop.wait(0))
     assert called == ["first"]
+
+
+def test_an_event_of_a_closed_descriptor_is_not_taken_for_that_of_its_number_s_next_owner(
+    events: list[int],
+) -> None:
+    """A client ends while another one connects: the end must not be the new one's."""
+    loop, called = EventLoop(), []
+    first, second = events
+
+    def the_number_changes_hands() -> None:
+        loop.remove(second)
+        loop.add(second, lambda: called.append("the next owner"))
+
+    loop.add(first, the_number_changes_hands)
+    loop.add(second, lambda: called.append("the one that is gone"))
+    for fd in events:
+        os.eventfd_write(fd, 1)
+    loop.dispatch(loop.wait(0))
+    assert called == []
+    os.eventfd_read(first)
+    loop.dispatch(loop.wait(0))
+    assert called == ["the next owner"]
 
 
 def test_waiting_goes_on_when_the_process_has_more_descriptors_than_it_may(

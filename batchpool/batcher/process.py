@@ -11,7 +11,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from batchpool.batcher.batcher import Batcher
@@ -48,7 +47,6 @@ from batchpool.control.process_messages import (
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.log import setup
@@ -301,7 +299,7 @@ def _limits(spec: ModelSpec, form: BatcherModel, stage: Stage) -> Limits:
     limits = form.limits if stage is Stage.INFER else form.preprocess
     if limits is None:
         raise InvalidMessage(f"model {spec.name!r} has features, and no limits for preprocess came")
-    return replace(limits, bucketed=SizeBuckets(stage_spec(spec, stage)).many)
+    return limits.of_stage(stage_spec(spec, stage))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from batchpool.core.scheduler.element_budget import rows_within
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, stage_spec
@@ -15,7 +16,7 @@ from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.options import converted_options
-from batchpool.worker.warm_up import BatchTime, warm_up, warm_up_rows
+from batchpool.worker.warm_up import BatchTime, largest_input, warm_up, warm_up_rows
 
 _IN_WARM_UP = (
     "it was the warm-up, whose row is what warm_up_row gives, and pad values for the rest: define"
@@ -54,16 +55,20 @@ def load_model(
     options: Mapping[str, Any] | None = None,
     loaded: Callable[[Model], None] = lambda model: None,
     stage: Stage = Stage.INFER,
+    max_elements: int = 0,
 ) -> LoadedModel:
     """Import, load and warm up one stage of a model; its exceptions are the caller's.
 
     spec: as it was declared before. sizes: the allowed sizes of a batch, () for any up to
     `max_batch`. options: arguments of the model's `__init__`. loaded: called with the model
-    between its `load` and the warm-up.
+    between its `load` and the warm-up. max_elements: of each input of a batch of `infer`, padded; 0
+    for any number. Larger batches are not warmed up, since none will come.
     """
     served, spec = spec, stage_spec(spec, stage)
     if stage is Stage.INFER:
         prepare_process(spec, device)
+    else:
+        max_elements = 0
     cls = load_class(import_name)
     model = make_instance(cls, spec.name, converted_options(cls, options or {}))
     check_declaration(served, spec_of(model))
@@ -75,11 +80,15 @@ def load_model(
     else:
         model.load(device)
         loaded(model)
-        backend = make_backend(model, spec, device, max_batch, tuple(sizes))
+        backend = make_backend(model, spec, device, max_batch, tuple(sizes), max_elements)
     rows = warm_up_rows(model, spec)
-    batch_sizes = tuple(backend.graph_sizes or sizes or (1, max_batch))
+    batch_sizes = tuple(backend.graph_sizes or sizes)
+    if not batch_sizes:
+        row_elements = largest_input(spec, rows)
+        longest = rows_within(max_elements, row_elements, max_batch)
+        batch_sizes = tuple(sorted({1, longest, max_batch}))
     try:
-        slowest = warm_up(spec, backend, rows, batch_sizes)
+        slowest = warm_up(spec, backend, rows, batch_sizes, max_elements=max_elements)
     except Exception as exc:
         exc.add_note(_IN_WARM_UP)
         raise

@@ -93,6 +93,7 @@ class WorkerProcess:
             start.options,
             loaded,
             self._stage,
+            start.max_elements,
         )
         spec, backend, rows = found.spec, found.backend, found.rows
         self._slowest = found.slowest

@@ -42,6 +42,7 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             settings["options"],
             models.append,
             stage,
+            settings["max_elements"],
         )
         took_s = time.monotonic() - begun_s
     finally:
@@ -75,8 +76,9 @@ def _unloads(model: Model, stage: Stage, timeout_s: float) -> bool:
 def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
-    SETTINGS: a JSON object with `options`, `spec`, `stage`, `device`, `max_batch`, `batch_sizes`
-    and `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else 1.
+    SETTINGS: a JSON object with `options`, `spec`, `stage`, `device`, `max_batch`, `batch_sizes`,
+    `max_elements` and `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else
+    1.
     """
     import_name, parent, settings = argv
     start(int(parent))

@@ -43,20 +43,25 @@ def warm_up(
     rows: Mapping[str, Array],
     batch_sizes: Sequence[int],
     times: int = 2,
+    *,
+    max_elements: int = 0,
 ) -> BatchTime:
     """Run a batch of every size, made of one row, and check its outputs as for requests.
 
     Returns the slowest of the last runs of all sizes: an earlier run pays for what is done once.
 
-    times: how often each size runs. Raises what the model raises; ModelError where it fails or
-    refuses a row, or an output does not fit its declaration.
+    times: how often each size runs. max_elements: of each input of a batch, 0 for any number; where
+    the row is too long for a size, that size is run with the row cut in its dynamic dimensions.
+    Raises what the model raises; ModelError where it fails or refuses a row, or an output does not
+    fit its declaration.
     """
     slowest = BatchTime(0, 0.0)
     for n in batch_sizes:
+        own = _cut_to(max_elements // n, spec, rows) if max_elements else rows
         for _ in range(times):
             begun_s = time.monotonic()
-            inputs = {name: np.repeat(row, n, axis=0) for name, row in rows.items()}
-            sizes = {tensor.name: _sizes(tensor, rows[tensor.name], n) for tensor in spec.inputs}
+            inputs = {name: np.repeat(row, n, axis=0) for name, row in own.items()}
+            sizes = {tensor.name: _sizes(tensor, own[tensor.name], n) for tensor in spec.inputs}
             found = backend.finish(backend.launch(n, inputs, sizes, True, ()))
             checked = check_outputs(spec, found, n, sizes)
             if checked.failed:
@@ -68,6 +73,33 @@ def warm_up(
         if took_s >= slowest.seconds:
             slowest = BatchTime(n, took_s)
     return slowest
+
+
+def largest_input(spec: ModelSpec, rows: Mapping[str, Array]) -> int:
+    """The elements of the largest input of a row. rows: {input: [1, *row shape]}."""
+    return max((rows[tensor.name].size for tensor in spec.inputs), default=1)
+
+
+def _cut_to(most: int, spec: ModelSpec, rows: Mapping[str, Array]) -> dict[str, Array]:
+    """A row of at most so many elements in each input, or as few as it can have.
+
+    All dynamic dimensions are halved together, so that those that belong together stay equal.
+    """
+    cut = dict(rows)
+    dynamic = [tensor for tensor in spec.inputs if tensor.dynamic]
+    while any(_is_longer(tensor, cut[tensor.name], most) for tensor in dynamic):
+        for tensor in dynamic:
+            halves = [
+                slice(0, -(-size // 2) if at in tensor.dynamic else size)
+                for at, size in enumerate(cut[tensor.name].shape[1:])
+            ]
+            cut[tensor.name] = cut[tensor.name][(slice(None), *halves)]
+    return cut
+
+
+def _is_longer(tensor: Tensor, row: Array, most: int) -> bool:
+    """True if a row [1, *row shape] has more elements, and can be cut."""
+    return row.size > most and any(row.shape[1 + at] > 1 for at in tensor.dynamic)
 
 
 def _row(tensor: Tensor, given: Mapping[str, Any]) -> Array:

@@ -107,6 +107,24 @@ def test_every_size_is_warmed_up_and_told() -> None:
         assert found["dynamic_batching"]["preferred_batch_size"] == [1, 8, 32]
 
 
+def test_an_element_budget_lets_short_rows_share_larger_batches_than_long_ones() -> None:
+    """512 elements are 2 rows of 256 ids, 8 of 33 to 64, and 16 of 16, which is max_batch."""
+    settings = {"import": f"{SIZED}:Long", "max_batch": 16, "max_batch_elements": 512}
+    with serving(settings) as pool, pool.client() as client:
+        warm = (pool.notes / "shapes").read_text().split()
+        assert warm == ["1x256"] * 2 + ["2x256"] * 2 + ["16x32"] * 2
+        most = {5: 16, 16: 16, 50: 8, 64: 8, 65: 4, 200: 2, 256: 2}
+        waiting = {n: client.submit("long", ids=np.full((64, n), n)) for n in most}
+        shapes = {}
+        for n, future in waiting.items():
+            found = future.result(30)
+            assert (found["sum"] == n * n).all()
+            shapes[n] = found["shape"].tolist()
+        for n, called in shapes.items():
+            assert all(length == n or most[length] == most[n] for _, length in called)
+            assert max(rows for rows, _ in called) == most[n]
+
+
 @pytest.mark.parametrize(("poison", "error"), [(1, bp.ModelError), (2, bp.WorkerLost)])
 def test_one_poisonous_row_among_sixty_four(poison: int, error: type[bp.PoolError]) -> None:
     settings = table(f"{SIZED}:FullPoison", [64], policy="fixed", max_wait_ms=2000)

@@ -7,14 +7,13 @@ undoes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from batchpool.core.layout.segments import Layout, lane_layout
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationAction, missing_lanes
@@ -50,10 +49,7 @@ class SimEntry:
             stage: memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q") for stage in stages
         }
         own = {Stage.PREPROCESS: Limits(max(1, limits.max_batch - 1), 0), Stage.INFER: limits}
-        bucketed = {
-            stage: replace(own[stage], bucketed=SizeBuckets(stage_spec(spec, stage)).many)
-            for stage in stages
-        }
+        bucketed = {stage: own[stage].of_stage(stage_spec(spec, stage)) for stage in stages}
         return cls(number, spec, lane_layout(spec, slots), bucketed, words)
 
 

@@ -80,6 +80,13 @@ class ModelConfig:
         " is max_batch; [] means that any number of rows will do",
         unit="rows",
     )
+    max_batch_elements: int = key_field(
+        0,
+        "most elements of each input of a batch, rows x the row's shape as it is padded: fewer rows"
+        " share a batch where they are long, and a row above it runs alone; 0 means no bound",
+        unit="elements",
+        most=1 << 40,
+    )
     policy: str = key_field(
         "adaptive",
         "how batches are formed; fixed: one leaves when it is full or has waited max_wait_ms;"

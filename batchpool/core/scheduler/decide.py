@@ -3,12 +3,14 @@
     decide(now, queue, workers, limits, traffic) -> dispatch, expire, refuse, wake_at
 
 The queue is in the order of service (core/scheduler/queue.py). A batch is the first rows in that
-order that may share one: rows of one bucket, whose lanes the worker has mapped. A partial batch
-goes to an idle worker only, since more rows may join it while a worker is busy, without starting
-later. A full batch may also be queued behind the one that a worker runs, up to `depth` dispatched
-and `AHEAD` more where batches are short, so that the worker does not idle between two batches;
-but not behind a worker's first batch, whose time is not known yet. Where a partial batch is due
-and a full one of another bucket behind it could be queued, the partial one is queued in its place.
+order that may share one: rows of one bucket, whose lanes the worker has mapped. It is full with
+max_batch rows, or with fewer of a bucket of long ones (core/scheduler/element_budget.py). A partial
+batch goes to an idle worker only, since more rows may join it while a worker is busy, without
+starting later. A full batch may also be queued behind the one that a worker runs, up to `depth`
+dispatched and `AHEAD` more where batches are short, so that the worker does not idle between two
+batches; but not behind a worker's first batch, whose time is not known yet. Where a partial batch
+is due and a full one of another bucket behind it could be queued, the partial one is queued in its
+place.
 
 A partial batch leaves for an idle worker
 
@@ -26,7 +28,8 @@ A worker whose batch is overdue gets no more, and is expected to take as long ag
 
 Invariants, which are also the property tests:
 
-    - a batch has at most max_batch rows, of one bucket, and no row twice;
+    - a batch has at most max_batch rows, of one bucket, and no row twice; nor has any of its
+      inputs more padded elements than the budget, unless the batch is as small as it can be;
     - nothing is sent to a worker that is closed;
     - a full batch does not wait while a worker is idle or may have another batch in flight;
     - no row waits longer than the policy's limit, counted from submission, while a worker is
@@ -181,14 +184,15 @@ class _Round:
         n, at = queue.shape[1], 0
         while at < n and self.in_flight:
             number = self._least_loaded()
-            size, cap = n - at, self._cap(number)
+            most = self._most_rows(at)
+            size, cap = n - at, self._cap(number, most)
             reason, until_ns = self._immediate_reason(size, cap), self.now_ns
             if (
                 reason is None and self.in_flight[number] == 0
             ):  # only an idle worker takes a partial batch
                 deadline_ns = earliest_ns if at == 0 else least(queue[QueueColumn.DEADLINE_NS, at:])
                 oldest_ns = least(queue[QueueColumn.SUBMIT_NS, at:])
-                reason, until_ns = self._due(number, size, oldest_ns, deadline_ns)
+                reason, until_ns = self._due(number, size, most, oldest_ns, deadline_ns)
             if reason is None or self.in_flight[number] >= self._in_flight_limit(number, reason):
                 self._wake_up_at(number, reason, until_ns)
                 del self.in_flight[number]  # a full batch of another worker may be smaller
@@ -227,17 +231,19 @@ class _Round:
         first: tuple[npt.NDArray[Any], DispatchReason] | None = None
         while len(rows):
             alike = self._of_first_bucket(rows)
-            cap = self._cap(number)
+            most = self._most_rows(int(rows[0]))
+            cap = self._cap(number, most)
             reason, until_ns = self._immediate_reason(len(alike), cap), self.now_ns
             if reason is None:
                 oldest_ns = least(self.queue[QueueColumn.SUBMIT_NS, alike])
                 deadline_ns = least(self.queue[QueueColumn.DEADLINE_NS, alike])
-                reason, until_ns = self._due(number, len(alike), oldest_ns, deadline_ns)
+                reason, until_ns = self._due(number, len(alike), most, oldest_ns, deadline_ns)
             if reason is not None and self.in_flight[number] < self._in_flight_limit(
                 number, reason
             ):
                 if first is not None:
                     alike, reason = first
+                    cap = self._cap(number, self._most_rows(int(alike[0])))
                 alike = alike[:cap]
                 self._dispatch(number, alike, len(alike), reason)
                 return alike
@@ -290,8 +296,15 @@ class _Round:
         if reason is None and self.in_flight[number] == 0:
             self.wake_at_ns = min(self.wake_at_ns, until_ns)
 
-    def _cap(self, number: int) -> int:
-        return cap_of(self.workers[number].time, self.limits)
+    def _most_rows(self, at: int) -> int:
+        """The most rows of a batch of the bucket of the row at this position."""
+        if self.limits.bucket_rows is None:
+            return self.limits.max_batch
+        return self.limits.most_rows(self.queue.item(QueueColumn.BUCKET, at))
+
+    def _cap(self, number: int, most: int) -> int:
+        """The most rows of a batch for a worker. most: of their bucket."""
+        return min(most, cap_of(self.workers[number].time, self.limits))
 
     def _immediate_reason(self, n: int, cap: int) -> DispatchReason | None:
         """The reason to dispatch the first n rows whatever their times are, or None."""
@@ -300,18 +313,23 @@ class _Round:
         return DispatchReason.DRAIN if self.limits.draining else None
 
     def _due(
-        self, number: int, n: int, oldest_ns: int, deadline_ns: int
+        self, number: int, n: int, most: int, oldest_ns: int, deadline_ns: int
     ) -> tuple[DispatchReason | None, int]:
-        """(reason to dispatch the first n rows now, or None; end of their wait for others)."""
+        """(reason to dispatch the first n rows now, or None; end of their wait for others).
+
+        most: the most rows of a batch of their bucket.
+        """
         limits, time = self.limits, self.workers[number].time
-        reason, until_ns = self._policy_limit(number, n, oldest_ns)
+        reason, until_ns = self._policy_limit(number, n, most, oldest_ns)
         if time is not None and time.known:
             latest_ns = deadline_ns - int(time.high_ns(limits.padded(n)))
             if latest_ns < until_ns:
                 reason, until_ns = DispatchReason.DEADLINE, latest_ns
         return (reason if self.now_ns >= until_ns else None), until_ns
 
-    def _policy_limit(self, number: int, n: int, oldest_ns: int) -> tuple[DispatchReason, int]:
+    def _policy_limit(
+        self, number: int, n: int, most: int, oldest_ns: int
+    ) -> tuple[DispatchReason, int]:
         """(reason, end of the wait): how long the policy lets n rows wait for others."""
         limits, traffic, time = self.limits, self.traffic, self.workers[number].time
         if not limits.adaptive:
@@ -319,11 +337,11 @@ class _Round:
             return reason, oldest_ns + limits.max_wait_ns
         if traffic is None or time is None or not time.known:
             return _IDLE, oldest_ns
-        worth_ns = traffic.worth_until_ns(n, time, len(self.workers), limits.max_batch)
+        worth_ns = traffic.worth_until_ns(n, time, len(self.workers), most)
         if worth_ns <= self.now_ns:
             return _IDLE, oldest_ns
         most_ns = float(limits.max_wait_ns)
-        if self._is_heavy_load(time, traffic):
+        if self._is_heavy_load(time, traffic, most):
             most_ns = max(most_ns, limits.max_wait_peak_ns)
         if limits.target_ns:
             most_ns = max(0.0, min(most_ns, limits.within_ns - time.high_ns(n + int(traffic.rows))))
@@ -334,8 +352,8 @@ class _Round:
             else (DispatchReason.IDLE, worth_ns)
         )
 
-    def _is_heavy_load(self, time: ServiceTime, traffic: ArrivalEstimator) -> bool:
-        """True if rows come in faster than `_HEAVY_LOAD` of the rate that the workers can run."""
-        most = self.limits.max_batch
+    def _is_heavy_load(self, time: ServiceTime, traffic: ArrivalEstimator, most: int) -> bool:
+        """True if rows come in faster than `_HEAVY_LOAD` of the rate that the workers can run in
+        batches of `most` rows."""
         capacity_per_s = len(self.workers) * most / max(1e-9, time.mean_ns(most) / 1e9)
         return traffic.rows_per_s > _HEAVY_LOAD * capacity_per_s

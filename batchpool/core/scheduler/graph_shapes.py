@@ -8,10 +8,12 @@ powers of two from 16 to the dimension's maximum, which are also what the batche
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchpool.core.errors import ConfigError
 from batchpool.core.scheduler.batch_sizes import doubling_sizes, padded_size
+from batchpool.core.scheduler.element_budget import rows_within
 from batchpool.core.scheduler.size_buckets import SHARED_SIZES_MOST
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
@@ -47,12 +49,20 @@ def dimension_sizes(most: int) -> tuple[int, ...]:
 
 
 class GraphShapes:
-    """The shapes of the dynamic inputs of a model. names: of these inputs."""
+    """The shapes of the dynamic inputs of a model.
 
-    def __init__(self, spec: ModelSpec, given: Mapping[str, Sequence[int]]) -> None:
+    names: of these inputs. max_elements: of each input of a batch, padded; 0 for any number.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, given: Mapping[str, Sequence[int]], max_elements: int = 0
+    ) -> None:
         known = checked_graph_sizes(spec, given)
         self._inputs = {tensor.name: tensor for tensor in spec.inputs if tensor.dynamic}
         self.names = tuple(self._inputs)
+        self._max_elements = max_elements
+        fixed = [math.prod(tensor.max_shape) for tensor in spec.inputs if not tensor.dynamic]
+        self._largest_fixed = max(fixed, default=1)
         self._sizes = {
             name: [known.get(dim.name) or dimension_sizes(dim.max) for dim in _dims(tensor)]
             for name, tensor in self._inputs.items()
@@ -68,6 +78,11 @@ class GraphShapes:
         for at, sizes in zip(self._inputs[name].dynamic, self._sizes[name], strict=True):
             padded[at] = padded_size(sizes, shape[at])
         return tuple(padded)
+
+    def most_rows(self, shapes: Mapping[str, Sequence[int]], max_batch: int) -> int:
+        """The most rows that a batch of these row shapes, by dynamic input, can have."""
+        largest = max([self._largest_fixed, *map(math.prod, shapes.values())])
+        return rows_within(self._max_elements, largest, max_batch)
 
     def all_rows(self) -> Iterator[dict[str, tuple[int, ...]]]:
         """Every combination of row shapes, by input; the longest come first, so that the memory

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.scheduler.batch_sizes import padded_size
+from batchpool.core.scheduler.element_budget import BucketRows
 from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.size_buckets import SizeBuckets
+from batchpool.core.tensors.spec import ModelSpec
 
 NEVER_NS = 2**63 - 1
 _TARGET_SHARE = 0.85  # of the target; the rest is for the response to the caller
@@ -24,7 +27,9 @@ class Limits:
     draining: rows do not wait any more.  adaptive: the adaptive policy, else the fixed one.
     max_wait_peak_ns: max_wait_ns under heavy load.  target_ns: of the 99th percentile from
     submission to answer; 0 for none.  sizes: the allowed batch sizes, rising; () for any.
-    bucketed: rows differ in BUCKET.
+    bucketed: rows differ in BUCKET.  max_elements: most elements of each input of a batch, padded;
+    0 for any number.  bucket_rows: the rows that these are by bucket, where rows differ in it; None
+    for max_batch in all.
     """
 
     max_batch: int
@@ -36,6 +41,8 @@ class Limits:
     target_ns: int = 0
     sizes: tuple[int, ...] = ()
     bucketed: bool = False
+    max_elements: int = 0
+    bucket_rows: BucketRows | None = None
 
     @classmethod
     def of(cls, config: ModelConfig) -> Limits:
@@ -47,6 +54,7 @@ class Limits:
             max_wait_peak_ns=round(config.max_wait_peak_ms * 1e6),
             target_ns=round(config.target_p99_ms * 1e6),
             sizes=config.batch_sizes,
+            max_elements=config.max_batch_elements,
         )
 
     @classmethod
@@ -57,6 +65,23 @@ class Limits:
         and `infer` is where batches pay. The latency target is kept there too.
         """
         return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+
+    def of_stage(self, spec: ModelSpec) -> Limits:
+        """These limits for a stage of a model, as the sizes of its rows make them. spec: the
+        declaration of the stage."""
+        bucketed = SizeBuckets(spec).many
+        if not self.max_elements:
+            return replace(self, bucketed=bucketed)
+        rows = BucketRows.of_stage(spec, self.max_elements, self.max_batch, self.sizes)
+        if bucketed:
+            return replace(self, bucketed=True, bucket_rows=rows)
+        return replace(self, max_batch=rows.of(0))
+
+    def most_rows(self, bucket: int) -> int:
+        """The most rows of a batch of a bucket."""
+        if self.bucket_rows is None:
+            return self.max_batch
+        return min(self.max_batch, self.bucket_rows.of(bucket))
 
     @property
     def within_ns(self) -> float:

@@ -7,6 +7,8 @@ for each dynamic dimension of the inputs. So a dimension is padded to less than 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,18 @@ from batchpool.core.tensors.spec import ModelSpec
 
 SHARED_SIZES_MOST = 16  # up to this size padding costs less than a separate batch
 _CLASSES = 32  # buckets of one dimension, whose sizes have 32 bits
+
+
+def sizes_of_bucket(bucket: int, most: Sequence[int]) -> list[int]:
+    """The largest sizes that rows of a bucket have in the dynamic dimensions of all inputs.
+
+    most: the maxima of these dimensions. bucket: as `SizeBuckets.of` gives it; 0 where all rows
+    are in one.
+    """
+    if not bucket:
+        return list(most)
+    classes = [bucket // _CLASSES**at % _CLASSES for at in range(len(most))]
+    return [min(size, 1 << own) for size, own in zip(most, classes, strict=True)]
 
 
 class SizeBuckets:

@@ -138,6 +138,7 @@ class WorkerFleet:
             frontends=resources.plan.frontends,
             row=worker_slot.row,
             stage=worker_slot.plan.stage,
+            max_elements=model.config.max_batch_elements,
         )
         child.send(
             start,

@@ -240,6 +240,8 @@ def _batches(config: ModelConfig) -> str:
     rows = f"at most {config.max_batch} rows"
     if config.batch_sizes:
         rows = " or ".join(map(str, config.batch_sizes)) + " rows"
+    if config.max_batch_elements:
+        rows += f" and {config.max_batch_elements} elements of an input"
     wait = f"at most {config.max_wait_ms:g} ms of waiting"
     if config.policy == "adaptive" and config.max_wait_peak_ms > config.max_wait_ms:
         wait += f", {config.max_wait_peak_ms:g} ms in a flood"

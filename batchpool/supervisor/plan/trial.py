@@ -53,6 +53,7 @@ def try_model(
         "device": worker.device,
         "max_batch": model.max_batch_of(worker),
         "batch_sizes": list(model.batch_sizes_of(worker)),
+        "max_elements": config.max_batch_elements,
         "unload_timeout_s": server.unload_timeout_s,
     }
     command = [*python_command("batchpool.worker.trial"), config.import_name]

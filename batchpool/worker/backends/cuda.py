@@ -62,7 +62,8 @@ class BatchStream:
 class CudaBackend:
     """Runs a torch model on one CUDA device: two batches in flight, each on its own stream.
 
-    batch_sizes: the sizes that the model allows; () for any up to max_batch.
+    batch_sizes: the sizes that the model allows; () for any up to max_batch. max_elements: of each
+    input of a batch, padded; 0 for any number.
     """
 
     depth = 2
@@ -75,6 +76,7 @@ class CudaBackend:
         device: str,
         max_batch: int,
         batch_sizes: Sequence[int] = (),
+        max_elements: int = 0,
     ) -> None:
         import torch
 
@@ -86,6 +88,7 @@ class CudaBackend:
         self.transfer = LaneTransfer(torch, self._device, spec)
         self.direct = frozenset(self.transfer.inputs)
         self.graph_sizes = graph_sizes(max_batch, batch_sizes) if model.cuda_graphs else ()
+        self._max_elements = max_elements
         self._streams = [self._make_stream(max_batch) for _ in range(self.depth)]
         self._next = self._streams[0]
 
@@ -101,7 +104,7 @@ class CudaBackend:
             # Graphs of two streams run at the same time, so they must not share a memory pool.
             capture = capture_on(torch, torch.cuda.graph_pool_handle())
             large = self.transfer.inputs, self.transfer.outputs
-            shapes = GraphShapes(self._spec, self._model.graph_sizes)
+            shapes = GraphShapes(self._spec, self._model.graph_sizes, self._max_elements)
             graphs = CudaGraphs(
                 torch, self._model, self._spec, self._device, inputs, *large, sizes, shapes, capture
             )

@@ -8,8 +8,9 @@ what the memory held before: rows of earlier batches, which the model has accept
 warm-up.
 
 Where rows have dynamic dimensions there is a graph for each batch size and each of the shapes of
-`GraphShapes`. Rows and the rest of a batch are padded with the tensor's `pad`, and the model finds
-the sizes of the rows in `Batch.sizes` as tensors on the device, 1 for rows that are none.
+`GraphShapes` that so many rows can have within the element budget; any other one that comes all the
+same runs uncaptured. Rows and the rest of a batch are padded with the tensor's `pad`, and the model
+finds the sizes of the rows in `Batch.sizes` as tensors on the device, 1 for rows that are none.
 
     https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
@@ -151,6 +152,7 @@ class CudaGraphs:
         }
         self._padding: dict[str, Any] = {}  # an accepted row [1, *row shape] of each large input
         self._captured: dict[tuple[Any, ...], CapturedGraph] = {}
+        self._captured_sizes: set[int] = set()
 
     def is_dynamic(self, name: str) -> bool:
         """True for an input whose rows are gathered by `room_for`."""
@@ -176,8 +178,11 @@ class CudaGraphs:
             assert rows is not None  # as of every dynamic input
             own.set(rows, size)
         key = size, *self._row_shapes.values()
-        if key not in self._captured:
+        if size not in self._captured_sizes:
             self._capture_all(size)
+            self._captured_sizes.add(size)
+        if key not in self._captured:
+            self._captured[key] = self._capture_size(size, lambda call: call)
         captured = self._captured[key]
         for name, row in self._padding.items() if n < size else ():
             self.inputs[name][n:size].copy_(row.expand_as(self.inputs[name][n:size]))
@@ -185,23 +190,26 @@ class CudaGraphs:
         return captured
 
     def _capture_all(self, size: int) -> None:
-        """Capture this batch size for all row shapes. The batch that stands in the buffers stays
-        there."""
+        """Capture this batch size for all row shapes that it can have. The batch that stands in the
+        buffers stays there."""
         rows = dict(self._row_shapes)
         kept = {name: self._buffers[name].array((size, *own)).copy() for name, own in rows.items()}
         kept_sizes = {name: own.all(size) for name, own in self._row_sizes.items()}
         for shapes in self._shapes.all_rows():
+            if size > padded_size(self._sizes, self._shapes.most_rows(shapes, self._sizes[-1])):
+                continue
             for name, shape in shapes.items():
                 self.room_for(name, (size, *shape))
                 dynamic = [shape[at] for at in self._shapes.dynamic(name)]
                 self._row_sizes[name].set(np.tile(np.array(dynamic), (size, 1)), size)
-            self._captured[size, *self._row_shapes.values()] = self._capture_size(size)
+            key = size, *self._row_shapes.values()
+            self._captured[key] = self._capture_size(size, self._capture)
         for name, array in kept.items():
             self._row_shapes[name] = rows[name]
             self._buffers[name].array(array.shape)[...] = array
             self._row_sizes[name].set(kept_sizes[name], size)
 
-    def _capture_size(self, size: int) -> CapturedGraph:
+    def _capture_size(self, size: int, capture: Capture) -> CapturedGraph:
         """Run the model uncaptured, so that it allocates what it allocates once and shows its
         outputs; then run it again into a graph."""
         captured = CapturedGraph()
@@ -223,7 +231,7 @@ class CudaGraphs:
                     else:
                         captured.on_device[name] = value
 
-            captured.replay = self._capture(call)
+            captured.replay = capture(call)
         except ModelError:
             raise
         except Exception as exc:

@@ -24,26 +24,33 @@ from batchpool.worker.backends.cuda import CudaBackend
 class FrameworkBackend:
     """The worker's side of one framework.
 
-    make: (loaded model, spec, device, max_batch, allowed batch sizes) -> backend.
+    make: (loaded model, spec, device, max_batch, allowed batch sizes, most elements of each input
+    of a batch) -> backend.
     prepare: sets up the process for a device before the model is imported; raises RuntimeError
     where the framework does not see the device. has_cuda: returns whether the framework was built
     with CUDA; raises ImportError where it is not installed.
     """
 
-    make: Callable[[Model, ModelSpec, str, int, Sequence[int]], Backend]
+    make: Callable[[Model, ModelSpec, str, int, Sequence[int], int], Backend]
     prepare: Callable[[str], None] = lambda device: None
     has_cuda: Callable[[], bool] = lambda: False
 
 
 def make_backend(
-    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int] = ()
+    model: Model,
+    spec: ModelSpec,
+    device: str,
+    max_batch: int,
+    batch_sizes: Sequence[int] = (),
+    max_elements: int = 0,
 ) -> Backend:
     """The backend for a loaded model.
 
     device: "cpu" or "cuda:N". batch_sizes: the sizes that the model allows; () for any up to
-    max_batch.
+    max_batch. max_elements: of each input of a batch, padded; 0 for any number.
     """
-    return BACKENDS[spec.framework].make(model, spec, device, max_batch, batch_sizes)
+    make = BACKENDS[spec.framework].make
+    return make(model, spec, device, max_batch, batch_sizes, max_elements)
 
 
 def prepare_process(spec: ModelSpec, device: str) -> None:
@@ -70,16 +77,26 @@ def has_cuda(spec: ModelSpec) -> bool:
 
 
 def _make_numpy(
-    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int]
+    model: Model,
+    spec: ModelSpec,
+    device: str,
+    max_batch: int,
+    batch_sizes: Sequence[int],
+    max_elements: int,
 ) -> Backend:
     return NumpyBackend(model)
 
 
 def _make_torch(
-    model: Model, spec: ModelSpec, device: str, max_batch: int, batch_sizes: Sequence[int]
+    model: Model,
+    spec: ModelSpec,
+    device: str,
+    max_batch: int,
+    batch_sizes: Sequence[int],
+    max_elements: int,
 ) -> Backend:
     if device.startswith("cuda"):
-        return CudaBackend(model, spec, device, max_batch, batch_sizes)
+        return CudaBackend(model, spec, device, max_batch, batch_sizes, max_elements)
     return TorchCpuBackend(model, spec)
 
 

@@ -132,7 +132,7 @@ def test_the_process_is_prepared_for_its_device_before_the_model_is_imported(
     monkeypatch.setitem(BACKENDS, "numpy", entry)
     pool = start(sizes=(2, 4))
     WorkerProcess(pool.own).load()
-    assert events[:3] == [("prepare", "cpu"), ("load", "cpu"), (pool.spec, "cpu", MOST, (2, 4))]
+    assert events[:3] == [("prepare", "cpu"), ("load", "cpu"), (pool.spec, "cpu", MOST, (2, 4), 0)]
 
 
 def test_code_that_has_changed_under_the_pool_is_not_loaded(

@@ -55,6 +55,26 @@ def test_a_bfloat16_parameter_is_warmed_up_with_its_bits() -> None:
     assert (rows["scale"].dtype, rows["scale"].tolist()) == (np.uint16, [0x3F00])
 
 
+def test_a_size_that_the_element_budget_keeps_from_long_rows_is_warmed_up_with_shorter_ones() -> (
+    None
+):
+    """Dimensions that belong together are cut together; what cannot be cut runs as it is."""
+    both = (Tensor("a", "int32", (Dim(20, "n"),)), Tensor("b", "int32", (Dim(20, "n"), 2)))
+    spec = model(*both, Tensor("c", "float32", (6,)))
+    seen: list[tuple[int, ...]] = []
+
+    class Seer(Model):
+        inputs, outputs = spec.inputs, spec.outputs
+
+        def infer(self, batch: Batch) -> Any:
+            seen.append((batch.n, *(batch[name].shape[1] for name in "abc")))
+            return {"y": np.zeros(batch.n, np.float32)}
+
+    rows = warm_up_rows(Seer(), spec)
+    warm_up(spec, NumpyBackend(Seer()), rows, (1, 4, 16), times=1, max_elements=40)
+    assert seen == [(1, 20, 20, 6), (4, 5, 5, 6), (16, 1, 1, 6)]
+
+
 def test_every_size_is_run_twice() -> None:
     found = calls(Recorder(), 1, 3, 8)
     assert [(call["n"], call["rows"]) for call in found] == [(n, n) for n in (1, 1, 3, 3, 8, 8)]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, decide
+from batchpool.core.scheduler.element_budget import BucketRows, InputShape
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of
 from batchpool.core.scheduler.queue import I64, QueueColumn
@@ -20,6 +21,7 @@ from tests.unit.core.scheduler.queued import MS, rows_of
 NOW = 1_000 * MS
 FAR = NOW + 60_000 * MS
 LANES = 3
+LONGEST = 64
 Choice = TypeVar("Choice")
 
 
@@ -156,7 +158,9 @@ def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[WorkerVi
 def _limits(choices: _Choices, *, target: bool | None) -> Limits:
     max_batch = choices.of([4, 1, 2, 3, 8, 16, 30])
     sizes = choices.of([(), (), (1,), (2, 3), (1, 4), (12,)])
+    sizes = (*(size for size in sizes if size < max_batch), max_batch) if sizes else ()
     wants_target = choices.of([False, True]) if target is None else target
+    bucketed, max_elements = choices.of([False, True]), choices.of([0, 0, LONGEST, 7, 3 * LONGEST])
     return Limits(
         max_batch,
         choices.of([10, 0, 3, 40]) * MS,
@@ -165,9 +169,20 @@ def _limits(choices: _Choices, *, target: bool | None) -> Limits:
         adaptive=choices.of([False, True]),
         max_wait_peak_ns=choices.of([60, 0, 20]) * MS,
         target_ns=choices.of([40, 10, 100]) * MS if wants_target else 0,
-        sizes=(*(size for size in sizes if size < max_batch), max_batch) if sizes else (),
-        bucketed=choices.of([False, True]),
+        sizes=sizes,
+        bucketed=bucketed,
+        bucket_rows=bucket_rows_of(max_elements if bucketed else 0, max_batch, sizes),
     )
+
+
+def bucket_rows_of(
+    max_elements: int, max_batch: int, sizes: tuple[int, ...] = ()
+) -> BucketRows | None:
+    """Of rows with one dynamic dimension of at most `LONGEST`: bucket b has rows of up to 2**b, and
+    bucket 0 those of any size."""
+    if not max_elements:
+        return None
+    return BucketRows(max_elements, max_batch, sizes, (InputShape(1, (0,)),), (LONGEST,))
 
 
 def case_of(raw: bytes, *, target: bool | None = None, alike: bool = True) -> Case:
@@ -225,8 +240,19 @@ class Outcome:
             found.setdefault(bucket, []).append(p)
         return list(found.values())
 
-    def cap(self, worker: WorkerView) -> int:
-        return cap_of(worker.time, self.limits)
+    def most(self, rows: Sequence[int]) -> int:
+        """The most rows of a batch of the bucket of these rows."""
+        budget = self.limits.bucket_rows
+        if budget is None:
+            return self.limits.max_batch
+        bucket = self.word(QueueColumn.BUCKET, rows[0])
+        alone = LONGEST if bucket == 0 else 1 << bucket
+        fit = min(self.limits.max_batch, max(1, budget.max_elements // alone))
+        sizes = self.limits.sizes
+        return max((n for n in sizes if n <= fit), default=sizes[0]) if sizes else fit
+
+    def cap(self, worker: WorkerView, rows: Sequence[int]) -> int:
+        return min(self.most(rows), cap_of(worker.time, self.limits))
 
     def known(self, worker: WorkerView) -> ServiceTime | None:
         return worker.time if worker.time is not None and worker.time.known else None

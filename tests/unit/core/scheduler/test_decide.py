@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,8 +28,8 @@ from tests.unit.core.scheduler.queued import MS, rows_of
 often = settings(max_examples=100, deadline=None)
 
 
-def longest_wait_ns(o: Outcome, worker: WorkerView) -> float:
-    """The policy's limit of a row's wait for company on a worker that is idle."""
+def longest_wait_ns(o: Outcome, worker: WorkerView, rows: Sequence[int]) -> float:
+    """The policy's limit of the wait of these rows for company on a worker that is idle."""
     limits, traffic, time = o.limits, o.case.traffic, o.known(worker)
     if limits.draining:
         return 0
@@ -36,8 +37,9 @@ def longest_wait_ns(o: Outcome, worker: WorkerView) -> float:
         return limits.max_wait_ns
     if traffic is None or time is None:
         return 0
-    batches_per_s = len(o.open) * 1e9 / max(1.0, time.mean_ns(limits.max_batch))
-    if traffic.rows_per_s > 0.5 * batches_per_s * limits.max_batch:
+    most = o.most(rows)
+    batches_per_s = len(o.open) * 1e9 / max(1.0, time.mean_ns(most))
+    if traffic.rows_per_s > 0.5 * batches_per_s * most:
         return max(limits.max_wait_ns, limits.max_wait_peak_ns)
     return limits.max_wait_ns
 
@@ -47,7 +49,7 @@ def longest_wait_ns(o: Outcome, worker: WorkerView) -> float:
 def test_no_batch_is_too_large_and_no_row_goes_twice(o: Outcome) -> None:
     """C12: rows are counted, whatever the requests."""
     for dispatch, rows in o.batches:
-        assert 0 < len(rows) <= o.cap(o.workers[dispatch.worker]) <= o.limits.max_batch
+        assert 0 < len(rows) <= o.cap(o.workers[dispatch.worker], rows) <= o.limits.max_batch
         assert rows == sorted(rows)
     assert len(set(o.sent)) == len(o.sent)
     assert not {*o.sent} & {*o.expired, *o.refused}
@@ -68,7 +70,7 @@ def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
     for worker in o.open:
         if o.load[worker.number] < o.room(worker):
             for rows in o.groups(worker, o.left):
-                assert len(rows) < o.cap(worker)
+                assert len(rows) < o.cap(worker, rows)
 
 
 @often
@@ -76,9 +78,10 @@ def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
 def test_nobody_waits_longer_than_the_policy_says_while_a_worker_is_idle(o: Outcome) -> None:
     """C15: for every policy."""
     for worker in o.idle:
-        limit_ns = longest_wait_ns(o, worker)
-        for p in o.may_run(worker, o.left):
-            assert o.case.now - o.word(QueueColumn.SUBMIT_NS, p) < limit_ns
+        for rows in o.groups(worker, o.left):
+            limit_ns = longest_wait_ns(o, worker, rows)
+            for p in rows:
+                assert o.case.now - o.word(QueueColumn.SUBMIT_NS, p) < limit_ns
 
 
 @often
@@ -107,7 +110,7 @@ def test_while_draining_nobody_waits_for_company_and_nobody_is_refused(o: Outcom
 def test_no_partial_batch_goes_to_a_busy_worker_and_none_past_the_depth(o: Outcome) -> None:
     load = {w.number: w.in_flight for w in o.case.workers}
     for dispatch, rows in o.batches:
-        if len(rows) < o.cap(o.workers[dispatch.worker]) and not o.limits.bucketed:
+        if len(rows) < o.cap(o.workers[dispatch.worker], rows) and not o.limits.bucketed:
             assert load[dispatch.worker] == 0
         assert load[dispatch.worker] < o.room(o.workers[dispatch.worker])
         load[dispatch.worker] += 1
@@ -143,9 +146,9 @@ def test_every_batch_says_why_it_left(o: Outcome) -> None:
         groups = o.groups(worker, [p for p in range(o.n) if p not in gone])
         mine = next(group for group in groups if group[0] == rows[0])
         gone |= set(rows)
-        assert rows == mine[: o.cap(worker)]
+        assert rows == mine[: o.cap(worker, rows)]
         waited_ns = o.case.now - min(o.word(QueueColumn.SUBMIT_NS, p) for p in mine)
-        assert (dispatch.reason is DispatchReason.FULL) == (len(mine) >= o.cap(worker))
+        assert (dispatch.reason is DispatchReason.FULL) == (len(mine) >= o.cap(worker, rows))
         if dispatch.reason is DispatchReason.FULL:
             continue
         assert (dispatch.reason is DispatchReason.DRAIN) == limits.draining
@@ -213,12 +216,12 @@ def on_both_roads(case: Case) -> tuple[Outcome, Outcome]:
     plain = replace(
         case,
         queue=queue,
-        limits=replace(case.limits, bucketed=False),
+        limits=replace(case.limits, bucketed=False, bucket_rows=None),
         workers=[replace(w, lanes=None) for w in case.workers],
     )
     general = replace(
         plain,
-        limits=replace(case.limits, bucketed=True),
+        limits=replace(case.limits, bucketed=True, bucket_rows=None),
         workers=[replace(w, lanes=mask(*range(LANES))) for w in case.workers],
     )
     return Outcome(plain), Outcome(general)
@@ -244,7 +247,7 @@ def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: O
     for worker in o.open:
         if o.load[worker.number] < o.room(worker):
             for rows in o.groups(worker, o.left):
-                assert len(rows) < o.cap(worker)
+                assert len(rows) < o.cap(worker, rows)
 
 
 def test_nothing_stands_behind_a_batch_of_which_nobody_knows_how_long_it_takes() -> None:

@@ -118,7 +118,7 @@ def test_refusing_again_at_once_refuses_nobody_else(o: Outcome) -> None:
     """Where all rows may ride together: buckets and lanes are not foreseen."""
     case = replace(
         o.case,
-        limits=replace(o.limits, bucketed=False),
+        limits=replace(o.limits, bucketed=False, bucket_rows=None),
         workers=[replace(w, lanes=None) for w in o.case.workers],
     )
     assert Outcome(Outcome(case).rest()).refused == []
@@ -256,7 +256,7 @@ def test_nobody_becomes_late_before_it_wakes(o: Outcome) -> None:
     workers it may do so within the last millisecond."""
     case = replace(
         o.case,
-        limits=replace(o.limits, bucketed=False),
+        limits=replace(o.limits, bucketed=False, bucket_rows=None),
         workers=[replace(w, lanes=None) for w in o.case.workers],
     )
     o = Outcome(case)

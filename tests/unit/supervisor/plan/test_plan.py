@@ -355,6 +355,10 @@ def test_the_text_shows_notes() -> None:
     [
         ({"policy": "fixed"}, "fixed: at most 64 rows, at most 10 ms of waiting"),
         (
+            {"policy": "fixed", "max_batch_elements": 4096},
+            "fixed: at most 64 rows and 4096 elements of an input, at most 10 ms of waiting",
+        ),
+        (
             {"batch_sizes": (1, 8, 64), "max_wait_peak_ms": 5.0, "target_p99_ms": 50.0},
             "adaptive: 1 or 8 or 64 rows, at most 10 ms of waiting, p99 within 50 ms",
         ),

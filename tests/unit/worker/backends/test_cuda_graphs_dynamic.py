@@ -42,11 +42,11 @@ class Sums(bp.Model):
         return {"sum": own.sum(dim=1), "running": own.cumsum(dim=1)}
 
 
-def made_for(model: bp.Model) -> tuple[CudaGraphs, Recorder]:
+def made_for(model: bp.Model, max_elements: int = 0) -> tuple[CudaGraphs, Recorder]:
     spec = spec_of(type(model))
     buffers = {t.name: PinnedBuffer(torch, t, MOST, pin=False) for t in spec.inputs}
     recorder = Recorder()
-    shapes = GraphShapes(spec, model.graph_sizes)
+    shapes = GraphShapes(spec, model.graph_sizes, max_elements)
     sizes = (1, 2, MOST)
     return CudaGraphs(
         torch, model, spec, CPU, buffers, set(), set(), sizes, shapes, recorder
@@ -75,6 +75,23 @@ def test_a_batch_size_is_captured_for_every_row_shape_at_its_first_batch() -> No
     assert run(made, [[1, 2, 3]]) == ([12], [[2, 6, 12]])
     assert recorder.captured == 2
     assert recorder.replayed == 2
+
+
+def test_only_what_the_element_budget_allows_is_captured_and_the_rest_runs_as_it_is() -> None:
+    """80 elements are 5 rows of 8 x 2, which are padded to 4 at most, and 1 of 40 x 2."""
+    model = Sums()
+    made, recorder = made_for(model, max_elements=80)
+    assert run(made, [[1, 2, 3], [4]]) == ([12, 8], [[2, 6, 12], [8]])
+    assert (recorder.captured, set(model.calls)) == (1, {(2, 8)})
+    run(made, [[1]] * 4)
+    assert recorder.captured == 2
+    run(made, [[1] * 9])
+    assert (recorder.captured, recorder.replayed) == (4, 3), "a lone row: both lengths"
+    for twice in range(2):
+        model.calls.clear()
+        assert run(made, [[1] * 9, [5]])[0] == [18, 10]
+        assert model.calls == [(2, 40)] * (2 - twice), "once more at first, to see its outputs"
+    assert (recorder.captured, recorder.replayed) == (4, 3)
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,11 @@ class Model:
         Runs in processes of its own on the CPU, apart from `infer`; `self` is another instance
         than the one that `load` was called for. The tensors of the batch are the inputs and
         parameters as numpy arrays, whatever the framework. A feature may be a list of n rows, as
-        an output of `infer`. A ValueError or a `bp.InvalidInput` in a row's place, or passed to
-        `batch.fail`, tells that row's caller what is wrong with the input (HTTP status 400), and
-        the row goes no further; any other exception there is the model's fault (500). An exception
-        that is raised fails the batch, as in `infer`.
+        an output of `infer`. A `bp.InvalidInput` in a row's place, passed to `batch.fail`, or
+        raised for a batch of one row, tells the caller what is wrong with the input (HTTP status
+        400), and the row goes no further; a plain ValueError in a row's place does so too. Any
+        other exception there is the model's fault (500). An exception that is raised fails the
+        batch, as in `infer`, a ValueError too.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define preprocess")
 

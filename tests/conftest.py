@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Generator
 
 import pytest
@@ -28,6 +29,11 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 _MOST = 4  # more would wait for one another's pools
+
+# Also where the environment says that no bytecode is written: every process of a run collects all
+# tests, and the processes under test, hundreds of each kind, import the same modules. What they
+# import of users' files, which tests change within a second, they still compile anew.
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -84,7 +84,7 @@ def _try_models(plan: Plan) -> None:
                 print(f"  {what:<14} {trial.text()}", flush=True)
                 for warning in trial.warnings:
                     print(f"  note           {warning}", flush=True)
-        except StartError as exc:
+        except (ConfigError, StartError) as exc:
             failed += 1
             print(f"  failed         {exc}", flush=True)
     if failed:

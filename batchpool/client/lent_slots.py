@@ -125,7 +125,7 @@ class LentSlots:
         one, with its slots freed."""
         found = lane_client.result(pending, names, copy=False)
         lease = _Lease(pending, self._ended)
-        self.n += pending.n
+        self._count(lane_client, pending.n)
         self._held.add(pending)
         outputs = {
             name: _leased(rows, lease) if isinstance(rows, np.ndarray) and rows.base is not None
@@ -139,9 +139,13 @@ class LentSlots:
         ended = self._ended
         while ended:
             pending = ended.popleft()
-            self.n -= pending.n
+            self._count(lane_client, -pending.n)
             self._held.remove(pending)
             lane_client.release(pending)
+
+    def _count(self, lane_client: LendingLane, more: int) -> None:
+        self.n += more
+        lane_client.lane.lent.set(self.n)
 
     @property
     def any_ended(self) -> bool:

@@ -77,6 +77,7 @@ class Lane:
             "generation",
             "cancels",
             "claimed",
+            "lent",
             "refused",
             "refused_share",
             "stale",
@@ -108,6 +109,7 @@ class Lane:
     generation: Word
     cancels: Word
     claimed: Word
+    lent: Word
     refused: Word
     refused_share: Word
     stale: Word

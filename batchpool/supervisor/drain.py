@@ -37,7 +37,7 @@ class Drain:
 
     def rows(self) -> int:
         """Rows that were accepted and not reaped by their clients yet."""
-        return sum(lane.claimed() for lane in self._lanes if not lane.closing)
+        return sum(lane.rows() for lane in self._lanes if not lane.closing)
 
     def is_over(self, now_ns: int) -> bool:
         """True when every row is answered and reaped.

@@ -223,7 +223,7 @@ def status_line(
     if process_fleet.ending:
         return f"stopping: {_count(len(process_fleet.everybody()), 'worker')} to end"
     if process_fleet.stopping or process_fleet.closed:
-        rows = sum(lane.claimed() for lane in resources.lanes)
+        rows = sum(lane.rows() for lane in resources.lanes)
         text = f"draining: {_count(rows, 'row')} under way"
         return text if process_fleet.stopping else text + _reload_text(reload, last_reload)
     models = {entry: model.spec.name for entry, model in resources.plan.entries.items()}

@@ -15,6 +15,7 @@ base64 is the bytes of little-endian float32, which OpenAI's Python client asks 
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -26,6 +27,7 @@ from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_parameters
 from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.wire.json_text import no_text
 from batchpool.wire.openai import INPUT
 from batchpool.wire.request import Body, brief
 
@@ -77,6 +79,11 @@ def read_embedding_request(body: Body) -> EmbeddingRequest:
     try:
         request = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        if fault := no_text(body):
+            member = re.split(r"\W", fault, maxsplit=1)[0]
+            error = InvalidRequest(fault)
+            known = member in EmbeddingRequest.__struct_fields__
+            raise (_about(member, error) if known else error) from None
         raise _refusal(str(exc)) from None
     if not request.texts:
         raise _about(

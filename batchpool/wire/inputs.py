@@ -20,6 +20,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.numbers import from_numbers
 from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import elements
+from batchpool.wire.json_text import no_text
 from batchpool.wire.request import Body, brief
 
 # Every exception that msgspec raises for bytes from outside. RecursionError: nesting too deep.
@@ -142,7 +143,8 @@ class InputReader:
             if self._is_float and MINUS_ZERO.search(data):
                 values = msgspec.json.decode(MINUS_ZERO.sub(b"-0.0", data))
         except UNREADABLE as exc:
-            raise InvalidRequest(f"input {self.name!r}: its data: {exc}") from None
+            place = f"input {self.name!r}: its data"
+            raise InvalidRequest(no_text(memoryview(data), place) or f"{place}: {exc}") from None
         if type(values) is not list:
             found = "null" if values is None else brief(values)
             raise InvalidRequest(f"input {self.name!r}: its data is {found}; a list was expected")

@@ -22,6 +22,7 @@ from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire import parameters
 from batchpool.wire.inputs import UNREADABLE, InputReader, begins_as_json, no_number_hint
+from batchpool.wire.json_text import no_text
 from batchpool.wire.model_tables import ModelTables, binary_fields, json_fields
 from batchpool.wire.plain import PlainForm
 from batchpool.wire.request import (
@@ -240,7 +241,7 @@ def _explain(head: Body, exc: Exception) -> str:
     raw = bytes(head[: len(_BOM)])
     if raw == _BOM:
         return "the request's JSON begins with a byte order mark; send it without"
-    text = str(exc)
+    text = no_text(head) or str(exc)
     if len(text) > 300:
         text = text[:297] + "..."
     text += no_number_hint(head)

@@ -16,6 +16,7 @@ from batchpool.core.tensors.spec import Tensor
 from batchpool.wire import parameters
 from batchpool.wire.curl_samples import plain_sample
 from batchpool.wire.inputs import MINUS_ZERO, UNREADABLE, no_number_hint
+from batchpool.wire.json_text import no_text
 from batchpool.wire.model_tables import ModelTables
 from batchpool.wire.request import Body, PlainAnswer, brief
 
@@ -114,7 +115,7 @@ class PlainReader:
     def _unreadable(self, body: Body, exc: Exception) -> InvalidRequest:
         unknown = _UNKNOWN.search(str(exc))
         if unknown is None:
-            text = f"the request's JSON: {exc}{no_number_hint(body)}"
+            text = f"the request's JSON: {no_text(body) or exc}{no_number_hint(body)}"
         else:
             name, model = brief(unknown[1]), self._spec.name
             text = f"model {model!r} has no input {name}; it has {self._listed()}"
@@ -255,7 +256,7 @@ def _decoded(member: str, raw: msgspec.Raw) -> Any:
             written = _STRING_OR_MINUS_ZERO.sub(_signed, bytes(written))
         return msgspec.json.decode(written)
     except UNREADABLE as exc:
-        raise InvalidRequest(f"{member!r}: {exc}") from None
+        raise InvalidRequest(no_text(memoryview(raw), member) or f"{member!r}: {exc}") from None
 
 
 def _signed(found: re.Match[bytes]) -> bytes:

@@ -11,6 +11,7 @@ import inspect
 import tomllib
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,18 @@ from batchpool.core.config.options import OptionText
 from batchpool.core.config.toml_file import near
 from batchpool.core.errors import ConfigError
 from batchpool.model import Model
+from batchpool.worker.option_errors import reason
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _OF_DEFAULT = (bool, int, float, str)
+
+
+class _Unfit(Exception):
+    """A value does not fit a type; the text tells why. of_part: a part of it does not."""
+
+    def __init__(self, text: str, *, of_part: bool = False) -> None:
+        super().__init__(text)
+        self.of_part = of_part
 
 
 def converted_options(cls: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,10 +47,9 @@ def converted_options(cls: type[Model], options: Mapping[str, Any]) -> dict[str,
     for name, value in options.items():
         if name in known:
             try:
-                converted[name] = _converted(value, _type_of(cls, known[name]))
-            except (msgspec.ValidationError, TypeError, ValueError, NotImplementedError) as exc:
-                text = str(exc).replace("Expected", "expected")
-                raise _error(cls, f"option {name} = {shown(value)}: {text}") from None
+                converted[name] = _converted(value, cls, known[name])
+            except _Unfit as unfit:
+                raise _error(cls, f"option {name} = {shown(value)}: {unfit}") from None
         elif any_other:
             converted[name] = str(value) if isinstance(value, OptionText) else value
         else:
@@ -79,27 +88,47 @@ def _type_of(cls: type[Model], parameter: inspect.Parameter) -> Any:
         raise TypeError(f"its annotation {_shown_type(parameter)} cannot be read: {exc}") from None
 
 
-def _converted(value: Any, of: Any) -> Any:
-    if not isinstance(value, OptionText):
-        return msgspec.convert(value, of, dec_hook=_made)
-    text = str(value)
+def _converted(value: Any, cls: type[Model], parameter: inspect.Parameter) -> Any:
+    """Raises _Unfit."""
     try:
-        return msgspec.convert(text, of, strict=False, dec_hook=_made)
-    except msgspec.ValidationError as exc:
-        for parsed in (_as_toml, _as_list):
-            try:
-                return msgspec.convert(parsed(text), of, strict=parsed is _as_toml, dec_hook=_made)
-            except (msgspec.ValidationError, ValueError):
-                continue
-        raise exc from None
+        of = _type_of(cls, parameter)
+    except TypeError as exc:
+        raise _Unfit(str(exc)) from None
+    return _of_text(value, of) if isinstance(value, OptionText) else _as(of, value)
 
 
-def _as_toml(text: str) -> Any:
-    return tomllib.loads(f"value = {text}")["value"]
+def _of_text(text: OptionText, of: Any) -> Any:
+    """The text as a value of the type: as it stands, as TOML, or as a list in its short form.
+
+    The reason that is told is that of the form which the text has."""
+    try:
+        return _as(of, text, strict=False)
+    except _Unfit as exc:
+        unfit = exc
+    try:
+        as_toml = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as exc:
+        if text.startswith(("[", "{")):
+            why = str(exc).partition(" (at ")[0]  # of a line that nobody wrote
+            raise _Unfit(f"{unfit}; it is no TOML: {why}") from None
+    else:
+        if isinstance(as_toml, (dict, list)):
+            return _as(of, as_toml)
+        with suppress(_Unfit):
+            return _as(of, as_toml)
+    try:
+        return _as(of, text.split(","), strict=False)
+    except _Unfit as exc:
+        raise (exc if exc.of_part else unfit) from None
 
 
-def _as_list(text: str) -> list[str]:
-    return text.split(",")
+def _as(of: Any, value: Any, *, strict: bool = True) -> Any:
+    """Raises _Unfit with the reason."""
+    plain = str(value) if isinstance(value, OptionText) else value
+    try:
+        return msgspec.convert(plain, of, strict=strict, dec_hook=_made)
+    except (msgspec.ValidationError, TypeError, ValueError, NotImplementedError) as exc:
+        raise _Unfit(reason(exc, value), of_part=" - at `" in str(exc)) from None
 
 
 def _made(of: type, value: Any) -> Any:

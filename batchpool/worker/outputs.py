@@ -45,35 +45,37 @@ def check_outputs(
     Outputs of padding rows are dropped unchecked. sizes: the inputs' dynamic sizes, at least
     [rows, dynamic dimensions]. Raises ModelError where the error concerns the whole batch.
     """
-    rows = n if rows is None else rows
+    rows, noun = n if rows is None else rows, spec.output_noun
     if not isinstance(found, Mapping):
         raise ModelError(
             f"model {spec.name!r} returned a {type(found).__name__};"
-            " a dict of its outputs was expected"
+            f" a dict of its {noun}s was expected"
         )
     declared = {t.name for t in spec.outputs}
     for name in found:
         if name not in declared and name is not FAILED_ROWS:
-            raise ModelError(f"model {spec.name!r} returned an undeclared output {name!r}")
+            raise ModelError(f"model {spec.name!r} returned an undeclared {noun} {name!r}")
     named = _named_sizes(spec, sizes)
     checked = CheckedOutputs()
     by_model = failed_rows(found, rows)
     for tensor in spec.outputs:
         if tensor.name not in found:
-            raise ModelError(f"model {spec.name!r} returned no output {tensor.name!r}")
+            raise ModelError(f"model {spec.name!r} returned no {noun} {tensor.name!r}")
         value = found[tensor.name]
         if value is IN_PLACE:
             continue
         if by_model:
             value = with_blanks(tensor, value, by_model, rows)
         if tensor.is_bytes:
-            checked.outputs[tensor.name] = _bytes_output(tensor, value, n, rows, checked.failed)
+            checked.outputs[tensor.name] = _bytes_output(
+                noun, tensor, value, n, rows, checked.failed
+            )
         elif tensor.dynamic:
             checked.outputs[tensor.name] = _dynamic_output(
-                tensor, value, n, rows, named, checked.failed
+                noun, tensor, value, n, rows, named, checked.failed
             )
         else:
-            checked.outputs[tensor.name] = _fixed_output(tensor, value, n, rows)
+            checked.outputs[tensor.name] = _fixed_output(noun, tensor, value, n, rows)
     for row, error in by_model.items():
         if isinstance(error, InvalidInput):
             checked.refused[row] = error
@@ -96,51 +98,52 @@ def _named_sizes(spec: ModelSpec, sizes: Mapping[str, Array | None]) -> dict[str
     return named
 
 
-def _wrong(tensor: Tensor, what: str, expected: str) -> ModelError:
-    return ModelError(f"output {tensor.name!r} {what}; {expected} was expected")
+def _wrong(noun: str, tensor: Tensor, what: str, expected: str) -> ModelError:
+    return ModelError(f"{noun} {tensor.name!r} {what}; {expected} was expected")
 
 
-def _as_array(tensor: Tensor, value: Any) -> Array:
+def _as_array(noun: str, tensor: Tensor, value: Any) -> Array:
     if isinstance(value, (list, tuple, int, float)):
         try:
-            value = from_lists(tensor, value, "output")
+            value = from_lists(tensor, value, noun)
         except InvalidRequest as exc:
             raise ModelError(exc.message) from None
     if not isinstance(value, (np.ndarray, np.generic)):
-        raise _wrong(tensor, f"is a {type(value).__name__}", "an array or a list of numbers")
+        raise _wrong(noun, tensor, f"is a {type(value).__name__}", "an array or a list of numbers")
     array = in_storage(tensor, value)
     if not has_dtype(tensor, array):
-        raise _wrong(tensor, f"has dtype {array.dtype.name}", tensor.dtype)
+        raise _wrong(noun, tensor, f"has dtype {array.dtype.name}", tensor.dtype)
     return array
 
 
-def _fixed_output(tensor: Tensor, value: Any, n: int, rows: int) -> Array:
+def _fixed_output(noun: str, tensor: Tensor, value: Any, n: int, rows: int) -> Array:
     if isinstance(value, (list, tuple)):
-        return _stack(tensor, value, n, rows)
-    array = _as_array(tensor, value)
+        return _stack(noun, tensor, value, n, rows)
+    array = _as_array(noun, tensor, value)
     if array.shape != (n, *tensor.max_shape):
         expected = str([n, *tensor.max_shape])
-        raise _wrong(tensor, f"has shape {list(array.shape)}", expected)
+        raise _wrong(noun, tensor, f"has shape {list(array.shape)}", expected)
     return array if rows == n else array[:rows]
 
 
-def _stack(tensor: Tensor, value: Sequence[Any], n: int, rows: int) -> Array:
+def _stack(noun: str, tensor: Tensor, value: Sequence[Any], n: int, rows: int) -> Array:
     """The array [rows, *row shape] of a list of n rows."""
     if len(value) != n:
-        raise _wrong(tensor, f"has {len(value)} rows", str(n))
+        raise _wrong(noun, tensor, f"has {len(value)} rows", str(n))
     if not any(isinstance(row, (np.ndarray, np.generic)) for row in value):
-        return _fixed_output(tensor, _as_array(tensor, list(value[:rows])), rows, rows)
+        return _fixed_output(noun, tensor, _as_array(noun, tensor, list(value[:rows])), rows, rows)
     stacked = np.empty((rows, *tensor.max_shape), dtype=tensor.np_dtype)
     for i, row in enumerate(value[:rows]):
-        array = _as_array(tensor, row)
+        array = _as_array(noun, tensor, row)
         if array.shape != tensor.max_shape:
             expected = str(list(tensor.max_shape))
-            raise _wrong(tensor, f"has shape {list(array.shape)} in row {i}", expected)
+            raise _wrong(noun, tensor, f"has shape {list(array.shape)} in row {i}", expected)
         stacked[i] = array
     return stacked
 
 
 def _dynamic_output(
+    noun: str,
     tensor: Tensor,
     value: Any,
     n: int,
@@ -150,11 +153,11 @@ def _dynamic_output(
 ) -> Array | list[Array]:
     if isinstance(value, (list, tuple)):
         if len(value) != n:
-            raise _wrong(tensor, f"has {len(value)} rows", str(n))
-        return [_one_row(tensor, row, i, failed) for i, row in enumerate(value[:rows])]
-    array = _as_array(tensor, value)
+            raise _wrong(noun, tensor, f"has {len(value)} rows", str(n))
+        return [_one_row(noun, tensor, row, i, failed) for i, row in enumerate(value[:rows])]
+    array = _as_array(noun, tensor, value)
     if array.ndim != 1 + len(tensor.shape) or array.shape[0] != n:
-        raise _wrong(tensor, f"has shape {list(array.shape)}", f"[{n}, *row shape]")
+        raise _wrong(noun, tensor, f"has shape {list(array.shape)}", f"[{n}, *row shape]")
     array = array if rows == n else array[:rows]
     own = [
         (at, dim.name)
@@ -168,7 +171,7 @@ def _dynamic_output(
         cut = [slice(None)] * len(tensor.shape)
         for at, name in own:
             cut[at] = slice(0, int(named[name][i]))
-        own_sized.append(_one_row(tensor, array[i][tuple(cut)], i, failed))
+        own_sized.append(_one_row(noun, tensor, array[i][tuple(cut)], i, failed))
     return own_sized
 
 
@@ -179,40 +182,42 @@ def _fits(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
-def _one_row(tensor: Tensor, row: Any, i: int, failed: dict[int, str]) -> Array:
-    array = _as_array(tensor, row)
+def _one_row(noun: str, tensor: Tensor, row: Any, i: int, failed: dict[int, str]) -> Array:
+    array = _as_array(noun, tensor, row)
     if array.ndim == len(tensor.shape) and _fits(tensor, array.shape):
         return array
     failed[i] = (
-        f"output {tensor.name!r} of this row has shape {list(array.shape)};"
+        f"{noun} {tensor.name!r} of this row has shape {list(array.shape)};"
         f" at most {list(tensor.max_shape)} fits"
     )
     return np.zeros([0 if isinstance(d, Dim) else d for d in tensor.shape], tensor.np_dtype)
 
 
 def _bytes_output(
-    tensor: Tensor, value: Any, n: int, rows: int, failed: dict[int, str]
+    noun: str, tensor: Tensor, value: Any, n: int, rows: int, failed: dict[int, str]
 ) -> Array | list[Array]:
     """Elements may be bytes or str; a numpy "S" array is refused: it drops trailing NULs."""
     assert tensor.max_bytes is not None
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OU":
-        raise _wrong(tensor, f"has dtype {value.dtype.name}", "an object array or list of bytes")
+        raise _wrong(
+            noun, tensor, f"has dtype {value.dtype.name}", "an object array or list of bytes"
+        )
     if not isinstance(value, (np.ndarray, list, tuple)):
-        raise _wrong(tensor, f"is a {type(value).__name__}", "a list of bytes")
+        raise _wrong(noun, tensor, f"is a {type(value).__name__}", "a list of bytes")
     if isinstance(value, np.ndarray) and value.ndim == 0:
-        raise _wrong(tensor, "has shape []", f"[{n}, *row shape]")
+        raise _wrong(noun, tensor, "has shape []", f"[{n}, *row shape]")
     if len(value) != n:
-        raise _wrong(tensor, f"has {len(value)} rows", str(n))
+        raise _wrong(noun, tensor, f"has {len(value)} rows", str(n))
     found = []
     for i, row in enumerate(value[:rows]):
         loose = np.asarray(row, dtype=object)
         if loose.ndim != len(tensor.shape) or not _fits(tensor, loose.shape):
-            failed[i] = f"output {tensor.name!r} of this row has shape {list(loose.shape)}"
+            failed[i] = f"{noun} {tensor.name!r} of this row has shape {list(loose.shape)}"
             loose = np.empty([0 if isinstance(d, Dim) else d for d in tensor.shape], object)
             loose[...] = b""
         checked = np.empty(loose.shape, dtype=object)
         for at in np.ndindex(*loose.shape):
-            checked[at] = _element(tensor, loose[at], i, failed)
+            checked[at] = _element(noun, tensor, loose[at], i, failed)
         found.append(checked)
     if tensor.dynamic:
         return found
@@ -222,21 +227,21 @@ def _bytes_output(
     return joined
 
 
-def _element(tensor: Tensor, element: Any, i: int, failed: dict[int, str]) -> bytes:
+def _element(noun: str, tensor: Tensor, element: Any, i: int, failed: dict[int, str]) -> bytes:
     assert tensor.max_bytes is not None
     raw = element
     if isinstance(element, str):
         try:
             raw = element.encode()
         except UnicodeEncodeError:
-            failed[i] = f"output {tensor.name!r} of this row has a lone surrogate, which is no text"
+            failed[i] = f"{noun} {tensor.name!r} of this row has a lone surrogate, which is no text"
             return b""
     if not isinstance(raw, bytes):
-        failed[i] = f"output {tensor.name!r} of this row holds a {type(raw).__name__}, not bytes"
+        failed[i] = f"{noun} {tensor.name!r} of this row holds a {type(raw).__name__}, not bytes"
         return b""
     if len(raw) > tensor.max_bytes:
         failed[i] = (
-            f"output {tensor.name!r} of this row has {len(raw)} bytes;"
+            f"{noun} {tensor.name!r} of this row has {len(raw)} bytes;"
             f" at most {tensor.max_bytes} fit"
         )
         return b""

@@ -3,7 +3,8 @@
 It is the last line of the standard output, whatever the model's code prints:
 
     {"ok": true, ...}
-    {"ok": false, "error": "one line: the error and its place in the user's code"}
+    {"ok": false, "error": "one line: the error and its place in the user's code",
+     "configuration": whether that is a ConfigError, as of an option}
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from batchpool.core.errors import ConfigError
 from batchpool.process.bootstrap import print_by_lines
 
 _MESSAGE_CHARACTERS = 500
@@ -43,7 +45,8 @@ def print_report(make: Callable[[], dict[str, Any]], *, traced: bool = False) ->
     except KeyboardInterrupt:
         raise
     except BaseException as exc:
-        form = {"ok": False, "error": one_line(exc)}
+        wrong = isinstance(exc, ConfigError)
+        form = {"ok": False, "error": one_line(exc), "configuration": wrong}
         if traced:
             traceback.print_exc()
     _flush()
@@ -58,9 +61,12 @@ def print_report(make: Callable[[], dict[str, Any]], *, traced: bool = False) ->
 
 
 def one_line(exc: BaseException) -> str:
-    """The exception's class, its text, and the place in the user's code that raised it."""
+    """The exception's class, its text, and the place in the user's code that raised it. The text of
+    a ConfigError says all by itself."""
     text = " ".join("; ".join([str(exc), *getattr(exc, "__notes__", ())]).split())
     line = f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+    if type(exc) is ConfigError:
+        line = text
     if len(line) > _MESSAGE_CHARACTERS:
         line = line[: _MESSAGE_CHARACTERS - 3] + "..."
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

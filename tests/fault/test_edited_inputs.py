@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.lazy import library
 from tests.process.pool_under_test import Pool, serving, until
 
-pytest.importorskip("torch")
+library("torch")  # of its models
 MODELS = "tests.fault.torch_models"
 
 

@@ -5,6 +5,7 @@ A text is words: a stage ("pre" or "run") and what happens there, as "run kill".
     kill     the worker dies          once N   the worker dies the first time that it meets N
     raise    the batch fails          gate N   the batch waits until the note `gate-N` is there
     invalid, refused, wrong           (pre) an exception in the row's place
+    bug, raised                       (pre) a ValueError, or a bp.InvalidInput, is raised
     long     (pre) a feature that does not fit
 
 Every batch leaves a line with its texts, or its tags, in the note of its stage.
@@ -87,6 +88,10 @@ class Staged(Numpy):
                 batch.fail(row, bp.InvalidInput("not this text", {"at": 4}))
             elif what == b"wrong":
                 ids[row] = KeyError("vocabulary")
+            elif what == b"bug":
+                raise ValueError("a bug")
+            elif what == b"raised":
+                raise bp.InvalidInput("not this one")
             elif what == b"long":
                 ids[row] = np.zeros(65, np.int32)
             elif stage == b"pre":

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.lazy import library
 from tests.process.pool_under_test import Pool, serving
 from tests.process.web import HEADER_LENGTH, Answer, ask
 
-torch = pytest.importorskip("torch")
+torch = library("torch")
 
 MODELS = "tests.process.half_models"
 WIDTH = 256  # of its tensors

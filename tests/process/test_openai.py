@@ -8,12 +8,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import openai
 import pytest
 
+from tests.lazy import library
 from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_proxies import LOGGED, access_lines
 from tests.process.web import ask
+
+openai = library("openai")
 
 KEY = "key-of-the-web"
 WORDS = "tests.process.text_models:Words"

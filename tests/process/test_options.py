@@ -75,10 +75,14 @@ def test_check_shows_them() -> None:
     assert shown.returncode == 0, shown.stderr
     assert "  options        by = 2.0\n" in shown.stdout
     missing = run("check", "--model", SCALE)
-    assert missing.returncode == 1
+    assert missing.returncode == 2  # as of any other mistake in the configuration
     assert (
-        f"model {SCALE}: ConfigError: option by is missing; Scale has the options by: float,"
+        f"model {SCALE}: option by is missing; Scale has the options by: float,"
         " width: int = 2" in missing.stderr
     )
+    flags = ("--model", f"a={SCALE}", "--option", "by=2", "--model", f"b={SCALE}")
+    word = run("check", *flags, "--option", "by=two")
+    assert word.returncode == 2
+    assert f'model b ({SCALE}): option by = "two": expected `float`; Scale has' in word.stderr
     drawn = run("layout", SCALE, "--option", "by=2", "--option", "width=5", "--slots", "3")
     assert "f4[3,5]" in drawn.stdout.replace(", ", ","), drawn.stdout

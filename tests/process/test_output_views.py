@@ -116,6 +116,7 @@ def test_views_outlive_the_pool() -> None:
     with serving(AFFINE) as pool, pool.client() as client:
         y = client.infer("affine", x=rows(5), copy=False)["y"]
         pool.stop()
+        assert "stopped: every accepted request was answered" in pool.log
         with pytest.raises(bp.PoolError):
             client.infer("affine", x=rows(1))
         assert y.tolist() == right(5)

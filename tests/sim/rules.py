@@ -100,7 +100,7 @@ class LaneRules:
             self._store_gate(who, LaneGate(value))
         if name.endswith(("_tail", "_head")):
             _counter(who, self._memory, name, value)
-        elif name not in ("gate", "claimed") and value < self._memory.word(name):
+        elif name not in ("gate", "claimed", "lent") and value < self._memory.word(name):
             raise Fault(f"{who} lowers {name}")
 
     def _store_gate(self, who: Process, gate: LaneGate) -> None:

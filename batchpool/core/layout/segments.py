@@ -21,9 +21,9 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |                              the gate and its slots again    |
           |   cancels      u64  client   cancel words ever set           |
           |   claimed      u64  client   slots claimed now               |
+          |   lent         u64  client   of these, slots read in place   |
           |   refused      u64  client   claims refused by the watermark |
-          |   refused_share u64 client   claims refused by the share of  |
-          |                              their flow                      |
+          |   refused_share u64 client   claims refused by a flow's share|
           |   stale        u64  batcher  stale tickets ever seen         |
           +--------------------------------------------------------------+
           | sq: u64[C]   low 32 bits slot, high 32 bits sequence         |  client
@@ -68,13 +68,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
-VERSION = 5
+VERSION = 6
 REFUSED_LANE = 2**32 - 1
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
@@ -95,6 +96,7 @@ LANE_WORDS: dict[str, str] = {
     "generation": "batcher",
     "cancels": "client",
     "claimed": "client",
+    "lent": "client",
     "refused": "client",
     "refused_share": "client",
     "stale": "batcher",
@@ -161,10 +163,7 @@ class Column:
 
     @cached_property
     def nbytes(self) -> int:
-        total = int(self.dtype[1:])
-        for n in self.shape:
-            total *= n
-        return total
+        return int(self.dtype[1:]) * math.prod(self.shape)
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ def _of_torch(tensor: Tensor, value: Any) -> Array:
 def from_lists(tensor: Tensor, value: Any, kind: str = "input") -> Array:
     """A number or (nested) lists of numbers or arrays as one array of the declared dtype.
 
-    The shape is that of the lists. kind: "input" or "output", for messages. Raises InvalidRequest
-    for ragged lists, and for a value that is no number or does not fit the dtype.
+    The shape is that of the lists. kind: "input", "output" or "feature", for messages. Raises
+    InvalidRequest for ragged lists, and for a value that is no number or does not fit the dtype.
     """
     if not isinstance(value, (list, tuple, int, float, bool)):
         raise InvalidRequest(

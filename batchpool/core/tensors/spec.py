@@ -198,6 +198,7 @@ class ModelSpec:
 
     features: what `preprocess` makes of the inputs and `infer` reads instead of them; () for a
     model without that stage. kept_inputs: names of the inputs that `infer` reads besides.
+    output_noun: what messages call an output: one of a stage may be a feature of the model.
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
     a parameter that is no scalar, a feature with a default or labels, and an input's default that
@@ -211,6 +212,7 @@ class ModelSpec:
     parameters: tuple[Tensor, ...] = ()
     features: tuple[Tensor, ...] = ()
     kept_inputs: tuple[str, ...] = ()
+    output_noun: str = "output"
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:

@@ -51,7 +51,10 @@ def stage_spec(spec: ModelSpec, stage: Stage) -> ModelSpec:
     if not spec.features:
         return spec
     if stage is Stage.PREPROCESS:
-        return ModelSpec(spec.name, "numpy", spec.inputs, spec.features, spec.parameters)
+        outputs, noun = spec.features, "feature"
+        return ModelSpec(
+            spec.name, "numpy", spec.inputs, outputs, spec.parameters, output_noun=noun
+        )
     kept = [replace(t, default=None) for t in spec.inputs if t.name in spec.kept_inputs]
     inputs = (*kept, *spec.features)
     return ModelSpec(spec.name, spec.framework, inputs, spec.outputs, spec.parameters)

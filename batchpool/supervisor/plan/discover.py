@@ -47,7 +47,7 @@ def discover(config: Config, env: Mapping[str, str]) -> Discovery:
     each model whose tensors may be its own. The options of the result have the class's types.
 
     Raises StartError if a model cannot be probed or CUDA_VISIBLE_DEVICES is wrong, and ConfigError
-    for a file of keys that cannot be read.
+    for options or a declaration that a model cannot have and a file of keys that cannot be read.
     """
     check_credentials(config.server)
     visible = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), gpu_count(path=env.get("PATH")))

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from batchpool.core.config.options import texts_of
 from batchpool.core.config.schema import ModelConfig
-from batchpool.core.errors import StartError
+from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.process.python_command import package_environment, python_command
 from batchpool.shm.resource_errors import text_of
@@ -42,20 +42,26 @@ def probe_model(
     """Make an instance of a model in a child process (`batchpool/worker/describe.py`) and return
     what it declares, and its options with the types of the class.
 
-    env: the child's environment, default that of this process. Raises StartError naming the model
-    and the cause: it cannot be imported, is no model, ended the process, or took over `timeout_s`.
-    The child ends with the calling thread, which should be the main one.
+    env: the child's environment, default that of this process. Raises, naming the model and the
+    cause, ConfigError for options or a declaration that cannot work, and StartError for a model
+    that cannot be imported, is none, ended the process, or took over `timeout_s`. The child ends
+    with the calling thread, which should be the main one.
     """
     settings = {"name": model.name, "options": model.options, "texts": texts_of(model.options)}
     words = [*command, model.import_name, str(os.getpid()), json.dumps(settings)]
-    result = report_of(model.import_name, words, env, timeout_s)
+    result = report_of(model_label(model), words, env, timeout_s)
     spec = ModelSpec.from_wire(result["spec"])
     cuda, of_class = bool(result["cuda"]), bool(result["of_class"])
     return ProbedModel(model.import_name, spec, cuda, dict(result["options"]), of_class)
 
 
+def model_label(model: ModelConfig) -> str:
+    """A model in messages about it: its class, behind the name that it is given, if it is."""
+    return f"{model.name} ({model.import_name})" if model.name else model.import_name
+
+
 def report_of(
-    import_name: str,
+    label: str,
     command: Sequence[str],
     env: Mapping[str, str] | None,
     timeout_s: float,
@@ -65,8 +71,8 @@ def report_of(
 ) -> dict[str, Any]:
     """The report (`batchpool/worker/report.py`) of a child process that runs a model's code.
 
-    doing: the purpose of the child, for messages. shown: its standard error is this process's.
-    Raises StartError as `probe_model`.
+    label: see `model_label`. doing: the purpose of the child, for messages. shown: its standard
+    error is this process's. Raises ConfigError and StartError as `probe_model`.
     """
     # Files and not pipes: a grandchild that outlives the child would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -81,16 +87,15 @@ def report_of(
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
-            raise StartError(
-                f"model {import_name}: {doing} took more than {timeout_s:g} s"
-            ) from None
+            raise StartError(f"model {label}: {doing} took more than {timeout_s:g} s") from None
         except OSError as exc:
-            raise StartError(f"model {import_name} cannot be imported: {text_of(exc)}") from exc
+            raise StartError(f"model {label} cannot be imported: {text_of(exc)}") from exc
         result = _last_json(_text_of(out))
         if result is None:
-            raise StartError(f"model {import_name}: {_exit_text(code, _text_of(err), doing)}")
+            raise StartError(f"model {label}: {_exit_text(code, _text_of(err), doing)}")
     if not result["ok"]:
-        raise StartError(f"model {import_name}: {result['error']}")
+        kind = ConfigError if result.get("configuration") else StartError
+        raise kind(f"model {label}: {result['error']}")
     return result
 
 

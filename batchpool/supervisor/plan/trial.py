@@ -11,7 +11,7 @@ from batchpool.core.config.schema import ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.process.python_command import python_command
 from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
-from batchpool.supervisor.plan.probe_model import report_of
+from batchpool.supervisor.plan.probe_model import model_label, report_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def try_model(
 
     worker: whose stage and device are tried; default: the first one of `infer`. env: of the child,
     default that of this process. What it prints and logs goes to standard error, as does the
-    traceback of its failure. Raises StartError with the reason.
+    traceback of its failure. Raises StartError, or ConfigError, with the reason.
     """
     worker, config = worker or model.workers[0], model.config
     settings = {
@@ -59,7 +59,7 @@ def try_model(
     command = [*python_command("batchpool.worker.trial"), config.import_name]
     base = dict(os.environ if env is None else env)
     report = report_of(
-        config.import_name,
+        model_label(config),
         [*command, str(os.getpid()), json.dumps(settings)],
         {**base, **worker.settings(base)},
         server.load_timeout_s + server.unload_timeout_s,

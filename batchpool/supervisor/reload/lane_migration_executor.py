@@ -152,7 +152,7 @@ class LaneMigrationExecutor:
         if action is MigrationAction.CLOSE:
             self._process_fleet.retire_lane(lane)
             return
-        rows = lane.claimed()
+        rows = lane.rows()
         if rows:
             _LOG.warning("%s did not move to its new lane in time: %d rows left", lane.owner, rows)
         self._process_fleet.evict_lane(lane)

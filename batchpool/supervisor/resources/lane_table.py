@@ -59,6 +59,11 @@ class LaneEntry:
         """Slots its client has claimed, as it last said: at most all of them."""
         return min(self.word("claimed"), self.layout.slots)
 
+    def rows(self) -> int:
+        """Rows that its client has claimed slots for and has not fetched: those that it reads in
+        place (copy=False) are fetched, and claimed."""
+        return max(0, self.claimed() - self.word("lent"))
+
 
 class LaneTable:
     """All lanes of the pool. leaving: told of each before it goes."""

@@ -40,6 +40,7 @@ def lent(lane_client: LaneClient, n: int = 1, first: float = 0) -> OutputViews:
 def claimed(lane_client: LaneClient) -> int:
     lane_client.lent.take_back(lane_client)
     assert lane_client.lent.n == lane_client.allocator.claimed
+    assert lane_client.lane.lent.get() == lane_client.lent.n
     return lane_client.allocator.claimed
 
 

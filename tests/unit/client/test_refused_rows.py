@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from batchpool.client.refused_rows import check_each, with_refused
 from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from tests.lazy import library
 from tests.unit.specs import model
+
+pd = library("pandas")
 
 SPEC = model(
     Tensor("text", "bytes", (), max_bytes=4),
@@ -43,11 +45,12 @@ def test_rows_that_fit_are_sent_and_the_others_are_told_apart() -> None:
         ["a", "too long", "b"],
         ("a", "too long", "b"),
         np.array(["a", "too long", "b"], object),
-        pd.Series(["a", "too long", "b"], index=[7, 8, 9]),
-        pd.Series(["a", None, "b"]),
+        lambda: pd.Series(["a", "too long", "b"], index=[7, 8, 9]),
+        lambda: pd.Series(["a", None, "b"]),  # pandas is imported when it is called
     ],
 )
 def test_whatever_holds_the_rows(texts: Any) -> None:
+    texts = texts() if callable(texts) else texts
     rows, refused = check_each(WORDS, {"text": texts}, None)
     assert rows.tensors["text"].tolist() == [b"a", b"b"]
     assert list(refused) == [1]

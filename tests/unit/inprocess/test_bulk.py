@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import batchpool as bp
+from tests.lazy import library
+
+torch = library("torch")
 
 
 @given(st.lists(st.integers()), st.integers(1, 9), st.sampled_from([list, tuple, iter]))

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import array
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import batchpool as bp
 from batchpool.inprocess.function import outputs_of
+from tests.lazy import library
+
+torch = library("torch")
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [[1, 2, 3], (1, 2, 3), range(1, 4), np.array([1, 2, 3]), torch.tensor([1, 2, 3]),
-     array.array("i", [1, 2, 3])],
-    ids=lambda answer: type(answer).__name__,
-)  # fmt: skip
-def test_sequences_and_arrays_are_outputs(answer: Any) -> None:
-    outputs = outputs_of(answer, 3)
+    "made",
+    [
+        list,
+        tuple,
+        lambda given: range(given[0], given[-1] + 1),
+        np.array,
+        lambda given: torch.tensor(given),  # noqa: PLW0108 # torch is not imported yet
+        partial(array.array, "i"),
+    ],
+    ids=["list", "tuple", "range", "ndarray", "Tensor", "array"],
+)
+def test_sequences_and_arrays_are_outputs(made: Callable[[list[int]], Any]) -> None:
+    outputs = outputs_of(made([1, 2, 3]), 3)
     assert type(outputs) is list
     assert [int(output) for output in outputs] == [1, 2, 3]
 
@@ -39,17 +49,21 @@ def test_sequences_and_arrays_are_outputs(answer: Any) -> None:
         (3, "a int"),
         (iter([1, 2, 3]), "a list_iterator"),
         (np.array(1.0), "a ndarray"),
-        (torch.tensor(1.0), "a Tensor"),
+        (lambda: torch.tensor(1.0), "a Tensor"),  # torch is imported when it is called
         (np.float32(1.0), "a float32"),
     ],
 )
 def test_anything_else_is_named(answer: Any, kind: str) -> None:
+    answer = answer() if callable(answer) else answer
     with pytest.raises(bp.ModelError, match=f"model_fn returned {kind} for 3 inputs; a list"):
         outputs_of(answer, 3)
 
 
-@pytest.mark.parametrize("answer", [[], [1, 2], np.zeros((2, 3)), torch.zeros(2, 3)])
-def test_a_wrong_number_names_both(answer: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [list, lambda: [1, 2], lambda: np.zeros((2, 3)), lambda: torch.zeros(2, 3)]
+)
+def test_a_wrong_number_names_both(make: Callable[[], Any]) -> None:
+    answer = make()
     with pytest.raises(bp.ModelError, match=f"returned {len(answer)} outputs for 3 inputs"):
         outputs_of(answer, 3)
 

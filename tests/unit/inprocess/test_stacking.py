@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import batchpool as bp
 from batchpool.inprocess.stacking import stacked
+from tests.lazy import library
+
+torch = library("torch")
 
 ROWS = [np.arange(3.0) + i for i in range(6)]
 SEEN: list[Any] = []

@@ -12,8 +12,9 @@ import batchpool as bp
 from batchpool.core.errors import ConfigError
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.exported import Exported
+from tests.lazy import library
 
-torch = pytest.importorskip("torch")
+torch = library("torch")
 
 
 def net() -> Any:

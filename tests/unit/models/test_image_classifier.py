@@ -15,10 +15,10 @@ from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.image_classifier import ImageClassifier
 from tests.unit.models.test_pictures import photo, written
 
-torch = pytest.importorskip("torch")
-safetensors = pytest.importorskip("safetensors.torch")
 # torchvision raises RuntimeError beside a torch that it was not built for.
 torchvision = pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
+torch = pytest.importorskip("torch")
+safetensors = pytest.importorskip("safetensors.torch")
 Image = pytest.importorskip("PIL.Image")
 
 

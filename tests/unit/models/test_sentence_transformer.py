@@ -12,10 +12,11 @@ import pytest
 import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.sentence_transformer import SentenceTransformer
+from tests.lazy import library
 from tests.unit.models.text_folders import TEXTS, rewrite, sentence_transformer
 
-library = pytest.importorskip("sentence_transformers")
-torch = pytest.importorskip("torch")
+sentence_transformers = library("sentence_transformers")
+torch = library("torch")
 PROMPTS = {"query": "query : ", "document": ""}
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(folder: Path) -> Any:
-    return library.SentenceTransformer(str(folder), device="cpu")
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu")
 
 
 def made(folder: Path, **options: Any) -> SentenceTransformer:

@@ -13,10 +13,11 @@ import pytest
 import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.text_classifier import TextClassifier
+from tests.lazy import library
 from tests.unit.models.text_folders import TEXTS, classifier, rewrite
 
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
+transformers = library("transformers")
+torch = library("torch")
 
 
 def made(folder: Path, **options: Any) -> TextClassifier:

@@ -11,14 +11,14 @@ MS = 1_000_000
 
 
 class Lanes:
-    """Lanes with so many rows claimed; one of them is closing."""
+    """Lanes with so many rows to fetch; one of them is closing."""
 
-    def __init__(self, *claimed: int) -> None:
-        self.rows = list(claimed)
+    def __init__(self, *rows: int) -> None:
+        self.rows = list(rows)
 
     def __iter__(self) -> Any:
-        lanes = [SimpleNamespace(claimed=lambda n=n: n, closing=False) for n in self.rows]
-        return iter([*lanes, SimpleNamespace(claimed=lambda: 99, closing=True)])
+        lanes = [SimpleNamespace(rows=lambda n=n: n, closing=False) for n in self.rows]
+        return iter([*lanes, SimpleNamespace(rows=lambda: 99, closing=True)])
 
 
 def drain(lanes: Lanes) -> Drain:

@@ -44,7 +44,7 @@ def said(
     state_page = SimpleNamespace(
         serves=lambda model: serving[model], stalled=SimpleNamespace(get=lambda: stalled)
     )
-    lanes = [SimpleNamespace(claimed=lambda n=n: n) for n in claimed]
+    lanes = [SimpleNamespace(rows=lambda n=n: n) for n in claimed]
     resources = SimpleNamespace(
         plan=SimpleNamespace(entries=names), state_page=state_page, lanes=lanes
     )

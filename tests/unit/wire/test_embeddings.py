@@ -174,8 +174,9 @@ def test_parameters_that_are_nested_too_deeply_are_refused() -> None:
 
 
 def test_a_lone_surrogate_is_no_text() -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="input has half of a surrogate pair") as caught:
         read_embedding_request(b'{"model":"m","input":"\\ud800"}')
+    assert caught.value.param == "input"
 
 
 def test_only_paths_below_v1_are_openais() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -105,7 +107,11 @@ def test_a_text_of_the_command_line_has_the_type_of_the_argument(
         ({"path": "x", "layers": "3"}, 'option layers = "3": expected `int`, got `str`; Takes'),
         ({"path": "x", "layers": 1.5}, "option layers = 1.5: expected `int`, got `float`"),
         ({"path": "x", "layers": 0}, "option layers = 0: expected `int` >= 1"),
-        ({"path": "x", "layers": OptionText("x")}, 'layers = "x": expected `int`, got `str`'),
+        ({"path": "x", "layers": OptionText("x")}, 'layers = "x": expected `int`; Takes'),
+        ({"path": "x", "sizes": OptionText("1,x")}, r'expected `int`, got "x" at \[1\]; Takes'),
+        ({"path": "x", "sizes": OptionText("[1, y]")}, "expected `list`; it is no TOML: Invalid"),
+        ({"path": "x", "sizes": OptionText('["z"]')}, r'expected `int`, got "z" at \[0\]; Takes'),
+        ({"path": "x", "of": OptionText("x")}, r'of = "x": expected `table \| null`; Takes'),
         ({"path": "x", "kind": "c"}, "option kind = \"c\": Invalid enum value 'c'"),
         ({"path": "x", "of": {"x": "y"}}, r"expected `int`, got `str` - at `\$\[...\]`"),
         ({"path": "x", "guessed": True}, "option guessed = true: expected `int`, got `bool`"),
@@ -135,6 +141,38 @@ def test_an_annotation_that_no_option_can_have_is_named() -> None:
         converted_options(Unreadable, {"on": "cpu"})
     with pytest.raises(ConfigError, match="an option cannot be made a Model"):
         converted_options(NotPlain, {"of": "x"})
+
+
+@dataclass
+class Head:
+    layers: int
+    widths: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.layers > 5:
+            raise ValueError(f"at most 5 layers, not {self.layers}")
+
+
+class TakesHead(Model):
+    def __init__(self, head: Head) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("{layers = 9}", "at most 5 layers, not 9"),
+        ("{layers = 1, widths = [1, 'y']}", 'expected `int`, got "y" at widths[1]'),
+        ("{widths = []}", "it lacks the field `layers`"),
+        ("5", "expected `table`"),
+    ],
+)
+def test_the_reason_within_an_option_is_told(given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f": {why}; TakesHead has the options")):
+        converted_options(TakesHead, {"head": OptionText(given)})
+    if given.startswith("{"):
+        plain = tomllib.loads(f"head = {given}")
+        with pytest.raises(ConfigError, match=re.escape(f": {why}; TakesHead has the options")):
+            converted_options(TakesHead, plain)
 
 
 @dataclass

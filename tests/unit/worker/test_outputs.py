@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage, stage_spec
 from batchpool.worker.backends.backend import IN_PLACE
 from batchpool.worker.outputs import CheckedOutputs, check_outputs
 
@@ -58,6 +60,24 @@ def test_wrong_names() -> None:
         check_outputs(spec(FIXED), {}, 2, {})
     with pytest.raises(ModelError, match="returned an undeclared output 3"):
         check_outputs(spec(FIXED), {3: good}, 2, {})
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (None, "a dict of its features was expected"),
+        ({"y": 0, "z": 0}, "returned an undeclared feature 'z'"),
+        ({}, "returned no feature 'y'"),
+        ({"y": "a"}, "^feature 'y' is a str;"),
+        ({"y": [[1, 2], ["a"]]}, "feature 'y'"),
+        ({"y": [[1], [1.5]]}, "feature 'y'"),
+    ],
+)
+def test_what_preprocess_makes_is_called_a_feature(found: Any, text: str) -> None:
+    staged = replace(spec(TEXT), features=(Tensor("y", "int64", (Dim(4),)),))
+    with pytest.raises(ModelError, match=text) as caught:
+        check_outputs(stage_spec(staged, Stage.PREPROCESS), found, 2, {})
+    assert "output" not in caught.value.message
 
 
 def test_several_outputs_in_any_order() -> None:

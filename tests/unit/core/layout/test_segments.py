@@ -29,10 +29,10 @@ from batchpool.core.layout.segments import (
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 5
-GOLDEN_DIGEST = "0eeacb375c46fbe0e6a5b889cad611a8"
+GOLDEN_VERSION = 6
+GOLDEN_DIGEST = "2cd5afbad4ac99fea95b0609301b9203"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 5, digest 0eeacb375c46fbe0e6a5b889cad611a8
+lane: 6 slots, 36864 bytes, version 6, digest 2cd5afbad4ac99fea95b0609301b9203
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher
@@ -42,26 +42,27 @@ lane: 6 slots, 36864 bytes, version 5, digest 0eeacb375c46fbe0e6a5b889cad611a8
         4736            8  generation               u8 word                  batcher
         4864            8  cancels                  u8 word                  client
         4992            8  claimed                  u8 word                  client
-        5120            8  refused                  u8 word                  client
-        5248            8  refused_share            u8 word                  client
-        5376            8  stale                    u8 word                  batcher
-        5504           64  sq                       u8[8]                    client
-        5632          128  cq                       u8[16]                   batcher
-        5760           24  state                    u4[6]                    owner of the state
-        5888           24  sequence                 u4[6]                    client
-        6016           48  deadline_ns              i8[6]                    client
-        6144           48  submit_ns                i8[6]                    client
-        6272           24  priority                 u4[6]                    client
-        6400           24  flow                     u4[6]                    client
-        6528           24  cancel                   u4[6]                    client
-        6656           24  attempt                  u4[6]                    batcher
-        6784           24  status                   u4[6]                    worker or batcher
-        6912           24  message_len              u4[6]                    worker or batcher
-        7040           24  size.in                  u4[6, 1]                 client
-        7168           72  size.out                 u4[6, 3]                 worker
-        7296         1440  message                  u1[6, 240]               worker or batcher
-        8832           48  par.top_k                i8[6]                    client
-        8960           24  par.scale                f4[6]                    client
+        5120            8  lent                     u8 word                  client
+        5248            8  refused                  u8 word                  client
+        5376            8  refused_share            u8 word                  client
+        5504            8  stale                    u8 word                  batcher
+        5632           64  sq                       u8[8]                    client
+        5760          128  cq                       u8[16]                   batcher
+        5888           24  state                    u4[6]                    owner of the state
+        6016           24  sequence                 u4[6]                    client
+        6144           48  deadline_ns              i8[6]                    client
+        6272           48  submit_ns                i8[6]                    client
+        6400           24  priority                 u4[6]                    client
+        6528           24  flow                     u4[6]                    client
+        6656           24  cancel                   u4[6]                    client
+        6784           24  attempt                  u4[6]                    batcher
+        6912           24  status                   u4[6]                    worker or batcher
+        7040           24  message_len              u4[6]                    worker or batcher
+        7168           24  size.in                  u4[6, 1]                 client
+        7296           72  size.out                 u4[6, 3]                 worker
+        7424         1440  message                  u1[6, 240]               worker or batcher
+        8960           48  par.top_k                i8[6]                    client
+        9088           24  par.scale                f4[6]                    client
        12288          144  in.x                     f4[6, 2, 3]              client
        16384          240  in.ids                   i8[6, 5]                 client
        16640           24  len.in.text              u4[6]                    client

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from batchpool.client.call import named_inputs
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from tests.lazy import library
+
+pd = library("pandas")
 
 SCALAR = Tensor("x", "float32")
 PAIR = Tensor("x", "float32", (2,))
@@ -22,8 +24,14 @@ TEXT = Tensor("x", "bytes", (), max_bytes=8)
 WORDS = Tensor("x", "int64", (Dim(4),))
 
 
+def series(*values: Any, **options: Any) -> Callable[[], Any]:
+    """A column of pandas, which is imported when the test makes it."""
+    return lambda: pd.Series(*values, **options)
+
+
 def taken(tensor: Tensor, value: Any) -> Any:
     """The rows that a model of this one input gets, and their sizes where they differ."""
+    value = value() if callable(value) else value
     spec = ModelSpec("m", "numpy", (tensor,), (Tensor("y", "float32"),))
     rows = check_rows(spec, {"x": value})
     assert rows.tensors["x"].dtype == tensor.np_dtype
@@ -42,17 +50,17 @@ class Rows:
 @pytest.mark.parametrize(
     ("tensor", "value", "expected"),
     [
-        (SCALAR, pd.Series([1, 2]), [1, 2]),
-        (SCALAR, pd.Series([1.5, None]), [1.5, pytest.approx(np.nan, nan_ok=True)]),
-        (SCALAR, pd.Series([1, 2], dtype="Int64"), [1, 2]),
-        (PAIR, pd.DataFrame({"a": [1, 2], "b": [0.5, 1]}), [[1, 0.5], [2, 1]]),
-        (WHOLE, pd.Series([1, -2]), [1, -2]),
-        (WHOLE, pd.Series([4.0, 1, -3]), [4, 1, -3]),
-        (WHOLE, pd.Series([4, 1], dtype="Int64"), [4, 1]),
-        (Tensor("x", "bool"), pd.Series([True, False]), [True, False]),
-        (TEXT, pd.Series(["a", "süß"]), [b"a", "süß".encode()]),
-        (TEXT, pd.Series([b"\x00", b""], dtype=object), [b"\x00", b""]),
-        (WORDS, pd.Series([[1], [2, 3]]), ([[1, 0], [2, 3]], [[1], [2]])),
+        (SCALAR, series([1, 2]), [1, 2]),
+        (SCALAR, series([1.5, None]), [1.5, pytest.approx(np.nan, nan_ok=True)]),
+        (SCALAR, series([1, 2], dtype="Int64"), [1, 2]),
+        (PAIR, lambda: pd.DataFrame({"a": [1, 2], "b": [0.5, 1]}), [[1, 0.5], [2, 1]]),
+        (WHOLE, series([1, -2]), [1, -2]),
+        (WHOLE, series([4.0, 1, -3]), [4, 1, -3]),
+        (WHOLE, series([4, 1], dtype="Int64"), [4, 1]),
+        (Tensor("x", "bool"), series([True, False]), [True, False]),
+        (TEXT, series(["a", "süß"]), [b"a", "süß".encode()]),
+        (TEXT, series([b"\x00", b""], dtype=object), [b"\x00", b""]),
+        (WORDS, series([[1], [2, 3]]), ([[1, 0], [2, 3]], [[1], [2]])),
         (PAIR, Rows(), [[1, 2], [3, 4]]),
         (PAIR, deque([(1, 2)]), [[1, 2]]),
         (SCALAR, range(3), [0, 1, 2]),
@@ -67,16 +75,16 @@ def test_columns_and_iterables_are_rows(tensor: Tensor, value: Any, expected: An
 @pytest.mark.parametrize(
     ("tensor", "value", "message"),
     [
-        (WHOLE, pd.Series([1, 70_000]), "the value 70000 does not fit int16"),
-        (WHOLE, pd.Series([1.5]), "the value 1.5 does not fit int16"),
-        (SCALAR, pd.Series(["a"]), "the value 'a' does not fit float32"),
-        (TEXT, pd.Series(["a", None]), "input 'x': row 1 is missing in this column"),
-        (TEXT, pd.Series(["a", None], dtype=object), "row 1 is missing in this column"),
-        (TEXT, pd.Series(["a", float("nan")], dtype=object), "row 1 is missing in this column"),
-        (WHOLE, pd.Series([4, 1, None]), "input 'x': row 2 is missing in this column"),
-        (WHOLE, pd.Series([4, None], dtype="Int64"), "row 1 is missing in this column"),
-        (Tensor("x", "int64"), pd.Series([2.0**53]), "the value 9007199254740992.0 does not fit"),
-        (TEXT, pd.Series([1]), "input 'x' has dtype int64; bytes or str was expected"),
+        (WHOLE, series([1, 70_000]), "the value 70000 does not fit int16"),
+        (WHOLE, series([1.5]), "the value 1.5 does not fit int16"),
+        (SCALAR, series(["a"]), "the value 'a' does not fit float32"),
+        (TEXT, series(["a", None]), "input 'x': row 1 is missing in this column"),
+        (TEXT, series(["a", None], dtype=object), "row 1 is missing in this column"),
+        (TEXT, series(["a", float("nan")], dtype=object), "row 1 is missing in this column"),
+        (WHOLE, series([4, 1, None]), "input 'x': row 2 is missing in this column"),
+        (WHOLE, series([4, None], dtype="Int64"), "row 1 is missing in this column"),
+        (Tensor("x", "int64"), series([2.0**53]), "the value 9007199254740992.0 does not fit"),
+        (TEXT, series([1]), "input 'x' has dtype int64; bytes or str was expected"),
         (SCALAR, np.ma.masked_array(np.float32([1, 2]), [0, 1]), "with 1 masked elements"),
         (SCALAR, {1, 2}, "input 'x' is a set; an array"),
         (SCALAR, {"a": 1}, "input 'x' is a dict; an array"),

@@ -10,13 +10,15 @@ from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 
 from batchpool.core.layout.states import LaneGate
+from tests.lazy import library
 from tests.unit.frontend.frontend_double import Edge, edge
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine, Echo, Embed
+
+openai = library("openai")
 
 URL = "/v1/embeddings"
 

@@ -79,6 +79,14 @@ def test_a_client_cannot_claim_more_slots_than_there_are(lanes: Lanes) -> None:
         assert lane.claimed() == claimed
 
 
+def test_rows_that_are_read_in_place_are_fetched(lanes: Lanes) -> None:
+    lane = lanes.add()
+    for claimed, lent, rows in ((5, 0, 5), (5, 2, 3), (5, 5, 0), (5, 2**64 - 1, 0)):
+        for word, value in (("claimed", claimed), ("lent", lent)):
+            os.pwrite(lane.fd, value.to_bytes(8, "little"), LAYOUT.words[word])
+        assert (lane.claimed(), lane.rows()) == (claimed, rows)
+
+
 def is_open(fd: int) -> bool:
     try:
         os.fstat(fd)

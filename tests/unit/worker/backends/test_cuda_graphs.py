@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import batchpool as bp
 from batchpool.core.errors import ConfigError, ModelError
@@ -17,8 +16,15 @@ from batchpool.core.tensors.spec import Dim
 from batchpool.model import spec_of
 from batchpool.worker.backends.cuda_graphs import CudaGraphs, graph_sizes
 from batchpool.worker.backends.cuda_transfer import PinnedBuffer
+from tests.lazy import library
 
-CPU = torch.device("cpu")
+torch = library("torch")
+
+
+def cpu() -> Any:
+    return torch.device("cpu")
+
+
 MOST = 8
 
 
@@ -63,7 +69,8 @@ def graphs(
     buffers = {t.name: PinnedBuffer(torch, t, MOST, pin=False) for t in tensors}
     recorder = Recorder()
     shapes = GraphShapes(spec, model.graph_sizes)
-    made = CudaGraphs(torch, model, spec, CPU, buffers, {"wide"}, {"sum"}, sizes, shapes, recorder)
+    large = {"wide"}, {"sum"}
+    made = CudaGraphs(torch, model, spec, cpu(), buffers, *large, sizes, shapes, recorder)
     return made, buffers, recorder
 
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import batchpool as bp
 from batchpool.core.scheduler.graph_shapes import GraphShapes
 from batchpool.model import spec_of
 from batchpool.worker.backends.cuda_graphs import CudaGraphs
 from batchpool.worker.backends.cuda_transfer import PinnedBuffer
-from tests.unit.worker.backends.test_cuda_graphs import CPU, Recorder
+from tests.lazy import library
+from tests.unit.worker.backends.test_cuda_graphs import Recorder, cpu
+
+torch = library("torch")
 
 TOKENS = bp.Dim(40, "tokens")
 MOST = 4
@@ -49,7 +51,7 @@ def made_for(model: bp.Model, max_elements: int = 0) -> tuple[CudaGraphs, Record
     shapes = GraphShapes(spec, model.graph_sizes, max_elements)
     sizes = (1, 2, MOST)
     return CudaGraphs(
-        torch, model, spec, CPU, buffers, set(), set(), sizes, shapes, recorder
+        torch, model, spec, cpu(), buffers, set(), set(), sizes, shapes, recorder
     ), recorder
 
 

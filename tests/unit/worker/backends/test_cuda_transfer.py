@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,10 @@ from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import BatchPart
 from batchpool.worker.backends.cuda_transfer import LaneTransfer, direct_pays, extents_of, is_large
 from batchpool.worker.gather import parts_of
+from tests.lazy import library
 from tests.unit.lanes import new_lane
+
+torch = library("torch")
 
 SLOTS = 12
 ROW = 4096  # float32: 16 KiB

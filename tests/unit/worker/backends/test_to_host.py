@@ -11,8 +11,9 @@ from batchpool.core.tensors.spec import Tensor
 from batchpool.model import Batch, Model, spec_of
 from batchpool.worker.backends.backend import to_host
 from batchpool.worker.backends.cpu import TorchCpuBackend
+from tests.lazy import library
 
-torch: Any = pytest.importorskip("torch")
+torch: Any = library("torch")
 
 
 class Spectrum(Model):
@@ -50,6 +51,7 @@ def test_every_lazy_view_has_its_values(dtype: str) -> None:
 
 
 def test_a_lazy_negation_of_bfloat16() -> None:
-    halves = torch._neg_view(torch.tensor([1.0, -2.0], dtype=torch.bfloat16))
+    positive = torch.tensor([1.0, -2.0], dtype=torch.bfloat16)
+    halves = torch._neg_view(positive)
     assert halves.is_neg()
     assert to_host(torch, halves).tolist() == [0xBF80, 0x4000]

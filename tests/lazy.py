@@ -1,0 +1,35 @@
+"""Libraries that are imported when a test first uses them.
+
+Every process of a parallel run collects all tests. An import of torch and its like at the top of a
+file would cost each of them seconds, also those that run no test of that file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+import pytest
+
+
+class Library:
+    """A module, imported by the first use of one of its public attributes. It has private ones, for
+    which plugins of pytest ask whatever stands in a test file, from then on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_") and self._name not in sys.modules:
+            raise AttributeError(attribute)
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+def library(name: str) -> Any:
+    """The module of this name, imported when it is used. Where it is not installed, the file that
+    asks for it at its top is skipped."""
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
+    return Library(name)

@@ -130,7 +130,7 @@ class WorkerFleet:
             place=worker_slot.plan.index,
             import_name=model.config.import_name,
             options=model.config.options,
-            spec=model.spec.to_wire(),
+            spec=model.declared.to_wire(),
             device=worker_slot.plan.device,
             max_batch=worker_slot.max_batch,
             batch_sizes=model.batch_sizes_of(worker_slot.plan),
@@ -138,6 +138,7 @@ class WorkerFleet:
             frontends=resources.plan.frontends,
             row=worker_slot.row,
             stage=worker_slot.plan.stage,
+            preprocess_rows=model.preprocess_rows,
         )
         child.send(
             start,

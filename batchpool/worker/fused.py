@@ -140,7 +140,7 @@ def _selected(
     columns: Mapping[str, Any],
     sizes: Mapping[str, Array | None],
 ) -> tuple[dict[str, Array], dict[str, Array | None]]:
-    """What a stage reads, of some rows: arrays of n rows, and the sizes of the first of them."""
+    """The tensors of a stage, of some rows: arrays of n rows, and the sizes of the first ones."""
     tensors: tuple[Tensor, ...] = (*spec.inputs, *spec.parameters)
     own = {t.name: found[rows] for t in spec.inputs if (found := sizes[t.name]) is not None}
     arrays = {t.name: rows_of(t, columns[t.name], own.get(t.name), rows, n) for t in tensors}

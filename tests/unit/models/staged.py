@@ -38,7 +38,7 @@ class Pair:
     def run(self, batch: Batch) -> dict[str, Any]:
         """The outputs of a batch of inputs without dynamic dimensions."""
         tensors = {t.name: batch[t.name] for t in (*self.spec.inputs, *self.spec.parameters)}
-        sizes = {tensor.name: None for tensor in self.spec.inputs}
+        sizes: dict[str, Any] = {tensor.name: None for tensor in self.spec.inputs}
         found = self._backend.finish(self._backend.launch(batch.n, tensors, sizes, True, ()))
         checked = check_outputs(self.spec, found, batch.n, sizes)
         assert not checked.failed, checked.failed

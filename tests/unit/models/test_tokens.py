@@ -1,4 +1,4 @@
-"""What a folder tells of its tokens, and the precision of its weights on a device."""
+"""The limits that a folder tells of its tokens, and the precision of its weights on a device."""
 
 from __future__ import annotations
 

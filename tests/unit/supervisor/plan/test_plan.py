@@ -362,39 +362,3 @@ def test_the_text_shows_notes() -> None:
 )
 def test_the_text_says_how_batches_are_formed(keys: dict[str, Any], line: str) -> None:
     assert f"  batches        {line}\n" in plan(**keys).text({})
-
-
-class TestPreprocess:
-    """Where it runs: in the workers on the CPU, in processes of its own beside a GPU."""
-
-    STAGED = ModelSpec(
-        "m",
-        "torch",
-        (Tensor("text", "bytes", max_bytes=8),),
-        (Tensor("y", "float32"),),
-        (),
-        (Tensor("ids", "int32", (4,)),),
-    )
-
-    def test_on_the_cpu_it_is_fused_into_the_workers(self) -> None:
-        made = plan(spec=self.STAGED)
-        (model,) = made.models
-        assert (model.preprocessors, model.preprocess_rows) == ((), 16)
-        assert model.workers[0].fused
-        assert model.declared == self.STAGED
-        assert model.spec.features == (), "nobody else knows of features"
-        assert model.lane == lane_layout(model.spec, model.lane.slots)
-        assert "  preprocess     in the workers, at most 16 rows a call: ids" in made.text({})
-
-    def test_a_number_asks_for_processes(self) -> None:
-        made = plan(spec=self.STAGED, preprocess_workers=2)
-        (model,) = made.models
-        assert (len(model.preprocessors), model.preprocess_rows) == (2, 0)
-        assert model.spec == model.declared == self.STAGED
-        assert "in 2 processes of its own, at most 16 rows a call: ids" in made.text({})
-
-    def test_beside_a_gpu_it_has_processes_of_its_own(self) -> None:
-        (model,) = plan(spec=self.STAGED, visible=("0",), cuda=True, cores=8).models
-        assert len(model.preprocessors) == 4, "8 cores less 2 front ends, batcher and worker"
-        assert not model.workers[0].fused
-        assert model.spec == self.STAGED

@@ -88,7 +88,7 @@ class Model:
                 an instance calls
     features    what `preprocess` makes and `infer` reads instead of the inputs: a list of
                 `bp.Tensor`, and the names of inputs that `infer` reads too. Empty (default) for a
-                model without `preprocess`
+                model without `preprocess`; an `__init__` that sets it to [] goes without the stage
     writable    numpy only: True gives `infer` a copy that it may change; False (default) a
                 read-only view of shared memory wherever that is possible
     cuda_graphs torch only: True captures each batch size as a CUDA graph during the warm-up and
@@ -133,20 +133,20 @@ class Model:
             setattr(cls, kind, method)
 
     def load_preprocess(self) -> None:
-        """Load what `preprocess` needs, as a tokenizer; called once in each preprocessing worker,
-        which sees no GPU and never calls `load`. Optional."""
+        """Load what `preprocess` needs, as a tokenizer; called once in each process that runs
+        `preprocess`, for an instance for which `load` is never called. Optional."""
 
     def preprocess(self, batch: Batch) -> Mapping[str, Any]:
         """Make the features of n rows: {feature name: array [n, *row shape]} in row order.
 
-        Runs in processes of its own on the CPU, apart from `infer`; `self` is another instance
-        than the one that `load` was called for. The tensors of the batch are the inputs and
-        parameters as numpy arrays, whatever the framework. A feature may be a list of n rows, as
-        an output of `infer`. A `bp.InvalidInput` in a row's place, passed to `batch.fail`, or
-        raised for a batch of one row, tells the caller what is wrong with the input (HTTP status
-        400), and the row goes no further; a plain ValueError in a row's place does so too. Any
-        other exception there is the model's fault (500). An exception that is raised fails the
-        batch, as in `infer`, a ValueError too.
+        Runs on the CPU: in processes of its own, or in the worker before `infer` where that runs on
+        the CPU too. `self` is another instance than the one that `load` was called for. The tensors
+        of the batch are the inputs and parameters as numpy arrays, whatever the framework. A
+        feature may be a list of n rows, as an output of `infer`. A `bp.InvalidInput` in a row's
+        place, passed to `batch.fail`, or raised for a batch of one row, tells the caller what is
+        wrong with the input (HTTP status 400), and the row goes no further; a plain ValueError in a
+        row's place does so too. Any other exception there is the model's fault (500). An exception
+        that is raised fails the batch, as in `infer`, a ValueError too.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define preprocess")
 
@@ -176,7 +176,7 @@ class Model:
         """
 
     def unload_preprocess(self) -> None:
-        """Put away what `load_preprocess` made; `unload` of a preprocessing worker. Optional."""
+        """Put away what `load_preprocess` made, as `unload` does for `load`. Optional."""
 
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row, {input name: value of the row's shape}, for the warm-up calls.
@@ -225,7 +225,9 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
         _check_graphs(stage_spec(spec, Stage.INFER), model)
     if cls.infer is Model.infer:
         raise ConfigError(f"model class {cls.__name__} does not define infer(self, batch)")
-    _check_preprocess(cls, spec)
+    # An instance that has set them to nothing goes without the stage that its class defines.
+    if spec.features or isinstance(model, type) or "features" not in vars(model):
+        _check_preprocess(cls, spec)
     return spec
 
 

@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from random import Random
 
 from bench.process_cost import ran_ns
+from bench.support.busy import busy_loops
 from bench.support.machine import report, spread
 from bench.support.serving import serving
 
@@ -70,18 +69,6 @@ def rate(port: int, connections: int, seconds: float, bodies: list[bytes]) -> fl
     return asyncio.run(load())
 
 
-@contextmanager
-def _busy(loops: int) -> Iterator[None]:
-    command = [sys.executable, "-c", "while True: pass"]
-    running = [subprocess.Popen(command) for _ in range(loops)]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-
 def measure(
     model: str,
     threads: Sequence[int],
@@ -111,7 +98,7 @@ def measure(
             rate(pool.port, 8, seconds, bodies)  # warms up
         for _ in range(rounds):
             for loops in (0, busy):
-                with _busy(loops):
+                with busy_loops(loops):
                     for n in connections:
                         beside = f"beside {loops} busy loops" if loops else "alone"
                         for name, pool in pools.items():

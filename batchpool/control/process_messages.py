@@ -200,8 +200,9 @@ class Drained(Message, frozen=True, tag="drained"):
 class StartWorker(Message, frozen=True, tag="start"):
     """The first message of a worker. place: its index among the model's workers of its stage.
     stage: a `Stage`. import_name: MODULE:CLASS. options: arguments of its `__init__`. row: in the
-    counters, -1 for none. max_elements: of each input of a batch of `infer`, padded; 0
-    for any number."""
+    counters, -1 for none. spec: as the class declares it. max_elements: of each input of a batch of
+    `infer`, padded; 0 for any number. preprocess_rows: the most rows of a call of `preprocess`
+    where the worker runs it before `infer`, 0 where it does not."""
 
     descriptors = ("the worker's segment", "its bell", "the batcher's bell", "the counters")
 
@@ -217,6 +218,7 @@ class StartWorker(Message, frozen=True, tag="start"):
     row: Row
     stage: Natural = 0
     max_elements: Natural = 0
+    preprocess_rows: Natural = 0
 
 
 class AddWorkerLane(Message, frozen=True, tag="add_lane"):

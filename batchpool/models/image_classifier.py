@@ -7,7 +7,7 @@
         pool.infer("resnet50", image=[open("cat.jpg", "rb").read()])["label"]  # [[b"tabby", ...]]
 
 JPEG, PNG and WebP are turned upright, resized and cropped as torchvision's presets for classifiers
-do. A picture that cannot be decoded is refused, for its row alone.
+do, in the stage `preprocess`. A picture that cannot be decoded is refused, for its row alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.models.extras import check_trust, extra, file_at
 from batchpool.models.pictures import picture_of
+from batchpool.models.tokens import Dtype, dtype_on
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,8 @@ class ImageClassifier(bp.Model):
     label a line; left out, those of ImageNet for 1000 classes, else numbers. top_k: k, at most the
     number of classes. resize, crop: pixels of the shorter side and of the square cut out of it.
     mean, std: of the training, for values of 0 to 1. max_pixels, max_bytes: of a picture. threads:
-    that decode, 0 for the worker's share of the cores. Raises RuntimeError without the extra,
+    that decode, 0 for the process's share of the cores. dtype: of the weights; "auto" is half
+    precision on a GPU. Raises RuntimeError without the extra,
     FileNotFoundError, and ValueError for weights without trust or of another architecture.
     """
 
@@ -61,12 +63,13 @@ class ImageClassifier(bp.Model):
         max_pixels: int = 32_000_000,
         max_bytes: int = 4 << 20,
         threads: int = 0,
+        dtype: Dtype = "auto",
         trust: bool = False,
     ) -> None:
         self._path = path = file_at(path)
         self._architecture = architecture or path.name.partition(".")[0].partition("-")[0]
         self._resize, self._crop, self._mean, self._std = resize, crop, mean, std
-        self._max_pixels, self._threads = max_pixels, threads
+        self._max_pixels, self._threads, self._dtype = max_pixels, threads, dtype
         self._labels = labels.read_text(encoding="utf-8").splitlines() if labels else []
         if path.suffix != ".safetensors":
             check_trust(trust, f"{path}, which is no safetensors,")
@@ -74,10 +77,23 @@ class ImageClassifier(bp.Model):
         self._top_k = min(top_k, classes)
         longest = max((len(label.encode()) for label in self._labels), default=_LABEL_BYTES)
         self.inputs = [bp.Tensor("image", "bytes", (), max_bytes=max_bytes)]
+        self.features = [bp.Tensor("pixels", "uint8", (3, crop, crop))]
         self.outputs = [
             bp.Tensor("label", "bytes", (self._top_k,), max_bytes=max(1, longest)),
             bp.Tensor("score", "float32", (self._top_k,)),
         ]
+
+    def load_preprocess(self) -> None:
+        with extra("image-classifier"):
+            import torchvision.transforms.v2  # noqa: F401 - here, since it takes seconds
+        threads = self._threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
+        self._decoders = ThreadPoolExecutor(threads, "decode")
+
+    def preprocess(self, batch: bp.Batch) -> dict[str, Any]:
+        return {"pixels": list(self._decoders.map(self._pixels, batch["image"]))}
+
+    def unload_preprocess(self) -> None:
+        self._decoders.shutdown()
 
     def load(self, device: str) -> None:
         with extra("image-classifier"):
@@ -99,30 +115,18 @@ class ImageClassifier(bp.Model):
             )
         network = models.get_model(self._architecture, weights=None, num_classes=classes)
         network.load_state_dict(weights)
-        self._network = network.to(device).eval()
-        self._device = torch.device(device)
+        dtype = getattr(torch, dtype_on(device, self._dtype, {}))
+        self._network = network.to(device, dtype).eval()
+        self._dtype_of_weights = dtype
         if not self._labels and classes == _IMAGENET:
             self._labels = models.get_model_weights("resnet50").DEFAULT.meta["categories"]
         labels = self._labels or [str(number) for number in range(classes)]
         self._encoded = np.array([label.encode() for label in labels], object)
-        threads = self._threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
-        self._decoders = ThreadPoolExecutor(threads, "decode")
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
-        import torch
-
-        pixels = torch.zeros((batch.n, 3, self._crop, self._crop), dtype=torch.uint8)
-        for row, found in enumerate(self._decoders.map(self._pixels, batch["image"])):
-            if isinstance(found, bp.InvalidInput):
-                batch.fail(row, found)
-            else:
-                pixels[row] = found
-        scores = self._scores(pixels.to(self._device))
+        scores = self._scores(batch["pixels"])
         best = scores.topk(self._top_k, dim=1)
         return {"label": self._encoded[best.indices.cpu().numpy()], "score": best.values}
-
-    def unload(self) -> None:
-        self._decoders.shutdown()
 
     def warm_up_row(self) -> dict[str, bytes]:
         from PIL import Image
@@ -131,7 +135,7 @@ class ImageClassifier(bp.Model):
         Image.new("RGB", (2 * self._resize, self._resize)).save(written, "JPEG")
         return {"image": written.getvalue()}
 
-    def _pixels(self, raw: bytes) -> torch.Tensor | bp.InvalidInput:
+    def _pixels(self, raw: bytes) -> Any:
         """The pixels that the network sees, uint8 [3, crop, crop], or why there are none."""
         from torchvision.transforms.v2 import functional
 
@@ -140,10 +144,8 @@ class ImageClassifier(bp.Model):
         except bp.InvalidInput as error:
             return error
         resized = functional.resize(picture, [self._resize])
-        found: torch.Tensor = functional.pil_to_tensor(
-            functional.center_crop(resized, [self._crop, self._crop])
-        )
-        return found
+        cropped = functional.center_crop(resized, [self._crop, self._crop])
+        return functional.pil_to_tensor(cropped).numpy()
 
     def _scores(self, pixels: torch.Tensor) -> torch.Tensor:
         """Softmax over the classes, [n, classes], of uint8 [n, 3, crop, crop]."""
@@ -152,8 +154,8 @@ class ImageClassifier(bp.Model):
 
         scaled = functional.to_dtype(pixels, torch.float32, scale=True)
         normal = functional.normalize(scaled, list(self._mean), list(self._std))
-        found: torch.Tensor = self._network(normal).softmax(dim=1)
-        return found
+        found: torch.Tensor = self._network(normal.to(self._dtype_of_weights)).float()
+        return found.softmax(dim=1)
 
 
 def _classes_of(path: Path) -> int:

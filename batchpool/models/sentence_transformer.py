@@ -7,19 +7,31 @@
 
 The folder is one that the library has saved, with modules.json, and a vector is what the library's
 own encode gives. Where the folder has prompts, the parameter `prompt_name` chooses one.
+
+The library's tokenizer is the stage `preprocess`. A folder whose first module is no Transformer, or
+whose pooling leaves the prompt out, runs in one step.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import batchpool as bp
 from batchpool.models.extras import check_trust, extra, folder_with
 from batchpool.models.texts import by_length, decoded, share_cores
+from batchpool.models.tokens import (
+    MADE,
+    Dtype,
+    dtype_on,
+    features_of,
+    token_features,
+    token_inputs,
+    token_limit,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +46,9 @@ class SentenceTransformer(bp.Model):
 
     path: the folder. max_bytes: of a text. dimensions: of a vector, 0 for the folder's; fewer cut
     it. normalize: scale vectors to length one, also where the folder does
-    not. dtype: of the weights. trust: load weights that are pickled, and code of the folder.
+    not. dtype: of the weights; "auto" is half precision on a GPU. cuda_graphs: capture the network
+    on a GPU, which it must allow: it runs the same kernels whatever the tokens are. trust: load
+    weights that are pickled, and code of the folder.
     Raises RuntimeError without the extra, FileNotFoundError and ValueError for another folder.
     """
 
@@ -47,7 +61,8 @@ class SentenceTransformer(bp.Model):
         max_bytes: int = 8192,
         dimensions: int = 0,
         normalize: bool = False,
-        dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+        dtype: Dtype = "auto",
+        cuda_graphs: bool = False,
         trust: bool = False,
     ) -> None:
         self._path = path = folder_with(path, "modules.json")
@@ -64,8 +79,46 @@ class SentenceTransformer(bp.Model):
             default = settings.get("default_prompt_name") or ""
             limit = max(_PROMPT_NAME_BYTES, *map(len, self._prompts))
             self.parameters = [bp.Tensor("prompt_name", "bytes", max_bytes=limit, default=default)]
+        encoder = path / modules[0]["path"] if modules else path
+        self._config = _read(encoder / "config.json")
+        self._max_tokens = token_limit(encoder, self._config, max_bytes)
+        is_staged = _makes_ids_only(path, modules)
+        self.features = token_features(self._max_tokens) if is_staged else []
+        self.cuda_graphs = cuda_graphs
+        if cuda_graphs and (self.parameters or not is_staged):
+            raise ValueError(
+                "option cuda_graphs needs a folder without prompts, whose first module is a"
+                " Transformer; leave the option out"
+            )
+
+    def load_preprocess(self) -> None:
+        """The library's model for its tokenizer, without the weights."""
+        self._model = self._loaded("cpu", "float32").to("meta")
+        self._model.max_seq_length = min(self._model.max_seq_length or 1 << 30, self._max_tokens)
+
+    def preprocess(self, batch: bp.Batch) -> dict[str, Any]:
+        texts = decoded(batch, "text")
+        chosen = self._prompts_of(batch)
+        ids: list[Any] = [()] * batch.n
+        types: list[Any] = [()] * batch.n
+        for name in set(chosen):
+            rows = [row for row, each in enumerate(chosen) if each == name]
+            found = self._tokens([texts[row] for row in rows], self._prompts[name])
+            real = found["attention_mask"].bool()
+            own_types = found.get("token_type_ids", real * 0)
+            for at, row in enumerate(rows):
+                ids[row] = found["input_ids"][at][real[at]].numpy()
+                types[row] = own_types[at][real[at]].numpy()
+        return features_of(ids, types)
 
     def load(self, device: str) -> None:
+        self._model = self._loaded(device, dtype_on(device, self._dtype, self._config)).eval()
+        # What the library gives beside the tensors of the tokens belongs to every batch.
+        sample = self._tokens(["a text"], None)
+        self._names = [name for name in MADE if name in sample]
+        self._beside = {k: v for k, v in sample.items() if k not in MADE}
+
+    def _loaded(self, device: str, dtype: str) -> Any:
         with extra("sentence-transformer"):
             import sentence_transformers
             import torch
@@ -73,15 +126,21 @@ class SentenceTransformer(bp.Model):
         disable_progress_bar()
         share_cores()
         kwargs = {"use_safetensors": None if self._trust else True}
-        self._model: Any = sentence_transformers.SentenceTransformer(
+        return sentence_transformers.SentenceTransformer(
             str(self._path),
             device=device,
             local_files_only=True,
             trust_remote_code=self._trust,
-            model_kwargs={**kwargs, "dtype": getattr(torch, self._dtype)},
-        ).eval()
+            model_kwargs={**kwargs, "dtype": getattr(torch, dtype)},
+        )
 
     def infer(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
+        if not self.features:
+            return {"embedding": self._in_one_step(batch)}
+        tokens = token_inputs(batch, self._model.tokenizer, self._names)
+        return {"embedding": self._vectors({**self._beside, **tokens})}
+
+    def _in_one_step(self, batch: bp.Batch) -> torch.Tensor:
         import torch
 
         texts = decoded(batch, "text")
@@ -93,11 +152,11 @@ class SentenceTransformer(bp.Model):
                 rows = with_prompt[group]
                 tokens = self._tokens([texts[row] for row in rows], self._prompts[name])
                 vectors[torch.from_numpy(rows).to(vectors.device)] = self._vectors(tokens)
-        return {"embedding": vectors}
+        return vectors
 
     def _prompts_of(self, batch: bp.Batch) -> list[str]:
         """The name of each row's prompt; one that is not there fails its row."""
-        if not self.parameters:
+        if "prompt_name" not in batch:
             return [""] * batch.n
         chosen = [raw.decode(errors="replace") for raw in batch["prompt_name"]]
         for row, name in enumerate(chosen):
@@ -142,6 +201,15 @@ def _check_modules(path: Path, modules: list[dict[str, str]]) -> None:
         pickled = folder / "pytorch_model.bin"
         if pickled.is_file() and not list(folder.glob("model*.safetensors")):
             check_trust(False, f"{pickled}, which is pickled and has no safetensors beside it,")
+
+
+def _makes_ids_only(path: Path, modules: list[dict[str, str]]) -> bool:
+    """True if all that the modules need of a text is the ids of its tokens."""
+    package, _, kind = modules[0]["type"].rpartition(".") if modules else ("", "", "")
+    if not package.startswith("sentence_transformers.") or kind != "Transformer":
+        return False
+    pooling = [_read(path / module["path"] / "config.json") for module in modules[1:]]
+    return all(settings.get("include_prompt", True) for settings in pooling)
 
 
 def _dimensions(path: Path, modules: list[dict[str, str]]) -> int:

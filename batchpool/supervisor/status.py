@@ -18,6 +18,7 @@ from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.plan.plan import WorkerPlan
+from batchpool.supervisor.plan.preprocess_counts import preprocess_place
 from batchpool.supervisor.resources.resources import PoolResources
 
 _SILENT_S = 1.0  # without a heartbeat, of which there are at least four in a second
@@ -45,6 +46,8 @@ def pool_status(
             **counts_of(totals, model.spec.name, model.config.max_batch),
             "options": model.config.options,
         }
+        if model.declared.features:
+            models[model.spec.name]["preprocess"] = preprocess_place(len(model.preprocessors))
         if model.preprocessors:
             stages = (
                 (Stage.PREPROCESS, model.preprocessors, model.config.preprocess_max_batch),

@@ -33,6 +33,7 @@ from batchpool.supervisor.host.signals import Signals
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.local_clients import LocalClients
 from batchpool.supervisor.plan.plan import Plan
+from batchpool.supervisor.plan.preprocess_counts import preprocess_place
 from batchpool.supervisor.reload.controller import OnDone, ReloadController
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.resources import PoolResources
@@ -186,6 +187,10 @@ class Supervisor:
         self._resources.state_page.state.set(int(PoolState.STARTING))
         names = ", ".join(f"{m.spec.name} ({len(m.all_workers)} workers)" for m in plan.models)
         _LOG.info("loading %s", names)
+        for model in plan.models:
+            if model.declared.features:
+                where = preprocess_place(len(model.preprocessors))
+                _LOG.info("preprocess of %s runs %s", model.spec.name, where)
         self._process_fleet.start_all()
 
     def _update_gauges(self) -> None:

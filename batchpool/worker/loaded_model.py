@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from batchpool.core.scheduler.element_budget import rows_within
+from batchpool.core.scheduler.element_budget import BucketRows, rows_within
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.core.tensors.stages import Stage, stage_spec
+from batchpool.core.tensors.stages import Stage, fused_spec, stage_spec
 from batchpool.model import Model, make_instance, spec_of
 from batchpool.worker.backends.backend import Backend
 from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.backends.select import make_backend, prepare_process
+from batchpool.worker.fused import FusedBackend
 from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.options import converted_options
+from batchpool.worker.padding import Padding
 from batchpool.worker.warm_up import BatchTime, largest_input, warm_up, warm_up_rows
+
+Unload: TypeAlias = Callable[[], None]  # undoes one load
 
 _IN_WARM_UP = (
     "it was the warm-up, whose row is what warm_up_row gives, and pad values for the rest: define"
@@ -24,26 +28,20 @@ _IN_WARM_UP = (
 )
 
 
-def unload_model(model: Model, stage: Stage) -> None:
-    """Undo what was loaded for this stage."""
-    if stage is Stage.PREPROCESS:
-        model.unload_preprocess()
-    else:
-        model.unload()
-
-
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, its backend, the row that it was warmed up with, and the sizes of those batches.
+    """A model as its worker runs it.
 
-    spec: of the stage that it was loaded for.  slowest: of the batches, each at its last run.
+    spec: of what it runs: a stage, or both as one.  padding: to the accepted sizes of a batch, None
+    where any will do.  slowest: of the batches of the warm-up, each at its last run.
+    run_warm_up_row: raises what the model raises.
     """
 
     spec: ModelSpec
     backend: Backend
-    rows: dict[str, Array]
-    batch_sizes: tuple[int, ...]
+    padding: Padding | None
     slowest: BatchTime
+    run_warm_up_row: Callable[[], None]
 
 
 def load_model(
@@ -53,43 +51,104 @@ def load_model(
     max_batch: int,
     sizes: Sequence[int],
     options: Mapping[str, Any] | None = None,
-    loaded: Callable[[Model], None] = lambda model: None,
+    loaded: Callable[[Unload], None] = lambda unload: None,
     stage: Stage = Stage.INFER,
     max_elements: int = 0,
+    preprocess_rows: int = 0,
 ) -> LoadedModel:
     """Import, load and warm up one stage of a model; its exceptions are the caller's.
 
     spec: as it was declared before. sizes: the allowed sizes of a batch, () for any up to
-    `max_batch`. options: arguments of the model's `__init__`. loaded: called with the model
-    between its `load` and the warm-up. max_elements: of each input of a batch of `infer`, padded; 0
-    for any number. Larger batches are not warmed up, since none will come.
+    `max_batch`. options: arguments of the model's `__init__`. loaded: called between a load and
+    the warm-up, with what undoes that load. max_elements: of each input of a batch of `infer`,
+    padded; 0 for any number. Larger batches are not warmed up, since none will come.
+    preprocess_rows: the most rows of a call of `preprocess` where it is to run here before `infer`;
+    0 where it is not.
     """
-    served, spec = spec, stage_spec(spec, stage)
     if stage is Stage.INFER:
         prepare_process(spec, device)
-    else:
-        max_elements = 0
     cls = load_class(import_name)
-    model = make_instance(cls, spec.name, converted_options(cls, options or {}))
-    check_declaration(served, spec_of(model))
+    arguments = converted_options(cls, options or {})
+    stages = (Stage.PREPROCESS, Stage.INFER) if preprocess_rows else (stage,)
+    found: list[_LoadedStage] = []
+    for each in stages:
+        # An instance for each, as if it had a process of its own.
+        model = make_instance(cls, spec.name, arguments)
+        check_declaration(spec, spec_of(model))
+        is_infer = each is Stage.INFER
+        accepted, budget = (tuple(sizes), max_elements) if is_infer else ((), 0)
+        found.append(_load_stage(model, spec, each, device, max_batch, accepted, budget, loaded))
+    slowest = [each.warm_up(2) for each in found]
+
+    def run_warm_up_row() -> None:
+        for each in found:
+            each.warm_up(1, smallest=True)
+
+    last = found[-1]
+    if len(found) == 1:
+        return LoadedModel(last.spec, last.backend, last.padding, slowest[0], run_warm_up_row)
+    bucket_rows = None
+    if max_elements:
+        bucket_rows = BucketRows.of_stage(last.spec, max_elements, max_batch, tuple(sizes))
+    backend = FusedBackend(
+        spec, found[0].backend, last.backend, preprocess_rows, last.padding, bucket_rows
+    )
+    return LoadedModel(fused_spec(spec), backend, None, _sum_of(*slowest), run_warm_up_row)
+
+
+@dataclass(frozen=True)
+class _LoadedStage:
+    """One stage of a model, with the row and the sizes of the batches that warm it up."""
+
+    spec: ModelSpec
+    backend: Backend
+    rows: dict[str, Array]
+    batch_sizes: tuple[int, ...]
+    padding: Padding | None
+    max_elements: int
+
+    def warm_up(self, times: int, *, smallest: bool = False) -> BatchTime:
+        sizes = (min(self.batch_sizes),) if smallest else self.batch_sizes
+        try:
+            most = self.max_elements
+            return warm_up(self.spec, self.backend, self.rows, sizes, times, max_elements=most)
+        except Exception as exc:
+            if not smallest:
+                exc.add_note(_IN_WARM_UP)
+            raise
+
+
+def _load_stage(
+    model: Model,
+    declared: ModelSpec,
+    stage: Stage,
+    device: str,
+    max_batch: int,
+    sizes: tuple[int, ...],
+    max_elements: int,
+    loaded: Callable[[Unload], None],
+) -> _LoadedStage:
+    spec = stage_spec(declared, stage)
     backend: Backend
     if stage is Stage.PREPROCESS:
         model.load_preprocess()
-        loaded(model)
+        loaded(model.unload_preprocess)
         backend = PreprocessBackend(model)
     else:
         model.load(device)
-        loaded(model)
-        backend = make_backend(model, spec, device, max_batch, tuple(sizes), max_elements)
+        loaded(model.unload)
+        backend = make_backend(model, spec, device, max_batch, sizes, max_elements)
     rows = warm_up_rows(model, spec)
     batch_sizes = tuple(backend.graph_sizes or sizes)
     if not batch_sizes:
-        row_elements = largest_input(spec, rows)
-        longest = rows_within(max_elements, row_elements, max_batch)
+        longest = rows_within(max_elements, largest_input(spec, rows), max_batch)
         batch_sizes = tuple(sorted({1, longest, max_batch}))
-    try:
-        slowest = warm_up(spec, backend, rows, batch_sizes, max_elements=max_elements)
-    except Exception as exc:
-        exc.add_note(_IN_WARM_UP)
-        raise
-    return LoadedModel(spec, backend, rows, batch_sizes, slowest)
+    padding = Padding(spec, sizes, rows) if sizes else None
+    return _LoadedStage(spec, backend, rows, batch_sizes, padding, max_elements)
+
+
+def _sum_of(preprocess: BatchTime, infer: BatchTime) -> BatchTime:
+    """The time of a batch that takes both stages. The slowest batch of `preprocess` may have had
+    fewer rows."""
+    calls = -(-infer.rows // max(1, preprocess.rows))
+    return BatchTime(infer.rows, infer.seconds + calls * preprocess.seconds)

@@ -25,8 +25,7 @@ from batchpool.control.process_messages import (
 )
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.core.tensors.stages import Stage
-from batchpool.model import Model
+from batchpool.core.tensors.stages import Stage, fused_spec
 from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
@@ -35,10 +34,9 @@ from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart
-from batchpool.worker.loaded_model import load_model, unload_model
+from batchpool.worker.loaded_model import Unload, load_model
 from batchpool.worker.metrics import WorkerMetrics
-from batchpool.worker.padding import Padding
-from batchpool.worker.warm_up import BatchTime, warm_up
+from batchpool.worker.warm_up import BatchTime
 from batchpool.worker.worker import Worker
 
 _LOG = logging.getLogger("batchpool.worker")
@@ -49,7 +47,7 @@ _MOVES_BETWEEN_LOOKS = 16
 class WorkerProcess:
     """The process around a `Worker`: control messages, load, warm-up, the loop, unload.
 
-    It runs one stage of the model.
+    It runs one stage of the model, or both as one. spec: as lanes have it.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -58,7 +56,8 @@ class WorkerProcess:
         if not isinstance(start, StartWorker):
             raise InvalidMessage(f"a worker starts with 'start', not with {type(start).__name__}")
         self._start = start
-        self.spec = ModelSpec.from_wire(start.spec)
+        self._declared = ModelSpec.from_wire(start.spec)
+        self.spec = fused_spec(self._declared) if start.preprocess_rows else self._declared
         self._stage = Stage(start.stage)
         layout = worker_layout(start.max_batch, start.max_lanes)
         segment_fd, bell_fd, batcher_fd, counters_fd = fds
@@ -72,48 +71,36 @@ class WorkerProcess:
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)
         self._waiter = Waiter(self._bell.fd, channel.fileno())
-        self._loaded: Model | None = None  # until it is unloaded
+        self._unloads: list[Unload] = []  # of what is loaded
         self._slowest = BatchTime(0, 0.0)
         self._is_to_end = False
 
     def load(self) -> Worker:
         """Import, load and warm up the model; its exceptions are the caller's."""
         start = self._start
-        sizes = start.batch_sizes
-
-        def loaded(model: Model) -> None:
-            self._loaded = model
-
         found = load_model(
-            self.spec,
+            self._declared,
             start.import_name,
             start.device,
             start.max_batch,
-            sizes,
+            start.batch_sizes,
             start.options,
-            loaded,
+            self._unloads.append,
             self._stage,
             start.max_elements,
+            start.preprocess_rows,
         )
-        spec, backend, rows = found.spec, found.backend, found.rows
         self._slowest = found.slowest
-        padding = Padding(spec, sizes, rows) if sizes else None
-        ring, clock_ns = self._batcher_bell.ring, time.monotonic_ns
-        smallest = (min(found.batch_sizes),)
-
-        def run_warm_up_row() -> None:
-            warm_up(spec, backend, rows, smallest, times=1)
-
         return Worker(
-            spec,
+            found.spec,
             self._worker_segment,
-            backend,
-            ring,
-            clock_ns,
-            padding,
+            found.backend,
+            self._batcher_bell.ring,
+            time.monotonic_ns,
+            found.padding,
             start.place,
             self._metrics,
-            run_warm_up_row,
+            found.run_warm_up_row,
         )
 
     def run(self, worker: Worker) -> None:
@@ -139,14 +126,12 @@ class WorkerProcess:
                 self._hear(worker)
 
     def unload(self) -> None:
-        """Unload the model once, if it was loaded; its errors are logged."""
-        model, self._loaded = self._loaded, None
-        if model is None:
-            return
-        try:
-            unload_model(model, self._stage)
-        except BaseException as exc:  # sys.exit too: the worker ends anyway
-            _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
+        """Undo each load once, the last one first; errors are logged."""
+        while self._unloads:
+            try:
+                self._unloads.pop()()
+            except BaseException as exc:  # sys.exit too: the worker ends anyway
+                _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
 
     def _hear(self, worker: Worker) -> None:
         """Take all control messages there are."""

@@ -21,15 +21,14 @@ from typing import Any
 
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
-from batchpool.model import Model
 from batchpool.process.bootstrap import start
-from batchpool.worker.loaded_model import load_model, unload_model
+from batchpool.worker.loaded_model import Unload, load_model
 from batchpool.worker.report import print_report
 
 
 def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Load a model, warm it up, unload it, and tell the times. Raises what its code raises."""
-    models: list[Model] = []
+    unloads: list[Unload] = []
     stage = Stage(settings["stage"])
     begun_s = time.monotonic()
     try:
@@ -40,34 +39,35 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             settings["max_batch"],
             settings["batch_sizes"],
             settings["options"],
-            models.append,
+            unloads.append,
             stage,
             settings["max_elements"],
+            settings["preprocess_rows"],
         )
         took_s = time.monotonic() - begun_s
     finally:
         timeout_s = settings["unload_timeout_s"]
-        unloaded = all(_unloads(model, stage, timeout_s) for model in models)
+        ended = [_ends(unload, timeout_s) for unload in reversed(unloads)]
     slowest = found.slowest
     return {
         "load_s": took_s,
         "rows": slowest.rows,
         "batch_s": slowest.seconds,
-        "unloaded": unloaded,
+        "unloaded": all(ended),
     }
 
 
-def _unloads(model: Model, stage: Stage, timeout_s: float) -> bool:
-    """Unload a model; False where that takes too long. Its errors are printed, as a worker logs
+def _ends(unload: Unload, timeout_s: float) -> bool:
+    """Undo a load; False where that takes too long. Its errors are printed, as a worker logs
     them."""
 
-    def unload() -> None:
+    def run() -> None:
         try:
-            unload_model(model, stage)
+            unload()
         except BaseException:
             traceback.print_exc()
 
-    thread = threading.Thread(target=unload, daemon=True)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(timeout_s)
     return not thread.is_alive()
@@ -77,8 +77,8 @@ def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
     SETTINGS: a JSON object with `options`, `spec`, `stage`, `device`, `max_batch`, `batch_sizes`,
-    `max_elements` and `unload_timeout_s`. The exit status is 0 if the model is fit to serve, else
-    1.
+    `max_elements`, `preprocess_rows` and `unload_timeout_s`. The exit status is 0 if the model is
+    fit to serve, else 1.
     """
     import_name, parent, settings = argv
     start(int(parent))

@@ -42,8 +42,7 @@ class RandomMiniLM(MiniLM):
                 ),
                 add_pooling_layer=False,
             )
-        self._device = torch.device(device)
-        self._encoder = encoder.to(self._device).eval()
+        self._place(encoder, device)
 
 
 class _Words:

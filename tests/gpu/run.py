@@ -8,8 +8,9 @@
 4. how many copies a batch takes on every road in and out
 5. CUDA graphs, which take certain batch sizes only
 6. CUDA graphs of rows that vary in size: every row alone and in company
-7. the MLP of the examples through local clients and HTTP: answers equal a direct call
-8. rows per second of a local client, checked
+7. texts through both stages: tokenizers without a CUDA context, half precision, graphs
+8. the MLP of the examples through local clients and HTTP: answers equal a direct call
+9. rows per second of a local client, checked
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from batchpool.examples.mlp import MLP
 from bench.support.machine import facts, report
 from bench.support.serving import serving
 from tests.gpu.copies import check_copies
+from tests.gpu.stages import check_stages
 
 
 def uuids() -> list[str]:
@@ -321,6 +323,7 @@ def main() -> None:
         check_copies,
         check_batch_sizes,
         check_dynamic_graphs,
+        check_stages,
         lambda: check_mlp(args.seconds),
     )
     for step in steps:

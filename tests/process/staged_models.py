@@ -122,7 +122,16 @@ class Staged(Numpy):
         return {"total": total, "tag": batch["tag"], "pids": both[0], "versions": both[1]}
 
 
-class Unfit(Staged):
+class Together(Staged):
+    """As Staged, for workers on the CPU, which run both stages themselves."""
+
+    name = "together"
+
+    def load_preprocess(self) -> None:
+        self.stage, self.version = "pre", version()
+
+
+class Unfit(Together):
     """Its preprocess refuses the warm-up row."""
 
     def preprocess(self, batch: bp.Batch) -> dict[str, Any]:

@@ -97,9 +97,18 @@ def test_check_tries_both_stages(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("BATCHPOOL_TEST_NOTES", str(tmp_path))
     found = check("Staged", "--load", "--preprocess-workers", "3", "--preprocess-max-batch", "5")
     assert found.returncode == 0, found.stderr
-    assert "  preprocess     3 processes, at most 5 rows a call: ids, fate, from" in found.stdout
+    line = "  preprocess     in 3 processes of its own, at most 5 rows a call: ids, fate, from"
+    assert line in found.stdout
     loaded = [line for line in found.stdout.splitlines() if "its slowest batch" in line]
     assert [line.split()[0] for line in loaded] == ["loaded", "preprocess"]
+    found = check("Together", "--load")
+    assert found.returncode == 0, found.stderr
+    line = "  preprocess     in the workers, at most 16 rows a call: ids, fate, from"
+    assert line in found.stdout
+    loaded = [line for line in found.stdout.splitlines() if "its slowest batch" in line]
+    assert [line.split()[0] for line in loaded] == ["loaded"]
+    ends = (tmp_path / "batches-ends").read_text().splitlines()
+    assert [line.split()[0] for line in ends] == ["run", "pre"] * 2, "the last load is undone first"
     found = check("Unfit", "--load")
     assert found.returncode != 0
     assert "the model refused its own warm-up row: never" in found.stdout

@@ -117,7 +117,8 @@ class ModelConfig:
         0,
         "processes that run preprocess, of a model that defines it",
         most=256,
-        auto="the cores that the other processes leave, shared by all such models",
+        auto="none where infer runs on the CPU, whose workers run it themselves; on GPUs the cores"
+        " that the other processes leave, shared by all such models",
     )
     preprocess_max_batch: int = key_field(
         16, "most rows of one call of preprocess", unit="rows", least=1, most=MOST_ROWS

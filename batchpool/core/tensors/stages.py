@@ -5,7 +5,8 @@
     INFER        features, kept inputs, parameters      outputs    reads its inputs
 
 Rows stay in their slot from stage to stage; the features are columns of the lane between inputs
-and outputs.
+and outputs. Where the workers of `infer` call `preprocess` themselves (fused), the pool knows one
+stage and no features.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ class Stage(enum.IntEnum):
 def stages_of(spec: ModelSpec) -> tuple[Stage, ...]:
     """The stages of a model in the order in which a row takes them."""
     return (Stage.PREPROCESS, Stage.INFER) if spec.features else (Stage.INFER,)
+
+
+def fused_spec(spec: ModelSpec) -> ModelSpec:
+    """The declaration of a model whose workers run `preprocess` themselves, as everybody else knows
+    it: one stage, and no features, which stay within a worker."""
+    return replace(spec, features=(), kept_inputs=())
 
 
 def stage_spec(spec: ModelSpec, stage: Stage) -> ModelSpec:

@@ -130,7 +130,7 @@ class WorkerFleet:
             place=worker_slot.plan.index,
             import_name=model.config.import_name,
             options=model.config.options,
-            spec=model.spec.to_wire(),
+            spec=model.declared.to_wire(),
             device=worker_slot.plan.device,
             max_batch=worker_slot.max_batch,
             batch_sizes=model.batch_sizes_of(worker_slot.plan),
@@ -139,6 +139,7 @@ class WorkerFleet:
             row=worker_slot.row,
             stage=worker_slot.plan.stage,
             max_elements=model.config.max_batch_elements,
+            preprocess_rows=model.preprocess_rows,
         )
         child.send(
             start,

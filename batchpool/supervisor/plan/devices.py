@@ -18,6 +18,7 @@ from pathlib import Path
 from batchpool.core.errors import StartError
 from batchpool.shm.cgroups import PROC, CgroupLevel, cgroup_levels
 
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # in the environment of a process: it sees none
 _NODE = re.compile(r"nvidia\d+")
 _SMI_TIMEOUT_S = 30.0
 
@@ -108,8 +109,7 @@ def _quota_of(level: CgroupLevel) -> float | None:
     return quota_us / period_us if quota_us and period_us else None
 
 
-def preprocess_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
-    """Further environment variables of a process that preprocesses: it sees no GPU, and tokenizers
-    written in Rust (rayon) take `threads` threads unless the user has said otherwise."""
-    rayon = {} if env.get("RAYON_NUM_THREADS") else {"RAYON_NUM_THREADS": str(threads)}
-    return {"CUDA_VISIBLE_DEVICES": "", **rayon}
+def tokenizer_settings(threads: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment variable by which tokenizers written in Rust (rayon) take so many threads;
+    none where the user has set it."""
+    return {} if env.get("RAYON_NUM_THREADS") else {"RAYON_NUM_THREADS": threads}

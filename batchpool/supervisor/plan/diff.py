@@ -8,8 +8,8 @@
     refused   needs new sockets or tables: everything else. Then nothing is changed
 
 A model with the same tensors and slots keeps its entry and its lanes, also if its framework
-changed. One with `preprocess` never does: its rows would be preprocessed by the code of one plan
-and inferred by that of the other.
+changed. One with `preprocess` in processes of its own never does: its rows would be preprocessed by
+the code of one plan and inferred by that of the other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, lanes_needed
+from batchpool.supervisor.plan.preprocess_counts import preprocess_place
 
 _LIVE = frozenset(
     {
@@ -47,6 +48,7 @@ _LIVE = frozenset(
         "api_keys_file",
     }
 )
+_ANY = "numpy"  # a framework, where it does not matter
 _DERIVED = frozenset({"frontends", "socket"})  # compared as decided, not as configured
 
 
@@ -143,10 +145,8 @@ def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool
 
 
 def _tensors(model: ModelPlan) -> object:
-    """The part of a model that clients depend on. Its framework is not."""
-    spec = model.spec
-    stages = spec.features, spec.kept_inputs
-    return spec.name, spec.inputs, spec.outputs, spec.parameters, stages
+    """The part of a model that lanes are made for. Its framework is not."""
+    return replace(model.spec, framework=_ANY)
 
 
 def worker_pairs(old: Plan, new: Plan) -> list[WorkerPair]:
@@ -180,7 +180,9 @@ def differences(old: Plan, new: Plan) -> list[str]:
             found.append(f"model {name!r} is new")
             continue
         if _tensors(was) != _tensors(model):
-            found.append(f"other tensors of {name}")
+            same = replace(was.declared, framework=_ANY) == replace(model.declared, framework=_ANY)
+            place = preprocess_place(len(model.preprocessors))
+            found.append(f"preprocess of {name}: {place}" if same else f"other tensors of {name}")
         found += _differences(was.config, model.config, f" of {name}")
     return [*found, *(f"model {name!r} is removed" for name in before)]
 

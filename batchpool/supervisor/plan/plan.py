@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from batchpool.core.config.describe import options_text
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig
 from batchpool.core.config.server_table import ServerConfig
-from batchpool.core.errors import ConfigError, StartError
-from batchpool.core.frameworks import FRAMEWORKS
+from batchpool.core.errors import ConfigError
 from batchpool.core.layout.admission import bound_of
 from batchpool.core.layout.segments import (
     MODELS_MOST,
@@ -32,10 +31,16 @@ from batchpool.core.layout.segments import (
 )
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.core.tensors.stages import Stage
+from batchpool.core.tensors.stages import Stage, fused_spec
 from batchpool.shm.memory_limits import size_text
-from batchpool.supervisor.plan.devices import preprocess_settings
-from batchpool.supervisor.plan.preprocess_counts import CpuShare, preprocess_counts
+from batchpool.supervisor.plan.devices import NO_GPU, tokenizer_settings
+from batchpool.supervisor.plan.model_devices import devices_of
+from batchpool.supervisor.plan.preprocess_counts import (
+    CpuShare,
+    is_fused,
+    preprocess_counts,
+    preprocess_place,
+)
 from batchpool.supervisor.plan.probe_model import ProbedModel
 from batchpool.supervisor.plan.slots import auto_slots, client_slots
 from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
@@ -47,19 +52,22 @@ _MODELS_LEAST = 4  # the lane tables have room for at least so many, which a rel
 @dataclass(frozen=True)
 class WorkerPlan:
     """One worker process. index: among the model's workers of its stage. device: given to `load`.
-    cuda_visible: its GPU, None on the CPU."""
+    cuda_visible: its GPU, None on the CPU. fused: it runs `preprocess` itself, before `infer`."""
 
     index: int
     device: str
     cuda_visible: str | None
     threads: WorkerThreads
     stage: Stage = Stage.INFER
+    fused: bool = False
 
     def settings(self, env: Mapping[str, str]) -> dict[str, str]:
         """Environment variables of the worker besides `env`."""
         settings = self.threads.settings(env)
         if self.stage is Stage.PREPROCESS:
-            return {**settings, **preprocess_settings(self.threads.number, env)}
+            return {**settings, **tokenizer_settings(str(self.threads.number), env), **NO_GPU}
+        if self.fused:
+            settings |= tokenizer_settings(self.threads.number_in(env), env)
         if self.cuda_visible is not None:
             settings["CUDA_VISIBLE_DEVICES"] = self.cuda_visible
         return settings
@@ -69,13 +77,16 @@ class WorkerPlan:
 class ModelPlan:
     """One model.
 
-    lane: the layout of each front end's lane; client_lane: of each local client's. entry: its
-    number in all tables, the same as long as its tensors and slots do not change. workers: those
-    of `infer`; preprocessors: those of the stage before it.
+    spec: as everybody but its workers knows it; declared: as its class declares it, with features
+    also where the workers are fused and the pool knows of none. lane: the layout of each front
+    end's lane; client_lane: of each local client's. entry: its number in all tables, the same as
+    long as its tensors and slots do not change. workers: those of `infer`; preprocessors: those of
+    the stage before it.
     """
 
     config: ModelConfig
     spec: ModelSpec
+    declared: ModelSpec
     workers: tuple[WorkerPlan, ...]
     frontends: int
     lane: Layout
@@ -99,6 +110,12 @@ class ModelPlan:
     def batch_sizes_of(self, worker: WorkerPlan) -> tuple[int, ...]:
         """The only sizes of a batch of this worker; () for any."""
         return tuple(self.config.batch_sizes) if worker.stage is Stage.INFER else ()
+
+    @property
+    def preprocess_rows(self) -> int:
+        """The most rows of a call of `preprocess` within a worker; 0 where it is not called
+        there."""
+        return self.config.preprocess_max_batch if self.workers[0].fused else 0
 
     @property
     def slots(self) -> int:
@@ -229,11 +246,12 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
 
 
 def _preprocess_lines(model: ModelPlan) -> list[str]:
-    n, most = len(model.preprocessors), model.config.preprocess_max_batch
-    if not n:
+    if not model.declared.features:
         return []
-    features = ", ".join(tensor.name for tensor in model.spec.features)
-    return [f"  preprocess     {n} process{'es' * (n > 1)}, at most {most} rows a call: {features}"]
+    features = ", ".join(tensor.name for tensor in model.declared.features)
+    most = model.config.preprocess_max_batch
+    where = preprocess_place(len(model.preprocessors))
+    return [f"  preprocess     {where}, at most {most} rows a call: {features}"]
 
 
 def _batches(config: ModelConfig) -> str:
@@ -269,19 +287,21 @@ def make_plan(
     specs = _named(config.models, described)
     frontends = config.server.frontends or max(1, min(FRONTENDS_MOST, cores // 4))
     devices = [
-        _devices_of(model, found, visible)
+        devices_of(model, found, visible)
         for model, found in zip(config.models, described, strict=True)
     ]
     count = [len(d) * m.workers_per_device for m, d in zip(config.models, devices, strict=True)]
     on_cpu = sum(n for n, d in zip(count, devices, strict=True) if d == [None])
     share = CpuShare(cores, frontends, workers_on_gpus=sum(count) - on_cpu, workers_on_cpu=on_cpu)
-    preprocessing, own_threads = preprocess_counts(config.models, specs, share)
+    fused = [is_fused(m, s, d) for m, s, d in zip(config.models, specs, devices, strict=True)]
+    preprocessing, own_threads = preprocess_counts(config.models, specs, share, fused)
     models: list[ModelPlan] = []
     for model, spec, entries in zip(config.models, specs, devices, strict=True):
         sharers = on_cpu if entries == [None] else sum(count)
         number = model.cpu_threads or threads_per_worker(cores, sharers)
         threads = WorkerThreads(number, bool(model.cpu_threads), entries == [None])
-        workers = _workers_of(entries * model.workers_per_device, threads)
+        within = fused[len(models)]
+        workers = _workers_of(entries * model.workers_per_device, threads, fused=within)
         most = max_lanes(len(specs), frontends, config.server)
         made = _model_plan(model, spec, workers, config.server, frontends, most)
         preprocessors = tuple(
@@ -326,49 +346,25 @@ def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> l
     return specs
 
 
-def _devices_of(model: ModelConfig, found: ProbedModel, visible: Sequence[str]) -> list[str | None]:
-    """The model's devices: values for CUDA_VISIBLE_DEVICES, or [None] for the CPU."""
-    if model.devices == "cpu":
-        return [None]
-    if model.devices == "auto":
-        return list(visible) if visible and found.cuda else [None]
-    who = f"model {model.import_name}: devices = {list(model.devices)}"
-    framework = FRAMEWORKS[found.spec.framework]
-    if not framework.cuda:
-        raise StartError(
-            f'{who}: a model with framework "{framework.name}" runs on the CPU;'
-            ' expected "auto" or "cpu"'
-        )
-    if not found.cuda:
-        raise StartError(f"{who}: the installed {framework.title} is built without CUDA")
-    if not visible:
-        raise StartError(f"{who}: no GPU is visible here")
-    chosen: list[str | None] = []
-    for position in model.devices:
-        assert isinstance(position, int)
-        if position >= len(visible):
-            there = ", ".join(f"{i} ({entry})" for i, entry in enumerate(visible))
-            raise StartError(f"{who}: there is no device {position}; visible are {there}")
-        chosen.append(visible[position])
-    return chosen
-
-
-def _workers_of(entries: Sequence[str | None], threads: WorkerThreads) -> tuple[WorkerPlan, ...]:
+def _workers_of(
+    entries: Sequence[str | None], threads: WorkerThreads, *, fused: bool
+) -> tuple[WorkerPlan, ...]:
     # Each worker sees one GPU, which is therefore cuda:0 to it.
     return tuple(
-        WorkerPlan(i, "cpu" if entry is None else "cuda:0", entry, threads)
+        WorkerPlan(i, "cpu" if entry is None else "cuda:0", entry, threads, fused=fused)
         for i, entry in enumerate(entries)
     )
 
 
 def _model_plan(
     model: ModelConfig,
-    spec: ModelSpec,
+    declared: ModelSpec,
     workers: tuple[WorkerPlan, ...],
     server: ServerConfig,
     frontends: int,
     most_lanes: int,
 ) -> ModelPlan:
+    spec = fused_spec(declared) if workers[0].fused else declared
     wanted = model.slots or auto_slots(spec, model.max_batch)
     lane = lane_layout(spec, max(wanted // frontends, model.max_batch))
     notes = []
@@ -386,6 +382,7 @@ def _model_plan(
     return ModelPlan(
         config=model,
         spec=spec,
+        declared=declared,
         workers=workers,
         frontends=frontends,
         lane=lane,

@@ -1,4 +1,9 @@
-"""The number of processes that run `preprocess`, of each model that defines it."""
+"""Where `preprocess` runs, of each model that defines it: in how many processes, or in the workers.
+
+Processes of its own keep a GPU busy while the next rows are prepared. Where `infer` runs on the
+CPU, both take the same cores, and a second process costs each row another pair of wake-ups: the
+workers run `preprocess` themselves then (fused), unless preprocess_workers says a number.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +35,30 @@ class CpuShare:
         return self.cores - self.frontends - 1 - self.workers_on_gpus
 
 
-def preprocess_counts(
-    models: Sequence[ModelConfig], specs: Sequence[ModelSpec], share: CpuShare
-) -> tuple[list[int], int]:
-    """([processes of each model, 0 without preprocess], threads of each such process).
+def is_fused(model: ModelConfig, spec: ModelSpec, devices: Sequence[str | None]) -> bool:
+    """True if the workers of a model run `preprocess` themselves. devices: its GPUs, or [None] for
+    the CPU."""
+    return bool(spec.features) and not model.preprocess_workers and list(devices) == [None]
 
-    Where preprocess_workers is "auto" the models share what is left of the cores; each has at least
-    one process. ConfigError for a number of processes of a model that does not define preprocess.
+
+def preprocess_place(processes: int) -> str:
+    """Where `preprocess` runs, in words. processes: of its own; 0 for none."""
+    if not processes:
+        return "in the workers"
+    return f"in {processes} process{'es' * (processes > 1)} of its own"
+
+
+def preprocess_counts(
+    models: Sequence[ModelConfig],
+    specs: Sequence[ModelSpec],
+    share: CpuShare,
+    fused: Sequence[bool],
+) -> tuple[list[int], int]:
+    """([processes of each model, 0 for none], threads of each such process).
+
+    fused: whether the model's workers preprocess themselves. Where preprocess_workers is "auto" the
+    other models share what is left of the cores; each has at least one process. ConfigError for a
+    number of processes of a model that does not define preprocess.
     """
     pairs = list(zip(models, specs, strict=True))
     for model, spec in pairs:
@@ -46,9 +68,13 @@ def preprocess_counts(
                 " defines no preprocess and features; leave the key out, or give it in a file to"
                 " the models that preprocess"
             )
-    staged = [model for model, spec in pairs if spec.features]
+    apart = [bool(s.features) and not own for s, own in zip(specs, fused, strict=True)]
+    staged = [model for model, own in zip(models, apart, strict=True) if own]
     asked = sum(model.preprocess_workers for model in staged)
     autos = sum(not model.preprocess_workers for model in staged)
     each = max(1, min(AUTO_MOST, (share.left - asked) // max(1, autos)))
-    counts = [(model.preprocess_workers or each) if spec.features else 0 for model, spec in pairs]
+    counts = [
+        (model.preprocess_workers or each) if own else 0
+        for model, own in zip(models, apart, strict=True)
+    ]
     return counts, max(1, share.left // max(1, sum(counts)))

@@ -48,12 +48,13 @@ def try_model(
     worker, config = worker or model.workers[0], model.config
     settings = {
         "options": config.options,
-        "spec": model.spec.to_wire(),
+        "spec": model.declared.to_wire(),
         "stage": int(worker.stage),
         "device": worker.device,
         "max_batch": model.max_batch_of(worker),
         "batch_sizes": list(model.batch_sizes_of(worker)),
         "max_elements": config.max_batch_elements,
+        "preprocess_rows": model.preprocess_rows,
         "unload_timeout_s": server.unload_timeout_s,
     }
     command = [*python_command("batchpool.worker.trial"), config.import_name]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.image_classifier import ImageClassifier
+from tests.unit.models.staged import Pair
 from tests.unit.models.test_pictures import photo, written
 
 # torchvision raises RuntimeError beside a torch that it was not built for.
@@ -43,11 +43,12 @@ def made(path: Path, **options: Any) -> ImageClassifier:
     return model
 
 
-def infer(model: ImageClassifier, pictures: list[bytes]) -> tuple[dict[str, Any], Batch]:
-    batch = Batch(len(pictures), {"image": np.array(pictures, object)})
-    with torch.inference_mode():
-        found = model.infer(batch)
-    return {name: np.asarray(rows) for name, rows in found.items()}, batch
+def pair(path: Path, **options: Any) -> Pair:
+    return Pair(lambda: made(path, **options))
+
+
+def infer(model: Pair, pictures: list[bytes]) -> dict[str, Any]:
+    return model.run(Batch(len(pictures), {"image": np.array(pictures, object)}))
 
 
 def pictures() -> list[bytes]:
@@ -58,46 +59,43 @@ def pictures() -> list[bytes]:
 def test_scores_are_those_of_torchvision_alone_and_in_company(folder: Path, network: Any) -> None:
     from torchvision.transforms._presets import ImageClassification
 
-    model = made(folder / "shufflenet_v2_x0_5.safetensors", labels=folder / "labels.txt", threads=2)
-    model.load("cpu")
+    path, labels_file = folder / "shufflenet_v2_x0_5.safetensors", folder / "labels.txt"
+    model = pair(path, labels=labels_file, threads=2)
     raw = pictures()
     transform = ImageClassification(crop_size=224, resize_size=256)
     pixels = torch.stack([transform(Image.open(io.BytesIO(each)).convert("RGB")) for each in raw])
     with torch.inference_mode():
         best = network(pixels).softmax(dim=1).topk(5, dim=1)
-    together, batch = infer(model, raw)
-    assert not batch.failed
+    together = infer(model, raw)
+    assert not model.refused
     np.testing.assert_allclose(together["score"], best.values.numpy(), atol=1e-6)
     labels = [[f"läbel {i}".encode() for i in row] for row in best.indices.tolist()]
     assert together["label"].tolist() == labels
     for row in (0, len(raw) - 1):
-        alone, _ = infer(model, [raw[row]])
+        alone = infer(model, [raw[row]])
         np.testing.assert_allclose(alone["score"][0], together["score"][row], atol=1e-6)
-    model.unload()
+    model.preprocess.unload_preprocess()
 
 
 def test_a_truncated_picture_among_64_fails_alone(folder: Path) -> None:
-    model = made(folder / "shufflenet_v2_x0_5.safetensors")
-    model.load("cpu")
+    model = pair(folder / "shufflenet_v2_x0_5.safetensors")
     raw = [written(photo(40, 40))] * 64
     raw[17] = raw[17][:-40]
-    found, batch = infer(model, raw)
-    assert list(batch.failed) == [17]
-    assert isinstance(batch.failed[17], bp.InvalidInput)
-    assert "image file is truncated" in str(batch.failed[17])
+    found = infer(model, raw)
+    assert list(model.refused) == [17]
+    assert "image file is truncated" in str(model.refused[17])
     others = np.delete(found["score"], 17, axis=0)
     np.testing.assert_allclose(others, np.repeat(others[:1], 63, axis=0), atol=1e-6)
-    model.unload()
+    model.preprocess.unload_preprocess()
 
 
 def test_the_warm_up_row_is_a_picture(folder: Path) -> None:
-    model = made(folder / "shufflenet_v2_x0_5.safetensors", resize=32, crop=32, top_k=2)
-    model.load("cpu")
-    found, batch = infer(model, [model.warm_up_row()["image"]])
-    assert not batch.failed
+    model = pair(folder / "shufflenet_v2_x0_5.safetensors", resize=32, crop=32, top_k=2)
+    found = infer(model, [model.infer.warm_up_row()["image"]])
+    assert not model.refused
     assert found["label"].shape == (1, 2)
     assert set(found["label"][0]) <= {str(i).encode() for i in range(7)}
-    model.unload()
+    model.preprocess.unload_preprocess()
 
 
 def test_the_file_tells_the_tensors(folder: Path, tmp_path: Path) -> None:
@@ -111,7 +109,6 @@ def test_the_file_tells_the_tensors(folder: Path, tmp_path: Path) -> None:
     model = made(tmp_path / "x.safetensors", architecture="squeezenet1_1")
     assert spec_of(model).outputs[0].shape == (3,)
     model.load("cpu")
-    model.unload()
 
 
 def test_what_is_no_classifier_is_told(folder: Path, tmp_path: Path) -> None:
@@ -136,10 +133,9 @@ def test_pickled_weights_need_trust(folder: Path) -> None:
         ValueError, match=r"3a.pth, which is no safetensors, can hold code .* trust"
     ):
         made(path)
-    model = made(path, trust=True)
-    model.load("cpu")
-    assert infer(model, [written(photo())])[0]["score"].shape == (1, 5)
-    model.unload()
+    model = pair(path, trust=True)
+    assert infer(model, [written(photo())])["score"].shape == (1, 5)
+    model.preprocess.unload_preprocess()
 
 
 def test_a_missing_extra_is_told_with_its_command(
@@ -147,5 +143,6 @@ def test_a_missing_extra_is_told_with_its_command(
 ) -> None:
     model = made(folder / "shufflenet_v2_x0_5.safetensors")
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(RuntimeError, match=r"torchvision, .* 'batchpool\[image-classifier\]'"):
-        model.load("cpu")
+    for load in (lambda: model.load("cpu"), model.load_preprocess):
+        with pytest.raises(RuntimeError, match=r"torchvision, .* 'batchpool\[image-classifier\]'"):
+            load()

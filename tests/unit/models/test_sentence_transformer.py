@@ -13,6 +13,7 @@ import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.sentence_transformer import SentenceTransformer
 from tests.lazy import library
+from tests.unit.models.staged import Pair
 from tests.unit.models.text_folders import TEXTS, rewrite, sentence_transformer
 
 sentence_transformers = library("sentence_transformers")
@@ -42,17 +43,15 @@ def batch_of(texts: list[Any], prompt: str = "") -> Batch:
     return Batch(len(raw), {"text": np.array(raw, object), "prompt_name": prompts})
 
 
-def vectors(model: SentenceTransformer, batch: Batch) -> Any:
-    with torch.inference_mode():
-        return model.infer(batch)["embedding"].numpy()
+def vectors(model: Pair, batch: Batch) -> Any:
+    return model.run(batch)["embedding"]
 
 
 @pytest.mark.parametrize("prompt", ["", "query", "document"])
 def test_vectors_are_those_of_encode_alone_and_in_company(
     folder: Path, encoder: Any, prompt: str
 ) -> None:
-    model = made(folder)
-    model.load("cpu")
+    model = Pair(lambda: made(folder))
     expected = encoder.encode(TEXTS, prompt=PROMPTS.get(prompt, ""))
     together = vectors(model, batch_of(TEXTS, prompt))
     alone = np.concatenate([vectors(model, batch_of([text], prompt)) for text in TEXTS])
@@ -63,24 +62,21 @@ def test_vectors_are_those_of_encode_alone_and_in_company(
 
 
 def test_rows_of_one_batch_have_prompts_of_their_own(folder: Path, encoder: Any) -> None:
-    model = made(folder)
-    model.load("cpu")
+    model = Pair(lambda: made(folder))
     batch = batch_of(["the dog", "the dog", b"\xff", "the dog"])
     batch["prompt_name"][:] = [b"query", b"", b"query", b"queri"]
     found = vectors(model, batch)
     np.testing.assert_allclose(found[0], encoder.encode("the dog", prompt_name="query"), atol=1e-5)
     np.testing.assert_allclose(found[1], encoder.encode("the dog", prompt=""), atol=1e-5)
     assert np.abs(found[0] - found[1]).max() > 1e-3
-    assert sorted(batch.failed) == [2, 3]
-    assert str(batch.failed[2]) == "text is not valid UTF-8: invalid start byte at byte 0"
+    assert sorted(model.refused) == [2, 3]
+    assert str(model.refused[2]) == "text is not valid UTF-8: invalid start byte at byte 0"
     text = "prompt_name 'queri' is not known; expected one of '', 'document', 'query'"
-    assert str(batch.failed[3]) == text
-    assert isinstance(batch.failed[3], bp.InvalidInput)
+    assert str(model.refused[3]) == text
 
 
 def test_vectors_may_be_cut_and_scaled(folder: Path, encoder: Any) -> None:
-    model = made(folder, dimensions=5, normalize=True)
-    model.load("cpu")
+    model = Pair(lambda: made(folder, dimensions=5, normalize=True))
     expected = encoder.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(vectors(model, batch_of(TEXTS)), expected, atol=1e-5)
 
@@ -166,3 +162,31 @@ def test_a_default_prompt_is_the_parameters_default(tmp_path: Path) -> None:
     path.write_text("{}")
     rewrite(path, prompts={"a": "x: "}, default_prompt_name="a")
     assert spec_of(made(folder)).parameters[0].default == "a"
+
+
+def test_a_folder_whose_pooling_leaves_the_prompt_out_runs_in_one_step(
+    tmp_path: Path,
+) -> None:
+    folder = sentence_transformer(tmp_path, prompts=PROMPTS)
+    rewrite(folder / "1_Pooling" / "config.json", include_prompt=False)
+    assert spec_of(made(folder)).features == ()
+    encoder = library.SentenceTransformer(str(folder), device="cpu")
+    model = Pair(lambda: made(folder))
+    found = vectors(model, batch_of(TEXTS, "query"))
+    np.testing.assert_allclose(found, encoder.encode(TEXTS, prompt=PROMPTS["query"]), atol=1e-5)
+
+
+def test_preprocessing_holds_no_weights_and_the_limit_of_the_folder(folder: Path) -> None:
+    spec = spec_of(made(folder))
+    assert [tensor.max_shape for tensor in spec.features] == [(32,), (32,)]
+    model = made(folder)
+    model.load_preprocess()
+    assert {str(each.device) for each in model._model.parameters()} == {"meta"}
+
+
+def test_graphs_are_for_folders_without_prompts(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="option cuda_graphs needs a folder without prompts"):
+        made(folder, cuda_graphs=True)
+    model = made(sentence_transformer(tmp_path), cuda_graphs=True)
+    assert model.cuda_graphs
+    assert spec_of(model).features

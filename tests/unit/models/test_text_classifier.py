@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.text_classifier import TextClassifier
+from batchpool.models.tokens import MADE, token_inputs
 from tests.lazy import library
+from tests.unit.models.staged import Pair
 from tests.unit.models.text_folders import TEXTS, classifier, rewrite
 
 transformers = library("transformers")
@@ -26,12 +27,9 @@ def made(folder: Path, **options: Any) -> TextClassifier:
     return model
 
 
-def infer(model: TextClassifier, texts: list[Any]) -> tuple[dict[str, Any], Batch]:
+def infer(model: Pair, texts: list[Any]) -> dict[str, Any]:
     raw = [text if isinstance(text, bytes) else text.encode() for text in texts]
-    batch = Batch(len(raw), {"text": np.array(raw, object)})
-    with torch.inference_mode():
-        found = model.infer(batch)
-    return {name: np.asarray(rows) for name, rows in found.items()}, batch
+    return model.run(Batch(len(raw), {"text": np.array(raw, object)}))
 
 
 @pytest.mark.parametrize(
@@ -47,14 +45,13 @@ def test_scores_are_those_of_the_pipeline_alone_and_in_company(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     folder = classifier(tmp_path, **settings)
-    model = made(folder)
-    model.load("cpu")
+    model = Pair(lambda: made(folder))
     pipeline = transformers.pipeline("text-classification", model=str(folder), device="cpu")
     rows = pipeline(TEXTS, top_k=None, truncation=True, max_length=32)
     expected = [{each["label"]: each["score"] for each in row} for row in rows]
-    together, _ = infer(model, TEXTS)
-    alone = [infer(model, [text])[0] for text in TEXTS]
-    labels = model.outputs[2].labels
+    together = infer(model, TEXTS)
+    alone = [infer(model, [text]) for text in TEXTS]
+    labels = model.spec.outputs[2].labels
     for row, scores in enumerate(expected):
         wanted = [scores[label] for label in labels]
         for found, at in ((together, row), (alone[row], 0)):
@@ -64,13 +61,30 @@ def test_scores_are_those_of_the_pipeline_alone_and_in_company(
 
 
 def test_a_text_that_is_not_utf8_fails_alone(tmp_path: Path) -> None:
-    model = made(classifier(tmp_path))
-    model.load("cpu")
-    found, batch = infer(model, ["good", b"a\xff", "bad"])
-    assert list(batch.failed) == [1]
-    assert isinstance(batch.failed[1], bp.InvalidInput)
-    assert batch.failed[1].details == {"offset": 1}
-    np.testing.assert_allclose(found["scores"][2], infer(model, ["bad"])[0]["scores"][0], atol=1e-6)
+    folder = classifier(tmp_path)
+    model = Pair(lambda: made(folder))
+    found = infer(model, ["good", b"a\xff", "bad"])
+    assert list(model.refused) == [1]
+    assert model.refused[1].details == {"offset": 1}
+    np.testing.assert_allclose(found["scores"][2], infer(model, ["bad"])["scores"][0], atol=1e-6)
+
+
+def test_tokens_are_padded_on_the_tokenizers_side(tmp_path: Path) -> None:
+    """As some decoders need it; the library's own tensors of the same texts are the measure."""
+    folder = classifier(tmp_path)
+    rewrite(folder / "tokenizer_config.json", padding_side="left")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    expected = tokenizer(["good", "the dogs running fast"], padding=True, return_tensors="pt")
+    ids = [tokenizer(text)["input_ids"] for text in ("good", "the dogs running fast")]
+    sizes = np.array([[len(row)] for row in ids])
+    padded = torch.zeros((2, int(sizes.max())), dtype=torch.int32)
+    for row, own in zip(padded, ids, strict=True):
+        row[: len(own)] = torch.tensor(own)
+    batch = Batch(2, {"ids": padded, "types": padded * 0}, {"ids": sizes})
+    found = token_inputs(batch, tokenizer, MADE)
+    assert expected["input_ids"][0, 0] == tokenizer.pad_token_id
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
 
 
 def test_the_folder_tells_the_tensors(tmp_path: Path) -> None:

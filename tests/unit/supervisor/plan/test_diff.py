@@ -149,8 +149,8 @@ def test_other_slots_are_another_entry_and_back_again_the_first() -> None:
 def test_a_model_that_preprocesses_never_keeps_its_lanes() -> None:
     """Rows in its lanes would be preprocessed by the old code and inferred by the new."""
     staged = replace(SPECS["a"], features=(Tensor("ids", "int32"),))
-    old = plan("a", "b", specs={"a": staged})
-    new = revise(old, plan("a", "b", specs={"a": staged}))
+    old = plan("a", "b", specs={"a": staged}, preprocess_workers=1)
+    new = revise(old, plan("a", "b", specs={"a": staged}, preprocess_workers=1))
     assert entries(old) == {"a": 0, "b": 1}
     assert entries(new) == {"a": 2, "b": 1}
     pairs = worker_pairs(old, new)
@@ -165,7 +165,23 @@ def test_a_model_that_preprocesses_never_keeps_its_lanes() -> None:
     assert [pair.migrates for pair in pairs] == [False, False, False, True, True]
     assert differences(old, new) == []
     other = replace(staged, features=(Tensor("ids", "int64"),))
-    assert differences(old, plan("a", "b", specs={"a": other})) == ["other tensors of a"]
+    found = differences(old, plan("a", "b", specs={"a": other}, preprocess_workers=1))
+    assert found == ["other tensors of a"]
+
+
+def test_a_fused_model_keeps_its_lanes_until_it_gets_processes_of_its_own() -> None:
+    """Its features stay within a worker, so that old and new workers may serve one lane."""
+    staged = replace(SPECS["a"], features=(Tensor("ids", "int32"),))
+    old = plan(specs={"a": staged})
+    other = replace(staged, features=(Tensor("ids", "int64"),))
+    assert entries(revise(old, plan(specs={"a": other}))) == {"a": 0}
+    apart = plan(specs={"a": staged}, preprocess_workers=2)
+    assert entries(revise(old, apart)) == {"a": 1}
+    assert entries(revise(apart, old)) == {"a": 1}
+    assert differences(old, apart) == [
+        "preprocess of a: in 2 processes of its own",
+        "preprocess_workers of a: auto -> 2",
+    ]
 
 
 def test_models_come_and_go_and_their_names_are_counted_on() -> None:

@@ -9,7 +9,12 @@ from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.core.tensors.stages import Stage
 from batchpool.supervisor.plan.plan import WorkerPlan
-from batchpool.supervisor.plan.preprocess_counts import AUTO_MOST, CpuShare, preprocess_counts
+from batchpool.supervisor.plan.preprocess_counts import (
+    AUTO_MOST,
+    CpuShare,
+    is_fused,
+    preprocess_counts,
+)
 from batchpool.supervisor.plan.threads import WorkerThreads
 
 X, Y = Tensor("x", "float32"), Tensor("y", "float32")
@@ -18,11 +23,14 @@ STAGED = ModelSpec("staged", "numpy", (X,), (Y,), (), (Tensor("ids", "int32"),))
 
 
 def counts(
-    share: CpuShare, *asked: int, specs: tuple[ModelSpec, ...] = ()
+    share: CpuShare,
+    *asked: int,
+    specs: tuple[ModelSpec, ...] = (),
+    fused: tuple[bool, ...] = (),
 ) -> tuple[list[int], int]:
     specs = specs or (STAGED,) * len(asked)
     models = [ModelConfig(import_name="a:B", preprocess_workers=n) for n in asked]
-    return preprocess_counts(models, specs, share)
+    return preprocess_counts(models, specs, share, fused or (False,) * len(asked))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,35 @@ def test_a_model_without_the_stage_has_no_process_for_it() -> None:
     assert counts(share, 0, 0, specs=(PLAIN, STAGED)) == ([0, 10], 1)
     with pytest.raises(ConfigError, match="model plain: preprocess_workers = 2, and its class"):
         counts(share, 2, specs=(PLAIN,))
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "devices", "expected"),
+    [
+        (STAGED, 0, [None], True),
+        (STAGED, 0, ["0"], False),  # a GPU must not wait for a tokenizer
+        (STAGED, 1, [None], False),  # a number always means processes
+        (PLAIN, 0, [None], False),
+    ],
+)
+def test_workers_on_the_cpu_preprocess_themselves_unless_a_number_is_set(
+    spec: ModelSpec, asked: int, devices: list[str | None], expected: bool
+) -> None:
+    model = ModelConfig(import_name="a:B", preprocess_workers=asked)
+    assert is_fused(model, spec, devices) is expected
+
+
+def test_a_fused_model_has_no_process_of_its_own_and_takes_no_share() -> None:
+    share = CpuShare(16, 4, 1, 0)
+    assert counts(share, 0, 0, fused=(True, False)) == ([0, 10], 1)
+
+
+def test_a_fused_workers_tokenizer_takes_the_workers_threads() -> None:
+    worker = WorkerPlan(0, "cpu", None, WorkerThreads(3), fused=True)
+    assert worker.settings({})["RAYON_NUM_THREADS"] == "3"
+    assert worker.settings({"OMP_NUM_THREADS": "2"})["RAYON_NUM_THREADS"] == "2"
+    assert "RAYON_NUM_THREADS" not in worker.settings({"RAYON_NUM_THREADS": "8"})
+    assert "CUDA_VISIBLE_DEVICES" not in worker.settings({})
 
 
 def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads() -> None:

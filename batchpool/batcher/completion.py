@@ -177,12 +177,16 @@ class Completion:
     def _count_others(self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch) -> int:
         """Count the rows that the worker ended without an output; returns how many these are."""
         segment, record = worker.worker_segment, batch.record
+        refused, expired = segment.refused_of[record], segment.expired_of[record]
+        cancelled = segment.cancelled_of[record]
+        if not (refused or expired or cancelled):
+            return 0
         rows: int = batch.rows.shape[1]  # fewer than the worker counted, after a takeover
         left = rows
         for end, counted in (
-            (End.INVALID_INPUT, segment.refused_of[record]),
-            (End.DEADLINE, segment.expired_of[record]),
-            (End.CANCELLED, segment.cancelled_of[record]),
+            (End.INVALID_INPUT, refused),
+            (End.DEADLINE, expired),
+            (End.CANCELLED, cancelled),
         ):
             if counted:
                 model.metrics.end(end, min(counted, left))

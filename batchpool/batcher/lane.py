@@ -8,7 +8,7 @@ import numpy as np
 
 from batchpool.batcher.feature_buckets import FeatureBuckets
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest, least
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.stages import Stage
@@ -274,10 +274,9 @@ class AdmittedLane:
         if self._own_flow is None:
             return
         submits = rows[QueueColumn.SUBMIT_NS]
-        if len(submits) == 1:
-            submits[0] = min(max(submits.item(0), now_ns - _EARLIER_NS), now_ns)
-        else:
-            np.minimum(np.maximum(submits, now_ns - _EARLIER_NS), now_ns, out=submits)
+        earliest_ns = now_ns - _EARLIER_NS
+        if least(submits) < earliest_ns or largest(submits) > now_ns:
+            np.minimum(np.maximum(submits, earliest_ns), now_ns, out=submits)
 
     def rows_in(self, slots: Array, sequences: Array, stage: Stage) -> I64:
         """Rows [QUEUE_COLUMNS, n] of one stage in these slots, with the attempts that an earlier

@@ -123,16 +123,17 @@ class WorkerProxy:
             record += 1
         assert record < RECORDS, "more batches in flight than records"
         n = rows.shape[1]
-        worker_segment.n[record] = n
-        worker_segment.reason[record] = int(reason)
-        worker_segment.attempt[record] = attempt = largest(rows[QueueColumn.ATTEMPT])
+        attempt = largest(rows[QueueColumn.ATTEMPT])
+        worker_segment.n_of[record] = n
+        worker_segment.reason_of[record] = int(reason)
+        worker_segment.attempt_of[record] = attempt
         worker_segment.due_ns_of[record] = least(rows[QueueColumn.DEADLINE_NS])
         worker_segment.cancels_of[record] = cancels & CANCELS_MASK
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
         self._token += 1
-        worker_segment.token[record] = self._token
+        worker_segment.token_of[record] = self._token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
             record, self._token, rows, now_ns, n, number, apart, int(reason), attempt

@@ -66,6 +66,7 @@ _EXIT_OK, _EXIT_LOST = 0, 1
 _REPEATED_SIGNAL_S = 1.0  # SIGTERM that comes again within this time counts as the same
 _SWEEP_S = 2.0
 _RETURN_MEMORY_S = 5.0
+_SCRAPES_SHARE = 0.1  # of the interpreter; a scrape takes 3 ms, and they come every few seconds
 _WRITE_OUT_S = 0.05  # for writing the responses of failed requests before the exit
 
 
@@ -185,7 +186,7 @@ async def serve(
 
     client_loop = ClientLoop(session, lost, learn)
     gpus, background = Gpus(), BackgroundThread(beat)
-    scrapes, parser = BackgroundThread(beat, "scrapes"), ParserProcess()
+    scrapes, parser = BackgroundThread(beat, "scrapes", _SCRAPES_SHARE), ParserProcess()
     sampler = Sampler(session, counters, flight_recorder, gpus, scrapes, package_version())
     broadcaster = Broadcaster(sampler)
     view = PoolView(

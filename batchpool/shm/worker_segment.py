@@ -36,7 +36,11 @@ class WorkerSegment:
         self.extents = memory.array(columns["extents"])
         self.start_ns = memory.array(columns["start_ns"])
         self.end_ns = memory.array(columns["end_ns"])
-        # Of one record, as a number; a load so costs a third of that from an array.
+        # Of one record, as a number; a load or store so costs a third of that of an array.
+        self.token_of = memory.scalars(columns["token"])
+        self.n_of = memory.scalars(columns["n"])
+        self.reason_of = memory.scalars(columns["reason"])
+        self.attempt_of = memory.scalars(columns["attempt"])
         self.due_ns_of = memory.scalars(columns["due_ns"])
         self.cancels_of = memory.scalars(columns["cancels"])
         self.refused_of = memory.scalars(columns["refused"])

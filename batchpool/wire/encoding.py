@@ -19,6 +19,7 @@ _CODINGS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
 _LEVEL = 1
 MOST_EXPANSION = 1032  # of deflate, as zlib's documentation has it
 _PIECE_BYTES = 1 << 18  # of what is decompressed at once
+_READ_BYTES = 1 << 16  # of what is handed to zlib at once, which copies what it leaves over
 
 
 def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
@@ -42,23 +43,22 @@ def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
         )
     stream = zlib.decompressobj(window)
     try:
-        decoded = _decompressed(stream, body, limit_bytes + 1)
+        decoded, left_bytes = _decompressed(stream, body, limit_bytes + 1)
     except zlib.error as exc:
         raise InvalidRequest(f"the body is not {coding.decode()}: {exc}") from None
     if len(decoded) > limit_bytes:
         raise _too_large(limit_bytes)
     if not stream.eof:
         raise InvalidRequest(f"the body's {coding.decode()} stream is cut off")
-    if stream.unused_data:
+    if left_bytes:
         raise InvalidRequest(
-            f"{len(stream.unused_data)} bytes are left over after the body's"
-            f" {coding.decode()} stream"
+            f"{left_bytes} bytes are left over after the body's {coding.decode()} stream"
         )
     return decoded
 
 
-def _decompressed(stream: zlib._Decompress, body: Body, most_bytes: int) -> memoryview:
-    """Up to `most_bytes` decompressed bytes.
+def _decompressed(stream: zlib._Decompress, body: Body, most_bytes: int) -> tuple[memoryview, int]:
+    """Up to `most_bytes` decompressed bytes, and how many bytes stand behind the stream.
 
     zlib lets other threads run while it works, but nothing lets them run while large blocks are
     copied: it works in pieces, which are written to their place. What is not written of that place
@@ -66,16 +66,20 @@ def _decompressed(stream: zlib._Decompress, body: Body, most_bytes: int) -> memo
     """
     room_bytes = min(most_bytes, MOST_EXPANSION * len(body) + 1)
     decoded = np.empty(room_bytes, np.uint8).data
-    size, left = 0, body
-    while size < room_bytes:
+    view, at, size = memoryview(body), 0, 0
+    left: Body = b""
+    while size < room_bytes and not stream.eof:
+        if not left:
+            left = view[at : at + _READ_BYTES]
+            at += len(left)
         wanted = min(_PIECE_BYTES, room_bytes - size)
         piece = stream.decompress(left, wanted)
         decoded[size : size + len(piece)] = piece
         size += len(piece)
-        if len(piece) < wanted:
-            break
         left = stream.unconsumed_tail
-    return decoded[:size]
+        if not left and len(piece) < wanted and at == len(view):
+            break
+    return decoded[:size], len(stream.unused_data) + len(view) - at
 
 
 def _too_large(limit_bytes: int) -> TooLarge:

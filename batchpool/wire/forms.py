@@ -25,8 +25,10 @@ from typing import Any, Protocol
 
 from batchpool.core.errors import UnsupportedMediaType
 from batchpool.core.tensors.dtypes import Array
+from batchpool.wire.inputs import begins_as_json
 from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.msgpack_form import MsgpackForm
+from batchpool.wire.msgpack_values import has_many_values
 from batchpool.wire.oip import OipForm
 from batchpool.wire.plain import PlainForm
 from batchpool.wire.raw import FixedSizeReader, RawForm
@@ -86,8 +88,9 @@ class WireForm:
     name: of the form, unique.  media_types: the values of Content-Type that select it, in lower
     case and without parameters; the first one is named in messages and in the API's description.
     lengths: the values of Inference-Header-Content-Length that select it.  bind: makes the form
-    of one model.  text_bytes: how many bytes of a body of a given size are parsed as text, which
-    takes long where they are many.  request_note, answer_note: for the API's description.
+    of one model.  text_bytes: how many bytes of a body of a given size are parsed value by value,
+    as text is, which takes long where they are many.  request_note, answer_note: for the API's
+    description.  is_slow: whether that parsing may take long for this decoded body.
     """
 
     name: str
@@ -97,6 +100,8 @@ class WireForm:
     text_bytes: Callable[[Headers, int], int]
     request_note: str
     answer_note: str
+    # JSON that does not begin as an object is refused at its first byte, or is no JSON.
+    is_slow: Callable[[Body], bool] = begins_as_json
 
     @property
     def media_type(self) -> str:
@@ -267,9 +272,10 @@ FORMS = WireForms(
             ),
             lengths=tuple(JsonLength),
             bind=partial(MsgpackForm, name="msgpack"),
-            text_bytes=_no_text,
+            text_bytes=_all_text,
             request_note="{inputs: {name: {dtype, shape, data}}}",
             answer_note="The same as msgpack.",
+            is_slow=has_many_values,
         ),
     )
 )

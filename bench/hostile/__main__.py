@@ -1,7 +1,7 @@
 """Honest tagged load over HTTP and by local clients, alone and beside every hostile kind.
 
     python -m bench.hostile [--seconds 600] [--quiet-seconds 60] [--rate 200] [--only local|http]
-        [--uid 65534] [--save FILE.json]
+        [--kinds NAME ...] [--uid 65534] [--save FILE.json]
 
 A pool with two workers and two front ends gets `rate` requests per second, half of them over HTTP,
 a quarter each from bp.AsyncClient and bp.Client; each has a tag of its own, and its answer is
@@ -81,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     kinds = {"local": LOCAL_KINDS, "http": HTTP_KINDS}
     names = [name for road, all_of in kinds.items() if args.only in (None, road) for name in all_of]
+    names = args.kinds or names
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         os.chmod(folder, 0o755)
         log = Path(folder) / "log"
@@ -117,6 +118,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quiet-seconds", type=float, default=60)
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--only", choices=("local", "http"))
+    parser.add_argument("--kinds", nargs="+", choices=[*LOCAL_KINDS, *HTTP_KINDS])
     parser.add_argument("--uid", type=int, default=65534)
     parser.add_argument("--save")
     return parser.parse_args(argv)

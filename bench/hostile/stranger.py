@@ -30,7 +30,8 @@ def main(argv: Sequence[str]) -> int:
     """Run one kind until the standard input ends; returns the exit status."""
     kind, where, model, *uid = argv
     act = {**LOCAL_KINDS, **HTTP_KINDS}[kind]
-    os.nice(19)  # what is measured is the pool, not who gets the processors
+    # What is measured is the pool, not who gets the processors.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if uid:  # only now, for the interpreter's files may be readable for root alone
         os.setgroups([])
         os.setgid(int(uid[0]))

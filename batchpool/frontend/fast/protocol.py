@@ -34,6 +34,7 @@ from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.gate import Gate
 from batchpool.frontend.http.memory_budget import MemoryReservation
+from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.unparsed import UnparsedBytes
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
@@ -268,6 +269,10 @@ class FastProtocol(Connection):
             self._await_body(self._receiving)
         super()._count_held()
 
+    def _drops_body(self) -> bool:
+        request = self._receiving
+        return super()._drops_body() if request is None else request.discards_body
+
     def _await_body(self, request: FastRequest) -> None:
         """Admit a request whose body is not complete, and count the bytes held; or refuse it."""
         if request.discards_body:
@@ -313,6 +318,7 @@ def fast_protocol(view: PoolView) -> type[FastProtocol]:
         "gate": view.gate,
         "access": view.access,
         "memory": view.memory,
+        "turns": ReadTurns(),
         "metrics": view.endpoints.no_model,
         "limits": ConnectionLimits.of(view.session.server),
     }

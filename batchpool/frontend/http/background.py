@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,16 +35,24 @@ class BackgroundThread:
     step of its work may keep for some milliseconds; with two threads the loop would wait for both.
     A caller with much work waits behind its own: callers take turns, one piece each.
 
+    share: the part of the time that it may compute. Below 1 it pauses after each piece, so that
+    callers who ask without end cannot keep the interpreter busy: a loop that shares it waits half a
+    millisecond whenever it comes back from the kernel.
+
     beat: stamps the process's heartbeat. It is called before and after each piece of work, because
     the loop may not run its own timer while several pieces follow one another.
     """
 
-    def __init__(self, beat: Callable[[], None] = _nothing, name: str = "background") -> None:
+    def __init__(
+        self, beat: Callable[[], None] = _nothing, name: str = "background", share: float = 1.0
+    ) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        self._pause = 1 / share - 1  # by the time that a piece took
         self._thread = ThreadPoolExecutor(1, f"batchpool-{name}")
         self._beat = beat
         self._waiting: dict[int, deque[_Job]] = {}  # by flow, the next one to run first
         self._running = False
+        self._took_s = 0.0  # CPU time of the last piece
         self._closed = False
 
     def run(
@@ -100,10 +109,12 @@ class BackgroundThread:
 
     def _call(self, work: Callable[..., _Result], arguments: tuple[object, ...]) -> _Result:
         self._beat()
+        begun_s = time.thread_time()
         try:
             return work(*arguments)
         finally:
             self._beat()
+            self._took_s = time.thread_time() - begun_s
 
     def _finish(self, future: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -114,6 +125,12 @@ class BackgroundThread:
                 future.set_exception(error)
             else:
                 future.set_result(done.result())
+        if self._pause:
+            future.get_loop().call_later(self._took_s * self._pause, self._go_on)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
         if not self._closed:
             self._run_next()
 

@@ -25,6 +25,7 @@ from batchpool.frontend.http.framing import body_length
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from batchpool.frontend.http.proxies import UNIX, plain_address
 from batchpool.frontend.http.read_flow import ReadFlow
+from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
 
 # Bytes of chunk sizes and extensions that a chunked body may have for each byte of content;
@@ -36,6 +37,7 @@ _TURN_PIECES = 4  # fed to the parser in one turn of the loop, so that others ha
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
 _STOPPED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _NO_BUDGET = MemoryBudget(2**63)
+_TURNS = ReadTurns()
 
 
 # methods: the callbacks of the parser and of the transport share the state of one message.
@@ -44,12 +46,13 @@ class OneMessageConnection(HttpToolsProtocol):
     """One connection whose parser gets one message at a time. A subclass writes the errors.
 
     limits: of the size of heads, and of waits. memory: counts the bytes held for all connections.
-    peer: the remote address. own_caller: who sends its requests, unless a trusted proxy says
-    another.
+    turns: whose body is read next. peer: the remote address. own_caller: who sends its requests,
+    unless a trusted proxy says another.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     memory: ClassVar[MemoryBudget] = _NO_BUDGET
+    turns: ClassVar[ReadTurns] = _TURNS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -76,6 +79,7 @@ class OneMessageConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.turns.leave(self.flow)
         self._unparsed.clear()
         self._waiting.release()
         self._whole_head = None
@@ -94,6 +98,13 @@ class OneMessageConnection(HttpToolsProtocol):
                 return
         unparsed.append(data, taken)
         self._parse()
+        if self._arriving and not self.transport.is_closing():
+            dropped = self._drops_body()
+            self.turns.took(self.loop, self.flow, len(data), is_dropped=dropped)
+
+    def _drops_body(self) -> bool:
+        """True if the arriving request has its response: it was refused before its body came."""
+        return not self._in_head and self.cycle.response_started
 
     def _parse_first(self, data: bytes) -> int:
         """Feed the head that this read begins with, and its body if that ends with the read; return

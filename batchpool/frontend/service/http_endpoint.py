@@ -35,7 +35,6 @@ from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
 from batchpool.wire.forms import form_of
-from batchpool.wire.inputs import begins_as_json
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.raw import FixedSizeReader
 from batchpool.wire.request import Body, InferRequest, header_priority
@@ -149,8 +148,7 @@ class HttpEndpoint:
         """`parse` for the background thread: other requests go on meanwhile, whatever the size."""
         plain = decode_body(head.headers, body, self.max_body_bytes)
         text_bytes = head.form.text_bytes(head.headers, len(plain))
-        # JSON that does not begin as an object is refused at its first byte, or is no JSON.
-        if text_bytes <= _LONG_FOR_A_THREAD_BYTES or not begins_as_json(plain):
+        if text_bytes <= _LONG_FOR_A_THREAD_BYTES or not head.form.is_slow(plain):
             return self._codec.parse_as(head.form, head.headers, plain, head.priority)
         return self._parser.parse(self.endpoint.facts.spec, head.headers, plain)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 import zlib
 
@@ -48,6 +49,18 @@ def test_bodies_of_many_pieces_and_of_any_expansion(size: int) -> None:
     for body in (bytes(size), bytes(range(256)) * (size // 256) + b"x" * (size % 256)):
         assert decode(b"gzip", gzip.compress(body)) == body
         assert decode(b"deflate", zlib.compress(body, 9)) == body
+
+
+def test_bodies_that_hardly_shrink_are_read_in_pieces() -> None:
+    body = random.Random(1).randbytes(LIMIT)
+    packed = gzip.compress(body)
+    assert decode(b"gzip", packed) == body
+    with pytest.raises(InvalidRequest, match="200000 bytes are left over"):
+        decode(b"gzip", packed + bytes(200_000))
+    with pytest.raises(InvalidRequest, match="is cut off"):
+        decode(b"gzip", packed[:-1])
+    with pytest.raises(TooLarge):
+        decode(b"gzip", packed, LIMIT - 1)
 
 
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, deflate", b"gzip,gzip", b"\xff"])

@@ -163,6 +163,13 @@ def test_a_request_bears_the_name_of_its_form() -> None:
     assert Codec(AFFINE).parse(headers, head).form == "binary"
 
 
+def test_what_may_take_long_to_parse() -> None:
+    packed, text = form_of({b"content-type": b"application/msgpack"}), form_of({})
+    values = b"\xdd\xff\xff\xff\xff"
+    assert (packed.is_slow(values), packed.is_slow(b"{")) == (True, False)
+    assert (text.is_slow(values), text.is_slow(b"{")) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
@@ -171,7 +178,8 @@ def test_a_request_bears_the_name_of_its_form() -> None:
         ({b"inference-header-content-length": b"sixty"}, 1000),
         ({b"inference-header-content-length": b"1" * 5000}, 1000),
         ({b"inference-header-content-length": b"0"}, 0),
-        ({b"content-type": b"application/msgpack"}, 0),
+        ({b"content-type": b"application/msgpack"}, 1000),
+        ({b"content-type": b"image/png"}, 0),
     ],
 )
 def test_the_bytes_that_are_parsed_as_text(headers: Headers, expected: int) -> None:

@@ -7,11 +7,14 @@ import gzip
 import json
 import sys
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batchpool.core.errors import Overloaded
+from batchpool.frontend.http import background as module
 from batchpool.frontend.http import memory_budget
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
@@ -41,6 +44,28 @@ async def test_callers_take_turns() -> None:
     await asyncio.gather(first, *rest)
     assert order == ["first 0", "caller 2", "caller 3", "first 1", "first 2", "first 3"]
     background.close()
+
+
+@on_loop
+async def test_a_thread_with_a_share_pauses_after_each_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(0, 9000, 100))  # each piece takes 100 s
+    monkeypatch.setattr(module, "time", SimpleNamespace(thread_time=lambda: next(clock)))
+    later: list[tuple[float, Callable[[], None]]] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda after_s, call: later.append((after_s, call)))
+    background = BackgroundThread(share=0.25)
+    made: list[int] = []
+    await background.run(1, made.append, 1)
+    second = background.run(2, made.append, 2)
+    await asyncio.sleep(0)
+    assert (made, [after_s for after_s, _ in later]) == ([1], [300.0])
+    later.pop()[1]()
+    await second
+    assert made == [1, 2]
+    background.close()
+    later.pop()[1]()  # nothing waits, and nothing begins any more
 
 
 @on_loop

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,7 +56,7 @@ def asked(endpoint: HttpEndpoint, rows: int = 1) -> InferRequest:
         ("affine", {"inference_header_content_length": "100"}, 9000 * KIB, False),
         ("affine", {"inference_header_content_length": "0"}, 9000 * KIB, False),
         ("affine", {"inference_header_content_length": "400000"}, 9000 * KIB, True),
-        ("affine", {"content_type": "application/msgpack"}, 9000 * KIB, False),
+        ("affine", {"content_type": "application/msgpack"}, 9000 * KIB, True),
         ("affine", {"content_encoding": "gzip"}, 254, False),
         ("affine", {"content_encoding": "gzip"}, 255, True),
         ("echo", {"inference_header_content_length": "100"}, 300 * KIB, True),
@@ -86,6 +87,23 @@ async def test_text_of_more_than_a_megabyte_is_parsed_by_another_process(encodin
         request = endpoint.parse_long(head, sent)
         assert it.parser.pid is not None
         assert np.array_equal(request.rows.tensors["x"], values[np.newaxis])
+
+
+@on_loop
+async def test_msgpack_of_many_values_is_parsed_by_another_process() -> None:
+    """A byte may be a value: reading them would hold the loop, wherever it is done here."""
+    async with edge(Wide, slots=8, server={"max_body_mib": 16}) as it:
+        endpoint = it.view.endpoints.find("wide")
+        head = checked(endpoint, content_type="application/msgpack")
+        tensor = {"dtype": "UINT8", "shape": [1, 1 << 20], "data": bytes(1 << 20)}
+        body = msgspec.msgpack.encode({"inputs": {"x": tensor}})
+        assert endpoint.parses_long(head, len(body))
+        assert endpoint.parse_long(head, body).rows.n == 1
+        assert it.parser.pid is None, "a tensor is only looked at"
+        wrong = msgspec.msgpack.encode({"inputs": {"x": {**tensor, "data": [0] * (2 << 20)}}})
+        with pytest.raises(InvalidRequest, match="data"):
+            endpoint.parse_long(head, wrong)
+        assert it.parser.pid is not None
 
 
 @on_loop

@@ -24,7 +24,8 @@ class MapOptions:
 
     window: most rows that are read and not yielded; None for as many as the lane takes. ordered:
     results come in the order of the rows. outage_s: the longest time to wait for a pool that does
-    not serve. The rest: as of `Call`. InvalidRequest for what cannot work.
+    not serve. first: the number of the first row. The rest: as of `Call`. InvalidRequest for what
+    cannot work.
     """
 
     parameters: Mapping[str, Any] | None = None
@@ -34,6 +35,7 @@ class MapOptions:
     window: int | None = None
     ordered: bool = True
     outage_s: float = 60.0
+    first: int = 0
     _names: tuple[str, ...] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

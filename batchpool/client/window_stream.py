@@ -110,7 +110,7 @@ class _Stream:
         self._source = source
         self._options = options
         self._spec: ModelSpec | None = None
-        self._read = 0
+        self._read = options.first
         self._ended = False
         self._waiting: deque[_Window] = deque()
         self._under_way: deque[_Window] = deque()

@@ -69,9 +69,9 @@ class ColumnReader:
     def _plain(self, column: Any) -> Any:
         """The column as one array without dictionary."""
         pa = arrow()
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if isinstance(array, pa.ChunkedArray):  # of no rows
-            array = pa.concat_arrays(array.chunks) if array.num_chunks else array.type
+        array = column
+        if isinstance(column, pa.ChunkedArray):  # joining one chunk would copy it
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if pa.types.is_dictionary(array.type):
             self._check_nulls(array)
             if _is_text(array.type.value_type):
@@ -104,6 +104,7 @@ class ColumnReader:
 
     def _uniform(self, array: Any) -> tuple[Any, tuple[int, ...]]:
         """The elements of nested lists that all have one shape, and that shape."""
+        pa = arrow()
         shape: list[int] = []
         while _is_list(array.type):
             self._check_nulls(array)
@@ -113,7 +114,13 @@ class ColumnReader:
                     "has nested lists of different lengths; for rows with several dynamic"
                     " dimensions a struct of `data` and `shape` was expected"
                 )
-            shape.append(int(lengths[0]) if len(lengths) else 0)
+            at = len(shape) + 1
+            if pa.types.is_fixed_size_list(array.type):
+                shape.append(array.type.list_size)
+            elif len(lengths):
+                shape.append(int(lengths[0]))
+            else:  # of nothing: as the tensor has it
+                shape.append(self.tensor.max_shape[at] if at < len(self.tensor.shape) else 0)
             array = array.flatten()
         return array, tuple(shape)
 
@@ -209,8 +216,10 @@ class ColumnReader:
     def _texts(self, array: Any) -> Array:
         pa = arrow()
         if pa.types.is_binary_view(array.type) or pa.types.is_string_view(array.type):
-            self._check_total(pa.compute.sum(pa.compute.binary_length(array)).as_py() or 0)
-        lengths = pa.compute.binary_length(array).to_numpy(zero_copy_only=False)
+            lengths = _view_lengths(array)
+            self._check_total(int(lengths.sum(dtype=np.int64)))
+        else:
+            lengths = pa.compute.binary_length(array).to_numpy(zero_copy_only=False)
         most = self.tensor.max_bytes or 0
         if len(lengths) and lengths.max() > most:
             at = int((lengths > most).argmax())
@@ -235,6 +244,16 @@ class ColumnReader:
         if tensor.element.is_bfloat16:
             kind = "uint16 with the metadata batchpool.datatype=BF16"
         return f"{kind}, {tensor.describe_shape()}," if tensor.shape else kind
+
+
+def _view_lengths(array: Any) -> Array:
+    """The lengths of views: the first four of the sixteen bytes of each."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), np.int32)
+    views = np.frombuffer(buffer, np.int32).reshape(-1, 4)
+    lengths: Array = views[array.offset : array.offset + len(array), 0]
+    return lengths
 
 
 def _is_list(kind: Any) -> bool:

@@ -35,7 +35,7 @@ def column_field(tensor: Tensor, *, lists: bool = False) -> Any:
     metadata: dict[bytes, bytes] = {}
     if tensor.element.is_bfloat16:
         metadata[DATATYPE] = BF16
-    if tensor.dynamic and not is_listed(tensor):
+    if tensor.dynamic and not is_listed(tensor) and not tensor.is_bytes:  # Arrow has none of texts
         metadata |= {b"ARROW:extension:name": VARIABLE_TENSOR, b"ARROW:extension:metadata": b"{}"}
     kind = column_type(tensor, lists=lists)
     return arrow().field(tensor.name, kind, nullable=False, metadata=metadata or None)

@@ -12,6 +12,7 @@ bfloat16             uint16, and in the field's metadata batchpool.datatype = BF
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -35,6 +36,11 @@ def arrow() -> Any:
             "Arrow needs pyarrow, which is not installed here: pip install 'batchpool[arrow]'"
         ) from None
     return pyarrow
+
+
+def is_loaded() -> bool:
+    """True once pyarrow is loaded, which takes tenths of a second."""
+    return "pyarrow.ipc" in sys.modules and "pyarrow.compute" in sys.modules
 
 
 @cache

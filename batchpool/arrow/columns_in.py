@@ -48,7 +48,7 @@ class ColumnReader:
                 )
             shape, array = tuple(array.type.shape), array.storage
             self._check_nulls(array)
-            return self._shaped(field, array.flatten(), len(array), shape)
+            return self._shaped(field, _flat(array), len(array), shape)
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         self._check_nulls(array)
@@ -59,7 +59,7 @@ class ColumnReader:
         if not _is_list(array.type):
             raise self._wrong(f"has type {_brief(array.type)}; {self._expected()} was expected")
         lengths = self._lengths(array)
-        values, inner = self._uniform(array.flatten())
+        values, inner = self._uniform(_flat(array))
         alike = len(lengths) < 2 or bool((lengths == lengths[0]).all())
         if alike:
             first = int(lengths[0]) if len(lengths) else 0
@@ -121,7 +121,7 @@ class ColumnReader:
                 shape.append(int(lengths[0]))
             else:  # of nothing: as the tensor has it
                 shape.append(self.tensor.max_shape[at] if at < len(self.tensor.shape) else 0)
-            array = array.flatten()
+            array = _flat(array)
         return array, tuple(shape)
 
     def _shaped(self, field: Any, values: Any, n: int, shape: tuple[int, ...]) -> Array:
@@ -170,11 +170,11 @@ class ColumnReader:
             or not _is_list(elements.type)
         ):
             raise self._wrong(f"has type {_brief(array.type)}; {self._expected()} was expected")
-        sizes = shapes.flatten()
+        sizes = _flat(shapes)
         self._check_nulls(sizes)
         each = sizes.to_numpy(zero_copy_only=False).reshape(len(array), rank).astype(np.int64)
         lengths = self._lengths(elements)
-        flat = self._elements(field, elements.flatten())
+        flat = self._elements(field, _flat(elements))
         too_large = ((each < 0) | (each > np.array(tensor.max_shape))).any(axis=1)
         if too_large.any():
             row = int(too_large.argmax())
@@ -244,6 +244,18 @@ class ColumnReader:
         if tensor.element.is_bfloat16:
             kind = "uint16 with the metadata batchpool.datatype=BF16"
         return f"{kind}, {tensor.describe_shape()}," if tensor.shape else kind
+
+
+def _flat(array: Any) -> Any:
+    """The elements of lists without nulls, as a view; `flatten` would copy them."""
+    pa = arrow()
+    values, start, n = array.values, array.offset, len(array)
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        return values.slice(start * size, n * size)
+    offsets = array.offsets
+    first, last = offsets[0].as_py(), offsets[n].as_py()
+    return values.slice(first, last - first)
 
 
 def _view_lengths(array: Any) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.arrow.buffers import byte_strings, flat, is_number, nulls, numbers, text_lengths
 from batchpool.arrow.types import BF16, DATATYPE, arrow, value_type
 from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.dtypes import Array
@@ -48,7 +49,7 @@ class ColumnReader:
                 )
             shape, array = tuple(array.type.shape), array.storage
             self._check_nulls(array)
-            return self._shaped(field, _flat(array), len(array), shape)
+            return self._shaped(field, flat(array), len(array), shape)
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         self._check_nulls(array)
@@ -59,7 +60,7 @@ class ColumnReader:
         if not _is_list(array.type):
             raise self._wrong(f"has type {_brief(array.type)}; {self._expected()} was expected")
         lengths = self._lengths(array)
-        values, inner = self._uniform(_flat(array))
+        values, inner = self._uniform(flat(array))
         alike = len(lengths) < 2 or bool((lengths == lengths[0]).all())
         if alike:
             first = int(lengths[0]) if len(lengths) else 0
@@ -91,7 +92,7 @@ class ColumnReader:
 
     def _check_nulls(self, array: Any, rows_of: Array | None = None) -> None:
         if array.null_count:
-            at = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+            at = int(np.argmax(nulls(array)))
             row = at if rows_of is None else int(rows_of[at])
             raise self._wrong(f"row {row} is null; a value was expected, or no such row")
 
@@ -99,8 +100,7 @@ class ColumnReader:
         pa = arrow()
         if pa.types.is_fixed_size_list(array.type):
             return np.full(len(array), array.type.list_size, np.int64)
-        lengths: Array = array.value_lengths().to_numpy(zero_copy_only=False)
-        return lengths.astype(np.int64)
+        return numbers(array.value_lengths()).astype(np.int64)
 
     def _uniform(self, array: Any) -> tuple[Any, tuple[int, ...]]:
         """The elements of nested lists that all have one shape, and that shape."""
@@ -121,7 +121,7 @@ class ColumnReader:
                 shape.append(int(lengths[0]))
             else:  # of nothing: as the tensor has it
                 shape.append(self.tensor.max_shape[at] if at < len(self.tensor.shape) else 0)
-            array = _flat(array)
+            array = flat(array)
         return array, tuple(shape)
 
     def _shaped(self, field: Any, values: Any, n: int, shape: tuple[int, ...]) -> Array:
@@ -148,8 +148,8 @@ class ColumnReader:
             raise self._wrong(
                 f"row {wrong} has {int(lengths[wrong])} elements; {self._expected()} was expected"
             )
-        flat = self._elements(field, values).reshape(int(lengths.sum()), *inner)
-        return np.split(flat, np.cumsum(lengths[:-1]))
+        rows = self._elements(field, values).reshape(int(lengths.sum()), *inner)
+        return np.split(rows, np.cumsum(lengths[:-1]))
 
     def _variable(self, field: Any, array: Any) -> list[Array]:
         """A struct of `data` and `shape`."""
@@ -170,11 +170,11 @@ class ColumnReader:
             or not _is_list(elements.type)
         ):
             raise self._wrong(f"has type {_brief(array.type)}; {self._expected()} was expected")
-        sizes = _flat(shapes)
+        sizes = flat(shapes)
         self._check_nulls(sizes)
-        each = sizes.to_numpy(zero_copy_only=False).reshape(len(array), rank).astype(np.int64)
+        each = numbers(sizes).reshape(len(array), rank).astype(np.int64)
         lengths = self._lengths(elements)
-        flat = self._elements(field, _flat(elements))
+        every = self._elements(field, flat(elements))
         too_large = ((each < 0) | (each > np.array(tensor.max_shape))).any(axis=1)
         if too_large.any():
             row = int(too_large.argmax())
@@ -188,12 +188,11 @@ class ColumnReader:
             raise self._wrong(
                 f"row {row} has {int(lengths[row])} elements and the shape {each[row].tolist()}"
             )
-        rows = np.split(flat, np.cumsum(lengths[:-1])) if len(array) else []
+        rows = np.split(every, np.cumsum(lengths[:-1])) if len(array) else []
         return [row.reshape(shape) for row, shape in zip(rows, each.tolist(), strict=True)]
 
     def _elements(self, field: Any, array: Any) -> Array:
         """Numbers, or `bytes` in an object array, without nulls and of the right type."""
-        pa = arrow()
         self._check_nulls(array)
         tensor = self.tensor
         if tensor.is_bytes:
@@ -208,26 +207,22 @@ class ColumnReader:
                     f"has elements of type {_brief(array.type)}{more}; {self._expected()} was"
                     " expected"
                 )
-        elif not pa.types.is_primitive(array.type):
+        elif not is_number(array.type):
             raise self._wrong(f"has type {_brief(array.type)}; {self._expected()} was expected")
-        numbers: Array = array.to_numpy(zero_copy_only=False)
-        return numbers
+        return numbers(array)
 
     def _texts(self, array: Any) -> Array:
         pa = arrow()
+        lengths = text_lengths(array)
         if pa.types.is_binary_view(array.type) or pa.types.is_string_view(array.type):
-            lengths = _view_lengths(array)
             self._check_total(int(lengths.sum(dtype=np.int64)))
-        else:
-            lengths = pa.compute.binary_length(array).to_numpy(zero_copy_only=False)
         most = self.tensor.max_bytes or 0
         if len(lengths) and lengths.max() > most:
             at = int((lengths > most).argmax())
             raise TooLarge(
                 f"{self._what}: element {at} has {int(lengths[at])} bytes; at most {most} fit"
             )
-        elements: Array = array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
-        return elements
+        return byte_strings(array)
 
     @property
     def _what(self) -> str:
@@ -244,28 +239,6 @@ class ColumnReader:
         if tensor.element.is_bfloat16:
             kind = "uint16 with the metadata batchpool.datatype=BF16"
         return f"{kind}, {tensor.describe_shape()}," if tensor.shape else kind
-
-
-def _flat(array: Any) -> Any:
-    """The elements of lists without nulls, as a view; `flatten` would copy them."""
-    pa = arrow()
-    values, start, n = array.values, array.offset, len(array)
-    if pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        return values.slice(start * size, n * size)
-    offsets = array.offsets
-    first, last = offsets[0].as_py(), offsets[n].as_py()
-    return values.slice(first, last - first)
-
-
-def _view_lengths(array: Any) -> Array:
-    """The lengths of views: the first four of the sixteen bytes of each."""
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(array), np.int32)
-    views = np.frombuffer(buffer, np.int32).reshape(-1, 4)
-    lengths: Array = views[array.offset : array.offset + len(array), 0]
-    return lengths
 
 
 def _is_list(kind: Any) -> bool:

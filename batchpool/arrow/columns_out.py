@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.arrow.buffers import array_of_bytes, array_of_numbers
 from batchpool.arrow.types import BF16, DATATYPE, VARIABLE_TENSOR, arrow, is_listed, value_type
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.ragged import Sizes
@@ -63,12 +64,13 @@ def column_of(tensor: Tensor, rows: Array | Sequence[Array], kind: Any) -> Any:
     if is_listed(tensor):
         inner = tensor.max_shape[1:]
         offsets = np.cumsum([0, *(row.shape[0] for row in each)], dtype=np.int32)
-        return pa.ListArray.from_arrays(offsets, _nest(values, inner) if inner else values)
+        places = array_of_numbers(offsets, pa.int32())
+        return pa.ListArray.from_arrays(places, _nest(values, inner) if inner else values)
     offsets = np.cumsum([0, *(row.size for row in each)], dtype=np.int32)
     shapes = np.array([row.shape for row in each], np.int32).reshape(-1)
     parts = [
-        pa.ListArray.from_arrays(offsets, values),
-        pa.FixedSizeListArray.from_arrays(pa.array(shapes), len(tensor.shape)),
+        pa.ListArray.from_arrays(array_of_numbers(offsets, pa.int32()), values),
+        pa.FixedSizeListArray.from_arrays(array_of_numbers(shapes, pa.int32()), len(tensor.shape)),
     ]
     return pa.StructArray.from_arrays(parts, fields=list(kind))
 
@@ -87,10 +89,9 @@ def cut_rows(tensor: Tensor, rows: Array, sizes: Sizes | None) -> Array | list[A
 
 
 def _elements(tensor: Tensor, flat: Array) -> Any:
-    pa = arrow()
     if tensor.is_bytes:
-        return pa.array(flat.reshape(-1).tolist(), pa.large_binary())
-    return pa.array(np.ascontiguousarray(flat), value_type(tensor.dtype))
+        return array_of_bytes(flat.reshape(-1).tolist())
+    return array_of_numbers(flat, value_type(tensor.dtype))
 
 
 def _nested(element: Any, shape: Sequence[int]) -> Any:

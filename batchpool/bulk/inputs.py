@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from batchpool.arrow.buffers import nulls
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.bulk.chunk import Chunk
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
@@ -16,7 +17,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 _MOST_TEXT_BYTES = 1 << 40  # of a file of the user's own
-NULL = "is null; a value was expected"
+NULL = "is null or missing; a value was expected"
 
 
 def mapped_columns(
@@ -36,10 +37,7 @@ def mapped_columns(
     free = [name for name, tensor in inputs.items() if name not in found]
     required = [name for name in free if inputs[name].default is None]
     for name in free:
-        if names is None:
-            if inputs[name].default is None:
-                found[name] = name
-        elif name in names:
+        if names is None or name in names:
             found[name] = name
         elif required == [name] and (len(names) == 1 or names[0] == "body"):
             found[name] = names[0]
@@ -72,6 +70,8 @@ class InputColumns:
         for name, column in self._columns.items():
             found = chunk.columns.get(column)
             if found is None:
+                if self._tensors[name].default is not None and name == column:
+                    continue  # no row of the chunk has this column
                 found = [None] * chunk.n
             values[name], missing = _values(self._tensors[name], found)
             for at in missing:
@@ -94,11 +94,9 @@ def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
         if not tensor.is_bytes:
             column = [_number(tensor, value) for value in column]
         return column, [at for at, value in enumerate(column) if value is None]
-    nulls: list[int] = []
     if column.null_count:
-        is_null: Array = column.is_null().to_numpy()
-        nulls = np.flatnonzero(is_null).tolist()
-        return column.to_pylist(), nulls
+        whole = column.combine_chunks() if hasattr(column, "chunks") else column
+        return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()
     try:
         read = ColumnReader(tensor, _MOST_TEXT_BYTES, strict=False).rows(_NO_FIELD, column)
     except (InvalidRequest, TooLarge):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -102,6 +104,8 @@ class CsvReader:
         csv.field_size_limit(_LONGEST_LINE_BYTES)
         self.names: tuple[str, ...] | None = ()
         for path in paths:
+            if is_stream(path):
+                raise StartError(f"{path} is no file; from a pipe only JSON Lines can be read")
             with _text(path) as file:
                 names = tuple(next(csv.reader(file), ()))
             if not names:
@@ -192,8 +196,16 @@ def _text(path: str) -> Iterator[Any]:
         raise StartError(f"cannot read {path}: {exc.strerror}") from None
 
 
-def _size(path: str) -> int:
+def is_stream(path: str) -> bool:
+    """True for stdin and for pipes, which can be read once and tell no size."""
     if path == STDIN:
-        return 0
-    with _opened(path) as file:
-        return file.seek(0, 2) if file.seekable() else 0
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as exc:
+        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+    return not stat.S_ISREG(mode)
+
+
+def _size(path: str) -> int:
+    return 0 if is_stream(path) else os.stat(path).st_size

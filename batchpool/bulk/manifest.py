@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from batchpool.bulk.folders import FileReader
-from batchpool.bulk.lines import STDIN
+from batchpool.bulk.lines import is_stream
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
 
@@ -30,7 +30,7 @@ def input_prints(paths: list[str], reader: Any) -> list[Any]:
 
 
 def _print_of(path: str, total: int | None) -> dict[str, Any]:
-    if path == STDIN:
+    if is_stream(path):
         return {"path": path}
     found = os.stat(path)
     ends = hashlib.sha256()

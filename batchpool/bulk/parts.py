@@ -60,7 +60,7 @@ class Parts:
                 return manifest
             if not goes_on:
                 raise StartError(
-                    f"{self.folder} holds parts, and rows from stdin cannot be read again;"
+                    f"{self.folder} holds parts, and rows from a pipe cannot be read again;"
                     " --restart begins anew"
                 )
             if manifest["chunk_rows"] is None:

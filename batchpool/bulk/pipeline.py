@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class ChunkEnd:
 
     chunk: Chunk
     outputs: dict[str, Any]
-    good: list[int]
+    good: Sequence[int]
     bad: list[BadRow]
 
 
@@ -152,8 +152,10 @@ class Pipeline:
         for outcome in ended.outcomes:
             for at, error in sorted(outcome.errors.items()):
                 bad.append(self._bad_row(ended, outcome.start + at - first, error))
-        places = {row.row - first for row in bad}
-        good = [at for at in range(chunk.n) if at not in places]
+        good: Sequence[int] = range(chunk.n)
+        if bad:
+            places = {row.row - first for row in bad}
+            good = [at for at in good if at not in places]
         return ChunkEnd(chunk, _joined(ended.outcomes), good, bad)
 
     def _bad_row(self, ended: _Open, at: int, error: PoolError) -> BadRow:

@@ -95,7 +95,11 @@ class BulkRun:
         writer = writer_of(self._out.name, [readable(tensor) for tensor in outputs], plan.keep)
         sink = (Streamed if plan.out == STDIN else Committed)(plan, writer, self._errors)
         manifest = self._manifest(reader, facts, columns)
-        size = sink.begin(manifest, rows_of_a_chunk(spec, facts.max_batch))
+        try:
+            size = sink.begin(manifest, rows_of_a_chunk(spec, facts.max_batch))
+        except BaseException:
+            sink.close()
+            raise
         start = sink.done * size
         self.progress = Progress(reader.total, min(start, reader.total or start))
         self.progress.bad = sink.bad

@@ -218,7 +218,11 @@ class TableWriter:
             return pa.ipc.new_file(sink, schema)
         import pyarrow.parquet
 
-        return pyarrow.parquet.ParquetWriter(sink, schema, compression="snappy")
+        # A dictionary of numbers that hardly repeat costs time and saves nothing.
+        texts = [field.name for field in schema if str(field.type).endswith(("string", "binary"))]
+        return pyarrow.parquet.ParquetWriter(
+            sink, schema, compression="snappy", use_dictionary=texts
+        )
 
 
 def writer_of(name: str, tensors: Sequence[Tensor], kept: Sequence[str]) -> Writer:

@@ -121,7 +121,9 @@ class WindowCall(Call):
             self.errors = self._errors_of_all(lane_client.spec)
             if len(self.errors) < self.n:
                 raise  # no row is to blame
-        self.places = [i for i in range(self.n) if i not in self.errors]
+        self.places = range(self.n)
+        if self.errors:
+            self.places = [i for i in self.places if i not in self.errors]
 
     def _errors_of_all(self, spec: ModelSpec) -> dict[int, PoolError]:
         found: dict[int, PoolError] = {}

@@ -102,7 +102,7 @@ def test_a_bad_row_stops_the_run_where_that_is_asked_for(
     write_lines("in.jsonl", rows)
     flags = ("-o", "out.jsonl", "--chunk-rows", "100", "--on-error", "stop")
     assert run("echo", "in.jsonl", *flags) == 1
-    assert "in.jsonl:614 (row 613): column 'text' is null" in capsys.readouterr().err
+    assert "in.jsonl:614 (row 613): column 'text' is null or missing" in capsys.readouterr().err
     assert len(list(Path("out.jsonl.parts").glob("*.rows"))) == 6
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import InferRequest
+from tests.house.tree import ROOT
 from tests.unit.specs import model
 from tests.unit.wire.calls import AFFINE
 from tests.unit.wire.strategies import NUMBERS, echoes
@@ -301,3 +303,34 @@ def test_without_pyarrow_the_answer_says_how_to_install_it(
     finally:
         types.arrow.cache_clear()
     assert "pip install 'batchpool[arrow]'" in message
+
+
+def test_pandas_is_not_loaded_for_a_body() -> None:
+    """`to_numpy` and `array` of pyarrow would: half a second of a front end."""
+    code = """
+import sys
+import numpy as np
+from batchpool.arrow.columns_out import *
+from batchpool.wire.codec import Codec
+from tests.unit.specs import model
+tensors = (Tensor("t", "bytes", max_bytes=8), Tensor("b", "bool"), Tensor("x", "float32", (2,)),
+           Tensor("ids", "int32", (Dim(4),)))
+spec = model(*tensors, outputs=tensors)
+rows = [np.array([b"a"], object), np.array([True]), np.ones((1, 2), np.float32),
+        np.ones((1, 3), np.int32)]
+fields = [column_field(tensor) for tensor in tensors]
+columns = [column_of(*some, field.type) for *some, field in zip(tensors, rows, fields)]
+batch = arrow().record_batch(columns, schema=arrow().schema(fields))
+sink = arrow().BufferOutputStream()
+with arrow().ipc.new_stream(sink, batch.schema) as writer:
+    writer.write_batch(batch)
+headers = {b"content-type": b"application/vnd.apache.arrow.stream"}
+request = Codec(spec).parse(headers, sink.getvalue().to_pybytes())
+Codec(spec).encode(request, request.rows.tensors)
+print(request.rows.tensors["t"], "pandas" in sys.modules)
+"""
+    code = "from batchpool.core.tensors.spec import Dim, Tensor" + code
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[b'a'] False\n"

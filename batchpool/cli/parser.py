@@ -27,6 +27,14 @@ from batchpool.cli.operate import (
     seconds,
 )
 from batchpool.cli.reference import EXAMPLE_IMPORT
+from batchpool.cli.run import (
+    RUN_EPILOG,
+    RUN_EXITS,
+    RUN_HELP,
+    RUN_MORE_EXITS,
+    add_run_arguments,
+    run,
+)
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
 from batchpool.core.compiled import CODE
@@ -126,12 +134,21 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             parser.unknown("option before the command,", first, parser.options)
     elif first and first not in commands:
         parser.unknown("command", first, commands)
+    words, serve_words = _cut_at_dashes(words) if first == "run" else (words, [])
     args, rest = parser.parse_known_args(words or [first])
     if rest:
         of = commands[first]
         of.unknown("argument", rest[0], of.options if rest[0].startswith("-") else ())
     args.words = list(words)
+    if serve_words:
+        args.serve_words = serve_words
     return args
+
+
+def _cut_at_dashes(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
+    """The words before -- and those behind it, which are options of another command."""
+    at = list(words).index("--") if "--" in words else len(words)
+    return words[:at], list(words[at + 1 :])
 
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
@@ -182,6 +199,11 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         help=f"print the last N batches instead, newest last (default {SOME_BATCHES}, most 1024)",
     )
     _add_operations(commands)
+    runs = _add(
+        commands, "run", run, RUN_HELP, RUN_EXITS, epilog=RUN_EPILOG, more_exits=RUN_MORE_EXITS,
+        usage="batchpool run MODEL INPUT... -o OUT [flags] [-- options of serve]",
+    )  # fmt: skip
+    add_run_arguments(runs)
     draws = _add(
         commands, "layout", layout, "draw the shared memory of a model's lane", _LAYOUT_EXITS
     )
@@ -256,6 +278,7 @@ def _add(
     exits: tuple[str, str],
     *,
     epilog: str = "",
+    more_exits: str = "",
     **more: Any,
 ) -> _Parser:
     """Add one command. exits: the meanings of the exit statuses 0 and 1."""
@@ -264,7 +287,7 @@ def _add(
         help=text,
         description=text[0].upper() + text[1:] + ".",
         epilog=f"{epilog}exit status:\n  0  {exits[0]}\n  1  {exits[1]}\n"
-        f"  {EXIT_USAGE}  wrong usage or configuration\n",
+        f"  {EXIT_USAGE}  wrong usage or configuration\n{more_exits}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         **more,

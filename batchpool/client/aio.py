@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -11,7 +11,9 @@ from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer
 from batchpool.client.lent_slots import OutputViews
+from batchpool.client.mapped_rows import RowMap
 from batchpool.client.served_model import ServedModel
+from batchpool.client.window_call import MapOptions
 
 
 class AsyncClient:
@@ -113,3 +115,24 @@ class AsyncClient:
             wait_for_room=wait_for_room, errors=errors, copy=copy,
         )  # fmt: skip
         return await infer(self._driver, model, call)
+
+    def map(
+        self,
+        model: str,
+        inputs: Iterable[Any] | AsyncIterable[Any] | Mapping[str, Any] | None = None,
+        /,
+        *,
+        window: int | None = None,
+        ordered: bool = True,
+        errors: Literal["raise", "return"] = "raise",
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        outage_s: float = 60.0,
+        **tensors: Any,
+    ) -> AsyncGenerator[Any, None]:
+        """As Client.map, for `async for`; the rows may be an asynchronous iterable, too."""
+        options = MapOptions(parameters, outputs, timeout_s, priority, window, ordered, outage_s)
+        mapped = RowMap(inputs, tensors, options, errors)
+        return mapped.rows(self._driver, model)

@@ -182,6 +182,23 @@ class LoopDriver:
         under_way.popleft()
         return call.take(lane_client, pending)
 
+    # -- of a map -----------------------------------------------------------------------
+
+    @property
+    def connects_again(self) -> bool:
+        """False once the client is closed, and in a forked child."""
+        return this_process() == self._pid and not self._closed
+
+    async def look(self) -> None:
+        await asyncio.sleep(0)  # the loop takes what is there
+
+    async def any_result(self, lane_client: LaneClient, requests: list[PendingRequest]) -> None:
+        replies = [cast(Reply, pending.tag) for pending in requests]
+        await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
         for pending in requests:
             reply: Reply = pending.tag

@@ -101,7 +101,9 @@ class Call:
         if parameters is not None and not isinstance(parameters, Mapping):
             raise InvalidRequest(f"parameters is {parameters!r}; a dict was expected")
         if self.returns_errors:
-            self.rows, self.refused = check_each(lane_client.spec, self.tensors, parameters)
+            self.rows, self.refused = check_each(
+                lane_client.spec, self.tensors, parameters, self._first_number()
+            )
         else:
             self.rows = check_rows(lane_client.spec, self.tensors, parameters)
         timeout: Any = facts.request_timeout_s if self.timeout_s is None else self.timeout_s
@@ -130,6 +132,10 @@ class Call:
             self.timeout_s = timeout = float(timeout)
             self.idempotent = facts.idempotent
             self._start(time.monotonic_ns())
+
+    def _first_number(self) -> int:
+        """The number that errors call the first row by."""
+        return 0
 
     def _start(self, now_ns: int) -> None:
         self.start_ns = now_ns

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ class Reaper:
         self.lock: Any = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.torn = False
+        # Left to be dropped by the next call: garbage collection ended a map amid another one.
+        self.forsaken: deque[tuple[LaneClient, list[PendingRequest]]] = deque()
         self.retired: list[LaneClient] = []  # those of a session that was ended as torn
         self.session: Session | None = None
         self.closed = False
@@ -116,6 +119,13 @@ class Reaper:
                 self._follow((until_ns - now_ns) / 1e9)
             else:
                 self._reap_once(session, until_ns)
+
+    def look(self) -> None:
+        """Take the completions that are there, unless another thread waits for them anyway."""
+        if self.torn:
+            self.mend()
+        if self.session is not None and not self.busy:
+            self._reap_once(self.session, time.monotonic_ns())
 
     def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
         """Until there is room, or another lane where there is."""

@@ -15,11 +15,15 @@ Refused = dict[int, PoolError]
 
 
 def check_each(
-    spec: ModelSpec, tensors: Mapping[str, Any], parameters: Mapping[str, Any] | None
+    spec: ModelSpec,
+    tensors: Mapping[str, Any],
+    parameters: Mapping[str, Any] | None,
+    first: int = 0,
 ) -> tuple[Rows, Refused]:
-    """`check_rows` of all rows but those that it refuses, and the errors of these by their number.
+    """`check_rows` of all rows but those that it refuses, and the errors of these by their place.
 
-    Raises the error of the whole where no row could be sent, or no row alone is the cause.
+    first: the number that the errors call the first row by. Raises the error of the whole where no
+    row could be sent, or no row alone is the cause.
     """
     try:
         return check_rows(spec, tensors, parameters), {}
@@ -38,15 +42,16 @@ def check_each(
         try:
             check_rows(spec, {k: column[i : i + 1] for k, column in columns.items()}, parameters)
         except (InvalidRequest, TooLarge) as exc:
-            refused[i] = type(exc)(f"row {i}: {exc.message}")
-            refused[i].row = i
+            refused[i] = type(exc)(f"row {first + i}: {exc.message}")
+            refused[i].row = first + i
     if not 0 < len(refused) < n:
         raise whole
     kept = [i for i in range(n) if i not in refused]
-    return check_rows(spec, {k: _picked(v, kept) for k, v in columns.items()}, parameters), refused
+    return check_rows(spec, {k: picked(v, kept) for k, v in columns.items()}, parameters), refused
 
 
-def _picked(column: Any, kept: list[int]) -> Any:
+def picked(column: Any, kept: list[int]) -> Any:
+    """The rows of these numbers."""
     if isinstance(column, np.ndarray):
         return column[kept]
     if hasattr(column, "iloc"):  # by place and not by label, as the index of a frame has it

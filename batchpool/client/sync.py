@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -11,9 +11,11 @@ from typing import Any, Literal, overload
 from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer, run_blocking
 from batchpool.client.lent_slots import OutputViews
+from batchpool.client.mapped_rows import RowMap, blocking
 from batchpool.client.served_model import ServedModel
 from batchpool.client.sync_driver import ThreadDriver
-from batchpool.core.errors import Moved
+from batchpool.client.window_call import MapOptions
+from batchpool.core.errors import InvalidRequest, Moved
 
 
 class Client:
@@ -135,6 +137,49 @@ class Client:
                 return driver.submit_future(lane_client, call)
             except Moved:
                 driver.leave_moved()
+
+    def map(
+        self,
+        model: str,
+        inputs: Iterable[Any] | Mapping[str, Any] | None = None,
+        /,
+        *,
+        window: int | None = None,
+        ordered: bool = True,
+        errors: Literal["raise", "return"] = "raise",
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        outage_s: float = 60.0,
+        **tensors: Any,
+    ) -> Generator[Any, None, None]:
+        """Run the rows of an iterable of any length; returns an iterator over their outputs.
+
+        `inputs`: an iterable of rows, each a dict {input: value}, or the value alone where the
+        model has one input; or columns as of `infer`, by keywords too. It yields one
+        {output: row} for each row, in their order; with ordered=False a pair (number of the row,
+        outputs) as soon as each is there. Rows are read as they are needed: at most `window` of
+        them are under way or wait for the caller (default: as many as the lane takes), so the
+        memory stays the same however many rows there are.
+
+        Weather is waited out: a full lane, a pool that drains, restarts or reloads; its rows are
+        sent again. A pool that serves nothing for outage_s is raised, as is what concerns all rows
+        (a wrong name, a model that got other tensors). The error of a row (InvalidInput,
+        ModelError, WorkerLost, a row that does not fit the tensors) is raised in its turn with
+        `row`, its number; with errors="return" it is yielded in the place of its outputs, and the
+        rest goes on. timeout_s: of each window of rows, whose rows then are not sent again; by
+        default the model's request_timeout_s, and three tries. Leaving
+        the iterator, or Ctrl-C in it, takes back what is under way.
+        """
+        options = MapOptions(parameters, outputs, timeout_s, priority, window, ordered, outage_s)
+        mapped = RowMap(inputs, tensors, options, errors)
+        if mapped.is_async:
+            raise InvalidRequest(
+                "the rows are an asynchronous iterable; an ordinary one, or bp.AsyncClient, was"
+                " expected"
+            )
+        return blocking(mapped.rows(self._driver, model))
 
     def models(self) -> dict[str, ServedModel]:
         """The pool's models by name, with their tensors and limits."""

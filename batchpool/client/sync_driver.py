@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from time import monotonic_ns
@@ -94,6 +95,8 @@ class ThreadDriver:
         With rows under way a reaper notices that the pool went away; without, look here.
         """
         self.check_process()
+        while self.reaper.forsaken:
+            self.drop(*self.reaper.forsaken.popleft())
         session = self.reaper.session
         if session is not None and not self.reaper.closed and not self.reaper.torn:
             lane_client = session.lane_set.get(model)
@@ -246,7 +249,34 @@ class ThreadDriver:
         if monotonic_ns() >= call.deadline_ns:
             raise DeadlineExceeded(f"no room for {n} rows of {lane_client.spec.name!r} in time")
 
+    # -- of a map -----------------------------------------------------------------------
+
+    @property
+    def connects_again(self) -> bool:
+        """False once the client is closed, and in a forked child."""
+        return this_process() == self._pid and not self.reaper.closed
+
+    async def look(self) -> None:
+        with self._lock:
+            self.reaper.look()
+
+    async def any_result(self, lane_client: LaneClient, requests: list[PendingRequest]) -> None:
+        def done() -> bool:
+            return any(pending.remaining == 0 or pending.abandoned for pending in requests)
+
+        with self._lock:
+            self.reaper.wait(lane_client, done, min(p.deadline_ns for p in requests))
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
+        if this_process() != self._pid:
+            return  # they are the parent's, and the lock may be held for ever
+        if self._lock._is_owned():
+            # An iterator that garbage collection ends, in the middle of another call.
+            self.reaper.forsaken.append((lane_client, list(requests)))
+            return
         with self._lock:
             if self.reaper.torn:
                 self.reaper.mend()

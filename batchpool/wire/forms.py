@@ -9,6 +9,7 @@
     text      text/plain                          any value, not read
     media     image/*, audio/*, video/*           the same
     msgpack   application/msgpack and its synonyms the same
+    arrow     application/vnd.apache.arrow.stream the same
 
 `FORMS` has an entry for each of them; nothing else in the package names a form or compares a
 media type. A new form is a class like those in `wire/oip.py`, `wire/raw.py` and
@@ -23,8 +24,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from batchpool.arrow.types import is_loaded
 from batchpool.core.errors import UnsupportedMediaType
 from batchpool.core.tensors.dtypes import Array
+from batchpool.wire.arrow_form import ArrowForm
 from batchpool.wire.inputs import begins_as_json
 from batchpool.wire.model_tables import Frame, ModelTables
 from batchpool.wire.msgpack_form import MsgpackForm
@@ -90,7 +93,8 @@ class WireForm:
     lengths: the values of Inference-Header-Content-Length that select it.  bind: makes the form
     of one model.  text_bytes: how many bytes of a body of a given size are parsed value by value,
     as text is, which takes long where they are many.  request_note, answer_note: for the API's
-    description.  is_slow: whether that parsing may take long for this decoded body.
+    description.  is_slow: whether that parsing may take long for this decoded body.  is_loaded:
+    False while the first `parse` would load a large library; None for a form that needs none.
     """
 
     name: str
@@ -102,6 +106,7 @@ class WireForm:
     answer_note: str
     # JSON that does not begin as an object is refused at its first byte, or is no JSON.
     is_slow: Callable[[Body], bool] = begins_as_json
+    is_loaded: Callable[[], bool] | None = None
 
     @property
     def media_type(self) -> str:
@@ -276,6 +281,25 @@ FORMS = WireForms(
             request_note="{inputs: {name: {dtype, shape, data}}}",
             answer_note="The same as msgpack.",
             is_slow=has_many_values,
+        ),
+        WireForm(
+            name="arrow",
+            media_types=(b"application/vnd.apache.arrow.stream",),
+            lengths=tuple(JsonLength),
+            bind=partial(ArrowForm, name="arrow", list_name="arrow lists"),
+            text_bytes=_no_text,
+            request_note="A stream of Arrow IPC with a column for each input.",
+            answer_note="The same, with a column for each output.",
+            is_loaded=is_loaded,
+        ),
+        WireForm(
+            name="arrow lists",
+            media_types=(b"application/vnd.apache.arrow.stream",),
+            lengths=(),
+            bind=partial(ArrowForm, name="arrow lists", lists=True),
+            text_bytes=_no_text,
+            request_note="",
+            answer_note="",
         ),
     )
 )

@@ -43,6 +43,8 @@ def as_sized_rows(
         return as_rows(tensor, value), None
     if len(tensor.shape) == 1 and all(isinstance(row, (list, tuple)) for row in value):
         return _padded_lists(tensor, value, most_padded_bytes)
+    if all(_is_stored(tensor, row) for row in value):
+        return _padded_arrays(tensor, value, most_padded_bytes)
     if most_padded_bytes is not None and len(value) > _MOST_ROWS_OF_STRANGERS:
         raise TooLarge(
             f"input {tensor.name!r} has {len(value)} rows of different sizes; at most"
@@ -75,6 +77,33 @@ def _padded_lists(
     sizes = lengths[:, np.newaxis]
     whole = np.full((len(rows), largest), tensor.stored_pad, dtype=tensor.np_dtype)
     whole[np.arange(largest) < sizes] = values
+    return whole, sizes if are_ragged(sizes) else None
+
+
+def _is_stored(tensor: Tensor, row: Any) -> bool:
+    """True for a row of one dimension that is an array of the storage dtype already."""
+    return (
+        type(row) is np.ndarray
+        and row.ndim == len(tensor.shape) == 1
+        and row.dtype is tensor.np_dtype
+        and not tensor.is_bytes
+    )
+
+
+def _padded_arrays(
+    tensor: Tensor, rows: Sequence[Array], most_padded_bytes: int | None
+) -> tuple[Array, Sizes | None]:
+    """Arrays of one dimension as one padded array. Converted together: alone each costs 25 us."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    largest = int(lengths.max())
+    if largest > tensor.max_shape[0]:
+        at = int(lengths.argmax())
+        _one_row(tensor, at, rows[at])  # raises
+    if most_padded_bytes is not None:
+        _check_padded(tensor, [len(rows), largest], most_padded_bytes)
+    sizes = lengths[:, np.newaxis]
+    whole = np.full((len(rows), largest), tensor.stored_pad, dtype=tensor.np_dtype)
+    whole[np.arange(largest) < sizes] = np.concatenate(rows)
     return whole, sizes if are_ragged(sizes) else None
 
 

@@ -134,7 +134,7 @@ def test_a_form_is_added_by_one_entry() -> None:
     assert body == b"2.0,4.0,6.0,8.0\n10.0,12.0,14.0,16.0\n"
     # The others are as they were, and the message knows of the new one.
     assert codec.parse(*body_of(GOOD)).form == "json"
-    with pytest.raises(UnsupportedMediaType, match="application/msgpack or text/csv was expected"):
+    with pytest.raises(UnsupportedMediaType, match=r"arrow\.stream or text/csv was expected"):
         codec.parse({b"content-type": b"text/html"}, b"")
     with pytest.raises(UnsupportedMediaType):  # with a length nobody takes it
         codec.parse(headers | {b"inference-header-content-length": b"5"}, b"")
@@ -151,7 +151,8 @@ def test_the_message_names_what_is_known() -> None:
         form_of({b"content-type": b"text/html"})
     assert caught.value.message == (
         "content type 'text/html' is not known here; application/json, application/octet-stream,"
-        " text/plain, image/* or application/msgpack was expected; the bytes of a model's only"
+        " text/plain, image/*, application/msgpack or application/vnd.apache.arrow.stream was"
+        " expected; the bytes of a model's only"
         " input go as application/octet-stream"
     )
 

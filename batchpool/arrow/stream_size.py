@@ -1,0 +1,125 @@
+"""The bytes that a stream of Arrow takes when its compressed buffers are written out.
+
+Read from the messages' heads alone, without pyarrow: what would take too much memory is refused
+before any of it is made. A stream is a row of messages (Arrow columnar format, section "IPC"):
+
+    0xFFFFFFFF   int32 size of the head   head: a flatbuffer `Message`   body of `bodyLength`
+
+A `RecordBatch` in the head has `buffers`, each an (offset, length) in the body; if it has
+`compression`, each begins with its int64 length when written out, -1 for one that is as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from batchpool.core.errors import InvalidRequest
+
+_CONTINUES = 0xFFFFFFFF
+_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
+_BUFFER = struct.Struct("<qq")
+_MOST_BUFFERS = 1 << 16
+
+
+def expanded_bytes(stream: memoryview) -> int:
+    """The bytes of all compressed buffers, written out; 0 where none is compressed.
+
+    InvalidRequest for what is no stream.
+    """
+    try:
+        return sum(_of_message(stream, head, body) for head, body in _messages(stream))
+    except (struct.error, IndexError, OverflowError):
+        raise InvalidRequest("the body is no stream of Arrow: a message in it is cut off") from None
+
+
+def _messages(stream: memoryview) -> Iterator[tuple[int, int]]:
+    """Where the head and the body of each message begin."""
+    at = 0
+    while at + 4 <= len(stream):
+        (size,) = struct.unpack_from("<I", stream, at)
+        at += 4
+        if size == _CONTINUES:
+            (size,) = struct.unpack_from("<I", stream, at)
+            at += 4
+        if size == 0:
+            return
+        body = at + size
+        if body > len(stream):
+            raise IndexError
+        yield at, body
+        message = _Table(stream, at + _u32(stream, at))
+        length = message.number("<q", 3)
+        if length < 0:
+            raise IndexError
+        at = body + length
+
+
+def _of_message(stream: memoryview, head: int, body: int) -> int:
+    message = _Table(stream, head + _u32(stream, head))
+    kind = message.number("<B", 1)
+    table = message.table(2)
+    if kind == _DICTIONARY_BATCH and table is not None:
+        table = table.table(1)
+    elif kind != _RECORD_BATCH:
+        return 0
+    if table is None or table.table(3) is None:
+        return 0
+    buffers = table.reference(2)
+    if buffers is None:
+        return 0
+    count = _u32(stream, buffers)
+    if count > _MOST_BUFFERS:
+        raise InvalidRequest(
+            f"a record batch has {count} buffers; at most {_MOST_BUFFERS} are taken"
+        )
+    total = 0
+    for i in range(count):
+        offset, length = _BUFFER.unpack_from(stream, buffers + 4 + _BUFFER.size * i)
+        if length >= 8 and offset >= 0:
+            (size,) = struct.unpack_from("<q", stream, body + offset)
+            total += max(size, 0)
+    return total
+
+
+def _u32(stream: memoryview, at: int) -> int:
+    value: int = struct.unpack_from("<I", stream, at)[0]
+    return value
+
+
+class _Table:
+    """A table of a flatbuffer, whose fields have numbers."""
+
+    def __init__(self, stream: memoryview, at: int) -> None:
+        self._stream = stream
+        self._at = at
+        (back,) = struct.unpack_from("<i", stream, at)
+        self._fields = at - back
+        if self._fields < 0:
+            raise IndexError
+        (self._size,) = struct.unpack_from("<H", stream, self._fields)
+
+    def _place(self, field: int) -> int | None:
+        entry = 4 + 2 * field
+        if entry + 2 > self._size:
+            return None
+        (offset,) = struct.unpack_from("<H", self._stream, self._fields + entry)
+        return self._at + offset if offset else None
+
+    def number(self, form: str, field: int) -> int:
+        """The number in a field; 0 where it is absent."""
+        place = self._place(field)
+        if place is None:
+            return 0
+        value: int = struct.unpack_from(form, self._stream, place)[0]
+        return value
+
+    def reference(self, field: int) -> int | None:
+        """The place that a field refers to."""
+        place = self._place(field)
+        return None if place is None else place + _u32(self._stream, place)
+
+    def table(self, field: int) -> _Table | None:
+        """The table that a field refers to."""
+        place = self.reference(field)
+        return None if place is None else _Table(self._stream, place)

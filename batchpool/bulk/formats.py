@@ -1,0 +1,86 @@
+"""Formats of input and output files, by their names' ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from batchpool.bulk.arrays import ArrayReader
+from batchpool.bulk.chunk import Reader
+from batchpool.bulk.folders import FileReader
+from batchpool.bulk.lines import STDIN, CsvReader, LineReader
+from batchpool.bulk.tables import TableReader
+from batchpool.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. suffixes: of files that have it. reader: None for one that is only written.
+    writes: true if an output may have it. extra: needs pyarrow."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    reader: Callable[[Sequence[str]], Reader]
+    writes: bool = True
+    extra: bool = False
+
+
+FORMATS = {
+    format.name: format
+    for format in (
+        Format("jsonl", (".jsonl", ".ndjson"), LineReader),
+        Format("csv", (".csv",), CsvReader),
+        Format("npy", (".npy",), ArrayReader),
+        Format("parquet", (".parquet", ".pq"), partial(TableReader, parquet=True), extra=True),
+        Format(
+            "arrow",
+            (".arrow", ".arrows", ".feather", ".ipc"),
+            partial(TableReader, parquet=False),
+            extra=True,
+        ),
+        Format("files", (), FileReader, writes=False),
+    )
+}
+OUTPUTS = tuple(name for name, format in FORMATS.items() if format.writes)
+
+
+def input_format(paths: Sequence[str], named: str | None) -> Format:
+    """The format of the inputs, which all have one; ConfigError else."""
+    if STDIN in paths:
+        if len(paths) > 1 or named not in (None, "jsonl"):
+            raise ConfigError("the input - is JSON Lines on stdin, alone")
+        return FORMATS["jsonl"]
+    if named is not None:
+        return FORMATS[named]
+    found = {_by_suffix(path).name: path for path in paths}
+    if len(found) > 1:
+        kinds = ", ".join(f"{path} ({name})" for name, path in found.items())
+        raise ConfigError(f"inputs of several formats: {kinds}; one run reads one")
+    return FORMATS[next(iter(found))]
+
+
+def output_format(path: str, named: str | None) -> Format:
+    """The format of the output; ConfigError where its name does not tell one."""
+    if named is not None:
+        if path == STDIN and named not in ("jsonl", "csv"):
+            raise ConfigError(f"stdout takes jsonl or csv, not {named}")
+        return FORMATS[named]
+    if path == STDIN:
+        return FORMATS["jsonl"]
+    found = _by_suffix(path)
+    if not found.writes:
+        ends = ", ".join(suffix for name in OUTPUTS for suffix in FORMATS[name].suffixes)
+        raise ConfigError(f"-o {path}: a name that ends in {ends} was expected, or --out-format")
+    return found
+
+
+def _by_suffix(path: str) -> Format:
+    end = os.path.splitext(path)[1].lower()
+    if os.path.isdir(path):
+        return FORMATS["files"]
+    for format in FORMATS.values():
+        if end in format.suffixes:
+            return format
+    return FORMATS["files"]

@@ -1,0 +1,152 @@
+"""Columns of a chunk as the inputs of a model: which column is which, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from batchpool.arrow.buffers import nulls
+from batchpool.arrow.columns_in import ColumnReader
+from batchpool.bulk.chunk import Chunk
+from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
+from batchpool.core.tensors.columns import rows_in_order
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec, Tensor
+
+_MOST_TEXT_BYTES = 1 << 40  # of a file of the user's own
+NULL = "is null or missing; a value was expected"
+
+
+def mapped_columns(
+    spec: ModelSpec, names: Sequence[str] | None, given: Mapping[str, str]
+) -> dict[str, str]:
+    """{input: column} of a run. names: of the columns there are; None where rows have their own.
+
+    Inputs that are not given take the column of their name; the only input of a model takes the
+    only column, too, and the column `body` of files. ConfigError for what cannot be.
+    """
+    inputs = {tensor.name: tensor for tensor in spec.inputs}
+    for name in given:
+        if name not in inputs:
+            known = ", ".join(map(repr, inputs))
+            raise ConfigError(f"--map: model {spec.name!r} has no input {name!r}; it has {known}")
+    found = dict(given)
+    free = [name for name, tensor in inputs.items() if name not in found]
+    required = [name for name in free if inputs[name].default is None]
+    for name in free:
+        if names is None or name in names:
+            found[name] = name
+        elif required == [name] and (len(names) == 1 or names[0] == "body"):
+            found[name] = names[0]
+    for name, column in found.items():
+        if names is not None and column not in names:
+            listed = ", ".join(map(repr, names))
+            raise ConfigError(f"--map {name}={column}: there is no column {column!r}; {listed} are")
+    for name in required:
+        if name not in found:
+            listed = ", ".join(map(repr, names or ()))
+            raise ConfigError(
+                f"no column for the input {name!r} of model {spec.name!r}: the input has the"
+                f" columns {listed}; say which with --map {name}=COLUMN"
+            )
+    return {name: found[name] for name in inputs if name in found}
+
+
+class InputColumns:
+    """The inputs of a chunk: values as the client takes them, and the rows that have none."""
+
+    def __init__(self, spec: ModelSpec, columns: Mapping[str, str]) -> None:
+        self._tensors = {tensor.name: tensor for tensor in spec.inputs}
+        self._columns = columns
+
+    def read(self, chunk: Chunk) -> tuple[dict[str, Any], dict[int, str]]:
+        """({input: n values}, why rows cannot be sent by their place). The value of such a row
+        stands for nothing."""
+        why = {at: message for at, (message, _) in chunk.unread.items()}
+        values: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            found = chunk.columns.get(column)
+            if found is None:
+                if self._tensors[name].default is not None and name == column:
+                    continue  # no row of the chunk has this column
+                found = [None] * chunk.n
+            values[name], missing = _values(self._tensors[name], found)
+            for at in missing:
+                why.setdefault(at, f"column {column!r} {NULL}")
+        return values, why
+
+    def said_of(self, message: str) -> str:
+        """The message about an input, with the column that it was read from."""
+        for name, column in self._columns.items():
+            if name != column and f"input {name!r}" in message:
+                return message.replace(f"input {name!r}", f"input {name!r} (column {column!r})", 1)
+        return message
+
+
+def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
+    """The values of a column as an array or a list of n, and the places of nulls among them."""
+    if isinstance(column, np.ndarray):
+        return _converted(tensor, column), []
+    if isinstance(column, list):
+        if not tensor.is_bytes:
+            column = [_number(tensor, value) for value in column]
+        return column, [at for at, value in enumerate(column) if value is None]
+    if column.null_count:
+        whole = column.combine_chunks() if hasattr(column, "chunks") else column
+        return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()
+    try:
+        read = ColumnReader(tensor, _MOST_TEXT_BYTES, strict=False).rows(_NO_FIELD, column)
+    except (InvalidRequest, TooLarge):
+        return column.to_pylist(), []  # the client says of each row what is wrong
+    if isinstance(read, list):
+        return [_converted(tensor, row, rank=0) for row in read], []
+    return _converted(tensor, read), []
+
+
+def _converted(tensor: Tensor, array: Array, rank: int = 1) -> Any:
+    """Numbers in the dtype of the tensor where all of them fit; else as they are."""
+    if tensor.is_bytes or array.dtype == tensor.np_dtype:
+        return array
+    try:
+        return rows_in_order(tensor, _Numbers(array))
+    except InvalidRequest:
+        return array.tolist() if rank else array
+
+
+class _Numbers:
+    """An array that is no one's declaration of its dtype, like a column of a data frame."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self._array
+
+
+class _NoField:
+    metadata: Mapping[bytes, bytes] = {}
+
+
+_NO_FIELD = _NoField()
+
+
+def _number(tensor: Tensor, value: Any) -> Any:
+    """A number, or lists of numbers, that a CSV file has as a text; else the value as it is."""
+    if type(value) is not str:
+        return value
+    text = value.strip()
+    if not text:
+        return None
+    try:
+        if text[0] == "[":
+            return msgspec.json.decode(text)
+        if tensor.np_dtype.kind == "b":
+            return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), value)
+        if tensor.np_dtype.kind in "iu" and not tensor.element.is_bfloat16:
+            return int(text)
+        return float(text)
+    except (ValueError, msgspec.DecodeError):
+        return value

@@ -1,0 +1,211 @@
+"""Rows in lines of text: JSON Lines and CSV. A row that cannot be read has its own error."""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import msgspec
+
+from batchpool.bulk.chunk import Chunk, shown
+from batchpool.core.errors import StartError
+
+_LONGEST_LINE_BYTES = 64 << 20
+_BOM = b"\xef\xbb\xbf"
+STDIN = "-"
+
+Row = tuple[dict[str, Any] | None, str, str, str]  # values or None, source, why not, the row
+
+
+class LineReader:
+    """Files of JSON Lines: each line an object. Empty lines are no rows."""
+
+    total: int | None = None
+    names: tuple[str, ...] | None = None
+
+    def __init__(self, paths: Sequence[str], wanted: Sequence[str] | None = None) -> None:
+        self._paths = paths
+        self._sizes = [_size(path) for path in paths]
+        self._read_bytes = 0
+
+    def share_read(self) -> float | None:
+        whole = sum(self._sizes)
+        return min(1.0, self._read_bytes / whole) if whole else None
+
+    def chunks(self, size: int, start: int) -> Iterator[Chunk]:
+        rows: list[Row] = []
+        number = 0
+        for row in self._rows(start):
+            rows.append(row)
+            if len(rows) == size:
+                yield _chunk(start + number, rows)
+                number, rows = number + size, []
+        if rows:
+            yield _chunk(start + number, rows)
+
+    def _rows(self, start: int) -> Iterator[Row]:
+        """The rows from the number `start` on; those before are counted and not parsed."""
+        skipped = 0
+        for path in self._paths:
+            with _opened(path) as file:
+                line_number = 0
+                while line := file.readline(_LONGEST_LINE_BYTES):
+                    line_number += 1
+                    self._read_bytes += len(line)
+                    whole = len(line) < _LONGEST_LINE_BYTES or line.endswith(b"\n")
+                    if not whole:
+                        self._skip_rest(file)
+                    if line_number == 1:
+                        line = line.removeprefix(_BOM)
+                    if not line.strip():
+                        continue
+                    if skipped < start:
+                        skipped += 1
+                        continue
+                    yield _json_row(line, f"{path}:{line_number}", whole)
+
+    def _skip_rest(self, file: IO[bytes]) -> None:
+        while rest := file.readline(_LONGEST_LINE_BYTES):
+            self._read_bytes += len(rest)
+            if rest.endswith(b"\n"):
+                return
+
+
+def _json_row(line: bytes, source: str, whole: bool) -> Row:
+    if not whole:
+        most = _LONGEST_LINE_BYTES >> 20
+        return None, source, f"the line is longer than {most} MiB", shown(line)
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        return None, source, f"invalid JSON: {exc}", shown(line.rstrip())
+    if not isinstance(found, dict):
+        return None, source, "a JSON object {column: value} was expected", shown(line.rstrip())
+    return found, source, "", ""
+
+
+class CsvReader:
+    """Files of comma-separated values with the columns' names in the first line, in UTF-8.
+
+    All files have the same columns. Values are texts; `inputs.py` makes numbers of them.
+    """
+
+    total: int | None = None
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._sizes = [_size(path) for path in paths]
+        self._read_bytes = 0
+        csv.field_size_limit(_LONGEST_LINE_BYTES)
+        self.names: tuple[str, ...] | None = ()
+        for path in paths:
+            if is_stream(path):
+                raise StartError(f"{path} is no file; from a pipe only JSON Lines can be read")
+            with _text(path) as file:
+                names = tuple(next(csv.reader(file), ()))
+            if not names:
+                raise StartError(f"{path} is empty; the columns' names in its first line expected")
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise StartError(f"{path}: column {twice!r} stands twice in its first line")
+            if self.names not in ((), names):
+                raise StartError(
+                    f"{path} has the columns {list(names)}; {list(self.names or ())}, as in"
+                    f" {paths[0]}, were expected"
+                )
+            self.names = names
+
+    def share_read(self) -> float | None:
+        whole = sum(self._sizes)
+        return min(1.0, self._read_bytes / whole) if whole else None
+
+    def chunks(self, size: int, start: int) -> Iterator[Chunk]:
+        rows: list[Row] = []
+        number = -start
+        for row in self._rows():
+            if number >= 0:
+                rows.append(row)
+            number += 1
+            if len(rows) == size:
+                yield _chunk(start + number - size, rows)
+                rows = []
+        if rows:
+            yield _chunk(start + number - len(rows), rows)
+
+    def _rows(self) -> Iterator[Row]:
+        names = self.names or ()
+        before = 0
+        for path, whole in zip(self._paths, self._sizes, strict=True):
+            with _text(path) as file:
+                reader = csv.reader(file)
+                next(reader, None)
+                while True:
+                    try:
+                        values = next(reader, None)
+                    except csv.Error as exc:
+                        source = f"{path}:{reader.line_num}"
+                        raise StartError(f"{source}: this is no CSV: {exc}") from None
+                    if values is None:
+                        break
+                    if not values:
+                        continue
+                    self._read_bytes = before + file.buffer.tell()
+                    source = f"{path}:{reader.line_num}"
+                    if len(values) == len(names):
+                        yield dict(zip(names, values, strict=True)), source, "", ""
+                    else:
+                        why = f"the line has {len(values)} values; {len(names)} were expected"
+                        yield None, source, why, shown(",".join(values))
+            before += whole
+
+
+def _chunk(start: int, rows: list[Row]) -> Chunk:
+    """Columns of rows as they were read; what a row does not have is None there."""
+    names = dict.fromkeys(name for values, *_ in rows if values for name in values)
+    columns: dict[str, Any] = {
+        name: [values.get(name) if values else None for values, *_ in rows] for name in names
+    }
+    unread = {at: (why, line) for at, (_, _, why, line) in enumerate(rows) if why}
+    return Chunk(start, len(rows), columns, [source for _, source, *_ in rows], unread)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(path, "rb", buffering=1 << 20) as file:
+            yield file
+    except OSError as exc:
+        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+
+
+@contextmanager
+def _text(path: str) -> Iterator[Any]:
+    try:
+        # What is no UTF-8 is told of its row, which then has lone surrogates.
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            yield file
+    except OSError as exc:
+        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+
+
+def is_stream(path: str) -> bool:
+    """True for stdin and for pipes, which can be read once and tell no size."""
+    if path == STDIN:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as exc:
+        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+    return not stat.S_ISREG(mode)
+
+
+def _size(path: str) -> int:
+    return 0 if is_stream(path) else os.stat(path).st_size

@@ -1,0 +1,85 @@
+"""A pool for one run: started with the options of `batchpool serve`, and stopped after it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from batchpool.client.session import Session
+from batchpool.core.errors import PoolError, StartError
+from batchpool.process.python_command import package_environment, python_command
+
+_POLL_S = 0.05
+_END_S = 60.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+@contextmanager
+def own_pool(words: Sequence[str]) -> Iterator[str]:
+    """Start `batchpool serve` with these words; the path of its socket, once it is ready.
+
+    Its HTTP side is a unix socket in the same folder, unless the words say otherwise. It ends with
+    this process, whatever ends that. StartError where it does not come up.
+    """
+    folder = tempfile.mkdtemp(prefix="batchpool-run-")
+    path = os.path.join(folder, "pool")
+    given = " ".join(words)
+    http = [] if "--port" in given or "--uds" in given else ["--port", "0", "--uds", f"{path}.http"]
+    few = [] if "--frontends" in given else ["--frontends", "1"]
+    parent = os.getpid()
+
+    def end_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    process = subprocess.Popen(
+        [*python_command("batchpool"), "serve", *words, "--socket", path, *http, *few],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=package_environment(dict(os.environ)),
+        start_new_session=True,  # Ctrl-C is for the run, which stops the pool when it is done
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - before the run has threads
+    )
+    try:
+        _wait_ready(process, path)
+        yield path
+    finally:
+        _end(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], path: str) -> None:
+    session: Session | None = None
+    try:
+        while session is None or not session.state_page.is_ready():
+            if process.poll() is not None:
+                raise StartError(
+                    f"the pool of this run did not start (status {process.returncode}); its lines"
+                    " above say why"
+                )
+            if session is None:
+                with suppress(PoolError):
+                    session = Session.connect(path)
+            time.sleep(_POLL_S)
+    finally:
+        if session is not None:
+            session.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,204 @@
+"""`batchpool run`: every row of files through a model of a pool, into one file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from batchpool.cli.config_source import pool_socket
+from batchpool.core.config.flags import model_of
+from batchpool.core.errors import ConfigError
+
+EXIT_BAD_ROWS = 3
+# Those of batchpool/bulk/formats.py, which takes long to import.
+OUT_FORMATS = ("jsonl", "csv", "npy", "parquet", "arrow")
+IN_FORMATS = (*OUT_FORMATS, "files")
+
+RUN_HELP = "run every row of files through a model, into one file; resumable"
+RUN_EPILOG = """\
+Inputs: JSON Lines, CSV, .npy, Parquet, Arrow IPC; any other file is a row of its own, as a text or
+a picture, and so is each file below a folder. An input of the model takes the column of its name;
+--map INPUT=COLUMN says another one; the columns of files are body and path, that of .npy is array.
+Outputs: .jsonl, .csv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout.
+
+The output is written in parts, in OUT.parts: whatever ends a run, the same command goes on after
+the last part, and OUT is the same to the byte as without the interruption. Bad rows are in
+OUT.errors.jsonl and not in OUT; a .npy has NaN or 0 in their places.
+
+MODEL is the name of a model of the running pool; MODULE:CLASS or, for instance, onnx:PATH starts a
+pool for this run, with the options of `batchpool serve` that follow --.
+
+examples:
+  batchpool run minilm texts.parquet -o vectors.parquet --map text=body --keep id
+  batchpool run scale rows.npy -o scaled.npy
+  batchpool run classifier pictures/ -o labels.jsonl --map image=body --keep path
+  batchpool run onnx:fraud.onnx day.csv -o scores.csv -- --devices 0,1 --max-batch 512
+  head -100 texts.jsonl | batchpool run minilm - -o -
+
+"""
+RUN_EXITS = (
+    "every row has its result",
+    "stopped: a pool that does not serve, a full disk, a bad row with --on-error stop; the same"
+    "\n     command goes on from there",
+)
+RUN_MORE_EXITS = f"""\
+  {EXIT_BAD_ROWS}  finished, with bad rows: their file says which
+  130  interrupted: whole parts are kept
+"""
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `batchpool run`."""
+    parser.add_argument("model", metavar="MODEL", help="a model of the pool, or MODULE:CLASS")
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="files or folders; - is stdin")
+    parser.add_argument("-o", "--out", metavar="OUT", required=True, help="the file to write")
+    parser.add_argument(
+        "--map", metavar="INPUT=COLUMN", action="append", default=[],
+        help="the column of an input of the model; several with commas, or given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep",
+        metavar="COLUMNS",
+        default="",
+        help="columns that are copied to the output: id,url",
+    )
+    parser.add_argument(
+        "--outputs",
+        metavar="NAMES",
+        default="",
+        help="outputs of the model to write (default: all)",
+    )
+    parser.add_argument(
+        "--parameter", metavar="NAME=VALUE", action="append", default=[],
+        help="a parameter of the model, for all rows; JSON or a text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=IN_FORMATS, help="of the inputs (default: by their names)"
+    )
+    parser.add_argument(
+        "--out-format", choices=OUT_FORMATS, help="of the output (default: by its name)"
+    )
+    parser.add_argument(
+        "--chunk-rows", metavar="N", type=_rows,
+        help="rows that are read and committed together (default: of about 16 MiB)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--on-error", choices=("skip", "stop"), default="skip", help="what a bad row does"
+    )
+    parser.add_argument(
+        "--errors", metavar="FILE", default="", help="of bad rows (default: OUT.errors.jsonl)"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="drop parts of before, and replace OUT"
+    )
+    parser.add_argument(
+        "--wait-s", metavar="N", type=_seconds, default=300.0,
+        help="how long to wait for a pool that restarts or does not serve (default 300)",
+    )  # fmt: skip
+    parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
+    parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")
+    parser.set_defaults(config=None, serve_words=[])
+
+
+def run(args: argparse.Namespace) -> int:
+    from batchpool.bulk.own_pool import own_pool
+    from batchpool.bulk.plan import BulkPlan
+
+    name, words = pool_words(args.model, args.serve_words)
+    plan = BulkPlan(
+        model=name,
+        inputs=args.inputs,
+        out=args.out,
+        columns=_pairs("--map", args.map),
+        keep=_names(args.keep),
+        outputs=_names(args.outputs),
+        parameters={k: _json(v) for k, v in _pairs("--parameter", args.parameter, ",").items()},
+        in_format=args.format,
+        out_format=args.out_format,
+        chunk_rows=args.chunk_rows,
+        errors=args.errors,
+        skips=args.on_error == "skip",
+        restart=args.restart,
+        outage_s=args.wait_s,
+    )
+    if words is None:
+        return _run(plan, pool_socket(args))
+    if args.socket or args.port:
+        raise ConfigError(
+            f"{args.model} starts a pool for this run, and --socket or --port names a running one;"
+            " one of them was expected"
+        )
+    with own_pool(words) as socket:
+        return _run(plan, socket)
+
+
+def _run(plan: Any, socket: str) -> int:
+    from batchpool.bulk.run import BulkRun
+
+    bulk = BulkRun(plan, socket)
+    try:
+        end = bulk.run()
+    except KeyboardInterrupt:
+        if bulk.progress is not None:
+            print(
+                f"interrupted at {bulk.progress.line()}; the same command goes on from the last"
+                " part",
+                file=sys.stderr,
+            )
+        raise
+    bad = f", {end.bad:,} of them bad: {end.errors or 'see above'}" if end.bad else ""
+    print(f"{end.rows:,} rows{bad}; {end.rate:,.0f} rows/s", file=sys.stderr)
+    return EXIT_BAD_ROWS if end.bad else 0
+
+
+def pool_words(model: str, serve_words: Sequence[str]) -> tuple[str, list[str] | None]:
+    """(name of the model, options of `batchpool serve` for a pool of the run's own). The name is ""
+    for the only one of that pool; the options are None where a running pool serves it."""
+    if ":" not in model:
+        return model, list(serve_words) if serve_words else None
+    model_of(model, "MODEL")
+    return "", ["--model", model, *serve_words]
+
+
+def _pairs(flag: str, given: Sequence[str], no_cut: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        for pair in [text] if no_cut else text.split(","):
+            name, equals, value = pair.partition("=")
+            if not equals or not name or not value:
+                raise ConfigError(f"{flag} {pair!r}: NAME=VALUE was expected")
+            if name in found:
+                raise ConfigError(f"{flag}: {name!r} stands twice")
+            found[name] = value
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in dict.fromkeys(text.split(",")) if name]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _rows(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value

@@ -1,0 +1,200 @@
+"""Rows per second of `batchpool run` beside `Client.infer` of the same rows; memory; kills.
+
+    python -m bench.bulk [--rows 1000000] [--texts 200000] [--rounds 3] [--save FILE.json]
+
+Two files: a .npy of rows of 4 floats, and a Parquet of texts. Both ways in turns at one pool; a
+rate is rows by the time from the first row to the last one committed, as the command tells it, and
+again with its start and its join. Memory is the resident one of the command after a tenth of the
+chunks and after all. At last a run that is killed three times (SIGKILL) must give the same file as
+one that is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import batchpool as bp
+from batchpool.arrow.types import arrow
+from bench.support.machine import report, spread
+from bench.support.serving import Served, serving
+
+_KILLS = (0.2, 0.45, 0.7)
+_POLL_S = 0.02
+
+
+class Rows(bp.Model):
+    """y = 2x + 1 on 4 floats."""
+
+    framework = "numpy"
+    inputs = (bp.Tensor("x", "float32", (4,)),)
+    outputs = (bp.Tensor("y", "float32", (4,)),)
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        return {"y": batch["x"] * np.float32(2) + np.float32(1)}
+
+
+class Texts(bp.Model):
+    """The length of a text, and 64 floats of it."""
+
+    framework = "numpy"
+    inputs = (bp.Tensor("text", "bytes", (), max_bytes=1024),)
+    outputs = (bp.Tensor("length", "int64"), bp.Tensor("vector", "float32", (64,)))
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        length = np.array([len(text) for text in batch["text"]], np.int64)
+        return {"length": length, "vector": np.repeat(length[:, None], 64, 1).astype(np.float32)}
+
+
+class Job:
+    """One model, its rows in a file, and the same rows in memory."""
+
+    def __init__(self, model: str, file: Path, out: str, columns: Mapping[str, Any]) -> None:
+        self.model = model
+        self.file = file
+        self.out = file.with_name(out)
+        self.columns = columns
+        self.rows = len(next(iter(columns.values())))
+
+    def command(self, pool: Served, out: Path) -> list[str]:
+        words = ["run", self.model, str(self.file), "-o", str(out), "--socket", pool.socket]
+        return [sys.executable, "-m", "batchpool", *words]
+
+
+def jobs(folder: Path, rows: int, texts: int) -> list[Job]:
+    """The files and their rows."""
+    import pyarrow.parquet
+
+    pa = arrow()
+    chance = np.random.default_rng(5)
+    x = chance.random((rows, 4), np.float32)
+    np.save(folder / "rows.npy", x)
+    lengths = chance.integers(20, 200, texts)
+    text = [f"{i} " + "lorem ipsum dolor " * (int(n) // 18) for i, n in enumerate(lengths)]
+    pyarrow.parquet.write_table(
+        pa.table({"id": range(texts), "text": text}), folder / "texts.parquet"
+    )
+    return [
+        Job("rows", folder / "rows.npy", "rows.out.npy", {"x": x}),
+        Job("texts", folder / "texts.parquet", "texts.out.parquet", {"text": text}),
+    ]
+
+
+def client_rate(pool: Served, job: Job) -> float:
+    """Rows per second of one call with all rows."""
+    with bp.Client(pool.socket) as client:
+        client.infer(job.model, {name: rows[:1000] for name, rows in job.columns.items()})
+        began_s = time.perf_counter()
+        client.infer(job.model, job.columns)
+        return job.rows / (time.perf_counter() - began_s)
+
+
+def run_rates(pool: Served, job: Job) -> dict[str, float]:
+    """Rows per second of the command, and its memory in MiB."""
+    job.out.unlink(missing_ok=True)
+    began_s = time.perf_counter()
+    process = subprocess.Popen(job.command(pool, job.out), stderr=subprocess.PIPE, text=True)
+    resident: list[tuple[int, float]] = []
+    parts = job.out.with_name(f"{job.out.name}.parts")
+    while process.poll() is None:
+        done = len(list(parts.glob("part-*.json"))) if parts.exists() else 0
+        if done:
+            resident.append((done, _resident_mib(process.pid)))
+        time.sleep(_POLL_S)
+    whole_s = time.perf_counter() - began_s
+    assert process.stderr is not None
+    said = process.stderr.read()
+    if process.returncode:
+        raise SystemExit(f"status {process.returncode}: {said}")
+    (rate,) = re.findall(r"([\d,]+) rows/s", said.splitlines()[-1])
+    found = {"run": float(rate.replace(",", "")), "whole": job.rows / whole_s}
+    if resident:
+        last = max(done for done, _ in resident)
+        tenth = [mib for done, mib in resident if done <= max(1, round(last / 10))]
+        found |= {"tenth": max(tenth), "end": max(mib for done, mib in resident if done == last)}
+    return found
+
+
+def killed(pool: Served, job: Job) -> bool:
+    """True if a run that is killed three times makes the file of one that is not."""
+    out = job.out.with_name(f"killed.{job.out.name}")
+    parts = out.with_name(f"{out.name}.parts")
+    whole = hashlib.sha256(job.out.read_bytes()).hexdigest()
+    for share in _KILLS:
+        process = subprocess.Popen(job.command(pool, out), stderr=subprocess.DEVNULL)
+        while process.poll() is None and _share_done(parts, job.rows) < share:
+            time.sleep(_POLL_S / 4)
+        process.kill()
+        process.wait()
+    done = subprocess.run(job.command(pool, out), stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0 and hashlib.sha256(out.read_bytes()).hexdigest() == whole
+
+
+def _share_done(parts: Path, rows: int) -> float:
+    try:
+        text = (parts / "manifest.json").read_text()
+    except FileNotFoundError:
+        return 0.0
+    found = re.search(r'"chunk_rows": (\d+)', text)
+    size = int(found[1]) if found else rows
+    return len(list(parts.glob("part-*.json"))) * size / rows
+
+
+def _resident_mib(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the .npy")
+    parser.add_argument("--texts", type=int, default=200_000, help="of the Parquet")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--save")
+    args = parser.parse_args()
+    found: dict[str, list[float]] = defaultdict(list)
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="bulk-") as folder:
+        todo = jobs(Path(folder), args.rows, args.texts)
+        flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "1")
+        with serving(["bench.bulk:Rows", "bench.bulk:Texts"], *flags) as pool:
+            for _ in range(args.rounds):
+                for job in todo:
+                    client = client_rate(pool, job)
+                    rates = run_rates(pool, job)
+                    for name, value in {"client": client, **rates}.items():
+                        found[f"{job.model}: {name}"].append(value)
+                    found[f"{job.model}: share"].append(rates["run"] / client)
+            for job in todo:
+                rows[f"{job.model}: equal after three kills"] = killed(pool, job)
+    words = {
+        "client": "rows/s of Client.infer",
+        "run": "rows/s of batchpool run",
+        "share": "of the client's own",
+        "whole": "rows/s with start and join",
+        "tenth": "MiB resident at 10 %",
+        "end": "MiB resident at 100 %",
+    }
+    for name, values in found.items():
+        model, _, what = name.partition(": ")
+        rows[f"{model}: {words[what]}"] = spread(values, 3 if what == "share" else 0)
+    report(f"bulk runs, {args.rows} rows and {args.texts} texts", rows, args.save)
+
+
+if __name__ == "__main__":
+    main()

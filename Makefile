@@ -26,7 +26,7 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long fuzz mutants coverage lint format readme docs wheel compile interpret clean always
+.PHONY: help serve test tests test-long fuzz mutants coverage lint style types format readme docs wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
@@ -50,8 +50,12 @@ help:
 serve: $(stamp)serve
 	$(bin)/batchpool serve --model batchpool.examples.minilm:MiniLM --devices cpu $(SERVE_ARGS)
 
-# One more than there are cores: many tests wait for something now and then.
-test: lint
+# mypy takes a core for a minute where it has no cache, so it runs beside the tests, many of which
+# wait for something now and then: that is also why there is one process more than there are cores.
+test: $(stamp)dev style
+	+@$(MAKE) --no-print-directory -j2 types tests
+
+tests: $(stamp)dev
 	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 # What takes half a minute and more by itself: reloads under load, the compiled modules, tests that
@@ -75,9 +79,13 @@ coverage: $(stamp)dev
 		-n $$(($$(nproc) + 1)) --dist loadscope $(PYTEST_ARGS); status=$$?; \
 		$(bin)/python -m coverage combine -q && $(bin)/python -m coverage report && exit $$status
 
-lint: $(stamp)dev
+lint: style types
+
+style: $(stamp)dev
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
+
+types: $(stamp)dev
 	$(bin)/mypy --strict
 
 format: $(stamp)dev

@@ -81,7 +81,7 @@ class Bare:
         if rows.dtype != object:
             rows = torch.from_numpy(rows).to(self._device)
         with torch.inference_mode():
-            (out,) = self._model.infer({self._name: rows}).values()
+            (*_, out) = self._model.infer({self._name: rows}).values()
             return out.cpu().numpy()
 
     def rate(self, n: int, seconds: float) -> float:

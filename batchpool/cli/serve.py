@@ -23,6 +23,7 @@ def serve(args: argparse.Namespace) -> int:
     from batchpool.supervisor.host.service_status import notify_discovery
     from batchpool.supervisor.host.socket_activation import take_sockets
     from batchpool.supervisor.plan.discover import discover_plan
+    from batchpool.supervisor.plan.probe_model import model_label
 
     # What systemd passes is for this process only: it is taken before any child is started.
     notifier = take_notifier(os.environ, os.getpid())
@@ -35,10 +36,13 @@ def serve(args: argparse.Namespace) -> int:
             path = socket_path(config.server, os.environ, os.getuid())
             config = activated.configured(config, path)
             notify_discovery(notifier, config)
+            names = ", ".join(map(model_label, config.models))
+            log = logging.getLogger("batchpool.supervisor")
+            log.info("starting: reading the declarations of %s", names)
             plan = discover_plan(config, os.environ)
             check_room(plan.reserved_bytes, read_limits())
             if lack := descriptors_lack(plan.descriptors):
-                logging.getLogger("batchpool.supervisor").warning("%s", lack)
+                log.warning("%s", lack)
             from batchpool.supervisor import supervisor
 
             return supervisor.run(plan, notifier, activated, args.words)

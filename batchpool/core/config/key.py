@@ -60,7 +60,7 @@ class Key:
             return self.form
         kind = "a whole number" if self.kind == "int" else "a number"
         of = f" of {self.unit}" if self.unit else ""
-        # 0 of a key with `auto` is another spelling of "auto", not one of its numbers.
+        # 0 of a key with `auto` is how "auto" is kept, and nothing that may be written.
         least = 1 if self.auto else self.least
         auto = ' or "auto"' if self.auto else ""
         return f"{kind}{of} from {least:g} to {self.most:.10g}{auto}"
@@ -108,6 +108,14 @@ def as_value(key: Key, value: Any) -> Any:
     if not legal:
         raise ValueError
     return float(value) if key.kind == "float" else value
+
+
+def as_written(key: Key, value: Any) -> Any:
+    """`as_value` of what somebody wrote: "auto" is written so, and not as the 0 that it is kept
+    as."""
+    if key.kind == "int" and key.auto and value == 0:
+        raise ValueError
+    return as_value(key, value)
 
 
 def is_plain(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import posixpath
 import re
 
@@ -25,10 +26,22 @@ def ready_model(text: str) -> tuple[str, str] | None:
     return (READY_MODELS[word], path) if colon and word in READY_MODELS else None
 
 
+def misspelt_ready_model(text: str) -> str:
+    """The end of a message about a text whose word before the colon is nearly that of a short form;
+    "" for any other."""
+    word, colon, path = text.partition(":")
+    near = difflib.get_close_matches(word.replace("-", "_"), READY_MODELS, n=1)
+    if not colon or not path or not near or word in READY_MODELS:
+        return ""
+    return f'; did you mean "{near[0]}:{path}"?'
+
+
 def ready_model_hint(text: str) -> str:
     """The end of a message about a short form that stands where a class is expected."""
     found = ready_model(text)
-    if found is None or IMPORT_NAME.fullmatch(text):
+    if found is None:
+        return misspelt_ready_model(text)
+    if IMPORT_NAME.fullmatch(text):
         return ""
     return f'; write {found[0]}, and path = "{found[1]}" in its [model.options]'
 

@@ -10,7 +10,7 @@ documents derive from it. A value is checked when its dataclass is created, so t
 is a legal one.
 
 TOML and Python spell two things differently: the key `import` is the field `import_name`, and
-"auto" stands for 0 where 0 means that the pool decides.
+"auto" is the field's 0, which means that the pool decides and cannot be written in TOML.
 """
 
 from __future__ import annotations

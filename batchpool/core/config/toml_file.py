@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchpool.core.config.key import as_value, expectation, shown
+from batchpool.core.config.key import as_written, expectation, shown
 from batchpool.core.config.schema import TABLES, Config, ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.config.table import keys_of
@@ -88,7 +88,7 @@ def _fields_of(table: str, form: Mapping[str, Any], where: str) -> dict[str, Any
         if name not in keys:
             raise ConfigError(f"{where}: unknown key {name} = {shown(value)}{_hint(name, keys)}")
         try:
-            values[keys[name].field] = as_value(keys[name], value)
+            values[keys[name].field] = as_written(keys[name], value)
         except ValueError:
             raise ConfigError(
                 f"{where}: {name} = {shown(value)}: expected {expectation(keys[name], value)}"

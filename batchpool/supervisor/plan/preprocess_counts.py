@@ -57,12 +57,15 @@ def preprocess_counts(
     """([processes of each model, 0 for none], threads of each such process).
 
     fused: whether the model's workers preprocess themselves. Where preprocess_workers is "auto" the
-    other models share what is left of the cores; each has at least one process. ConfigError for a
-    number of processes of a model that does not define preprocess.
+    other models share what is left of the cores; each has at least one process. A number that all
+    models have, as a flag gives it to them, is for those that preprocess. ConfigError for a number
+    of processes of a model that does not define preprocess.
     """
     pairs = list(zip(models, specs, strict=True))
+    asked_of_all = len({model.preprocess_workers for model in models}) == 1
+    by_flag = asked_of_all and any(spec.features for spec in specs)
     for model, spec in pairs:
-        if model.preprocess_workers and not spec.features:
+        if model.preprocess_workers and not spec.features and not by_flag:
             raise ConfigError(
                 f"model {spec.name}: preprocess_workers = {model.preprocess_workers}, and its class"
                 " defines no preprocess and features; leave the key out, or give it in a file to"

@@ -101,6 +101,15 @@ def test_a_text_is_cut_after_the_token_limit(model: MiniLM, reference: Any) -> N
     assert_same(got, reference.encode([full, longer, shorter]))
 
 
+def test_the_tokens_of_each_text_are_counted(model: MiniLM, reference: Any) -> None:
+    """Those that the model ran on: a text is cut, and padding is none."""
+    batch = preprocessed(model, [text.encode() for text in TEXTS])
+    found = model.infer(batch)["prompt_tokens"].tolist()
+    ids = reference.tokenizer(TEXTS, truncation=True, max_length=256)["input_ids"]
+    assert found == [len(each) for each in ids]
+    assert (found[0], found[1], found[-1]) == (2, 3, 256), "the model's two marks count"
+
+
 def test_bytes_that_are_not_utf8_are_refused_and_the_others_get_their_vectors(
     model: MiniLM,
 ) -> None:

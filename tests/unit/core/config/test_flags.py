@@ -80,6 +80,11 @@ def test_auto_gives_a_number_back_to_the_pool() -> None:
     ("argv", "message"),
     [
         (("--port", "http"), "--port http: expected a whole number from 0 to 65535"),
+        (
+            ("--preprocess-workers", "0"),
+            "--preprocess-workers 0: expected a whole number from 1 to 256 or auto",
+        ),
+        (("--preprocess-max-batch", "0"), "--preprocess-max-batch 0: expected a whole number of"),
         (("--port", "70000"), "--port 70000: expected a whole number from 0 to 65535"),
         (
             ("--frontends", "few"),

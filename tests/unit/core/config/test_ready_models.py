@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batchpool.core.config.flags import model_of
-from batchpool.core.config.ready_models import name_of_file
+from batchpool.core.config.flags import model_of, with_options
+from batchpool.core.config.ready_models import misspelt_ready_model, name_of_file
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.config.toml_file import load_toml
 from batchpool.core.errors import ConfigError
@@ -49,6 +49,35 @@ def test_a_name_is_legal_in_a_url_or_left_to_the_class() -> None:
 def test_a_path_must_follow() -> None:
     with pytest.raises(ConfigError, match='--model "onnx:": expected a path behind the colon'):
         model_of("onnx:")
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("onx:./fraud.onnx", "onnx:./fraud.onnx"),
+        ("sentence-transformer:m/bge", "sentence_transformer:m/bge"),
+        ("text_clasifier:m/x", "text_classifier:m/x"),
+    ],
+)
+def test_a_word_that_is_nearly_one_of_them_is_told(text: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f'did you mean "{near}"'):
+        model_of(text)
+    assert misspelt_ready_model(near) == ""
+
+
+def test_other_words_are_not_taken_for_misspelt_ones() -> None:
+    for text in ("my_models:Scale", "onx", "onx:", "a.b:C"):
+        assert misspelt_ready_model(text) == ""
+
+
+def test_a_path_is_given_once() -> None:
+    models = [ModelConfig("a:B", options={"path": "A"}), model_of("onnx:A")]
+    with pytest.raises(ConfigError, match='--option path=B: --model names the path "A" already'):
+        with_options(models, 1, [(1, "path=B")])
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        with_options(models[1:], 0, [(0, "path=B")])
+    of_file = with_options(models[:1], 1, [(0, "path=B")])
+    assert of_file[0].options == {"path": "B"}, "the command line wins over a file"
 
 
 def test_the_short_form_in_a_file_is_told_what_to_write() -> None:

@@ -88,6 +88,16 @@ def test_a_fused_workers_tokenizer_takes_the_workers_threads() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in worker.settings({})
 
 
+def test_a_number_for_all_models_is_for_those_that_preprocess() -> None:
+    share = CpuShare(16, 4, 1, 0)
+    assert counts(share, 3, 3, 3, specs=(STAGED, PLAIN, STAGED)) == ([3, 0, 3], 1)
+    for asked in ((3, 0), (2, 3)):
+        with pytest.raises(ConfigError, match=f"model plain: preprocess_workers = {asked[0]}"):
+            counts(share, *asked, specs=(PLAIN, STAGED))
+    with pytest.raises(ConfigError, match="model plain: preprocess_workers = 3"):
+        counts(share, 3, 3, specs=(PLAIN, PLAIN))
+
+
 def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads() -> None:
     worker = WorkerPlan(0, "cpu", None, WorkerThreads(3), Stage.PREPROCESS)
     assert worker.settings({"CUDA_VISIBLE_DEVICES": "1"}) == {

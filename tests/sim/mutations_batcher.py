@@ -152,11 +152,11 @@ def record_token_after_publish(patch: Patch) -> None:
     prepare, publish = WorkerProxy.prepare, WorkerProxy.publish
 
     def without_token(self: WorkerProxy, *args: Any) -> Any:
-        real, self.worker_segment.token = self.worker_segment.token, {}  # type: ignore[assignment]
+        real, self.worker_segment.token_of = self.worker_segment.token_of, {}
         try:
             return prepare(self, *args)
         finally:
-            self.worker_segment.token = real
+            self.worker_segment.token_of = real
 
     def then_token(self: WorkerProxy, batch: Any) -> None:
         publish(self, batch)
@@ -172,11 +172,11 @@ def record_token_before_rows(patch: Patch) -> None:
     def hasty(self: WorkerProxy, *args: Any) -> Any:
         record = next(r for r in range(RECORDS) if r not in self.batches)
         self.worker_segment.token[record] = self._token + 1
-        real, self.worker_segment.token = self.worker_segment.token, {}  # type: ignore[assignment]
+        real, self.worker_segment.token_of = self.worker_segment.token_of, {}
         try:
             return prepare(self, *args)
         finally:
-            self.worker_segment.token = real
+            self.worker_segment.token_of = real
 
     patch.setattr(WorkerProxy, "prepare", hasty)
 

@@ -58,6 +58,23 @@ def test_two_rows_are_sorted_by_lane() -> None:
     assert tickets(batch.rows) == [(1, 0), (4, 0)]
 
 
+def test_rising_slots_of_two_lanes_are_sorted_by_lane_all_the_same() -> None:
+    bench = Bench()
+    for lane in (1, 4):
+        bench.add_lane(lane)
+    worker = bench.add_worker(5)
+    bench.send(1, 1)
+    bench.step()
+    worker.worker_segment.ready.set(0)
+    for lane in (4, 1):
+        bench.send(lane, 1)
+        bench.step(after_ns=MS)
+    worker.worker_segment.ready.set(1)
+    bench.step()
+    _, batch = worker.batches.values()
+    assert tickets(batch.rows) == [(1, 1), (4, 0)]
+
+
 def test_a_late_row_is_taken_out_from_between_those_of_a_batch() -> None:
     """A raised row is served before it, one of its own priority after it."""
     bench = Bench(Limits(2, 0))

@@ -306,7 +306,7 @@ def test_without_pyarrow_the_answer_says_how_to_install_it(
 
 
 def test_pandas_is_not_loaded_for_a_body() -> None:
-    """`to_numpy` and `array` of pyarrow would: half a second of a front end."""
+    """Conversions of pyarrow itself would: half a second of a front end."""
     code = """
 import sys
 import numpy as np

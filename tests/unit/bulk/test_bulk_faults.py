@@ -115,6 +115,14 @@ def test_ragged_lists_are_rows_of_their_own_sizes_or_bad_ones(run: Run) -> None:
     assert y[[0, 2]].tolist() == [[2, 4], [6, 8]]
 
 
+def test_bad_rows_are_filled_at_their_own_numbers(run: Run) -> None:
+    write("in.jsonl", '{"x": [1, 2]}\n{"x": null}\n{"x": [3, 4]}\n{"x": [5]}\n')
+    assert run("double", "in.jsonl", "-o", "out.npy")[0] == 3
+    y = np.load("out.npy")
+    assert np.isnan(y[[1, 3]]).all()
+    assert y[[0, 2]].tolist() == [[2, 4], [6, 8]]
+
+
 def test_columns_of_csv(run: Run) -> None:
     write("in.csv", b'\xef\xbb\xbfa,b,note\r\n1,2,x\r\n3,,y\r\n4,5\r\n6,1.5,z\r\n7,8,"q,""r"""\r\n')
     assert run("add", "in.csv", "-o", "out.csv", "--keep", "note")[0] == 3

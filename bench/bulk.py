@@ -5,14 +5,17 @@
 Two files: a .npy of rows of 4 floats, and a Parquet of texts. Both ways in turns at one pool; a
 rate is rows by the time from the first row to the last one committed, as the command tells it, and
 again with its start and its join. Memory is the resident one of the command after a tenth of the
-chunks and after all. At last a run that is killed three times (SIGKILL) must give the same file as
-one that is not.
+chunks and after all. Where other programs have the cores, rates say little: CPU seconds are those
+of the pool and of the caller together, without the start of the command, which a run of no rows
+tells. At last a run that is killed three times (SIGKILL) must give the same file as one that is
+not.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -28,10 +31,11 @@ import numpy as np
 import batchpool as bp
 from batchpool.arrow.types import arrow
 from bench.support.machine import report, spread
-from bench.support.serving import Served, serving
+from bench.support.serving import Served, cpu_seconds, serving
 
 _KILLS = (0.2, 0.45, 0.7)
 _POLL_S = 0.02
+_DIGITS = {"share": 3, "cpu share": 3, "cpu": 2, "client cpu": 2}
 
 
 class Rows(bp.Model):
@@ -91,19 +95,32 @@ def jobs(folder: Path, rows: int, texts: int) -> list[Job]:
     ]
 
 
-def client_rate(pool: Served, job: Job) -> float:
-    """Rows per second of one call with all rows."""
+def client_rates(pool: Served, job: Job) -> dict[str, float]:
+    """Rows per second of one call with all rows, and its CPU seconds."""
     with bp.Client(pool.socket) as client:
         client.infer(job.model, {name: rows[:1000] for name, rows in job.columns.items()})
-        began_s = time.perf_counter()
+        began_s, spent_s = time.perf_counter(), time.process_time() + _pool_cpu_s(pool)
         client.infer(job.model, job.columns)
-        return job.rows / (time.perf_counter() - began_s)
+        spent_s = time.process_time() + _pool_cpu_s(pool) - spent_s
+        return {"client": job.rows / (time.perf_counter() - began_s), "client cpu": spent_s}
+
+
+def _pool_cpu_s(pool: Served) -> float:
+    return sum(cpu_seconds(pid) for pid in pool.pids().values())
+
+
+def start_cpu_s(pool: Served, folder: Path) -> float:
+    """CPU seconds of the command for a file without rows."""
+    np.save(folder / "none.npy", np.empty((0, 4), np.float32))
+    job = Job("rows", folder / "none.npy", "none.out.npy", {"x": []})
+    return min(run_rates(pool, job)["cpu"] for _ in range(3))
 
 
 def run_rates(pool: Served, job: Job) -> dict[str, float]:
     """Rows per second of the command, and its memory in MiB."""
     job.out.unlink(missing_ok=True)
-    began_s = time.perf_counter()
+    began_s, pool_s = time.perf_counter(), _pool_cpu_s(pool)
+    own_s = _children_cpu_s()
     process = subprocess.Popen(job.command(pool, job.out), stderr=subprocess.PIPE, text=True)
     resident: list[tuple[int, float]] = []
     parts = job.out.with_name(f"{job.out.name}.parts")
@@ -119,11 +136,17 @@ def run_rates(pool: Served, job: Job) -> dict[str, float]:
         raise SystemExit(f"status {process.returncode}: {said}")
     (rate,) = re.findall(r"([\d,]+) rows/s", said.splitlines()[-1])
     found = {"run": float(rate.replace(",", "")), "whole": job.rows / whole_s}
+    found["cpu"] = _children_cpu_s() - own_s + _pool_cpu_s(pool) - pool_s
     if resident:
         last = max(done for done, _ in resident)
         tenth = [mib for done, mib in resident if done <= max(1, round(last / 10))]
         found |= {"tenth": max(tenth), "end": max(mib for done, mib in resident if done == last)}
     return found
+
+
+def _children_cpu_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def killed(pool: Served, job: Job) -> bool:
@@ -173,26 +196,32 @@ def main() -> None:
         todo = jobs(Path(folder), args.rows, args.texts)
         flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "1")
         with serving(["bench.bulk:Rows", "bench.bulk:Texts"], *flags) as pool:
+            start_s = start_cpu_s(pool, Path(folder))
+            rows["CPU s of the command's start"] = round(start_s, 2)
             for _ in range(args.rounds):
                 for job in todo:
-                    client = client_rate(pool, job)
-                    rates = run_rates(pool, job)
-                    for name, value in {"client": client, **rates}.items():
+                    rates = client_rates(pool, job) | run_rates(pool, job)
+                    rates["cpu"] -= start_s
+                    rates["share"] = rates["run"] / rates["client"]
+                    rates["cpu share"] = rates["client cpu"] / rates["cpu"]
+                    for name, value in rates.items():
                         found[f"{job.model}: {name}"].append(value)
-                    found[f"{job.model}: share"].append(rates["run"] / client)
             for job in todo:
                 rows[f"{job.model}: equal after three kills"] = killed(pool, job)
     words = {
         "client": "rows/s of Client.infer",
         "run": "rows/s of batchpool run",
-        "share": "of the client's own",
+        "share": "of the client's rate",
+        "client cpu": "CPU s of Client.infer and the pool",
+        "cpu": "CPU s of batchpool run and the pool",
+        "cpu share": "of the client's rows per CPU s",
         "whole": "rows/s with start and join",
         "tenth": "MiB resident at 10 %",
         "end": "MiB resident at 100 %",
     }
     for name, values in found.items():
         model, _, what = name.partition(": ")
-        rows[f"{model}: {words[what]}"] = spread(values, 3 if what == "share" else 0)
+        rows[f"{model}: {words[what]}"] = spread(values, _DIGITS.get(what, 0))
     report(f"bulk runs, {args.rows} rows and {args.texts} texts", rows, args.save)
 
 

@@ -1,7 +1,7 @@
 """Arrow's buffers as numpy arrays.
 
-`to_numpy` and `array` of pyarrow import pandas where that is installed: half a second and 60 MiB
-in whoever reads or writes a number, for nothing that is needed here.
+The conversions of pyarrow itself import pandas where that is installed: half a second and 60 MiB in
+whoever reads or writes a number, for nothing that is needed here.
 """
 
 from __future__ import annotations

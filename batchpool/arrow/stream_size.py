@@ -3,10 +3,10 @@
 Read from the messages' heads alone, without pyarrow: what would take too much memory is refused
 before any of it is made. A stream is a row of messages (Arrow columnar format, section "IPC"):
 
-    0xFFFFFFFF   int32 size of the head   head: a flatbuffer `Message`   body of `bodyLength`
+    0xFFFFFFFF   int32 size of the head   head: a flatbuffer, Message   body of its length
 
-A `RecordBatch` in the head has `buffers`, each an (offset, length) in the body; if it has
-`compression`, each begins with its int64 length when written out, -1 for one that is as it is.
+A RecordBatch in the head has buffers, each an (offset, length) in the body; if it has a
+compression, each begins with its int64 length when written out, -1 for one that is as it is.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 tensor of a model    its column in Arrow
 shape ()             a column of numbers; of bytes: binary or utf8
-fixed shape          `arrow.fixed_shape_tensor`, or fixed_size_list, nested or flat
+fixed shape          arrow.fixed_shape_tensor, or fixed_size_list, nested or flat
 first dimension      list of elements, or of fixed_size_lists of them
 dynamic
-others dynamic       struct of `data` (list) and `shape` (fixed_size_list of int32), the layout
-                     of `arrow.variable_shape_tensor`
+others dynamic       struct of data (list) and shape (fixed_size_list of int32), the layout
+                     of arrow.variable_shape_tensor
 bfloat16             uint16, and in the field's metadata batchpool.datatype = BF16
 """
 

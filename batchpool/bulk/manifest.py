@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 
 
 def input_prints(paths: list[str], reader: Any) -> list[Any]:
-    """What tells the input files from changed ones: sizes, times, and hashes of their ends."""
+    """Sizes, times, and hashes of the ends of the input files, which tell changed ones."""
     if isinstance(reader, FileReader):
         every = hashlib.sha256()
         for file in reader.files:

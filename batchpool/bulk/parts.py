@@ -156,7 +156,7 @@ class Parts:
 
 @contextmanager
 def told(place: str) -> Iterator[None]:
-    """What the disk refuses as StartError. What is committed stays."""
+    """A refusal of the disk as StartError; what is committed stays."""
     try:
         yield
     except OSError as exc:

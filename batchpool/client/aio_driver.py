@@ -22,6 +22,7 @@ from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStoppe
 from batchpool.core.tensors.rows import Rows
 
 
+# methods: each step of a call and of a map is one, on one session and its loop
 class LoopDriver:
     """Connects, opens lanes, submits and takes results; its waits suspend.
 

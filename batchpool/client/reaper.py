@@ -32,6 +32,7 @@ TORN = (
 _LOOK_NS = 500_000_000  # every wait has an end: look at the counters at least this often
 
 
+# methods: all that wants the one lock of a client, whose order matters
 class Reaper:
     """The lock of a client, and all that is waited for. Every method but `join` wants the lock.
 

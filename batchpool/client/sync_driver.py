@@ -21,6 +21,7 @@ from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
 from batchpool.core.tensors.rows import Rows
 
 
+# methods: each step of a call and of a map is one, under the one lock of the client
 class ThreadDriver:
     """Connects, opens lanes, submits and takes results; its async steps block and never suspend.
 

@@ -37,6 +37,7 @@ class MapOptions:
     outage_s: float = 60.0
     first: int = 0
     _names: tuple[str, ...] | None = field(init=False, default=None)
+    _checked: list[Any] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         if self.window is not None:
@@ -65,6 +66,9 @@ class MapOptions:
 
     def check(self, spec: ModelSpec, names: Iterable[str]) -> None:
         """Raise InvalidRequest for what is wrong with the arguments of all rows alike."""
+        names = tuple(names)
+        if self._checked and self._checked[-1] == (id(spec), names):
+            return
         check_parameters(spec, dict(self.parameters or {}))
         declared = {tensor.name: tensor for tensor in spec.inputs}
         given = set(names)
@@ -74,6 +78,7 @@ class MapOptions:
         for name, tensor in declared.items():
             if name not in given and tensor.default is None:
                 raise InvalidRequest(f"input {name!r} of model {spec.name!r} is missing")
+        self._checked[:] = [spec, (id(spec), names)]  # with the spec, whose id is no other's then
 
 
 class WindowCall(Call):

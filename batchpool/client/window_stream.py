@@ -178,6 +178,8 @@ class _Stream:
                 await self._weather(error)
                 continue
             spec = lane_client.spec
+            if spec is self._spec:
+                return lane_client
             if self._spec is not None and not can_join(self._spec, spec):
                 raise InvalidRequest(
                     f"model {self._model!r} got other tensors while the rows of one map were sent;"

@@ -214,13 +214,12 @@ def test_an_async_client_maps_both_kinds_of_iterables(everyday: Pool) -> None:
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
-def test_rows_are_sent_again_to_a_pool_that_comes_back() -> None:
-    """The pool stops with rows under way, and another one takes its place."""
+def test_rows_are_sent_again_to_a_pool_that_comes_back_and_not_for_ever() -> None:
+    """The pool stops with rows under way, and another one takes its place; then none does."""
     table = {"import": "Affine", "max_batch": 8, "slots": 64}
     with serving(table) as pool:
         client = pool.client()
-        rows = Counted(X[:2_000])
-        results = client.map("affine", rows, outage_s=90)
+        results = client.map("affine", Counted(X[:2_000]), outage_s=90)
         found = [next(results)["y"] for _ in range(500)]
         pool.stop()
         rest: list[Any] = []
@@ -229,15 +228,8 @@ def test_rows_are_sent_again_to_a_pool_that_comes_back() -> None:
         with pool.again(table):
             thread.join(90)
             assert np.array_equal(np.stack([*found, *rest]), X[:2_000] * 2 + 1)
-            client.close()
-
-
-def test_a_pool_that_stays_away_is_told(everyday: Pool) -> None:
-    with serving("Affine") as pool:
-        client = pool.client()
-        results = client.map("affine", X, outage_s=0.1)
-        next(results)
-        pool.stop()
+            results = client.map("affine", X, outage_s=0.1)
+            next(results)
         with pytest.raises(bp.PoolStopped):
             list(results)
         client.close()

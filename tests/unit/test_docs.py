@@ -137,9 +137,12 @@ def test_every_command_of_batchpool_has_these_flags(name: str) -> None:
         if not words or words[0] in ("--version", "/"):  # "batchpool / it" heads a column
             continue
         assert words[0] in known, f"{name}: batchpool {' '.join(words)}"
+        of = words[0]
         for word in words[1:]:
-            if word.startswith("--"):
-                assert word.split("=")[0] in known[words[0]], f"{name}: batchpool {' '.join(words)}"
+            if word == "--":
+                of = "serve"  # whose options follow
+            elif word.startswith("--"):
+                assert word.split("=")[0] in known[of], f"{name}: batchpool {' '.join(words)}"
 
 
 @pytest.mark.parametrize("name", NAMES)

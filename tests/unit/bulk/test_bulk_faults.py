@@ -14,41 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchpool import cli
 from batchpool.bulk import lines as lines_module
 from batchpool.bulk import parts as parts_module
-from batchpool.bulk import run as run_module
 from batchpool.bulk.formats import FORMATS, OUTPUTS
 from batchpool.bulk.parts import Parts
 from batchpool.cli.run import IN_FORMATS, OUT_FORMATS
-from tests.unit.bulk.pool_double import DriverDouble
-
-Run = Any
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
-    """Runs the command in a folder of its own: (exit status, what it said)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str, at_submit: Any = lambda number: None) -> tuple[int, str]:
-        monkeypatch.setattr(run_module, "ThreadDriver", DriverDouble(at_submit))
-        status = cli.main(["run", *words, "--socket", "nowhere"])
-        return status, capsys.readouterr().err
-
-    return run
-
-
-def write(path: str, content: str | bytes) -> None:
-    Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def lines(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def texts(n: int) -> str:
-    return "".join(json.dumps({"text": f"{i}"}) + "\n" for i in range(n))
+from tests.unit.bulk.files import Run, lines, texts, write
 
 
 def lengths(path: str) -> list[int]:
@@ -141,6 +112,14 @@ def test_ragged_lists_are_rows_of_their_own_sizes_or_bad_ones(run: Run) -> None:
     assert run("double", "fixed.jsonl", "-o", "fixed.npy")[0] == 3
     y = np.load("fixed.npy")
     assert np.isnan(y[1]).all()
+    assert y[[0, 2]].tolist() == [[2, 4], [6, 8]]
+
+
+def test_bad_rows_are_filled_at_their_own_numbers(run: Run) -> None:
+    write("in.jsonl", '{"x": [1, 2]}\n{"x": null}\n{"x": [3, 4]}\n{"x": [5]}\n')
+    assert run("double", "in.jsonl", "-o", "out.npy")[0] == 3
+    y = np.load("out.npy")
+    assert np.isnan(y[[1, 3]]).all()
     assert y[[0, 2]].tolist() == [[2, 4], [6, 8]]
 
 
@@ -337,48 +316,6 @@ def test_errors_go_to_the_file_that_is_named(run: Run) -> None:
     write("in.jsonl", texts(3))
     assert run(*FLAGS, "--errors", "why.jsonl", "--restart")[0] == 0
     assert not Path("why.jsonl").exists()
-
-
-def test_kept_columns_keep_their_values(run: Run) -> None:
-    kept: list[Any] = [1, 2, None, 4, "five", 6.5, [7], True, 9, 10]
-    write("in.jsonl", "".join(json.dumps({"text": "t", "k": k}) + "\n" for k in kept))
-    for out in ("out.jsonl", "out.parquet"):
-        assert run("echo", "in.jsonl", "-o", out, "--keep", "k", "--chunk-rows", "4")[0] == 0
-    assert [row["k"] for row in lines("out.jsonl")] == kept
-    assert pq.read_table("out.parquet")["k"].to_pylist() == [
-        "1", "2", None, "4", "five", "6.5", "[7]", "true", "9", "10",
-    ]  # fmt: skip
-    write("in.jsonl", "".join(json.dumps({"text": "t", "k": k}) + "\n" for k in (1, 2, 3, 4, 0.5)))
-    flags = ("--keep", "k", "--chunk-rows", "4", "--restart")
-    assert run("echo", "in.jsonl", "-o", "out.parquet", *flags)[0] == 0
-    assert pq.read_table("out.parquet")["k"].to_pylist() == [1, 2, 3, 4, 0.5]
-
-
-def test_half_floats_are_written_as_floats(run: Run) -> None:
-    write("in.jsonl", '{"a": 1.5}\n{"a": -2}\n')
-    for out in ("out.npy", "out.jsonl", "out.parquet"):
-        assert run("half", "in.jsonl", "-o", out)[0] == 0
-    assert np.load("out.npy").tolist() == [1.5, -2]
-    assert [row["h"] for row in lines("out.jsonl")] == [1.5, -2]
-    assert pq.read_table("out.parquet")["h"].to_pylist() == [1.5, -2]
-
-
-def test_without_pyarrow_a_run_of_parquet_says_how_to_install_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-
-    from batchpool.arrow import types
-
-    write("in.jsonl", texts(3))
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    types.arrow.cache_clear()
-    try:
-        status, said = run("echo", "in.jsonl", "-o", "out.parquet")
-        assert (status, "pip install 'batchpool[bulk]'" in said) == (1, True)
-        assert run("echo", "in.jsonl", "-o", "out.jsonl")[0] == 0
-    finally:
-        types.arrow.cache_clear()
 
 
 def test_a_pipe_is_read_once_and_a_run_that_waits_for_it_can_be_ended(run: Run) -> None:

@@ -259,6 +259,19 @@ def test_bfloat16_is_marked() -> None:
     assert "BF16" in refused(model(Tensor("h", "uint16")), pa.record_batch([bits], schema=marked))
 
 
+def test_offsets_that_lead_out_of_the_body_are_refused() -> None:
+    spec = model(Tensor("t", "bytes", max_bytes=1 << 20))
+    offsets = np.array([0, 3, 100_000], np.int64)
+    body = bytearray(body_of(batch(t=pa.array(["abc", "de"], pa.large_string()))))
+    at = bytes(body).index(np.array([0, 3, 5], np.int64).tobytes())
+    body[at : at + 24] = offsets.tobytes()
+    assert "no valid stream of Arrow" in refused(spec, bytes(body))
+    inner = bytearray(body_of(batch(t=pa.array(["abc", "de", "f"], pa.large_string()))))
+    at = bytes(inner).index(np.array([0, 3, 5, 6], np.int64).tobytes())
+    inner[at : at + 32] = np.array([0, 5, 3, 6], np.int64).tobytes()
+    assert "no valid stream of Arrow" in refused(spec, bytes(inner))
+
+
 def test_bodies_of_strangers_are_read_or_refused() -> None:
     chance = random.Random(7)
     texts = model(Tensor("t", "bytes", (2,), max_bytes=8), Tensor("ids", "int32", (Dim(8),)))
@@ -306,7 +319,7 @@ def test_without_pyarrow_the_answer_says_how_to_install_it(
 
 
 def test_pandas_is_not_loaded_for_a_body() -> None:
-    """`to_numpy` and `array` of pyarrow would: half a second of a front end."""
+    """Conversions of pyarrow itself would: half a second of a front end."""
     code = """
 import sys
 import numpy as np
@@ -327,10 +340,11 @@ with arrow().ipc.new_stream(sink, batch.schema) as writer:
 headers = {b"content-type": b"application/vnd.apache.arrow.stream"}
 request = Codec(spec).parse(headers, sink.getvalue().to_pybytes())
 Codec(spec).encode(request, request.rows.tensors)
-print(request.rows.tensors["t"], "pandas" in sys.modules)
+found = request.rows.tensors
+print(found["t"], found["b"], "pandas" in sys.modules)
 """
     code = "from batchpool.core.tensors.spec import Dim, Tensor" + code
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "[b'a'] False\n"
+    assert done.stdout == "[b'a'] [ True] False\n"

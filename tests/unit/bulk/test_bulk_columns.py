@@ -1,0 +1,52 @@
+"""Columns that a bulk run writes: those that are kept, half floats, and formats without pyarrow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from batchpool.arrow import types
+from tests.unit.bulk.files import Run, lines, texts, write
+
+
+def test_kept_columns_keep_their_values(run: Run) -> None:
+    kept: list[Any] = [1, 2, None, 4, "five", 6.5, [7], True, 9, 10]
+    write("in.jsonl", "".join(json.dumps({"text": "t", "k": k}) + "\n" for k in kept))
+    for out in ("out.jsonl", "out.parquet"):
+        assert run("echo", "in.jsonl", "-o", out, "--keep", "k", "--chunk-rows", "4")[0] == 0
+    assert [row["k"] for row in lines("out.jsonl")] == kept
+    assert pq.read_table("out.parquet")["k"].to_pylist() == [
+        "1", "2", None, "4", "five", "6.5", "[7]", "true", "9", "10",
+    ]  # fmt: skip
+    write("in.jsonl", "".join(json.dumps({"text": "t", "k": k}) + "\n" for k in (1, 2, 3, 4, 0.5)))
+    flags = ("--keep", "k", "--chunk-rows", "4", "--restart")
+    assert run("echo", "in.jsonl", "-o", "out.parquet", *flags)[0] == 0
+    assert pq.read_table("out.parquet")["k"].to_pylist() == [1, 2, 3, 4, 0.5]
+
+
+def test_half_floats_are_written_as_floats(run: Run) -> None:
+    write("in.jsonl", '{"a": 1.5}\n{"a": -2}\n')
+    for out in ("out.npy", "out.jsonl", "out.parquet"):
+        assert run("half", "in.jsonl", "-o", out)[0] == 0
+    assert np.load("out.npy").tolist() == [1.5, -2]
+    assert [row["h"] for row in lines("out.jsonl")] == [1.5, -2]
+    assert pq.read_table("out.parquet")["h"].to_pylist() == [1.5, -2]
+
+
+def test_without_pyarrow_a_run_of_parquet_says_how_to_install_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("in.jsonl", texts(3))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    types.arrow.cache_clear()
+    try:
+        status, said = run("echo", "in.jsonl", "-o", "out.parquet")
+        assert (status, "pip install 'batchpool[bulk]'" in said) == (1, True)
+        assert run("echo", "in.jsonl", "-o", "out.jsonl")[0] == 0
+    finally:
+        types.arrow.cache_clear()

@@ -11,17 +11,24 @@ from batchpool.control.messages import Form, Message, Natural, Row
 from batchpool.core.scheduler.limits import Limits
 
 
+class StageLimits(Form, frozen=True):
+    """The limits of the batches of one stage. stage: a `Stage`."""
+
+    stage: Natural
+    limits: Limits
+
+
 class BatcherModel(Form, frozen=True):
     """One model as the batcher sees it. model: the entry. limits: of its `infer`. attempts: how
     many batches of one stage with a row may fail, the last one with it alone, before it gets the
-    error. preprocess: the limits of that stage, if the model has it."""
+    error. cpu_stages: its stages besides, which run in processes of their own."""
 
     model: Natural
     spec: dict[str, Any]
     limits: Limits
     attempts: Natural
     idempotent: bool
-    preprocess: Limits | None = None
+    cpu_stages: tuple[StageLimits, ...] = ()
 
 
 # -- supervisor -> batcher --------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.core.scheduler.limits import Limits
 from batchpool.core.tensors.stages import Stage
 from batchpool.shm.heartbeat import Heartbeats
 from batchpool.supervisor.children.child import Child, ProcessSlot
@@ -45,17 +46,15 @@ def pool_status(
             **counts_of(totals, model.spec.name, model.config.max_batch),
             "options": model.config.options,
         }
-        if model.preprocessors:
-            stages = (
-                (Stage.PREPROCESS, model.preprocessors, model.config.preprocess_max_batch),
-                (Stage.INFER, model.workers, model.config.max_batch),
-            )
+        if len(model.stages) > 1:
             models[model.spec.name]["stages"] = {
                 stage.label: {
-                    "workers": _warm(process_fleet, index, workers),
-                    **stage_counts(totals, model.spec.name, stage, max_batch),
+                    "workers": _warm(process_fleet, index, model.workers_of(stage)),
+                    **stage_counts(
+                        totals, model.spec.name, stage, Limits.of(model.config, stage).max_batch
+                    ),
                 }
-                for stage, workers, max_batch in stages
+                for stage in model.stages
             }
     lanes = [
         {
@@ -122,7 +121,7 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
 
 
 def stage_counts(totals: Totals, model: str, stage: Stage, max_batch: int) -> dict[str, Any]:
-    """The counts of one stage of a model with `preprocess`; as `counts_of`."""
+    """The counts of one stage of a model with several; as `counts_of`."""
     labels = {"model": model, "stage": stage.label}
     rows = totals.histogram("batch_rows", **labels)
     return {

@@ -11,7 +11,7 @@
     cache_hit, cache_miss           0: there is no response cache
     batch_stats                     empty: times are not counted apart by the size of a batch
 
-Batches and times are those of `infer`; what a model's preprocess takes stands in the metrics.
+Batches and times are those of `infer`; what a model's other stages take stands in the metrics.
 Requests of local clients are not counted as requests, only their rows are. Each `count` is of its
 own unit, so that ns / count is a mean of it. All values only grow while the pool lives; those of
 compute lose the part of a worker that went for good an hour after it.

@@ -11,6 +11,7 @@ from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, stage_spec
 from batchpool.model import Model, make_instance, spec_of
 from batchpool.worker.backends.backend import Backend
+from batchpool.worker.backends.cpu_stage import CpuStageBackend
 from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.load import check_declaration, load_class
@@ -25,10 +26,13 @@ _IN_WARM_UP = (
 
 def unload_model(model: Model, stage: Stage) -> None:
     """Undo what was loaded for this stage."""
-    if stage is Stage.PREPROCESS:
-        model.unload_preprocess()
-    else:
-        model.unload()
+    match stage:
+        case Stage.PREPROCESS:
+            model.unload_preprocess()
+        case Stage.INFER:
+            model.unload()
+        case Stage.POSTPROCESS:
+            model.unload_postprocess()
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,19 @@ def load_model(
     model = make_instance(cls, spec.name, converted_options(cls, options or {}))
     check_declaration(served, spec_of(model))
     backend: Backend
-    if stage is Stage.PREPROCESS:
-        model.load_preprocess()
-        loaded(model)
-        backend = PreprocessBackend(model)
-    else:
-        model.load(device)
-        loaded(model)
-        backend = make_backend(model, spec, device, max_batch, tuple(sizes))
+    match stage:
+        case Stage.PREPROCESS:
+            model.load_preprocess()
+            loaded(model)
+            backend = PreprocessBackend(model)
+        case Stage.INFER:
+            model.load(device)
+            loaded(model)
+            backend = make_backend(model, spec, device, max_batch, tuple(sizes))
+        case Stage.POSTPROCESS:
+            model.load_postprocess()
+            loaded(model)
+            backend = CpuStageBackend(model.postprocess, writable=model.writable)
     rows = warm_up_rows(model, spec)
     batch_sizes = tuple(backend.graph_sizes or sizes or (1, max_batch))
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.tensors.stages import Stage
 
 NEVER_NS = 2**63 - 1
 _TARGET_SHARE = 0.85  # of the target; the rest is for the response to the caller
@@ -24,7 +25,8 @@ class Limits:
     draining: rows do not wait any more.  adaptive: the adaptive policy, else the fixed one.
     max_wait_peak_ns: max_wait_ns under heavy load.  target_ns: of the 99th percentile from
     submission to answer; 0 for none.  sizes: the allowed batch sizes, rising; () for any.
-    bucketed: rows differ in BUCKET.
+    bucketed: rows differ in BUCKET.  later_ns: the expected time of a row after this stage, which
+    its deadline has to leave.
     """
 
     max_batch: int
@@ -36,10 +38,19 @@ class Limits:
     target_ns: int = 0
     sizes: tuple[int, ...] = ()
     bucketed: bool = False
+    later_ns: int = 0
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Limits:
-        """The limits that a model's configuration sets."""
+    def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
+        """The limits that a model's configuration sets for the batches of a stage.
+
+        A row never waits for others of a stage on the CPU while a worker of it is idle: company
+        saves little there, and `infer` is where batches pay. The latency target is kept by `infer`.
+        """
+        if stage is Stage.PREPROCESS:
+            return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+        if stage is Stage.POSTPROCESS:
+            return cls(max_batch=config.postprocess_max_batch, max_wait_ns=0)
         return cls(
             max_batch=config.max_batch,
             max_wait_ns=round(config.max_wait_ms * 1e6),
@@ -49,14 +60,10 @@ class Limits:
             sizes=config.batch_sizes,
         )
 
-    @classmethod
-    def of_preprocess(cls, config: ModelConfig) -> Limits:
-        """The limits of the batches of `preprocess`.
-
-        A row never waits there for others while a worker is idle: on the CPU company saves little,
-        and `infer` is where batches pay. The latency target is kept there too.
-        """
-        return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+    def before(self, later_ns: int) -> Limits:
+        """The limits of a stage whose rows need so long after it: it has so much less time."""
+        target_ns = max(1, self.target_ns - later_ns) if self.target_ns else 0
+        return replace(self, target_ns=target_ns, later_ns=later_ns)
 
     @property
     def within_ns(self) -> float:

@@ -1,19 +1,23 @@
 """The stages of a model: the order in which a row takes them, and the tensors of each.
 
-    stage        reads                                  writes     a model without features
-    PREPROCESS   inputs, parameters                     features   does not have it
-    INFER        features, kept inputs, parameters      outputs    reads its inputs
+    stage        reads                                   writes       a model has it
+    PREPROCESS   inputs                                  features     with features
+    INFER        features and kept inputs, else inputs   predictions, always
+                                                         else outputs
+    POSTPROCESS  predictions and kept tensors            outputs      with predictions
 
-Rows stay in their slot from stage to stage; the features are columns of the lane between inputs
-and outputs.
+All of them read the parameters. Rows stay in their slot from stage to stage; features and
+predictions are columns of the lane between inputs and outputs.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 
 class Stage(enum.IntEnum):
@@ -24,6 +28,7 @@ class Stage(enum.IntEnum):
 
     INFER = 0
     PREPROCESS = 1
+    POSTPROCESS = 2
 
     @property
     def label(self) -> str:
@@ -36,22 +41,44 @@ class Stage(enum.IntEnum):
         return "worker" if self is Stage.INFER else self.label
 
 
+CPU_STAGES = (Stage.PREPROCESS, Stage.POSTPROCESS)  # those whose processes never see a GPU
+
+
 def stages_of(spec: ModelSpec) -> tuple[Stage, ...]:
     """The stages of a model in the order in which a row takes them."""
-    return (Stage.PREPROCESS, Stage.INFER) if spec.features else (Stage.INFER,)
+    before = (Stage.PREPROCESS,) if spec.features else ()
+    after = (Stage.POSTPROCESS,) if spec.predictions else ()
+    return (*before, Stage.INFER, *after)
+
+
+def written_by(spec: ModelSpec, stage: Stage) -> Literal["features", "predictions", "outputs"]:
+    """The list of the declaration that a stage writes."""
+    if stage is Stage.PREPROCESS:
+        return "features"
+    return "predictions" if stage is Stage.INFER and spec.predictions else "outputs"
 
 
 def stage_spec(spec: ModelSpec, stage: Stage) -> ModelSpec:
     """The declaration of one stage: `inputs` are what it reads, `outputs` what it writes.
 
-    The spec itself where the model has one stage. Preprocessing is numpy's, whatever the
-    framework: its process imports no other one by itself. Kept inputs have lost their defaults,
-    which concern what callers send.
+    The spec itself where the model has one stage. The stages on the CPU are numpy's, whatever the
+    framework: their processes import no other one by themselves. Kept inputs have lost their
+    defaults, which concern what callers send.
     """
-    if not spec.features:
+    if len(stages_of(spec)) == 1:
         return spec
-    if stage is Stage.PREPROCESS:
-        return ModelSpec(spec.name, "numpy", spec.inputs, spec.features, spec.parameters)
-    kept = [replace(t, default=None) for t in spec.inputs if t.name in spec.kept_inputs]
-    inputs = (*kept, *spec.features)
-    return ModelSpec(spec.name, spec.framework, inputs, spec.outputs, spec.parameters)
+    framework = spec.framework if stage is Stage.INFER else "numpy"
+    kept = spec.kept_inputs if stage is Stage.INFER else spec.kept_tensors
+    made = {
+        Stage.PREPROCESS: (),
+        Stage.INFER: spec.features,
+        Stage.POSTPROCESS: spec.predictions,
+    }[stage]
+    inputs = (*_named(spec, kept), *made) if made else spec.inputs
+    outputs = getattr(spec, written_by(spec, stage))
+    return ModelSpec(spec.name, framework, inputs, outputs, spec.parameters)
+
+
+def _named(spec: ModelSpec, names: Sequence[str]) -> list[Tensor]:
+    """The inputs and features of these names, in the order of the declaration."""
+    return [replace(t, default=None) for t in (*spec.inputs, *spec.features) if t.name in names]

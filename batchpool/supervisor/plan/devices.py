@@ -108,8 +108,8 @@ def _quota_of(level: CgroupLevel) -> float | None:
     return quota_us / period_us if quota_us and period_us else None
 
 
-def preprocess_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
-    """Further environment variables of a process that preprocesses: it sees no GPU, and tokenizers
-    written in Rust (rayon) take `threads` threads unless the user has said otherwise."""
+def cpu_stage_settings(threads: int, env: Mapping[str, str]) -> dict[str, str]:
+    """Further environment variables of a process that pre- or postprocesses: it sees no GPU, and
+    libraries written in Rust (rayon) take `threads` threads unless the user has said otherwise."""
     rayon = {} if env.get("RAYON_NUM_THREADS") else {"RAYON_NUM_THREADS": str(threads)}
     return {"CUDA_VISIBLE_DEVICES": "", **rayon}

@@ -8,8 +8,8 @@
     refused   needs new sockets or tables: everything else. Then nothing is changed
 
 A model with the same tensors and slots keeps its entry and its lanes, also if its framework
-changed. One with `preprocess` never does: its rows would be preprocessed by the code of one plan
-and inferred by that of the other.
+changed. One with `preprocess` or `postprocess` never does: its rows would be run by the code of one
+plan in one stage and by that of the other in the next.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
+from batchpool.core.tensors.stages import stages_of
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, lanes_needed
 
 _LIVE = frozenset(
@@ -137,7 +138,7 @@ def _server_problems(old: Plan, new: Plan) -> Iterator[str]:
 
 
 def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool:
-    if model.spec.features:
+    if len(stages_of(model.spec)) > 1:
         return False
     return _tensors(was) == _tensors(model) and (was.slots == model.slots or not same_frontends)
 
@@ -145,7 +146,7 @@ def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool
 def _tensors(model: ModelPlan) -> object:
     """The part of a model that clients depend on. Its framework is not."""
     spec = model.spec
-    stages = spec.features, spec.kept_inputs
+    stages = spec.features, spec.kept_inputs, spec.predictions, spec.kept_tensors
     return spec.name, spec.inputs, spec.outputs, spec.parameters, stages
 
 

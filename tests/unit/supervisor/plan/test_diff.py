@@ -30,6 +30,7 @@ FREE = {
     "policy": "fixed", "max_wait_ms": 3.0, "max_wait_peak_ms": 50.0, "target_p99_ms": 90.0,
     "watermark": 0.5, "request_timeout_s": 2.0, "batch_timeout_s": 2.0, "attempts": 1,
     "idempotent": False, "import_name": "another:Class", "preprocess_max_batch": 8,
+    "postprocess_max_batch": 8,
 }  # fmt: skip
 
 
@@ -166,6 +167,14 @@ def test_a_model_that_preprocesses_never_keeps_its_lanes() -> None:
     assert differences(old, new) == []
     other = replace(staged, features=(Tensor("ids", "int64"),))
     assert differences(old, plan("a", "b", specs={"a": other})) == ["other tensors of a"]
+
+
+def test_a_model_that_postprocesses_never_keeps_its_lanes() -> None:
+    after = replace(SPECS["a"], predictions=(Tensor("logits", "float32"),))
+    old = plan("a", "b", specs={"a": after})
+    assert entries(revise(old, plan("a", "b", specs={"a": after}))) == {"a": 2, "b": 1}
+    kept = replace(after, kept_tensors=("x",))
+    assert differences(old, plan("a", "b", specs={"a": kept})) == ["other tensors of a"]
 
 
 def test_models_come_and_go_and_their_names_are_counted_on() -> None:

@@ -1,4 +1,4 @@
-"""The cores that are left, shared by the processes that preprocess."""
+"""The cores that are left, shared by the processes that pre- and postprocess."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.core.tensors.stages import Stage
+from batchpool.supervisor.plan.cpu_stage_counts import AUTO_MOST, CpuShare, cpu_stage_counts
 from batchpool.supervisor.plan.plan import WorkerPlan
-from batchpool.supervisor.plan.preprocess_counts import AUTO_MOST, CpuShare, preprocess_counts
 from batchpool.supervisor.plan.threads import WorkerThreads
 
 X, Y = Tensor("x", "float32"), Tensor("y", "float32")
 PLAIN = ModelSpec("plain", "numpy", (X,), (Y,))
-STAGED = ModelSpec("staged", "numpy", (X,), (Y,), (), (Tensor("ids", "int32"),))
+IDS, LOGITS = Tensor("ids", "int32"), Tensor("logits", "float32")
+STAGED = ModelSpec("staged", "numpy", (X,), (Y,), (), (IDS,))
+AFTER = ModelSpec("after", "numpy", (X,), (Y,), predictions=(LOGITS,))
+BOTH = ModelSpec("both", "numpy", (X,), (Y,), (), (IDS,), (), (LOGITS,))
+PRE, POST = Stage.PREPROCESS, Stage.POSTPROCESS
 
 
 def counts(
     share: CpuShare, *asked: int, specs: tuple[ModelSpec, ...] = ()
 ) -> tuple[list[int], int]:
+    """Of `preprocess`: (processes of each model, threads of each process)."""
     specs = specs or (STAGED,) * len(asked)
     models = [ModelConfig(import_name="a:B", preprocess_workers=n) for n in asked]
-    return preprocess_counts(models, specs, share)
+    found, threads = cpu_stage_counts(models, specs, share)
+    return [of_model.get(PRE, 0) for of_model in found], threads
 
 
 @pytest.mark.parametrize(
@@ -51,8 +57,20 @@ def test_a_model_without_the_stage_has_no_process_for_it() -> None:
         counts(share, 2, specs=(PLAIN,))
 
 
-def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads() -> None:
-    worker = WorkerPlan(0, "cpu", None, WorkerThreads(3), Stage.PREPROCESS)
+def test_all_stages_on_the_cpu_share_the_cores() -> None:
+    share = CpuShare(16, 4, 1, 0)
+    models = [ModelConfig(import_name="a:B"), ModelConfig(import_name="a:B", postprocess_workers=4)]
+    found, threads = cpu_stage_counts(models, (AFTER, BOTH), share)
+    assert (found, threads) == ([{POST: 3}, {PRE: 3, POST: 4}], 1)
+    with pytest.raises(ConfigError, match="plain: postprocess_workers = 4, and its class defines"):
+        cpu_stage_counts(models[1:], (PLAIN,), share)
+    with pytest.raises(ConfigError, match="no postprocess and predictions; leave the key out"):
+        cpu_stage_counts(models[1:], (STAGED,), share)
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_it_sees_no_gpu_and_its_libraries_keep_to_their_threads(stage: Stage) -> None:
+    worker = WorkerPlan(0, "cpu", None, WorkerThreads(3), stage)
     assert worker.settings({"CUDA_VISIBLE_DEVICES": "1"}) == {
         "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3", "RAYON_NUM_THREADS": "3",
         "OMP_WAIT_POLICY": "PASSIVE",

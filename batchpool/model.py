@@ -1,5 +1,6 @@
-"""The interface of user models: a class with tensors, `load`, `infer` and `unload`, and perhaps a
-stage before `infer`: `features`, `load_preprocess`, `preprocess` and `unload_preprocess`."""
+"""The interface of user models: a class with tensors, `load`, `infer` and `unload`, and perhaps
+stages around `infer`: `features`, `load_preprocess`, `preprocess` and `unload_preprocess` before,
+`predictions`, `load_postprocess`, `postprocess` and `unload_postprocess` after it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.core.tensors.stages import Stage, stage_spec
 
 _KINDS = ("inputs", "outputs", "parameters")
-_LISTS = (*_KINDS, "features")
+_LISTS = (*_KINDS, "features", "predictions")
 
 
 class Batch(Mapping[str, Any]):
@@ -89,6 +90,9 @@ class Model:
     features    what `preprocess` makes and `infer` reads instead of the inputs: a list of
                 `bp.Tensor`, and the names of inputs that `infer` reads too. Empty (default) for a
                 model without `preprocess`; an `__init__` that sets it to [] goes without the stage
+    predictions  what `infer` makes, and `postprocess` makes the outputs of: a list of `bp.Tensor`,
+                 and the names of inputs and features that `postprocess` reads too. Empty (default)
+                 for a model without `postprocess`, as an `__init__` may set it too
     writable    numpy only: True gives `infer` a copy that it may change; False (default) a
                 read-only view of shared memory wherever that is possible
     cuda_graphs torch only: True captures each batch size as a CUDA graph during the warm-up and
@@ -111,6 +115,7 @@ class Model:
     parameters: Sequence[Tensor] = ()
     # Without a value here: a torch.nn.Module with a submodule of this name keeps it.
     features: Sequence[Tensor | str]
+    predictions: Sequence[Tensor | str]
     writable: bool = False
     cuda_graphs: bool = False
     graph_sizes: Mapping[str, Sequence[int]] = {}
@@ -164,6 +169,21 @@ class Model:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define infer")
 
+    def load_postprocess(self) -> None:
+        """Load what `postprocess` needs, as a list of labels; called once in each postprocessing
+        worker, which sees no GPU and never calls `load`. Optional."""
+
+    def postprocess(self, batch: Batch) -> Mapping[str, Any]:
+        """Make the outputs of n rows: {output name: array [n, *row shape]} in row order.
+
+        Runs in processes of its own on the CPU, as `preprocess`. The tensors of the batch are the
+        predictions, the parameters, and the inputs and features that stand among the predictions,
+        as numpy arrays, whatever the framework. Errors are as in `infer`: an exception in a row's
+        place, or passed to `batch.fail`, fails that row alone, a `bp.InvalidInput` as the caller's
+        fault (HTTP status 400), any other one as the model's (500).
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define postprocess")
+
     def unload(self) -> None:
         """Put away what `load` made: close files and connections, stop threads. Optional.
 
@@ -178,11 +198,14 @@ class Model:
     def unload_preprocess(self) -> None:
         """Put away what `load_preprocess` made, as `unload` does for `load`. Optional."""
 
+    def unload_postprocess(self) -> None:
+        """Put away what `load_postprocess` made; `unload` of a postprocessing worker. Optional."""
+
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row, {input name: value of the row's shape}, for the warm-up calls.
 
-        With `preprocess` it may name features too, since `infer` is warmed up with features that no
-        `preprocess` has made.
+        With `preprocess` it may name features too, and with `postprocess` predictions, since each
+        stage is warmed up with tensors that the one before it has not made.
 
         With `batch_sizes` it also pads batches, its dynamic dimensions cut to the batch's
         largest. Default: the pad value at full size for numbers, b"warm up" for bytes.
@@ -214,39 +237,56 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
     if not issubclass(cls, Model):
         raise ConfigError(f"{model!r} is not a subclass of batchpool.Model")
     name = model.name or cls.__name__.lower()
-    declared = _listed(model, name, "features", "bp.Tensor or names of inputs", (Tensor, str))
-    kept = tuple(each for each in declared if isinstance(each, str))
-    features = tuple(each for each in declared if not isinstance(each, str))
+    features, kept_inputs = _between(model, name, "features", "names of inputs")
+    predictions, kept = _between(model, name, "predictions", "names of inputs and features")
     inputs, outputs, parameters = (
         _listed(model, name, kind, "bp.Tensor", Tensor) for kind in _KINDS
     )
-    spec = ModelSpec(name, model.framework, inputs, outputs, parameters, features, kept)
+    spec = ModelSpec(
+        name, model.framework, inputs, outputs, parameters, features, kept_inputs, predictions, kept
+    )
     if model.cuda_graphs:
         _check_graphs(stage_spec(spec, Stage.INFER), model)
     if cls.infer is Model.infer:
         raise ConfigError(f"model class {cls.__name__} does not define infer(self, batch)")
-    # An instance that has set them to nothing goes without the stage that its class defines.
-    if spec.features or isinstance(model, type) or "features" not in vars(model):
-        _check_preprocess(cls, spec)
+    _check_stage(model, "preprocess", "features", spec.features, "preprocess makes and infer reads")
+    _check_stage(
+        model, "postprocess", "predictions", spec.predictions, "infer makes and postprocess reads"
+    )
     return spec
 
 
-def _check_preprocess(model: type[Model], spec: ModelSpec) -> None:
-    defined = [
-        name
-        for name in ("preprocess", "load_preprocess", "unload_preprocess")
-        if getattr(model, name) is not getattr(Model, name)
-    ]
-    if spec.features and "preprocess" not in defined:
+def _check_stage(
+    model: type[Model] | Model, method: str, kind: str, tensors: Sequence[Tensor], what: str
+) -> None:
+    """ConfigError where a model has the tensors of a stage and not its method, or the reverse. An
+    instance that has set them to nothing goes without the stage that its class defines.
+
+    what: the tensors are.
+    """
+    cls = model if isinstance(model, type) else type(model)
+    methods = (method, f"load_{method}", f"unload_{method}")
+    defined = [name for name in methods if getattr(cls, name) is not getattr(Model, name)]
+    if tensors and method not in defined:
         raise ConfigError(
-            f"model class {model.__name__} has features and does not define"
-            " preprocess(self, batch), which makes them"
+            f"model class {cls.__name__} has {kind} and does not define {method}(self, batch);"
+            f" {kind} are what {what}"
         )
-    if defined and not spec.features:
+    set_to_nothing = not isinstance(model, type) and kind in vars(model)
+    if defined and not tensors and not set_to_nothing:
         raise ConfigError(
-            f"model class {model.__name__} defines {defined[0]} and has no features: expected"
-            " features = [bp.Tensor(...), ...], what preprocess makes and infer reads"
+            f"model class {cls.__name__} defines {defined[0]} and has no {kind}: expected"
+            f" {kind} = [bp.Tensor(...), ...], what {what}"
         )
+
+
+def _between(
+    model: type[Model] | Model, name: str, kind: str, names: str
+) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    """The tensors of the list `kind`, and the names in it."""
+    declared = _listed(model, name, kind, f"bp.Tensor or {names}", (Tensor, str))
+    tensors = tuple(each for each in declared if not isinstance(each, str))
+    return tensors, tuple(each for each in declared if isinstance(each, str))
 
 
 def _listed(

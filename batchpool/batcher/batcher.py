@@ -246,7 +246,10 @@ class Batcher:
             else worker.view(self._runnable(worker), 0)
             for worker in workers
         ]
-        decision = decide(now_ns, model.queue.view(), views, model.limits, model.traffic)
+        limits = model.limits
+        if model.following is not None and (limits.max_wait_ns or limits.target_ns):
+            limits = limits.before(self._later_ns(model.following))
+        decision = decide(now_ns, model.queue.view(), views, limits, model.traffic)
         groups, late, refused = _take(model.queue, decision)
         for dispatch, rows in zip(decision.dispatch, groups, strict=True):
             worker = self.workers.by_number[dispatch.worker]
@@ -258,6 +261,19 @@ class Batcher:
             if warning := model.target_warning(views):
                 self.warnings.append(warning)
         return min(wake_at_ns, decision.wake_at_ns)
+
+    def _later_ns(self, following: ModelQueue) -> int:
+        """The expected time from the end of a stage to that of the last one: a full batch of each
+        stage that follows, behind the rows that wait there."""
+        later_ns = 0.0
+        for stage in following.onward():
+            most, workers = stage.limits.max_batch, self.workers.by_number.values()
+            own = [each for each in workers if each.active and self.models[each.model] is stage]
+            times_ns = [w.service_time.mean_ns(most) for w in own if w.service_time.known]
+            if times_ns:
+                batches = 1 + len(stage.queue) / (most * len(times_ns))
+                later_ns += batches * max(times_ns)
+        return int(later_ns)
 
     def _runnable(self, worker: WorkerProxy) -> npt.NDArray[np.bool_] | None:
         return worker.runnable_lanes(self.lanes.serials, self.lanes.version)

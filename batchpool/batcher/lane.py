@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from batchpool.batcher.feature_buckets import FeatureBuckets
+from batchpool.batcher.stage_buckets import StageBuckets
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest, least
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.stages import Stage
+from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import pack, unpack
 from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with a member of an enum costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
-_INFER, _PREPROCESS = int(Stage.INFER), int(Stage.PREPROCESS)
 _EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
@@ -35,12 +34,14 @@ class AdmittedLane:
     """One lane, as the batcher admits its rows and completes them.
 
     number: the lane's index in every table of lanes. serial: unique among all lanes ever. model:
-    the number of its model's first stage. running: its rows that are RUNNING. closing: unmap it
-    once none is. evicted: closing although its client may be alive. broken: its client wrote what
-    no correct client writes; report_damage was called with the number and what was found. admitted:
-    rows so far. own_flow: all rows are of one flow, the lane's own; False: each row carries its
-    flow, as those of a front end do, whose callers share one lane. mapped_ns: when it was mapped,
-    by which the times of rows that a former batcher left are bounded; 0: they are not.
+    the number of its model's first stage. stages: those of its model in the order in which a row
+    takes them; () for those that its tensors tell of. running: its rows that are RUNNING. closing:
+    unmap it once none is. evicted: closing although its client may be alive. broken: its client
+    wrote what no correct client writes; report_damage was called with the number and what was
+    found. admitted: rows so far. own_flow: all rows are of one flow, the lane's own; False: each
+    row carries its flow, as those of a front end do, whose callers share one lane. mapped_ns: when
+    it was mapped, by which the times of rows that a former batcher left are bounded; 0: they are
+    not.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AdmittedLane:
         lane: Lane,
         ring_client: Callable[[], None],
         *,
+        stages: Sequence[Stage] = (),
         own_flow: bool = True,
         mapped_ns: int = 0,
         report_damage: Callable[[int, str], None] = lambda number, damage: None,
@@ -72,9 +74,9 @@ class AdmittedLane:
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
         self._buckets = SizeBuckets(lane.spec)
-        self._feature_buckets: FeatureBuckets | None = None
-        if lane.spec.features:
-            self._feature_buckets = FeatureBuckets(lane.spec)
+        first, *later = stages or stages_of(lane.spec)
+        self._first, self._later = int(first), [int(stage) for stage in later]
+        self._later_buckets = {stage: StageBuckets(lane.spec, stage) for stage in later}
         self._cancels = -1  # no count: every cancel word is checked once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
@@ -134,8 +136,8 @@ class AdmittedLane:
             rows = self._read_headers(slots, sequences)
             rows[QueueColumn.ATTEMPT] = 0
             lane.attempt[slots] = 0
-            if self._feature_buckets is not None:
-                lane.stage[slots] = _PREPROCESS
+            if self._later:
+                lane.stage[slots] = self._first
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
         self._sq_head += n
@@ -168,8 +170,8 @@ class AdmittedLane:
         if self._buckets.many:
             self._one[QueueColumn.BUCKET] = self._buckets.of(self.lane.input_sizes[slot : slot + 1])
         self._attempt[slot] = 0
-        if self._feature_buckets is not None:
-            self.lane.stage[slot] = _PREPROCESS
+        if self._later:
+            self.lane.stage[slot] = self._first
         self._state[slot] = _QUEUED
         return True
 
@@ -260,9 +262,10 @@ class AdmittedLane:
         """The rows that are QUEUED for a stage in shared memory, for a batcher that takes over."""
         lane = self.lane
         slots = np.flatnonzero(lane.state == _QUEUED)
-        if self._feature_buckets is not None:  # what its client may have written is the first one
-            is_last = lane.stage[slots] == _INFER
-            slots = slots[is_last if stage is Stage.INFER else ~is_last]
+        if self._later:  # what else its client may have written is the first one
+            found = lane.stage[slots]
+            later = np.isin(found, self._later)
+            slots = slots[~later if stage == self._first else found == int(stage)]
         return self.rows_in(slots, lane.sequence[slots], stage)
 
     def bound_times(self, rows: I64, now_ns: int) -> None:
@@ -305,6 +308,7 @@ class AdmittedLane:
 
     def _buckets_at(self, slots: Array, stage: Stage) -> Array | int:
         """The buckets of the rows in these slots, by the tensors that the stage reads."""
-        if self._feature_buckets is None or stage is Stage.PREPROCESS:
-            return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0
-        return self._feature_buckets.of(self.lane, slots)
+        later = self._later_buckets.get(stage)
+        if later is not None:
+            return later.of(self.lane, slots)
+        return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0

@@ -81,6 +81,7 @@ class BatcherProcess:
         self._max_lanes = start.max_lanes
         self._counters = counters
         self._specs: dict[int, ModelSpec] = {}
+        self._stages: dict[int, list[Stage]] = {}  # of each model, in the order of a row's way
         self._local_bells = LocalBells()
         self._lane_bells: dict[int, Doorbell] = {}  # of front ends
         self._worker_bells: dict[int, Doorbell] = {}
@@ -186,7 +187,8 @@ class BatcherProcess:
             case AddModel():
                 self._add_model(message.model)
             case RemoveModel():
-                for stage in stages_of(self._specs.pop(message.model)):
+                del self._specs[message.model]
+                for stage in self._stages.pop(message.model):
                     self.batcher.retire_model(stage_number(message.model, stage))
             case SetLimits():
                 self._set_limits(message)
@@ -210,11 +212,12 @@ class BatcherProcess:
         spec = self._specs[form.model] = ModelSpec.from_wire(form.spec)
         epoch_ns = time.time_ns() - time.monotonic_ns()
         earlier: ModelQueue | None = None
-        for stage in stages_of(spec):
+        all_limits = _limits_of(spec, form)
+        self._stages[form.model] = list(all_limits)
+        for stage, limits in all_limits.items():
             number = stage_number(form.model, stage)
             place = self._counters.place("batcher", number)
             metrics = BatcherMetrics(self._counters.cells, place, epoch_ns)
-            limits = _limits(spec, form, stage)
             model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
             model.stage = stage
             if earlier is not None:
@@ -238,10 +241,10 @@ class BatcherProcess:
             bell = self._local_bells.bell_of(message.client, *bell_fds)
         else:
             bell = self._lane_bells[number] = Doorbell(*bell_fds)
-        first = stage_number(message.model, stages_of(spec)[0])
+        stages = self._stages[message.model]
         admitted = AdmittedLane(
-            number, message.serial, first, lane, bell.ring,
-            own_flow=message.client > 0, mapped_ns=time.monotonic_ns(),
+            number, message.serial, stage_number(message.model, stages[0]), lane, bell.ring,
+            stages=stages, own_flow=message.client > 0, mapped_ns=time.monotonic_ns(),
             report_damage=self._lane_broken,
         )  # fmt: skip
         if message.client:
@@ -281,10 +284,9 @@ class BatcherProcess:
         self._beat_ns = message.beat_ns
         setup.set_level(message.log_level)
         for form in message.models:
-            spec = self._specs[form.model]
-            for stage in stages_of(spec):
+            for stage, limits in _limits_of(self._specs[form.model], form).items():
                 number = stage_number(form.model, stage)
-                self.batcher.set_limits(number, _limits(spec, form, stage))
+                self.batcher.set_limits(number, limits)
                 model = self.batcher.models[number]
                 model.metrics.limit(model.limits.max_batch)
                 model.attempts, model.idempotent = form.attempts, form.idempotent
@@ -294,12 +296,16 @@ class BatcherProcess:
         self.batcher.set_draining(self._drain_number > 0, last=message.last)
 
 
-def _limits(spec: ModelSpec, form: BatcherModel, stage: Stage) -> Limits:
-    """The limits of a stage of a model; whether its rows differ in size is known from the spec."""
-    limits = form.limits if stage is Stage.INFER else form.preprocess
-    if limits is None:
-        raise InvalidMessage(f"model {spec.name!r} has features, and no limits for preprocess came")
-    return limits.of_stage(stage_spec(spec, stage))
+def _limits_of(spec: ModelSpec, form: BatcherModel) -> dict[Stage, Limits]:
+    """The limits of each stage, in the order in which a row takes them; how the rows of a stage
+    differ in size is known from the spec."""
+    sent = {Stage.INFER: form.limits}
+    sent |= {Stage(each.stage): each.limits for each in form.cpu_stages}
+    return {
+        stage: sent[stage].of_stage(stage_spec(spec, stage))
+        for stage in stages_of(spec)
+        if stage in sent
+    }
 
 
 def main(argv: Sequence[str]) -> int:

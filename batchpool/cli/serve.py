@@ -82,9 +82,10 @@ def _try_models(plan: Plan) -> None:
     for model in plan.models:
         print(f"\nmodel {model.spec.name}", flush=True)
         try:
-            for worker in (*model.workers[:1], *model.preprocessors[:1]):
+            for stage in sorted(model.stages):  # infer first
+                worker = model.workers_of(stage)[0]
                 trial = try_model(model, plan.server, worker=worker)
-                what = "loaded" if worker.stage is Stage.INFER else worker.stage.label
+                what = "loaded" if stage is Stage.INFER else stage.label
                 print(f"  {what:<14} {trial.text()}", flush=True)
                 for warning in trial.warnings:
                     print(f"  note           {warning}", flush=True)

@@ -11,17 +11,24 @@ from batchpool.control.messages import Form, Message, Natural, Row
 from batchpool.core.scheduler.limits import Limits
 
 
+class StageLimits(Form, frozen=True):
+    """The limits of the batches of one stage. stage: a `Stage`."""
+
+    stage: Natural
+    limits: Limits
+
+
 class BatcherModel(Form, frozen=True):
     """One model as the batcher sees it. model: the entry. limits: of its `infer`. attempts: how
     many batches of one stage with a row may fail, the last one with it alone, before it gets the
-    error. preprocess: the limits of that stage, if the model has it."""
+    error. cpu_stages: its stages besides, which run in processes of their own."""
 
     model: Natural
     spec: dict[str, Any]
     limits: Limits
     attempts: Natural
     idempotent: bool
-    preprocess: Limits | None = None
+    cpu_stages: tuple[StageLimits, ...] = ()
 
 
 # -- supervisor -> batcher --------------------------------------------------------------------
@@ -201,8 +208,8 @@ class StartWorker(Message, frozen=True, tag="start"):
     """The first message of a worker. place: its index among the model's workers of its stage.
     stage: a `Stage`. import_name: MODULE:CLASS. options: arguments of its `__init__`. row: in the
     counters, -1 for none. spec: as the class declares it. max_elements: of each input of a batch of
-    `infer`, padded; 0 for any number. preprocess_rows: the most rows of a call of `preprocess`
-    where the worker runs it before `infer`, 0 where it does not."""
+    `infer`, padded; 0 for any number. fused_rows: the most rows of a call of each other stage, by
+    its label, where the worker runs all of them; none where it does not."""
 
     descriptors = ("the worker's segment", "its bell", "the batcher's bell", "the counters")
 
@@ -218,7 +225,7 @@ class StartWorker(Message, frozen=True, tag="start"):
     row: Row
     stage: Natural = 0
     max_elements: Natural = 0
-    preprocess_rows: Natural = 0
+    fused_rows: dict[str, Natural] = {}
 
 
 class AddWorkerLane(Message, frozen=True, tag="add_lane"):

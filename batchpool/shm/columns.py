@@ -20,7 +20,7 @@ from batchpool.core.tensors.spec import Tensor
 from batchpool.shm.segment import Memory
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
-Road: TypeAlias = Literal["in", "out", "par", "feat"]
+Road: TypeAlias = Literal["in", "out", "par", "feat", "pred"]
 
 
 def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:

@@ -17,7 +17,7 @@ from batchpool.core.layout.segments import MESSAGE_BYTES, Layout, lane_layout
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.core.tensors.stages import Stage
+from batchpool.core.tensors.stages import Stage, stage_spec, stages_of, written_by
 from batchpool.shm.columns import TensorColumn, tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
@@ -55,8 +55,8 @@ class Lane:
     Header columns come twice: as arrays (`state`) for groups and, where single rows are
     common, as one-dimensional views (`Lane.scalars`) whose stores are three times cheaper.
 
-    features, stage, feature_sizes: of a model with features; the other lanes have no `stage` and
-    no `feature_sizes`.
+    features, feature_sizes, predictions, prediction_sizes: of a model that declares them; the other
+    lanes have no such columns, and no `stage` where the model has one stage.
     """
 
     def __init__(
@@ -100,10 +100,15 @@ class Lane:
         self.outputs = tensor_columns(memory, layout, "out", spec.outputs)
         self.parameters = tensor_columns(memory, layout, "par", spec.parameters)
         self.features: dict[str, TensorColumn] = {}
-        if spec.features:
+        self.predictions: dict[str, TensorColumn] = {}
+        if spec.features or spec.predictions:
             self.stage = memory.array(columns["stage"])
+        if spec.features:
             self.feature_sizes = memory.array(columns["size.feat"])
             self.features = tensor_columns(memory, layout, "feat", spec.features)
+        if spec.predictions:
+            self.prediction_sizes = memory.array(columns["size.pred"])
+            self.predictions = tensor_columns(memory, layout, "pred", spec.predictions)
 
     gate: Word
     generation: Word
@@ -116,14 +121,12 @@ class Lane:
 
     def of_stage(self, stage: Stage) -> Lane:
         """The lane as one stage sees it: `inputs` are what it reads, `outputs` what it writes."""
-        if not self.features:
+        if len(stages_of(self.spec)) == 1:
             return self
         lane = Lane(self.spec, self.memory, self.layout, self._fence)
-        if stage is Stage.PREPROCESS:
-            lane.outputs = lane.features
-        else:
-            kept = {name: lane.inputs[name] for name in self.spec.kept_inputs}
-            lane.inputs = kept | lane.features
+        known = lane.inputs | lane.features | lane.predictions
+        lane.outputs = getattr(lane, written_by(self.spec, stage))
+        lane.inputs = {t.name: known[t.name] for t in stage_spec(self.spec, stage).inputs}
         return lane
 
     def scalars(self, name: str) -> Cells:

@@ -12,13 +12,14 @@ from typing import Any
 
 from batchpool.core.layout.states import PoolState
 from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.core.scheduler.limits import Limits
 from batchpool.core.tensors.stages import Stage
 from batchpool.shm.heartbeat import Heartbeats
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.plan.cpu_stage_counts import stage_place
 from batchpool.supervisor.plan.plan import WorkerPlan
-from batchpool.supervisor.plan.preprocess_counts import preprocess_place
 from batchpool.supervisor.resources.resources import PoolResources
 
 _SILENT_S = 1.0  # without a heartbeat, of which there are at least four in a second
@@ -46,19 +47,18 @@ def pool_status(
             **counts_of(totals, model.spec.name, model.config.max_batch),
             "options": model.config.options,
         }
-        if model.declared.features:
-            models[model.spec.name]["preprocess"] = preprocess_place(len(model.preprocessors))
-        if model.preprocessors:
-            stages = (
-                (Stage.PREPROCESS, model.preprocessors, model.config.preprocess_max_batch),
-                (Stage.INFER, model.workers, model.config.max_batch),
-            )
+        for stage in model.cpu_stages:
+            place = stage_place(len(model.workers_of(stage)))
+            models[model.spec.name][stage.label] = place
+        if len(model.stages) > 1:
             models[model.spec.name]["stages"] = {
                 stage.label: {
-                    "workers": _warm(process_fleet, index, workers),
-                    **stage_counts(totals, model.spec.name, stage, max_batch),
+                    "workers": _warm(process_fleet, index, model.workers_of(stage)),
+                    **stage_counts(
+                        totals, model.spec.name, stage, Limits.of(model.config, stage).max_batch
+                    ),
                 }
-                for stage, workers, max_batch in stages
+                for stage in model.stages
             }
     lanes = [
         {
@@ -125,7 +125,7 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
 
 
 def stage_counts(totals: Totals, model: str, stage: Stage, max_batch: int) -> dict[str, Any]:
-    """The counts of one stage of a model with `preprocess`; as `counts_of`."""
+    """The counts of one stage of a model with several; as `counts_of`."""
     labels = {"model": model, "stage": stage.label}
     rows = totals.histogram("batch_rows", **labels)
     return {

@@ -32,8 +32,8 @@ from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.host.signals import Signals
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
 from batchpool.supervisor.local_clients import LocalClients
+from batchpool.supervisor.plan.cpu_stage_counts import stage_place
 from batchpool.supervisor.plan.plan import Plan
-from batchpool.supervisor.plan.preprocess_counts import preprocess_place
 from batchpool.supervisor.reload.controller import OnDone, ReloadController
 from batchpool.supervisor.resources.client_connection import ClientConnection
 from batchpool.supervisor.resources.resources import PoolResources
@@ -188,9 +188,9 @@ class Supervisor:
         names = ", ".join(f"{m.spec.name} ({len(m.all_workers)} workers)" for m in plan.models)
         _LOG.info("loading %s", names)
         for model in plan.models:
-            if model.declared.features:
-                where = preprocess_place(len(model.preprocessors))
-                _LOG.info("preprocess of %s runs %s", model.spec.name, where)
+            for stage in model.cpu_stages:
+                where = stage_place(len(model.workers_of(stage)))
+                _LOG.info("%s of %s runs %s", stage.label, model.spec.name, where)
         self._process_fleet.start_all()
 
     def _update_gauges(self) -> None:

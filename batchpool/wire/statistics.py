@@ -11,8 +11,8 @@
     cache_hit, cache_miss           0: there is no response cache
     batch_stats                     empty: times are not counted apart by the size of a batch
 
-Batches and times are those of `infer`; what a model's preprocess takes in processes of its own
-stands in the metrics, and where the workers run it, it is part of compute_infer.
+Batches and times are those of `infer`; what a model's other stages take in processes of their own
+stands in the metrics, and where the workers run them, it is part of compute_infer.
 Requests of local clients are not counted as requests, only their rows are. Each `count` is of its
 own unit, so that ns / count is a mean of it. All values only grow while the pool lives; those of
 compute lose the part of a worker that went for good an hour after it.

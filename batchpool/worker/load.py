@@ -21,6 +21,11 @@ from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
 
+# What two declarations of one model must have in common, besides the framework.
+_DECLARED = (
+    *("inputs", "outputs", "parameters", "features", "kept_inputs", "predictions", "kept_tensors"),
+)
+
 
 def load_class(import_name: str) -> type[Model]:
     """The class MODULE:CLASS.
@@ -88,7 +93,7 @@ def check_declaration(served: ModelSpec, found: ModelSpec) -> None:
     """Raise ModelError, naming the first difference, unless framework and tensors are equal."""
     found = ModelSpec.from_wire(found.to_wire())  # as the served one came here
     differences = [("framework", served.framework, found.framework)]
-    for kind in ("inputs", "outputs", "parameters", "features", "kept_inputs"):
+    for kind in _DECLARED:
         pairs = zip_longest(getattr(served, kind), getattr(found, kind))
         # Compared as text, because a pad of NaN is not equal to itself.
         differences += [(kind, repr(was), repr(now)) for was, now in pairs]

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 from batchpool.core.scheduler.element_budget import BucketRows, rows_within
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.core.tensors.stages import Stage, fused_spec, stage_spec
+from batchpool.core.tensors.stages import Stage, fused_spec, stage_spec, stages_of
 from batchpool.model import Model, make_instance, spec_of
 from batchpool.worker.backends.backend import Backend
+from batchpool.worker.backends.cpu_stage import CpuStageBackend
 from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.backends.select import make_backend, prepare_process
 from batchpool.worker.fused import FusedBackend
@@ -54,7 +55,7 @@ def load_model(
     loaded: Callable[[Unload], None] = lambda unload: None,
     stage: Stage = Stage.INFER,
     max_elements: int = 0,
-    preprocess_rows: int = 0,
+    fused_rows: Mapping[str, int] | None = None,
 ) -> LoadedModel:
     """Import, load and warm up one stage of a model; its exceptions are the caller's.
 
@@ -62,38 +63,36 @@ def load_model(
     `max_batch`. options: arguments of the model's `__init__`. loaded: called between a load and
     the warm-up, with what undoes that load. max_elements: of each input of a batch of `infer`,
     padded; 0 for any number. Larger batches are not warmed up, since none will come.
-    preprocess_rows: the most rows of a call of `preprocess` where it is to run here before `infer`;
-    0 where it is not.
+    fused_rows: the most rows of a call of each other stage, by its label, where all stages are to
+    run here; None or none where this stage is alone.
     """
     if stage is Stage.INFER:
         prepare_process(spec, device)
     cls = load_class(import_name)
     arguments = converted_options(cls, options or {})
-    stages = (Stage.PREPROCESS, Stage.INFER) if preprocess_rows else (stage,)
-    found: list[_LoadedStage] = []
-    for each in stages:
+    found: dict[Stage, _LoadedStage] = {}
+    for each in stages_of(spec) if fused_rows else (stage,):
         # An instance for each, as if it had a process of its own.
         model = make_instance(cls, spec.name, arguments)
         check_declaration(spec, spec_of(model))
         is_infer = each is Stage.INFER
         accepted, budget = (tuple(sizes), max_elements) if is_infer else ((), 0)
-        found.append(_load_stage(model, spec, each, device, max_batch, accepted, budget, loaded))
-    slowest = [each.warm_up(2) for each in found]
+        found[each] = _load_stage(model, spec, each, device, max_batch, accepted, budget, loaded)
+    slowest = {each: one.warm_up(2) for each, one in found.items()}
 
     def run_warm_up_row() -> None:
-        for each in found:
-            each.warm_up(1, smallest=True)
+        for one in found.values():
+            one.warm_up(1, smallest=True)
 
-    last = found[-1]
-    if len(found) == 1:
-        return LoadedModel(last.spec, last.backend, last.padding, slowest[0], run_warm_up_row)
-    bucket_rows = None
+    if not fused_rows:
+        own = found[stage]
+        return LoadedModel(own.spec, own.backend, own.padding, slowest[stage], run_warm_up_row)
+    infer, bucket_rows = found[Stage.INFER], None
     if max_elements:
-        bucket_rows = BucketRows.of_stage(last.spec, max_elements, max_batch, tuple(sizes))
-    backend = FusedBackend(
-        spec, found[0].backend, last.backend, preprocess_rows, last.padding, bucket_rows
-    )
-    return LoadedModel(fused_spec(spec), backend, None, _sum_of(*slowest), run_warm_up_row)
+        bucket_rows = BucketRows.of_stage(infer.spec, max_elements, max_batch, tuple(sizes))
+    backends = {each: one.backend for each, one in found.items()}
+    backend = FusedBackend(spec, backends, fused_rows, infer.padding, bucket_rows)
+    return LoadedModel(fused_spec(spec), backend, None, _sum_of(slowest), run_warm_up_row)
 
 
 @dataclass(frozen=True)
@@ -130,14 +129,19 @@ def _load_stage(
 ) -> _LoadedStage:
     spec = stage_spec(declared, stage)
     backend: Backend
-    if stage is Stage.PREPROCESS:
-        model.load_preprocess()
-        loaded(model.unload_preprocess)
-        backend = PreprocessBackend(model)
-    else:
-        model.load(device)
-        loaded(model.unload)
-        backend = make_backend(model, spec, device, max_batch, sizes, max_elements)
+    match stage:
+        case Stage.PREPROCESS:
+            model.load_preprocess()
+            loaded(model.unload_preprocess)
+            backend = PreprocessBackend(model)
+        case Stage.INFER:
+            model.load(device)
+            loaded(model.unload)
+            backend = make_backend(model, spec, device, max_batch, sizes, max_elements)
+        case Stage.POSTPROCESS:
+            model.load_postprocess()
+            loaded(model.unload_postprocess)
+            backend = CpuStageBackend(model.postprocess, writable=model.writable)
     rows = warm_up_rows(model, spec)
     batch_sizes = tuple(backend.graph_sizes or sizes)
     if not batch_sizes:
@@ -147,8 +151,9 @@ def _load_stage(
     return _LoadedStage(spec, backend, rows, batch_sizes, padding, max_elements)
 
 
-def _sum_of(preprocess: BatchTime, infer: BatchTime) -> BatchTime:
-    """The time of a batch that takes both stages. The slowest batch of `preprocess` may have had
-    fewer rows."""
-    calls = -(-infer.rows // max(1, preprocess.rows))
-    return BatchTime(infer.rows, infer.seconds + calls * preprocess.seconds)
+def _sum_of(slowest: Mapping[Stage, BatchTime]) -> BatchTime:
+    """The time of a batch that takes all stages. The slowest batches of the others may have had
+    fewer rows than that of `infer`."""
+    rows = slowest[Stage.INFER].rows
+    seconds = (-(-rows // max(1, own.rows)) * own.seconds for own in slowest.values())
+    return BatchTime(rows, sum(seconds))

@@ -57,7 +57,7 @@ class WorkerProcess:
             raise InvalidMessage(f"a worker starts with 'start', not with {type(start).__name__}")
         self._start = start
         self._declared = ModelSpec.from_wire(start.spec)
-        self.spec = fused_spec(self._declared) if start.preprocess_rows else self._declared
+        self.spec = fused_spec(self._declared) if start.fused_rows else self._declared
         self._stage = Stage(start.stage)
         layout = worker_layout(start.max_batch, start.max_lanes)
         segment_fd, bell_fd, batcher_fd, counters_fd = fds
@@ -88,7 +88,7 @@ class WorkerProcess:
             self._unloads.append,
             self._stage,
             start.max_elements,
-            start.preprocess_rows,
+            start.fused_rows,
         )
         self._slowest = found.slowest
         return Worker(

@@ -42,7 +42,7 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
             unloads.append,
             stage,
             settings["max_elements"],
-            settings["preprocess_rows"],
+            settings["fused_rows"],
         )
         took_s = time.monotonic() - begun_s
     finally:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     """`python -m batchpool.worker.trial MODULE:CLASS PARENT SETTINGS`: print the report.
 
     SETTINGS: a JSON object with `options`, `spec`, `stage`, `device`, `max_batch`, `batch_sizes`,
-    `max_elements`, `preprocess_rows` and `unload_timeout_s`. The exit status is 0 if the model is
+    `max_elements`, `fused_rows` and `unload_timeout_s`. The exit status is 0 if the model is
     fit to serve, else 1.
     """
     import_name, parent, settings = argv

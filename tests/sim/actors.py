@@ -112,8 +112,8 @@ class WorkerActor(Actor):
         mapped = WorkerSegment(records.memory.map(self.process), layout, fence=self.process.fence)
         depth = world.random.choice((1, 2))
         spec, stage = records.entry.spec, records.stage
-        of = stage if spec.features else None
-        backend = SimBackend(self.process, depth, world.max_batch, world.trouble, of)
+        self.process.stage = int(stage)
+        backend = SimBackend(self.process, depth, world.max_batch, world.trouble, spec, stage)
         self.worker = Worker(
             stage_spec(spec, stage), mapped, backend, world.ring_batcher, lambda: world.now_ns
         )

@@ -8,7 +8,7 @@ from batchpool.batcher.metrics import BatcherMetrics, End
 from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.metrics.segments import BATCHES_KEPT
-from batchpool.core.tensors.stages import Stage
+from batchpool.core.tensors.stages import stages_of
 from tests.sim.callers import ClientActor
 from tests.sim.memory import SimMemory
 
@@ -65,13 +65,14 @@ def wrong_counts(world: World) -> list[str]:
     that came in and rows that ended are as many, unless one died in between.
     """
     metrics = [BatcherMetrics(words) for entry in world.metrics for words in entry.values()]
-    last = [BatcherMetrics(entry[Stage.INFER]) for entry in world.metrics]
+    last_stage = stages_of(world.serving.spec)[-1]  # of all entries: they have the same stages
+    last = [BatcherMetrics(entry[last_stage]) for entry in world.metrics]
     batches = world.flight_recorder.last()
     ended_by = {end: sum(each.ended(end) for each in metrics) for end in End}
     admitted = sum(each.admitted for each in metrics)
     names = {(batch.process, batch.token) for batch in batches}
     good = [batch for batch in batches if batch.outcome == BatchOutcome.OK]
-    ok = sum(batch.rows for batch in good if world.stages[batch.process] is Stage.INFER)
+    ok = sum(batch.rows for batch in good if world.stages[batch.process] is last_stage)
     ended = sum(ended_by.values())
     wrong = []
     if len(names) < len(batches):

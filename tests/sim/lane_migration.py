@@ -20,7 +20,7 @@ from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationA
 from tests.sim.actors import SimLane, SimRecords
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
-from tests.sim.model import DYNAMIC, PLAIN, STAGED
+from tests.sim.model import DYNAMIC, PLAIN, STAGES
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -48,7 +48,8 @@ class SimEntry:
         words = {
             stage: memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q") for stage in stages
         }
-        own = {Stage.PREPROCESS: Limits(max(1, limits.max_batch - 1), 0), Stage.INFER: limits}
+        on_cpu = Limits(max(1, limits.max_batch - 1), 0)
+        own = {stage: limits if stage is Stage.INFER else on_cpu for stage in stages}
         bucketed = {stage: own[stage].of_stage(stage_spec(spec, stage)) for stage in stages}
         return cls(number, spec, lane_layout(spec, slots), bucketed, words)
 
@@ -82,7 +83,8 @@ class Moving:
         if self.busy or len(world.lanes) + len(clients) > world.profile.max_lanes:
             return
         number = min(set(range(ENTRIES)) - set(world.entries))
-        spec = STAGED if world.profile.staged else world.random.choice((PLAIN, DYNAMIC))
+        staged = STAGES.get(world.profile.staged)
+        spec = staged or world.random.choice((PLAIN, DYNAMIC))
         slots = world.random.choice(world.profile.slots)
         entry = SimEntry.of(number, spec, slots, world.limits)
         self.coming = world.entries[number] = entry

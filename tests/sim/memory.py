@@ -24,7 +24,7 @@ from batchpool.core.layout.segments import Column, Layout
 from batchpool.core.tensors.dtypes import Array
 
 FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "i8": "q", "u1": "B"}
-TENSOR_COLUMNS = ("in.", "out.", "par.", "feat.", "len.")
+TENSOR_COLUMNS = ("in.", "out.", "par.", "feat.", "pred.", "len.")
 
 
 class Killed(BaseException):
@@ -41,6 +41,7 @@ class Process:
     def __init__(self, name: str, role: str, pulse: Callable[[], None]) -> None:
         self.name = name
         self.role = role
+        self.stage = 0  # of its model that it runs, of a worker
         self.dead = False
         self.stores = 0
         self.kill_at = -1

@@ -7,6 +7,7 @@ is torn, mixed with another or read too early shows itself in the model already.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from batchpool.core.errors import InvalidInput
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.core.tensors.stages import Stage
+from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.worker.backends.backend import FAILED_ROWS
 from batchpool.worker.backends.cpu import CpuBackend
 from tests.sim.memory import Fault, Killed, Process
@@ -32,16 +33,19 @@ DYNAMIC = ModelSpec(
     (K,),
 )
 # Features, and an input that both stages read.
-STAGED = ModelSpec(
-    "staged",
-    "numpy",
-    (X, Tensor("ids", "int64", (Dim(40, "t"),), pad=-1)),
-    (Y, Tensor("out", "int64", (Dim(40, "t"),))),
-    (K,),
-    (Tensor("sum", "int64", (2,)), Tensor("later", "int64", (Dim(45, "t"),), pad=-1)),
-    ("x",),
+STAGED = replace(
+    DYNAMIC,
+    name="staged",
+    features=(Tensor("sum", "int64", (2,)), Tensor("later", "int64", (Dim(45, "t"),), pad=-1)),
+    kept_inputs=("x",),
 )
+# The same rows by way of predictions, which stand beside an input, and a feature or another input.
+PREDICTIONS = (Tensor("twice", "int64", (2,)), Tensor("rest", "int64", (Dim(50, "r"),), pad=-1))
+AROUND = replace(STAGED, name="around", predictions=PREDICTIONS, kept_tensors=("x", "later"))
+AFTER = replace(DYNAMIC, name="after", predictions=PREDICTIONS, kept_tensors=("x", "ids"))
+STAGES = {"before": STAGED, "around": AROUND, "after": AFTER}  # by the word of a profile
 LATER = 5  # of a feature's dynamic dimension beyond that of the input: another size bucket
+WHOLE = 50  # of the input's dimension and the prediction's together: another one again
 # Two size buckets; new_request numbers requests in steps of 64.
 LENGTHS = (0, 1, 16, 3, 40, 33)
 
@@ -60,9 +64,10 @@ def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     return check_rows(spec, tensors, {"k": 7 * numbers[0]})
 
 
-def trouble_stage(number: int) -> Stage:
-    """The stage of STAGED in which a row with this number makes its trouble."""
-    return Stage.PREPROCESS if number // 2 % 2 else Stage.INFER
+def trouble_stage(spec: ModelSpec, number: int) -> Stage:
+    """The stage of a model in which a row with this number makes its trouble."""
+    stages = sorted(stages_of(spec))
+    return stages[number // 2 % len(stages)]
 
 
 def expected(spec: ModelSpec, numbers: list[int]) -> dict[str, Array]:
@@ -98,10 +103,13 @@ class SimBackend(CpuBackend):
         depth: int,
         max_batch: int,
         trouble: Trouble,
-        stage: Stage | None = None,
+        spec: ModelSpec,
+        stage: Stage,
     ) -> None:
         self.depth = depth
-        self._stage = stage  # of STAGED; None: a model of one stage
+        self._spec, self._stage = spec, stage
+        read = stage_spec(spec, stage)
+        self._names = {tensor.name for tensor in (*read.inputs, *read.parameters)}
         self._process = process
         self._max_batch = max_batch
         self._trouble = trouble
@@ -117,16 +125,18 @@ class SimBackend(CpuBackend):
         x, k = inputs["x"], inputs["k"]
         if not len(x) == len(k) == n or n > self._max_batch:
             raise Fault(f"a batch of {n} rows ({len(x)} came), at most {self._max_batch}")
-        more = LATER if self._stage is Stage.INFER else 0
+        if set(inputs) != self._names:
+            raise Fault(f"{self._stage.label} got {sorted(inputs)}")
+        for name, right in (("sum", x + k[:, None]), ("twice", 2 * x)):
+            if name in inputs and not np.array_equal(inputs[name], right):
+                raise Fault(f"torn between stages: {name} {inputs[name]} of x {x}, k {k}")
         ids, lengths = inputs.get("ids"), sizes.get("ids")
+        more = LATER if "later" in inputs else 0
         if more:
-            if set(inputs) != {"x", "k", "sum", "later"}:
-                raise Fault(f"infer got {sorted(inputs)}")
-            if not np.array_equal(inputs["sum"], x + k[:, None]):
-                raise Fault(f"infer met a torn feature: {inputs['sum']} of x {x}, k {k}")
             ids, lengths = inputs["later"] - LATER, sizes.get("later")
-        if lengths is not None and len(set((lengths > 16).ravel().tolist())) > 1:
-            raise Fault(f"two size buckets met in one batch: {lengths.ravel()}")
+        for own in (lengths, sizes.get("rest")):
+            if own is not None and len(set((own > 16).ravel().tolist())) > 1:
+                raise Fault(f"two size buckets met in one batch: {own.ravel()}")
         for i in range(n):
             number = int(x[i, 0])
             first = int(k[i]) // 7
@@ -135,6 +145,10 @@ class SimBackend(CpuBackend):
                 size = length_of(first) + more
                 whole &= lengths is not None and lengths[i, 0] == size
                 whole &= ids[i].tolist()[:size] == list(range(number, number + size))
+            if "rest" in inputs:
+                rest = WHOLE - length_of(first)
+                whole &= sizes["rest"][i, 0] == rest  # type: ignore[index]
+                whole &= inputs["rest"][i].tolist()[:rest] == list(range(number, number + rest))
             if not whole:
                 raise Fault(f"the model met a torn row: x {x[i]}, k {k[i]}, ids {ids}")
         return inputs
@@ -144,14 +158,13 @@ class SimBackend(CpuBackend):
         numbers = {
             number
             for number in x[:, 0].tolist()
-            if self._stage is None or trouble_stage(number) is self._stage
+            if trouble_stage(self._spec, number) is self._stage
         }
         if numbers & self._trouble.kills:
             self._process.dead = True
             raise Killed(self._process.name)
         if numbers & self._trouble.raises:
-            stage = self._stage or Stage.INFER
-            self._trouble.raised.update((number, stage) for number in x[:, 0].tolist())
+            self._trouble.raised.update((number, self._stage) for number in x[:, 0].tolist())
             raise ValueError("bad row")
         refused = numbers & self._trouble.refuses
         if unnamed := [number for number in sorted(refused) if number % 2]:
@@ -164,16 +177,18 @@ class SimBackend(CpuBackend):
 
     def _answer(self, flight: Any) -> dict[Any, Any]:
         x, k = flight["x"], flight["k"][:, None]
+        sizes = [length_of(int(first) // 7) for first in flight["k"]]
         if self._stage is Stage.PREPROCESS:
-            sizes = [length_of(int(first) // 7) + LATER for first in flight["k"]]
-            later = [x[i, 0] + LATER + np.arange(size) for i, size in enumerate(sizes)]
+            later = [x[i, 0] + LATER + np.arange(size + LATER) for i, size in enumerate(sizes)]
             return {"sum": x + k, "later": later}
-        if self._stage is Stage.INFER:
+        twice = flight.get("twice", 2 * (flight["sum"] - k if "sum" in flight else x))
+        if self._stage is Stage.INFER and self._spec.predictions:
+            rest = [x[i, 0] + np.arange(WHOLE - size) for i, size in enumerate(sizes)]
+            return {"twice": twice, "rest": rest}
+        answer = {"y": twice + k + 1}
+        if "later" in flight:
             # As long as the row's ids: the output has a dimension of the name, which is cut by it.
-            sizes = [length_of(int(first) // 7) for first in flight["k"]]
-            out = [flight["later"][i, :size] - LATER + 1 for i, size in enumerate(sizes)]
-            return {"y": 2 * flight["sum"] - k + 1, "out": out}
-        answer = {"y": 2 * x + k + 1}
-        if "ids" in flight:
+            answer["out"] = [flight["later"][i, :size] - LATER + 1 for i, size in enumerate(sizes)]
+        elif "ids" in flight:
             answer["out"] = flight["ids"] + 1
         return answer

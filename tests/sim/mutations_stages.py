@@ -36,6 +36,72 @@ def stage_is_not_stored(patch: Patch) -> None:
     patch.setattr(AdmittedLane, "enter_stage", enter)
 
 
+def takeover_postprocesses_what_waits_for_infer(patch: Patch) -> None:
+    queued_rows = AdmittedLane.queued_rows
+
+    def careless(self: AdmittedLane, stage: Stage) -> Any:
+        if stage is not Stage.INFER:
+            here = np.flatnonzero(self.lane.stage == int(Stage.INFER))
+            self.lane.stage[here] = int(Stage.POSTPROCESS)
+        return queued_rows(self, stage)
+
+    patch.setattr(AdmittedLane, "queued_rows", careless)
+
+
+def takeover_infers_what_waits_for_postprocess(patch: Patch) -> None:
+    queued_rows = AdmittedLane.queued_rows
+
+    def forgetful(self: AdmittedLane, stage: Stage) -> Any:
+        if stage is Stage.POSTPROCESS:
+            return queued_rows(self, stage)[:, :0]
+        if stage is not Stage.INFER:
+            return queued_rows(self, stage)
+        slots = np.flatnonzero(self.lane.state == int(SlotState.QUEUED))
+        slots = slots[self.lane.stage[slots] != int(Stage.PREPROCESS)]
+        return self.rows_in(slots, self.lane.sequence[slots], stage)
+
+    patch.setattr(AdmittedLane, "queued_rows", forgetful)
+
+
+def every_later_stage_is_infer(patch: Patch) -> None:
+    entered = AdmittedLane.enter_stage
+
+    def enter(self: AdmittedLane, rows: Any, stage: Stage) -> None:
+        entered(self, rows, Stage.INFER)
+
+    patch.setattr(AdmittedLane, "enter_stage", enter)
+
+
+def predictions_are_done(patch: Patch) -> None:
+    advance = Completion._advance
+
+    def complete(self: Completion, worker: Any, batch: Any, following: Any) -> None:
+        if following.stage is Stage.POSTPROCESS:
+            self._complete(batch.rows)
+        else:
+            advance(self, worker, batch, following)
+
+    patch.setattr(Completion, "_advance", complete)
+
+
+def rows_skip_infer(patch: Patch) -> None:
+    advance = Completion._advance
+
+    def hasty(self: Completion, worker: Any, batch: Any, following: Any) -> None:
+        advance(self, worker, batch, following.following or following)
+
+    patch.setattr(Completion, "_advance", hasty)
+
+
+def rows_keep_the_bucket_of_their_features(patch: Patch) -> None:
+    bucket = AdmittedLane._buckets_at
+
+    def earlier(self: AdmittedLane, slots: Any, stage: Stage) -> Any:
+        return bucket(self, slots, Stage.INFER if stage is Stage.POSTPROCESS else stage)
+
+    patch.setattr(AdmittedLane, "_buckets_at", earlier)
+
+
 def takeover_infers_every_row(patch: Patch) -> None:
     def queued_rows(self: AdmittedLane, stage: Stage) -> Any:
         slots = np.flatnonzero(self.lane.state == int(SlotState.QUEUED))

@@ -14,7 +14,8 @@ class Profile:
 
     adaptive: how many runs have that policy; half as many have a target too.
 
-    staged: the model has a stage before `infer`, with as many workers of its own.
+    staged: the model has stages besides `infer`, with as many workers of their own: "before" it,
+    "after" it, or "around" it.
 
     steps: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
@@ -39,7 +40,7 @@ class Profile:
     adaptive: float = 0.5
     replaces: float = 0.0
     moves: float = 0.0
-    staged: bool = False
+    staged: str = ""
     enforce: bool = True
 
 
@@ -82,7 +83,7 @@ PROFILES = {
         replaces=0.02,
     ),
     "stages": Profile(
-        staged=True,
+        staged="before",
         kills={"client": 0.005, "batcher": 0.05, "worker": 0.03},
         refuses=0.05,
         raises=0.05,
@@ -90,7 +91,29 @@ PROFILES = {
         replaces=0.02,
     ),
     "stages that move": Profile(
-        staged=True,
+        staged="before",
+        workers=1,
+        max_lanes=10,
+        kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},
+        moves=0.05,
+    ),
+    "three stages": Profile(
+        staged="around",
+        kills={"client": 0.005, "batcher": 0.05, "worker": 0.03},
+        refuses=0.05,
+        raises=0.05,
+        poison=0.01,
+        replaces=0.02,
+    ),
+    "postprocess only": Profile(
+        staged="after",
+        kills={"client": 0.005, "batcher": 0.05, "worker": 0.03},
+        refuses=0.05,
+        raises=0.05,
+        poison=0.01,
+    ),
+    "three stages that move": Profile(
+        staged="around",
         workers=1,
         max_lanes=10,
         kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},

@@ -5,7 +5,8 @@ A lane's words have the writers that the layout names. On top of it:
     - counters only rise, and a ring entry that is pending is never overwritten;
     - a state word is stored by the owner of the state, and only legal moves;
     - a client writes a slot's headers and inputs only while it is FILLING;
-    - a worker writes outputs and status only of rows that its own records hold, RUNNING;
+    - a worker writes outputs and status only of rows that its own records hold, RUNNING, and that
+      are in its own stage;
     - nobody dispatches past a deadline, nor what was cancelled before the step began;
     - a gate that says MOVED or GONE is never opened again, and nobody claims behind it;
     - after the batcher reported a lane closed, only its client touches it.
@@ -69,6 +70,7 @@ class LaneRules:
         self._cancelled: dict[tuple[int, int], int] = {}
         self._state = memory.column("state")
         self._sequence = memory.column("sequence")
+        self._stage = memory.column("stage") if "stage" in self._writers else None
         self._row = {
             name: max(1, len(place.flat) // memory.layout.slots)
             for name, place in memory.places.items()
@@ -146,6 +148,8 @@ class LaneRules:
                 f"{who} stores {name} of {ticket} in state {SlotState(state).name},"
                 f" held by {self._holder(ticket)}"
             )
+        if self._stage is not None and self._stage[slot] != who.stage:
+            raise Fault(f"{who} of stage {who.stage} runs {ticket} of stage {self._stage[slot]}")
 
     def _move(self, who: Process, slot: int, old: SlotState, new: SlotState) -> None:
         self._only(who, OWNER[old].value, f"state {old.name} -> {new.name}")

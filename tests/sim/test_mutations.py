@@ -126,6 +126,26 @@ CASES = [
     Case(b.record_freed_before_completions, "stages"),
     Case(s.rows_of_the_gone_go_on, "stages"),
     Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=32),
+    Case(s.takeover_postprocesses_what_waits_for_infer, "three stages"),
+    Case(s.takeover_infers_what_waits_for_postprocess, "three stages", enforce=True),
+    Case(s.every_later_stage_is_infer, "postprocess only", enforce=True),
+    Case(s.predictions_are_done, "three stages"),
+    Case(s.rows_skip_infer, "three stages"),
+    Case(s.rows_keep_the_bucket_of_their_features, "three stages"),
+    *(
+        Case(patch, "postprocess only", enforce, f"{patch.__name__}_after_infer", found_by=seed)
+        for patch, enforce, seed in (
+            (s.queued_before_its_stage_is_stored, True, 0),
+            (s.stage_is_not_stored, True, 0),
+            (s.attempts_count_for_all_stages, False, 74),
+            (s.failed_rows_are_inferred, False, 0),
+            (s.features_are_done, False, 0),
+            (s.cancels_between_stages_are_forgotten, True, 0),
+            (s.rows_of_the_gone_go_on, False, 0),
+            (b.record_freed_before_completions, False, 0),
+            (m.no_fence_before_finished, False, 133),
+        )
+    ),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
     Case(m.no_bell(WorkerProxy, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ ROUNDS = 8
 SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
 MOVE = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, moves=1.0, max_lanes=10)
 SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)
-STAGES = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, staged=True)
+STAGES = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, staged="before")
 
 
 @pytest.mark.parametrize("kind", PROFILES)
@@ -76,13 +77,29 @@ def test_a_death_after_any_store_of_a_model_with_stages(name: str, step: int) ->
     assert sum(1 for _ in each_store(1, STAGES, name, step)) > 15
 
 
+@pytest.mark.parametrize(("name", "step"), [("batcher 1", 11), ("worker 2", 5), ("worker 3", 5)])
+def test_a_death_after_any_store_of_a_model_with_three_stages(name: str, step: int) -> None:
+    """worker 1 preprocesses, worker 2 infers, worker 3 postprocesses."""
+    profile = replace(STAGES, staged="around")
+    assert sum(1 for _ in each_store(1, profile, name, step)) > 5
+
+
+@pytest.mark.parametrize(("name", "step"), [("batcher 1", 9), ("worker 1", 5), ("worker 2", 5)])
+def test_a_death_after_any_store_of_a_model_that_postprocesses(name: str, step: int) -> None:
+    """worker 1 infers, worker 2 postprocesses."""
+    profile = replace(STAGES, staged="after")
+    assert sum(1 for _ in each_store(1, profile, name, step)) > 5
+
+
 def test_a_successor_dies_while_rows_are_between_stages() -> None:
     takeovers = 0
-    for first in range(1, 400, 17):
-        for second in range(1, 40, 5):
-            plan = {"batcher 1": first, "batcher 2": second}
-            takeovers += len(deaths_of(survive(1, STAGES, plan))) == 2
-    assert takeovers > 50
+    for staged, step in (("before", 17), ("around", 37)):
+        for first in range(1, 400, step):
+            for second in range(1, 40, 5):
+                plan = {"batcher 1": first, "batcher 2": second}
+                profile = replace(STAGES, staged=staged)
+                takeovers += len(deaths_of(survive(1, profile, plan))) == 2
+    assert takeovers > 75
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Model classes with a stage before `infer`: what their declaration must be."""
+"""Model classes with stages around `infer`: what their declaration must be."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ class Staged(Plain):
         return {}
 
 
+class Answered(Staged):
+    predictions = [bp.Tensor("logits", "float32", (3,)), "tag", "ids"]
+
+    def postprocess(self, batch: Batch) -> dict[str, Any]:
+        return {}
+
+
 def test_names_among_the_features_are_inputs_that_infer_reads_too() -> None:
     spec = spec_of(Staged)
     assert [tensor.name for tensor in spec.features] == ["ids"]
@@ -42,11 +49,44 @@ def test_features_without_preprocess_are_refused() -> None:
         spec_of(Forgot)
 
 
-@pytest.mark.parametrize("method", ["preprocess", "load_preprocess", "unload_preprocess"])
-def test_a_stage_without_features_is_refused(method: str) -> None:
-    lonely = type("Lonely", (Plain,), {method: lambda self, *given: {}})
-    with pytest.raises(ConfigError, match=f"defines {method} and has no features: expected"):
+def test_names_among_the_predictions_are_what_postprocess_reads_too() -> None:
+    spec = spec_of(Answered)
+    assert [tensor.name for tensor in spec.predictions] == ["logits"]
+    assert spec.kept_tensors == ("tag", "ids")
+
+    class Alone(Plain):
+        predictions = [bp.Tensor("logits", "float32", (3,)), "ids"]
+        postprocess = Answered.postprocess
+
+    with pytest.raises(ConfigError, match="'ids' among its predictions is no input; expected"):
+        spec_of(Alone)
+
+
+def test_predictions_without_postprocess_are_refused() -> None:
+    class Forgot(Plain):
+        predictions = [bp.Tensor("logits", "float32", (3,))]
+
+    with pytest.raises(ConfigError, match="Forgot has predictions and does not define postproces"):
+        spec_of(Forgot)
+
+
+@pytest.mark.parametrize("method", ["", "load_", "unload_"])
+@pytest.mark.parametrize(
+    ("stage", "kind"), [("preprocess", "features"), ("postprocess", "predictions")]
+)
+def test_a_stage_without_its_tensors_is_refused(method: str, stage: str, kind: str) -> None:
+    name = method + stage
+    lonely = type("Lonely", (Plain,), {name: lambda self, *given: {}})
+    with pytest.raises(ConfigError, match=f"defines {name} and has no {kind}: expected {kind} = "):
         spec_of(lonely)
+
+
+def test_an_instance_may_set_its_predictions() -> None:
+    class Late(Answered):
+        def __init__(self, classes: int) -> None:
+            self.predictions = [bp.Tensor("logits", "float32", (classes,))]
+
+    assert spec_of(Late(7)).predictions[0].shape == (7,)
 
 
 def test_what_is_no_tensor_and_no_name_is_refused() -> None:
@@ -79,7 +119,21 @@ def test_graphs_are_for_what_infer_reads() -> None:
         spec_of(Graphs)
 
 
+def test_graphs_are_for_what_infer_makes() -> None:
+    class Graphs(Answered):
+        framework = "torch"
+        cuda_graphs = True
+        outputs = [bp.Tensor("label", "bytes", max_bytes=9)]
+
+    assert spec_of(Graphs).predictions, "its label is made elsewhere"
+    Graphs.predictions = [bp.Tensor("logits", "float32", (bp.Dim(4),))]
+    with pytest.raises(ConfigError, match=r"needs outputs of fixed shapes.*'logits' is"):
+        spec_of(Graphs)
+
+
 def test_a_model_that_does_not_define_it_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Plain does not define preprocess"):
         Plain().preprocess(Batch(0, {}))
+    with pytest.raises(NotImplementedError, match="Plain does not define postprocess"):
+        Plain().postprocess(Batch(0, {}))
     assert stage_spec(spec_of(Plain), Stage.INFER) == spec_of(Plain)

@@ -123,6 +123,15 @@ class ModelConfig:
     preprocess_max_batch: int = key_field(
         16, "most rows of one call of preprocess", unit="rows", least=1, most=MOST_ROWS
     )
+    postprocess_workers: int = key_field(
+        0,
+        "processes that run postprocess, of a model that defines it",
+        most=256,
+        auto="the cores that the other processes leave, shared by all such models",
+    )
+    postprocess_max_batch: int = key_field(
+        16, "most rows of one call of postprocess", unit="rows", least=1, most=MOST_ROWS
+    )
     slots: int = key_field(
         0,
         "rows in flight over all front ends; each front end gets an equal part, at least max_batch",

@@ -43,21 +43,21 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   size.in      u32  client   [S, k] dynamic sizes of inputs  |
           |   size.out     u32  worker   [S, k] dynamic sizes of outputs |
           |   message      u8   as status [S, 240] UTF-8                 |
-          |   stage        u32  batcher  with features only: a Stage     |
-          |   size.feat    u32  worker   [S, k] dynamic sizes of features|
+          |   stage        u32  batcher  of models with stages: a Stage  |
+          |   size.feat, size.pred u32 worker  of features, predictions  |
           +--------------------------------------------------------------+
           | tensor columns, one array [S, *row shape] each, page-aligned |
-          |   in.NAME, par.NAME  client; feat.NAME, out.NAME  worker     |
-          |   len.in.NAME, len.feat.NAME, len.out.NAME  u32 [S, *row     |
-          |     shape]: lengths of the elements of bytes tensors         |
+          |   in.NAME, par.NAME  client; feat., pred., out.NAME  worker  |
+          |   len.in.NAME, len.feat.NAME and so on  u32 [S, *row shape]: |
+          |     lengths of the elements of bytes tensors                 |
           +--------------------------------------------------------------+
 
 After a batcher's takeover the client looks for DONE slots itself. It may then claim a slot again
 whose completion entry is still in cq, so that between two reaps up to two entries a slot can be in
 cq.
 
-A dynamic dimension's column has space for its maximum; the size is in size.in or size.out, in the
-order of the tensors and of their dynamic dimensions. A bytes tensor's column is
+A dynamic dimension's column has space for its maximum; the size is in size.in, size.out and so on,
+in the order of the tensors and of their dynamic dimensions. A bytes tensor's column is
 u8 [S, *row shape, max_bytes].
 
 Every word has one writer at a time, named at the right. A worker or batcher copies each
@@ -261,21 +261,19 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
     adder.add("cq", "u8", (2 * capacity,), "batcher")
     for name, (dtype, writer) in HEADER_COLUMNS.items():
         adder.add(name, dtype, (slots,), writer)
-    for direction, writer, tensors in (
-        ("in", "client", spec.inputs),
-        ("out", "worker", spec.outputs),
-    ):
-        sizes = sum(len(t.dynamic) for t in tensors)
-        adder.add(f"size.{direction}", "u4", (slots, sizes), writer)
+    between = {"feat": spec.features, "pred": spec.predictions}
+    roads = {"in": spec.inputs, **between, "out": spec.outputs}
+    sizes = {road: sum(len(t.dynamic) for t in tensors) for road, tensors in roads.items()}
+    adder.add("size.in", "u4", (slots, sizes["in"]), "client")
+    adder.add("size.out", "u4", (slots, sizes["out"]), "worker")
     adder.add("message", "u1", (slots, MESSAGE_BYTES), "worker or batcher")
-    if spec.features:
+    if any(between.values()):
         adder.add("stage", "u4", (slots,), "batcher")
-        sizes = sum(len(t.dynamic) for t in spec.features)
-        adder.add("size.feat", "u4", (slots, sizes), "worker")
+    for road in filter(between.get, between):
+        adder.add(f"size.{road}", "u4", (slots, sizes[road]), "worker")
     _add_tensors(adder, slots, "par", "client", spec.parameters)
-    _add_tensors(adder, slots, "in", "client", spec.inputs)
-    _add_tensors(adder, slots, "feat", "worker", spec.features)
-    _add_tensors(adder, slots, "out", "worker", spec.outputs)
+    for road, tensors in roads.items():
+        _add_tensors(adder, slots, road, "client" if road == "in" else "worker", tensors)
     return finish("lane", slots, capacity, words, adder, _facts(spec))
 
 
@@ -352,7 +350,7 @@ def _facts(spec: ModelSpec) -> list[str]:
     """Facts for the digest in which two lanes with equal columns may still differ."""
     return [
         f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
-        for kind in ("inputs", "outputs", "parameters", "features")
+        for kind in ("inputs", "outputs", "parameters", "features", "predictions")
         for tensor in getattr(spec, kind)
     ]
 

@@ -322,7 +322,7 @@ class _Round:
         limits, time = self.limits, self.workers[number].time
         reason, until_ns = self._policy_limit(number, n, most, oldest_ns)
         if time is not None and time.known:
-            latest_ns = deadline_ns - int(time.high_ns(limits.padded(n)))
+            latest_ns = deadline_ns - int(time.high_ns(limits.padded(n))) - limits.later_ns
             if latest_ns < until_ns:
                 reason, until_ns = DispatchReason.DEADLINE, latest_ns
         return (reason if self.now_ns >= until_ns else None), until_ns

@@ -147,7 +147,8 @@ def expected_late(
         return _NONE, NEVER_NS
     allowed_ns = int(workers_free.allowed_ns)
     due_ns = np.minimum(
-        queue[QueueColumn.SUBMIT_NS, rows] + allowed_ns, queue[QueueColumn.DEADLINE_NS, rows]
+        queue[QueueColumn.SUBMIT_NS, rows] + allowed_ns,
+        queue[QueueColumn.DEADLINE_NS, rows] - limits.later_ns,
     )
     refused, again_ns, moved_ns = [], NEVER_NS, NEVER_NS
     first_ns, fastest = workers_free.soonest()  # their batches may have to run on other workers

@@ -13,6 +13,7 @@ from batchpool.core.scheduler.element_budget import BucketRows
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.stages import Stage
 
 NEVER_NS = 2**63 - 1
 _TARGET_SHARE = 0.85  # of the target; the rest is for the response to the caller
@@ -29,7 +30,8 @@ class Limits:
     submission to answer; 0 for none.  sizes: the allowed batch sizes, rising; () for any.
     bucketed: rows differ in BUCKET.  max_elements: most elements of each input of a batch, padded;
     0 for any number.  bucket_rows: the rows that these are by bucket, where rows differ in it; None
-    for max_batch in all.
+    for max_batch in all.  later_ns: the expected time of a row after this stage, which its deadline
+    has to leave.
     """
 
     max_batch: int
@@ -43,10 +45,19 @@ class Limits:
     bucketed: bool = False
     max_elements: int = 0
     bucket_rows: BucketRows | None = None
+    later_ns: int = 0
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Limits:
-        """The limits that a model's configuration sets."""
+    def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
+        """The limits that a model's configuration sets for the batches of a stage.
+
+        A row never waits for others of a stage on the CPU while a worker of it is idle: company
+        saves little there, and `infer` is where batches pay. The latency target is kept by `infer`.
+        """
+        if stage is Stage.PREPROCESS:
+            return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+        if stage is Stage.POSTPROCESS:
+            return cls(max_batch=config.postprocess_max_batch, max_wait_ns=0)
         return cls(
             max_batch=config.max_batch,
             max_wait_ns=round(config.max_wait_ms * 1e6),
@@ -57,14 +68,10 @@ class Limits:
             max_elements=config.max_batch_elements,
         )
 
-    @classmethod
-    def of_preprocess(cls, config: ModelConfig) -> Limits:
-        """The limits of the batches of `preprocess`.
-
-        A row never waits there for others while a worker is idle: on the CPU company saves little,
-        and `infer` is where batches pay. The latency target is kept there too.
-        """
-        return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+    def before(self, later_ns: int) -> Limits:
+        """The limits of a stage whose rows need so long after it: it has so much less time."""
+        target_ns = max(1, self.target_ns - later_ns) if self.target_ns else 0
+        return replace(self, target_ns=target_ns, later_ns=later_ns)
 
     def of_stage(self, spec: ModelSpec) -> Limits:
         """These limits for a stage of a model, as the sizes of its rows make them. spec: the

@@ -22,6 +22,7 @@ import numpy as np
 
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.frameworks import FRAMEWORKS
+from batchpool.core.tensors.between_stages import FEATURES, PREDICTIONS
 from batchpool.core.tensors.dtypes import DTYPES, DType
 from batchpool.core.tensors.labels import checked_labels
 from batchpool.core.tensors.numbers import as_row_value, stored_number
@@ -198,11 +199,14 @@ class ModelSpec:
 
     features: what `preprocess` makes of the inputs and `infer` reads instead of them; () for a
     model without that stage. kept_inputs: names of the inputs that `infer` reads besides.
-    output_noun: what messages call an output: one of a stage may be a feature of the model.
+    predictions: what `infer` makes instead of the outputs, and `postprocess` makes these of; () for
+    a model without that stage. kept_tensors: names of the inputs and features that `postprocess`
+    reads besides. output_noun: what messages call an output: one of a stage may be a feature or a
+    prediction of the model.
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
-    a parameter that is no scalar, a feature with a default or labels, and an input's default that
-    cannot work.
+    a parameter that is no scalar, a feature or prediction with a default or labels, and an input's
+    default that cannot work.
     """
 
     name: str
@@ -212,6 +216,8 @@ class ModelSpec:
     parameters: tuple[Tensor, ...] = ()
     features: tuple[Tensor, ...] = ()
     kept_inputs: tuple[str, ...] = ()
+    predictions: tuple[Tensor, ...] = ()
+    kept_tensors: tuple[str, ...] = ()
     output_noun: str = "output"
 
     def __post_init__(self) -> None:
@@ -253,39 +259,17 @@ class ModelSpec:
         for tensor in self.outputs:
             if tensor.default is not None:
                 raise ConfigError(f"model {self.name!r}: output {tensor.name!r} has a default")
-        self._check_features()
+        self._check_between_stages()
         self._check_optional_inputs()
 
-    def _check_features(self) -> None:
-        inputs = [tensor.name for tensor in self.inputs]
-        taken = [*inputs, *(parameter.name for parameter in self.parameters)]
-        who = f"model {self.name!r}"
-        for i, tensor in enumerate(self.features):
-            if tensor.name in taken:
-                raise ConfigError(
-                    f"{who}: feature {tensor.name!r} has the name of an input or parameter; give"
-                    f" it another one, or write {tensor.name!r} instead of the tensor if infer is"
-                    " to read that input as it came"
-                )
-            if tensor.name in (other.name for other in self.features[:i]):
-                raise ConfigError(f"{who}: {tensor.name!r} stands twice in its features")
-            if tensor.default is not None or tensor.labels:
-                raise ConfigError(
-                    f"{who}: feature {tensor.name!r} has a default or labels, which are for"
-                    " callers; no caller sees a feature"
-                )
-        for name in self.kept_inputs:
-            if name not in inputs:
-                raise ConfigError(
-                    f"{who}: {name!r} among its features is no input; expected a bp.Tensor that"
-                    f" preprocess makes, or one of {', '.join(map(repr, inputs))}"
-                )
-            if self.kept_inputs.count(name) > 1:
-                raise ConfigError(f"{who}: {name!r} stands twice in its features")
-        if self.kept_inputs and not self.features:
-            raise ConfigError(
-                f"{who}: its features name inputs only; expected a bp.Tensor that preprocess makes"
-            )
+    def _check_between_stages(self) -> None:
+        inputs, parameters, features = (
+            [tensor.name for tensor in tensors]
+            for tensors in (self.inputs, self.parameters, self.features)
+        )
+        FEATURES.check(self.name, self.features, self.kept_inputs, {"input": inputs}, parameters)
+        earlier = {"input": inputs, **({"feature": features} if features else {})}
+        PREDICTIONS.check(self.name, self.predictions, self.kept_tensors, earlier, parameters)
 
     def _check_optional_inputs(self) -> None:
         required = [tensor for tensor in self.inputs if tensor.default is None]
@@ -318,32 +302,32 @@ class ModelSpec:
 
     def to_wire(self) -> dict[str, Any]:
         """The spec as lists, dicts, numbers and text, for control messages."""
+        # A client of an earlier version does not know what is left out where it is empty.
+        made = [kind for kind in _KEPT if getattr(self, kind)]
+        kinds = (*_CALLERS, *made)
         return {
             "name": self.name,
             "framework": self.framework,
-            **{
-                kind: [_tensor_to_wire(t) for t in getattr(self, kind)]
-                for kind in ("inputs", "outputs", "parameters")
-            },
-            **(
-                {
-                    "features": [_tensor_to_wire(t) for t in self.features],
-                    "kept_inputs": list(self.kept_inputs),
-                }
-                if self.features
-                else {}
-            ),
+            **{kind: [_tensor_to_wire(t) for t in getattr(self, kind)] for kind in kinds},
+            **{_KEPT[kind]: list(getattr(self, _KEPT[kind])) for kind in made},
         }
 
     @classmethod
     def from_wire(cls, form: Mapping[str, Any]) -> ModelSpec:
         """The spec that `to_wire` has described."""
-        inputs, outputs, parameters, features = (
-            tuple(_tensor_from_wire(t) for t in form.get(kind, ()))
-            for kind in ("inputs", "outputs", "parameters", "features")
+        inputs, outputs, parameters, features, predictions = (
+            tuple(_tensor_from_wire(t) for t in form.get(kind, ())) for kind in (*_CALLERS, *_KEPT)
         )
-        kept = tuple(form.get("kept_inputs", ()))
-        return cls(form["name"], form["framework"], inputs, outputs, parameters, features, kept)
+        kept_inputs, kept_tensors = (tuple(form.get(kept, ())) for kept in _KEPT.values())
+        return cls(
+            form["name"], form["framework"], inputs, outputs, parameters, features, kept_inputs,
+            predictions, kept_tensors,
+        )  # fmt: skip
+
+
+_CALLERS = ("inputs", "outputs", "parameters")  # the lists that callers see
+# The lists of tensors between stages, each with the names of what else its reader reads.
+_KEPT = {"features": "kept_inputs", "predictions": "kept_tensors"}
 
 
 def _tensor_to_wire(tensor: Tensor) -> dict[str, Any]:

@@ -1,20 +1,24 @@
 """The stages of a model: the order in which a row takes them, and the tensors of each.
 
-    stage        reads                                  writes     a model without features
-    PREPROCESS   inputs, parameters                     features   does not have it
-    INFER        features, kept inputs, parameters      outputs    reads its inputs
+    stage        reads                                   writes       a model has it
+    PREPROCESS   inputs                                  features     with features
+    INFER        features and kept inputs, else inputs   predictions, always
+                                                         else outputs
+    POSTPROCESS  predictions and kept tensors            outputs      with predictions
 
-Rows stay in their slot from stage to stage; the features are columns of the lane between inputs
-and outputs. Where the workers of `infer` call `preprocess` themselves (fused), the pool knows one
-stage and no features.
+All of them read the parameters. Rows stay in their slot from stage to stage; features and
+predictions are columns of the lane between inputs and outputs. Where the workers of `infer` run all
+stages themselves (fused), the pool knows one stage, and no features and predictions.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 
 class Stage(enum.IntEnum):
@@ -25,6 +29,7 @@ class Stage(enum.IntEnum):
 
     INFER = 0
     PREPROCESS = 1
+    POSTPROCESS = 2
 
     @property
     def label(self) -> str:
@@ -37,31 +42,52 @@ class Stage(enum.IntEnum):
         return "worker" if self is Stage.INFER else self.label
 
 
+CPU_STAGES = (Stage.PREPROCESS, Stage.POSTPROCESS)  # those whose processes never see a GPU
+
+
 def stages_of(spec: ModelSpec) -> tuple[Stage, ...]:
     """The stages of a model in the order in which a row takes them."""
-    return (Stage.PREPROCESS, Stage.INFER) if spec.features else (Stage.INFER,)
+    before = (Stage.PREPROCESS,) if spec.features else ()
+    after = (Stage.POSTPROCESS,) if spec.predictions else ()
+    return (*before, Stage.INFER, *after)
+
+
+def written_by(spec: ModelSpec, stage: Stage) -> Literal["features", "predictions", "outputs"]:
+    """The list of the declaration that a stage writes."""
+    if stage is Stage.PREPROCESS:
+        return "features"
+    return "predictions" if stage is Stage.INFER and spec.predictions else "outputs"
 
 
 def fused_spec(spec: ModelSpec) -> ModelSpec:
-    """The declaration of a model whose workers run `preprocess` themselves, as everybody else knows
-    it: one stage, and no features, which stay within a worker."""
-    return replace(spec, features=(), kept_inputs=())
+    """The declaration of a model whose workers run all stages themselves, as everybody else knows
+    it: one stage; features and predictions stay within a worker."""
+    return replace(spec, features=(), kept_inputs=(), predictions=(), kept_tensors=())
 
 
 def stage_spec(spec: ModelSpec, stage: Stage) -> ModelSpec:
     """The declaration of one stage: `inputs` are what it reads, `outputs` what it writes.
 
-    The spec itself where the model has one stage. Preprocessing is numpy's, whatever the
-    framework: its process imports no other one by itself. Kept inputs have lost their defaults,
-    which concern what callers send.
+    The spec itself where the model has one stage. The stages on the CPU are numpy's, whatever the
+    framework: their processes import no other one by themselves. Kept inputs have lost their
+    defaults, which concern what callers send.
     """
-    if not spec.features:
+    if len(stages_of(spec)) == 1:
         return spec
-    if stage is Stage.PREPROCESS:
-        outputs, noun = spec.features, "feature"
-        return ModelSpec(
-            spec.name, "numpy", spec.inputs, outputs, spec.parameters, output_noun=noun
-        )
-    kept = [replace(t, default=None) for t in spec.inputs if t.name in spec.kept_inputs]
-    inputs = (*kept, *spec.features)
-    return ModelSpec(spec.name, spec.framework, inputs, spec.outputs, spec.parameters)
+    framework = spec.framework if stage is Stage.INFER else "numpy"
+    kept = spec.kept_inputs if stage is Stage.INFER else spec.kept_tensors
+    made = {
+        Stage.PREPROCESS: (),
+        Stage.INFER: spec.features,
+        Stage.POSTPROCESS: spec.predictions,
+    }[stage]
+    inputs = (*_named(spec, kept), *made) if made else spec.inputs
+    kind = written_by(spec, stage)
+    outputs: tuple[Tensor, ...] = getattr(spec, kind)
+    noun = kind.removesuffix("s")
+    return ModelSpec(spec.name, framework, inputs, outputs, spec.parameters, output_noun=noun)
+
+
+def _named(spec: ModelSpec, names: Sequence[str]) -> list[Tensor]:
+    """The inputs and features of these names, in the order of the declaration."""
+    return [replace(t, default=None) for t in (*spec.inputs, *spec.features) if t.name in names]

@@ -228,7 +228,7 @@ class Lane {
   }
 }
 
-// One stage of a model that preprocesses: its workers, how busy they are, and what waits for them.
+// One stage of a model that has several: its workers, how busy they are, and what waits for them.
 class Stage {
   constructor(name) {
     this.text = element("span", { class: "number" });

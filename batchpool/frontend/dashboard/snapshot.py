@@ -158,7 +158,8 @@ def stage_views(facts: ModelFacts, status: Mapping[str, Any], span: Span) -> lis
     busy: the share of the workers' time that their batches took; the larger one is the bottleneck.
     """
     found = []
-    for stage in stages_of(facts.spec) if facts.spec.features else ():
+    stages = stages_of(facts.spec)
+    for stage in stages if len(stages) > 1 else ():
         labels = {"model": facts.spec.name, "stage": stage.label}
         rows = span.histogram("batch_rows", **labels)
         workers = status.get("stages", {}).get(stage.label, {}).get("workers")

@@ -14,11 +14,13 @@ from batchpool.control.process_messages import (
     CloseLane,
     DrainBatcher,
     SetLimits,
+    StageLimits,
     StartBatcher,
 )
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import StartError
 from batchpool.core.scheduler.limits import Limits
+from batchpool.core.tensors.stages import Stage
 from batchpool.shm.heartbeat import beat_interval_ns
 from batchpool.supervisor.children.child import Child, ProcessSlot, log_flags, start_child
 from batchpool.supervisor.children.roles import BATCHER
@@ -168,5 +170,9 @@ def _batcher_model(model: ModelPlan, config: ModelConfig) -> BatcherModel:
         limits=Limits.of(config),
         attempts=model.config.attempts,
         idempotent=model.config.idempotent,
-        preprocess=Limits.of_preprocess(config) if model.spec.features else None,
+        cpu_stages=tuple(
+            StageLimits(int(stage), Limits.of(config, stage))
+            for stage in model.stages
+            if stage is not Stage.INFER
+        ),
     )

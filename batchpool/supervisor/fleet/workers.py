@@ -139,7 +139,7 @@ class WorkerFleet:
             row=worker_slot.row,
             stage=worker_slot.plan.stage,
             max_elements=model.config.max_batch_elements,
-            preprocess_rows=model.preprocess_rows,
+            fused_rows=model.fused_rows,
         )
         child.send(
             start,

@@ -8,8 +8,8 @@
     refused   needs new sockets or tables: everything else. Then nothing is changed
 
 A model with the same tensors and slots keeps its entry and its lanes, also if its framework
-changed. One with `preprocess` in processes of its own never does: its rows would be preprocessed by
-the code of one plan and inferred by that of the other.
+changed. One with `preprocess` or `postprocess` in processes of its own never does: its rows would
+be run by the code of one plan in one stage and by that of the other in the next.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.config.table import keys_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
+from batchpool.core.tensors.stages import stages_of
+from batchpool.supervisor.plan.cpu_stage_counts import stage_place
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan, lanes_needed
-from batchpool.supervisor.plan.preprocess_counts import preprocess_place
 
 _LIVE = frozenset(
     {
@@ -139,7 +140,7 @@ def _server_problems(old: Plan, new: Plan) -> Iterator[str]:
 
 
 def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool:
-    if model.spec.features:
+    if len(stages_of(model.spec)) > 1:
         return False
     return _tensors(was) == _tensors(model) and (was.slots == model.slots or not same_frontends)
 
@@ -181,10 +182,17 @@ def differences(old: Plan, new: Plan) -> list[str]:
             continue
         if _tensors(was) != _tensors(model):
             same = replace(was.declared, framework=_ANY) == replace(model.declared, framework=_ANY)
-            place = preprocess_place(len(model.preprocessors))
-            found.append(f"preprocess of {name}: {place}" if same else f"other tensors of {name}")
+            found += _new_places(model) if same else [f"other tensors of {name}"]
         found += _differences(was.config, model.config, f" of {name}")
     return [*found, *(f"model {name!r} is removed" for name in before)]
+
+
+def _new_places(model: ModelPlan) -> list[str]:
+    """Where the stages of a model run from now on."""
+    return [
+        f"{stage.label} of {model.spec.name}: {stage_place(len(model.workers_of(stage)))}"
+        for stage in model.cpu_stages
+    ]
 
 
 def _differences(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batchpool.core.config.describe import options_text
+from batchpool.core.config.describe import batches_text, options_text
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
@@ -30,17 +30,18 @@ from batchpool.core.layout.segments import (
     worker_layout,
 )
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
+from batchpool.core.scheduler.limits import Limits
 from batchpool.core.tensors.spec import ModelSpec
-from batchpool.core.tensors.stages import Stage, fused_spec
+from batchpool.core.tensors.stages import CPU_STAGES, Stage, fused_spec, stages_of, written_by
 from batchpool.shm.memory_limits import size_text
+from batchpool.supervisor.plan.cpu_stage_counts import (
+    CpuShare,
+    cpu_stage_counts,
+    is_fused,
+    stage_place,
+)
 from batchpool.supervisor.plan.devices import NO_GPU, tokenizer_settings
 from batchpool.supervisor.plan.model_devices import devices_of
-from batchpool.supervisor.plan.preprocess_counts import (
-    CpuShare,
-    is_fused,
-    preprocess_counts,
-    preprocess_place,
-)
 from batchpool.supervisor.plan.probe_model import ProbedModel
 from batchpool.supervisor.plan.slots import auto_slots, client_slots
 from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
@@ -52,7 +53,7 @@ _MODELS_LEAST = 4  # the lane tables have room for at least so many, which a rel
 @dataclass(frozen=True)
 class WorkerPlan:
     """One worker process. index: among the model's workers of its stage. device: given to `load`.
-    cuda_visible: its GPU, None on the CPU. fused: it runs `preprocess` itself, before `infer`."""
+    cuda_visible: its GPU, None on the CPU. fused: it runs all stages."""
 
     index: int
     device: str
@@ -64,7 +65,7 @@ class WorkerPlan:
     def settings(self, env: Mapping[str, str]) -> dict[str, str]:
         """Environment variables of the worker besides `env`."""
         settings = self.threads.settings(env)
-        if self.stage is Stage.PREPROCESS:
+        if self.stage is not Stage.INFER:
             return {**settings, **tokenizer_settings(str(self.threads.number), env), **NO_GPU}
         if self.fused:
             settings |= tokenizer_settings(self.threads.number_in(env), env)
@@ -78,10 +79,10 @@ class ModelPlan:
     """One model.
 
     spec: as everybody but its workers knows it; declared: as its class declares it, with features
-    also where the workers are fused and the pool knows of none. lane: the layout of each front
-    end's lane; client_lane: of each local client's. entry: its number in all tables, the same as
-    long as its tensors and slots do not change. workers: those of `infer`; preprocessors: those of
-    the stage before it.
+    and predictions also where the workers are fused and the pool knows of none. lane: the layout of
+    each front end's lane; client_lane: of each local client's. entry: its number in all tables, the
+    same as long as its tensors and slots do not change. workers: those of `infer`; cpu_workers:
+    those of the other stages.
     """
 
     config: ModelConfig
@@ -94,28 +95,41 @@ class ModelPlan:
     worker_segment: Layout
     notes: tuple[str, ...] = ()
     entry: int = 0
-    preprocessors: tuple[WorkerPlan, ...] = ()
+    cpu_workers: tuple[WorkerPlan, ...] = ()
 
     @property
     def all_workers(self) -> tuple[WorkerPlan, ...]:
         """The workers of all stages."""
-        return self.workers + self.preprocessors
+        return self.workers + self.cpu_workers
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that have workers, in the order in which a row takes them."""
+        return tuple(stage for stage in stages_of(self.spec) if self.workers_of(stage))
+
+    def workers_of(self, stage: Stage) -> tuple[WorkerPlan, ...]:
+        """The workers of one stage."""
+        return tuple(worker for worker in self.all_workers if worker.stage is stage)
 
     def max_batch_of(self, worker: WorkerPlan) -> int:
         """The most rows of a batch of this worker."""
-        config = self.config
-        is_infer = worker.stage is Stage.INFER
-        return config.max_batch if is_infer else config.preprocess_max_batch
+        return Limits.of(self.config, worker.stage).max_batch
 
     def batch_sizes_of(self, worker: WorkerPlan) -> tuple[int, ...]:
         """The only sizes of a batch of this worker; () for any."""
         return tuple(self.config.batch_sizes) if worker.stage is Stage.INFER else ()
 
     @property
-    def preprocess_rows(self) -> int:
-        """The most rows of a call of `preprocess` within a worker; 0 where it is not called
-        there."""
-        return self.config.preprocess_max_batch if self.workers[0].fused else 0
+    def cpu_stages(self) -> tuple[Stage, ...]:
+        """The stages besides `infer`, in processes of their own or fused."""
+        return tuple(stage for stage in CPU_STAGES if stage in stages_of(self.declared))
+
+    @property
+    def fused_rows(self) -> dict[str, int]:
+        """The most rows of a call of each stage, by its label, that the workers of `infer` run
+        themselves."""
+        stages = self.cpu_stages if self.workers[0].fused else ()
+        return {stage.label: Limits.of(self.config, stage).max_batch for stage in stages}
 
     @property
     def slots(self) -> int:
@@ -235,8 +249,8 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         *([f"  options        {options_text(config.options)}"] if config.options else []),
         f"  workers        {len(model.workers)}: {workers}",
         f"  threads        {model.workers[0].threads.text(env)}",
-        f"  batches        {_batches(config)}",
-        *_preprocess_lines(model),
+        f"  batches        {batches_text(config)}",
+        *_cpu_stage_lines(model),
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}",
         f"  lane           {lanes}",
@@ -245,26 +259,15 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _preprocess_lines(model: ModelPlan) -> list[str]:
-    if not model.declared.features:
-        return []
-    features = ", ".join(tensor.name for tensor in model.declared.features)
-    most = model.config.preprocess_max_batch
-    where = preprocess_place(len(model.preprocessors))
-    return [f"  preprocess     {where}, at most {most} rows a call: {features}"]
-
-
-def _batches(config: ModelConfig) -> str:
-    rows = f"at most {config.max_batch} rows"
-    if config.batch_sizes:
-        rows = " or ".join(map(str, config.batch_sizes)) + " rows"
-    if config.max_batch_elements:
-        rows += f" and {config.max_batch_elements} elements of an input"
-    wait = f"at most {config.max_wait_ms:g} ms of waiting"
-    if config.policy == "adaptive" and config.max_wait_peak_ms > config.max_wait_ms:
-        wait += f", {config.max_wait_peak_ms:g} ms in a flood"
-    target = f", p99 within {config.target_p99_ms:g} ms" if config.target_p99_ms else ""
-    return f"{config.policy}: {rows}, {wait}{target}"
+def _cpu_stage_lines(model: ModelPlan) -> list[str]:
+    lines = []
+    for stage in model.cpu_stages:
+        place = stage_place(len(model.workers_of(stage)))
+        made = getattr(model.declared, written_by(model.declared, stage))
+        names = ", ".join(tensor.name for tensor in made)
+        rows = f"at most {Limits.of(model.config, stage).max_batch} rows a call"
+        lines.append(f"  {stage.label:<14} {place}, {rows}: {names}")
+    return lines
 
 
 def make_plan(
@@ -294,7 +297,7 @@ def make_plan(
     on_cpu = sum(n for n, d in zip(count, devices, strict=True) if d == [None])
     share = CpuShare(cores, frontends, workers_on_gpus=sum(count) - on_cpu, workers_on_cpu=on_cpu)
     fused = [is_fused(m, s, d) for m, s, d in zip(config.models, specs, devices, strict=True)]
-    preprocessing, own_threads = preprocess_counts(config.models, specs, share, fused)
+    cpu_stages, cpu_stage_threads = cpu_stage_counts(config.models, specs, share, fused)
     models: list[ModelPlan] = []
     for model, spec, entries in zip(config.models, specs, devices, strict=True):
         sharers = on_cpu if entries == [None] else sum(count)
@@ -304,11 +307,12 @@ def make_plan(
         workers = _workers_of(entries * model.workers_per_device, threads, fused=within)
         most = max_lanes(len(specs), frontends, config.server)
         made = _model_plan(model, spec, workers, config.server, frontends, most)
-        preprocessors = tuple(
-            WorkerPlan(i, "cpu", None, WorkerThreads(own_threads), Stage.PREPROCESS)
-            for i in range(preprocessing[len(models)])
+        cpu_workers = tuple(
+            WorkerPlan(i, "cpu", None, WorkerThreads(cpu_stage_threads), stage)
+            for stage, processes in cpu_stages[len(models)].items()
+            for i in range(processes)
         )
-        models.append(replace(made, entry=len(models), preprocessors=preprocessors))
+        models.append(replace(made, entry=len(models), cpu_workers=cpu_workers))
     return Plan(config.server, frontends, tuple(models), socket)
 
 
@@ -388,8 +392,7 @@ def _model_plan(
         lane=lane,
         client_lane=lane_layout(spec, client_slots(spec, server.client_slots)),
         worker_segment=worker_layout(
-            max(model.max_batch, model.preprocess_max_batch) if spec.features else model.max_batch,
-            most_lanes,
+            max(Limits.of(model, stage).max_batch for stage in stages_of(spec)), most_lanes
         ),
         notes=tuple(notes),
     )

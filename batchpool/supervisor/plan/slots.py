@@ -21,7 +21,7 @@ def auto_slots(spec: ModelSpec, max_batch: int) -> int:
     """
     least = lane_layout(spec, max_batch).total_bytes
     if least > AUTO_LANE_BYTES_MOST:
-        tensors = (*spec.inputs, *spec.features, *spec.outputs, *spec.parameters)
+        tensors = (*spec.inputs, *spec.features, *spec.predictions, *spec.outputs, *spec.parameters)
         row = sum(t.row_bytes for t in tensors)
         raise StartError(
             f"model {spec.name}: a row takes {size_text(row)}, so the max_batch = {max_batch} slots"

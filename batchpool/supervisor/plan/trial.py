@@ -54,7 +54,7 @@ def try_model(
         "max_batch": model.max_batch_of(worker),
         "batch_sizes": list(model.batch_sizes_of(worker)),
         "max_elements": config.max_batch_elements,
-        "preprocess_rows": model.preprocess_rows,
+        "fused_rows": model.fused_rows,
         "unload_timeout_s": server.unload_timeout_s,
     }
     command = [*python_command("batchpool.worker.trial"), config.import_name]

@@ -1,59 +1,34 @@
-"""The backend that runs `preprocess`: numpy arrays in, features out, on the CPU.
-
-It imports no framework. Where the model's own code has imported torch, a feature may be a tensor of
-torch.
-"""
+"""The backend that runs `preprocess`: a ValueError in a row's place is the caller's fault."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from batchpool.core.errors import InvalidInput
-from batchpool.core.tensors.dtypes import Array
 from batchpool.model import Model
-from batchpool.worker.backends.backend import (
-    FAILED_ROWS,
-    BatchPart,
-    batch_of,
-    call_method,
-    to_host,
-)
-from batchpool.worker.backends.cpu import CpuBackend, as_arguments
+from batchpool.worker.backends.backend import FAILED_ROWS
+from batchpool.worker.backends.cpu_stage import CpuStageBackend
 
 
-class PreprocessBackend(CpuBackend):
-    """Runs `preprocess` in the worker's thread; inputs are views or copies as for a numpy model."""
+class PreprocessBackend(CpuStageBackend):
+    """Runs `preprocess`, whose features are returned with a refusal for each ValueError."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def launch(
-        self,
-        rows: int,
-        inputs: dict[str, Any],
-        sizes: dict[str, Array | None],
-        views: bool,
-        parts: Sequence[BatchPart] = (),
-    ) -> Any:
-        inputs = as_arguments(inputs, views=views, writable=self._model.writable)
-        return call_method(self._model.preprocess, batch_of(rows, inputs, sizes))
+        super().__init__(model.preprocess, writable=model.writable)
 
     def finish(self, handle: Any) -> Any:
-        if not isinstance(handle, Mapping):
-            return handle
-        torch = sys.modules.get("torch")
-        found = dict(handle)
-        if FAILED_ROWS in found:
-            errors = found[FAILED_ROWS].items()
-            found[FAILED_ROWS] = {row: _as_refusal(error) for row, error in errors}
-        for name, value in found.items():
-            if name is not FAILED_ROWS:
-                found[name] = _with_refusals(value if torch is None else to_host(torch, value))
-        return found
+        found = super().finish(handle)
+        if not isinstance(found, Mapping):
+            return found
+        return {
+            name: {row: _as_refusal(error) for row, error in value.items()}
+            if name is FAILED_ROWS
+            else _with_refusals(value)
+            for name, value in found.items()
+        }
 
 
 def _with_refusals(value: Any) -> Any:

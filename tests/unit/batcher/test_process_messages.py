@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,7 @@ from batchpool.control.process_messages import (
     RemoveModel,
     SetDuty,
     SetLimits,
+    StageLimits,
     StartBatcher,
     WorkerHandled,
     WorkerIdle,
@@ -37,6 +39,7 @@ from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.spec import Dim, Tensor
+from batchpool.core.tensors.stages import Stage
 from batchpool.process import bootstrap
 from batchpool.shm.client_bells import HeardBell, make_client_bells
 from batchpool.shm.doorbell import Waiter
@@ -279,6 +282,28 @@ def test_models_come_and_go(start: Start) -> None:
         found = pool.process.batcher.models[3]
         assert (found.name, found.attempts, found.idempotent) == ("m", 5, False)
         assert found.limits == Limits(2, 0, bucketed=True)
+        pool.send(RemoveModel(3))
+        pool.settle()
+        assert list(pool.process.batcher.models) == [0]
+
+
+def test_a_model_has_the_stages_that_the_supervisor_has_limits_for(start: Start) -> None:
+    """In the order in which a row takes them, each with its own number and limits."""
+    pool = start()
+    pool.begin()
+    x = Tensor("x", "float32", (Dim(100),))
+    ids, logits = Tensor("ids", "int32"), Tensor("logits", "float32")
+    spec = replace(model(x), features=(ids,), predictions=(logits,))
+    limits = [StageLimits(int(Stage.POSTPROCESS), Limits(5, 0)), StageLimits(1, Limits(4, 0))]
+    for cpu_stages, numbers in ((limits, [1, 0, 2]), (limits[:1], [0, 2]), ([], [0])):
+        pool.send(AddModel(BatcherModel(3, spec.to_wire(), Limits(6, 0), 5, True, (*cpu_stages,))))
+        pool.settle()
+        found = dict(list(pool.process.batcher.models.items())[1:])
+        assert list(found) == [3 + 64 * number for number in numbers]
+        assert [int(each.stage) for each in found.values()] == numbers
+        most = {1: 4, 0: 6, 2: 5}
+        assert [each.limits.max_batch for each in found.values()] == [most[n] for n in numbers]
+        assert [each.following for each in found.values()] == [*list(found.values())[1:], None]
         pool.send(RemoveModel(3))
         pool.settle()
         assert list(pool.process.batcher.models) == [0]

@@ -31,8 +31,8 @@ class Pair:
         self._backend: Backend = backend
         if self.spec.features:
             self.preprocess.load_preprocess()
-            first = PreprocessBackend(self.preprocess)
-            self._backend = FusedBackend(self.spec, first, backend, most)
+            both = {Stage.PREPROCESS: PreprocessBackend(self.preprocess), Stage.INFER: backend}
+            self._backend = FusedBackend(self.spec, both, {"preprocess": most})
         self.refused: dict[int, InvalidInput] = {}
 
     def run(self, batch: Batch) -> dict[str, Any]:

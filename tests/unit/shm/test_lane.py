@@ -8,6 +8,8 @@ import pytest
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import LANE_WORDS, MESSAGE_BYTES, WORKER_WORDS
 from batchpool.core.layout.states import LaneGate, SlotState
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.shm.lane import Lane, Origin, lane_of
 from tests.unit.lanes import new_lane, new_worker_segment, other_side
 from tests.unit.specs import AFFINE, MIXED
@@ -48,6 +50,25 @@ def test_lane_of_a_model() -> None:
     assert list(again.inputs) == ["x", "ids", "text"]
     assert list(again.outputs) == ["y", "grid", "words"]
     assert list(again.parameters) == ["top_k", "scale"]
+
+
+def test_a_stage_reads_what_the_one_before_it_has_written() -> None:
+    x, ids = Tensor("x", "float32"), Tensor("ids", "int32", (Dim(4),))
+    logits, y = Tensor("logits", "float32", (Dim(3),)), Tensor("y", "float32")
+    spec = ModelSpec("m", "numpy", (x,), (y,), (), (ids,), (), (logits,), ("x", "ids"))
+    lane = new_lane(spec, 4)
+    pre, run, post = (lane.of_stage(stage) for stage in stages_of(spec))
+    assert [list(each.inputs) for each in (pre, run, post)] == [
+        ["x"], ["ids"], ["x", "ids", "logits"],
+    ]  # fmt: skip
+    assert [list(each.outputs) for each in (pre, run, post)] == [["ids"], ["logits"], ["y"]]
+    run.outputs["logits"].store(slice(0, 1), np.ones((1, 2), np.float32))
+    assert post.inputs["logits"].load(slice(0, 1)).tolist() == [[1.0, 1.0]]
+    assert other_side(lane).prediction_sizes[:, 0].tolist() == [2, 0, 0, 0]
+    assert list(lane.outputs) == ["y"], "what the client reads"
+    alone = new_lane(AFFINE, 4)
+    assert alone.of_stage(Stage.INFER) is alone
+    assert not hasattr(alone, "stage"), "a lane of one stage has no such word"
 
 
 def test_the_queue_pair_joins_the_two_sides() -> None:

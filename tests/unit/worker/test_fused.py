@@ -14,7 +14,9 @@ from batchpool.core.errors import InvalidInput
 from batchpool.core.scheduler.element_budget import BucketRows
 from batchpool.core.tensors.stages import Stage, fused_spec, stage_spec
 from batchpool.model import Batch, Model, spec_of
+from batchpool.worker.backends.backend import Backend
 from batchpool.worker.backends.cpu import NumpyBackend
+from batchpool.worker.backends.cpu_stage import CpuStageBackend
 from batchpool.worker.backends.preprocess import PreprocessBackend
 from batchpool.worker.fused import FusedBackend
 from batchpool.worker.outputs import CheckedOutputs
@@ -87,7 +89,8 @@ def make(
     last = stage_spec(spec, Stage.INFER)
     padding = Padding(last, sizes, warm_up_rows(model, last)) if sizes else None
     rows = BucketRows.of_stage(last, max_elements, 64, tuple(sizes)) if max_elements else None
-    return FusedBackend(spec, PreprocessBackend(model), NumpyBackend(model), most, padding, rows)
+    backends = {Stage.PREPROCESS: PreprocessBackend(model), Stage.INFER: NumpyBackend(model)}
+    return FusedBackend(spec, backends, {"preprocess": most}, padding, rows)
 
 
 def run(backend: FusedBackend, *texts: str, by: int = 1) -> CheckedOutputs:
@@ -222,7 +225,8 @@ class Scribbler(bp.Model):
 
 def test_a_writable_model_changes_nothing_but_its_own_copies() -> None:
     model = Scribbler()
-    backend = FusedBackend(spec_of(model), PreprocessBackend(model), NumpyBackend(model), 16)
+    backends = {Stage.PREPROCESS: PreprocessBackend(model), Stage.INFER: NumpyBackend(model)}
+    backend = FusedBackend(spec_of(model), backends, {"preprocess": 16})
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
     for _ in range(2):
         found = backend.launch(3, {"x": x}, {"x": None}, True)
@@ -255,7 +259,8 @@ def test_every_row_alone_and_in_company() -> None:
     model: Model = Windows()
     spec = spec_of(model)
     assert fused_spec(spec).features == ()
-    backend = FusedBackend(spec, PreprocessBackend(model), NumpyBackend(model), 4)
+    backends = {Stage.PREPROCESS: PreprocessBackend(model), Stage.INFER: NumpyBackend(model)}
+    backend = FusedBackend(spec, backends, {"preprocess": 4})
     rng = np.random.default_rng(5)
     shapes = rng.integers(0, 65, (24, 2))
     rows = [rng.integers(1, 9, shape) for shape in shapes]
@@ -269,3 +274,46 @@ def test_every_row_alone_and_in_company() -> None:
             np.testing.assert_array_equal(found[name][at], alone[name][0])
         assert found["sums"][at].tolist() == [row[: h // 2].sum(), row.sum()]
         assert found["sizes"][at].tolist() == [h // 2, w, h, w]
+
+
+class Rated(Letters):
+    """A text's ids, their sum, and a verdict on it that names the text's length."""
+
+    predictions = [bp.Tensor("sum", "int64"), "ids", "tag"]
+    outputs = [bp.Tensor("verdict", "bytes", max_bytes=32)]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rated: list[list[int]] = []
+
+    def infer(self, batch: Batch) -> dict[str, Any]:
+        return {"sum": super().infer(batch)["total"]}
+
+    def postprocess(self, batch: Batch) -> dict[str, Any]:
+        assert list(batch) == ["tag", "ids", "sum", "by"]
+        self.rated.append(batch["tag"].tolist())
+        lengths = batch.sizes["ids"][:, 0]
+        found: list[Any] = [b"%d of %d" % pair for pair in zip(batch["sum"], lengths, strict=True)]
+        for row, total in enumerate(batch["sum"]):
+            if total == ord("!"):
+                found[row] = InvalidInput("no verdict on this")
+        return {"verdict": found}
+
+
+def test_what_infer_makes_goes_on_to_postprocess_without_the_rows_that_failed() -> None:
+    model = Rated()
+    backends: dict[Stage, Backend] = {
+        Stage.PREPROCESS: PreprocessBackend(model),
+        Stage.INFER: NumpyBackend(model),
+        Stage.POSTPROCESS: CpuStageBackend(model.postprocess, writable=False),
+    }
+    backend = FusedBackend(spec_of(model), backends, {"preprocess": 8, "postprocess": 2})
+    texts = ["b" * 40, "invalid", "a", "!", "", "wrong", "c" * 3, "run refused"]
+    found = run(backend, *texts)
+    assert model.rated == [[100, 102], [103, 104], [106]]
+    assert sorted(found.failed) == [5]
+    assert sorted(found.refused) == [1, 3, 7]
+    assert found.refused[3].args == ("no verdict on this",)
+    verdicts = found.outputs["verdict"]
+    for row in (0, 2, 4, 6):
+        assert verdicts[row] == b"%d of %d" % (total(texts[row]), len(texts[row]))

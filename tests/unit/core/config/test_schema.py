@@ -76,6 +76,8 @@ def test_a_model_needs_only_its_import() -> None:
         "target_p99_ms": 0.0,
         "preprocess_workers": 0,
         "preprocess_max_batch": 16,
+        "postprocess_workers": 0,
+        "postprocess_max_batch": 16,
         "slots": 0,
         "watermark": 0.9,
         "request_timeout_s": 30.0,

@@ -15,6 +15,7 @@ from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.element_budget import BucketRows, rows_within
 from batchpool.core.scheduler.size_buckets import SizeBuckets, sizes_of_bucket
 from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.core.tensors.stages import Stage
 from tests.unit.core.scheduler.decisions import NOW, Case, Outcome, waiting
 from tests.unit.core.scheduler.queued import MS
 
@@ -81,7 +82,7 @@ def test_rows_of_one_size_have_a_lower_max_batch() -> None:
 def test_a_budget_comes_from_the_configuration_and_not_for_preprocess() -> None:
     config = ModelConfig(import_name="m:M", max_batch_elements=4096)
     assert Limits.of(config).max_elements == 4096
-    assert Limits.of_preprocess(config).max_elements == 0
+    assert Limits.of(config, Stage.PREPROCESS).max_elements == 0
     assert Limits.of(ModelConfig(import_name="m:M")).of_stage(spec_of(IDS)).bucket_rows is None
 
 

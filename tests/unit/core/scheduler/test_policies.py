@@ -11,6 +11,7 @@ from batchpool.core.config.schema import ModelConfig
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.scheduler.decide import AHEAD, NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.estimators import _GAPS, ArrivalEstimator, ServiceTime
+from batchpool.core.tensors.stages import Stage
 from tests.unit.core.scheduler.decisions import (
     FAR,
     LANES,
@@ -210,6 +211,25 @@ def test_a_deadline_leaves_just_the_time_to_run(
     assert (sent(early), early.decision.wake_at_ns) == ([], NOW + 7 * MS)
     in_time = outcome([NOW] * 2, crew, limits, NOW + 7 * MS, traffic, **words)
     assert sent(in_time) == [(0, "DEADLINE", [0, 1])]
+
+
+def test_a_deadline_leaves_time_for_the_stages_that_follow() -> None:
+    """Two rows take 63 ms here, and 5 ms afterwards."""
+    crew, words = [WorkerView(0, 0, None, SLOW)], {"deadline": NOW + 70 * MS}
+    limits = FOUR.before(5 * MS)
+    assert limits.target_ns == 0, "none comes of it"
+    early = outcome([NOW] * 2, crew, limits, NOW + 2 * MS - 1, **words)
+    assert (sent(early), early.decision.wake_at_ns) == ([], NOW + 2 * MS)
+    assert sent(outcome([NOW] * 2, crew, limits, NOW + 2 * MS, **words)) == [
+        (0, "DEADLINE", [0, 1])
+    ]
+    assert replace(FOUR, target_ns=30 * MS).before(40 * MS).target_ns == 1
+
+
+def test_the_stages_on_the_cpu_have_limits_of_their_own() -> None:
+    config = ModelConfig(import_name="m:M", preprocess_max_batch=5, postprocess_max_batch=7)
+    stages = (Stage.PREPROCESS, Stage.POSTPROCESS)
+    assert [Limits.of(config, stage) for stage in stages] == [Limits(5, 0), Limits(7, 0)]
 
 
 def test_the_time_to_run_is_that_of_the_padded_batch() -> None:

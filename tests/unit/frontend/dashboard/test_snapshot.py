@@ -152,6 +152,9 @@ def test_the_stages_of_a_model() -> None:
     (without,) = compose(sight(facts=[facts], span=span, status={}))["models"]
     assert without["stages"][0]["busy"] is None
     assert compose(sight())["models"][0]["stages"] == []
+    after = replace(facts.spec, features=(), predictions=facts.spec.features)
+    (model,) = compose(sight(facts=[replace(facts, spec=after)], span=span))["models"]
+    assert [stage["name"] for stage in model["stages"]] == ["infer", "postprocess"]
 
 
 def test_slots_are_those_of_the_models_lanes_front_ends_first() -> None:

@@ -30,6 +30,7 @@ FREE = {
     "policy": "fixed", "max_wait_ms": 3.0, "max_wait_peak_ms": 50.0, "target_p99_ms": 90.0,
     "watermark": 0.5, "request_timeout_s": 2.0, "batch_timeout_s": 2.0, "attempts": 1,
     "idempotent": False, "import_name": "another:Class", "preprocess_max_batch": 8,
+    "postprocess_max_batch": 8,
 }  # fmt: skip
 
 
@@ -182,6 +183,16 @@ def test_a_fused_model_keeps_its_lanes_until_it_gets_processes_of_its_own() -> N
         "preprocess of a: in 2 processes of its own",
         "preprocess_workers of a: auto -> 2",
     ]
+
+
+def test_a_model_that_postprocesses_in_processes_of_its_own_never_keeps_its_lanes() -> None:
+    after = replace(SPECS["a"], predictions=(Tensor("logits", "float32"),))
+    old = plan("a", specs={"a": after}, postprocess_workers=1)
+    again = plan("a", specs={"a": after}, postprocess_workers=1)
+    assert entries(revise(old, again)) == {"a": 1}
+    kept = replace(after, kept_tensors=("x",))
+    found = differences(old, plan("a", specs={"a": kept}, postprocess_workers=1))
+    assert found == ["other tensors of a"]
 
 
 def test_models_come_and_go_and_their_names_are_counted_on() -> None:

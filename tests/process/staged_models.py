@@ -1,6 +1,7 @@
 """A model with a stage before `infer`, whose rows say in which stage they make which trouble.
 
-A text is words: a stage ("pre" or "run") and what happens there, as "run kill". What happens:
+A text is words: a stage ("pre", "run" or "post") and what happens there, as "run kill". What
+happens:
 
     kill     the worker dies          once N   the worker dies the first time that it meets N
     raise    the batch fails          gate N   the batch waits until the note `gate-N` is there
@@ -79,6 +80,8 @@ class Staged(Numpy):
             ids.append(np.frombuffer(text, np.uint8).astype(np.int32))
             stage, what, number = (*text.split(), b"", b"", b"0")[:3]
             fate = _FATES.get(what, 0)
+            if stage == b"post":
+                continue
             if stage == b"run":
                 fates[row] = fate, int(number or 0)
             elif what == b"invalid":

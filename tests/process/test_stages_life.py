@@ -88,8 +88,10 @@ def test_a_stop_answers_rows_in_either_stage(stage: str) -> None:
         assert {line.split()[0] for line in ends} == {"pre", "run"}, "each stage was unloaded"
 
 
-def check(model: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    words = command("check", "--model", f"tests.process.staged_models:{model}", *flags)
+def check(
+    model: str, *flags: str, module: str = "tests.process.staged_models"
+) -> subprocess.CompletedProcess[str]:
+    words = command("check", "--model", f"{module}:{model}", *flags)
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -19,9 +19,9 @@ class Told(Model):
     """Its instances tell what they are asked for, each under a number of its own."""
 
     framework = "numpy"
-    inputs: ClassVar = [Tensor("text", "bytes", (), max_bytes=8)]
-    features: ClassVar = [Tensor("ids", "int32", (Dim(32),))]
-    outputs: ClassVar = [Tensor("total", "int64")]
+    inputs = [Tensor("text", "bytes", (), max_bytes=8)]
+    features = [Tensor("ids", "int32", (Dim(32),))]
+    outputs = [Tensor("total", "int64")]
     events: ClassVar[list[Any]] = []
     made: ClassVar[int] = 0
     fails: ClassVar[str] = ""

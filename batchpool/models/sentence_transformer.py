@@ -113,6 +113,8 @@ class SentenceTransformer(bp.Model):
 
     def load(self, device: str) -> None:
         self._model = self._loaded(device, dtype_on(device, self._dtype, self._config)).eval()
+        if not self.features:
+            return
         # What the library gives beside the tensors of the tokens belongs to every batch.
         sample = self._tokens(["a text"], None)
         self._names = [name for name in MADE if name in sample]

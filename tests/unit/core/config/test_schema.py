@@ -129,8 +129,7 @@ def test_every_value_of_a_full_file_arrives() -> None:
         ("[server]\nprot = 8000", '[server]: unknown key prot = 8000; did you mean "port"?'),
         (
             '[[model]]\nimport = "a:B"\npreprocess_workers = 0',
-            "[[model]] 1: preprocess_workers = 0: expected a whole number from 1 to 256"
-            ' or "auto"',
+            '[[model]] 1: preprocess_workers = 0: expected a whole number from 1 to 256 or "auto"',
         ),
         (
             "[server]\nmax_batch = 8",

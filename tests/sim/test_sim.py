@@ -64,7 +64,7 @@ def each_store(seed: int, profile: Profile, name: str, step: int = 1) -> Iterato
         store += step
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 @pytest.mark.parametrize("role", ["client", "batcher", "worker"])
 def test_a_death_after_any_store(role: str, seed: int) -> None:
     stores = sum(1 for _ in each_store(seed, SHORT, f"{role} 1"))

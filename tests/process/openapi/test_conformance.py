@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.pool_under_test import serving
 
 HERE = Path(__file__).parent
@@ -18,13 +20,14 @@ ROOT = HERE.parents[2]
 WORDS = "tests.process.text_models:Words"
 
 
-def test_the_answers_are_those_that_the_description_tells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [10, pytest.param(60, marks=pytest.mark.long)])
+def test_the_answers_are_those_that_the_description_tells(tmp_path: Path, examples: int) -> None:
     with serving("Affine", "Scaled", "tests.process.tensor_models:Boxes", WORDS) as pool:
         command = [
             sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()",
             f"--config-file={HERE / 'schemathesis.toml'}", "run",
             f"http://127.0.0.1:{pool.port}/openapi.json",
-            "--max-examples=30", "--seed=1", "--phases=examples,coverage,fuzzing",
+            f"--max-examples={examples}", "--seed=1", "--phases=examples,coverage,fuzzing",
             "--exclude-checks=positive_data_acceptance", "--no-color",
         ]  # fmt: skip
         environment = os.environ | {

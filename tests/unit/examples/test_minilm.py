@@ -81,7 +81,7 @@ def test_each_text_alone_equals_sentence_transformers(model: MiniLM, reference: 
 
 
 def test_a_batch_of_all_lengths_keeps_its_order(model: MiniLM, reference: Any) -> None:
-    texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
+    texts = [f"{text} {number}" for number in range(2) for text in TEXTS]
     expected = reference.encode(texts)
     # Were two rows exchanged, their vectors would differ: no two of the texts are close enough.
     likeness = expected @ expected.T - np.eye(len(texts))

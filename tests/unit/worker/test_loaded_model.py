@@ -67,9 +67,8 @@ def load(unloads: list[Callable[[], None]], *, rows: int = 0, **arguments: Any) 
     spec = spec_of(Told)
     Told.made = 0
     name = f"{Told.__module__}:Told"
-    return load_model(
-        spec, name, "cpu", 8, (), {}, unloads.append, preprocess_rows=rows, **arguments
-    )
+    fused = {"preprocess": rows} if rows else {}
+    return load_model(spec, name, "cpu", 8, (), {}, unloads.append, fused_rows=fused, **arguments)
 
 
 def test_both_stages_of_a_fused_worker_are_loaded_for_instances_of_their_own(

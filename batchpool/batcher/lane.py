@@ -274,7 +274,7 @@ class AdmittedLane:
         A row that claims to wait for long is served and dispatched before others, and its wait is
         added to what all clients share: the counters.
         """
-        if self._own_flow is None:
+        if self._own_flow is None or rows.size == 0:
             return
         submits = rows[QueueColumn.SUBMIT_NS]
         earliest_ns = now_ns - _EARLIER_NS

@@ -1,4 +1,4 @@
-"""How many values a msgpack body holds, looked at without reading it.
+"""The number of values in a msgpack body, counted without reading them.
 
 Reading msgpack takes a few nanoseconds a value and keeps the interpreter from the first to the last
 one. Tensors are one value each, however large; but a byte may be a value too, and 60 MB of those

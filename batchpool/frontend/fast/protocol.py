@@ -47,6 +47,7 @@ _ASGI_HEADERS = frozenset(
 )
 
 
+# methods: the callbacks of the parser and of the transport share the state of one request.
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FastProtocol(Connection):
     """One connection with a fast path. `fast_protocol` makes the subclass of a front end."""

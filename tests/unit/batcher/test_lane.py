@@ -340,6 +340,12 @@ def test_a_batcher_that_takes_over_bounds_the_times_too() -> None:
     assert later.queued_rows(Stage.INFER)[QueueColumn.SUBMIT_NS].tolist() == [99 * SECOND] * 2
 
 
+def test_a_batcher_that_takes_over_finds_a_local_lane_without_rows() -> None:
+    road = Road(own_flow=True)
+    later = AdmittedLane(3, SERIAL, 0, road.side.lane, road.ring, mapped_ns=100 * SECOND)
+    assert later.queued_rows(Stage.INFER).shape[1] == 0
+
+
 def test_a_client_that_submits_its_slots_again_and_again_ends_its_lane() -> None:
     """Its rows are in the queue already, which would have no end."""
     road = Road()

@@ -1,4 +1,4 @@
-"""Whose body is read next: the loop, its time and the transports are the test's own."""
+"""The order in which bodies are read: the loop, its time and the transports are the test's own."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Rows(bp.Model):
 
 
 class Paced(Rows):
-    """The same after 8 ms a batch: an accelerator that takes no CPU of the machine."""
+    """As `Rows`, after 8 ms a batch: an accelerator that takes no CPU of the machine."""
 
     def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
         time.sleep(_PACE_S)

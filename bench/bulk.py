@@ -2,13 +2,13 @@
 
     python -m bench.bulk [--rows 1000000] [--texts 200000] [--rounds 3] [--save FILE.json]
 
-Two files: a .npy of rows of 4 floats, and a Parquet of texts. Both ways in turns at one pool; a
-rate is rows by the time from the first row to the last one committed, as the command tells it, and
-again with its start and its join. Memory is the resident one of the command after a tenth of the
-chunks and after all. Where other programs have the cores, rates say little: CPU seconds are those
-of the pool and of the caller together, without the start of the command, which a run of no rows
-tells. At last a run that is killed three times (SIGKILL) must give the same file as one that is
-not.
+Three files: a .npy of rows of 4 floats, a part of it for a model that takes 8 ms a batch of 256 and
+no CPU, as an accelerator does, and a Parquet of texts. Both ways in turns at one pool; a rate is
+rows by the time from the first row to the last one committed, as the command tells it, and again
+with its start and its join. Memory is the resident one of the command after a tenth of the chunks
+and after all. Where other programs have the cores, rates say little: CPU seconds are those of the
+pool and of the caller together, without the start of the command, which a run of no rows tells. At
+last a run that is killed three times (SIGKILL) must give the same file as one that is not.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from bench.support.serving import Served, cpu_seconds, serving
 
 _KILLS = (0.2, 0.45, 0.7)
 _POLL_S = 0.02
+_PACE_S = 0.008
+_PACED_ROWS = 200_000
 _DIGITS = {"share": 3, "cpu share": 3, "cpu": 2, "client cpu": 2}
 
 
@@ -47,6 +49,14 @@ class Rows(bp.Model):
 
     def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
         return {"y": batch["x"] * np.float32(2) + np.float32(1)}
+
+
+class Paced(Rows):
+    """As `Rows`, after 8 ms a batch: an accelerator that takes no CPU of the machine."""
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        time.sleep(_PACE_S)
+        return super().infer(batch)
 
 
 class Texts(bp.Model):
@@ -84,6 +94,8 @@ def jobs(folder: Path, rows: int, texts: int) -> list[Job]:
     chance = np.random.default_rng(5)
     x = chance.random((rows, 4), np.float32)
     np.save(folder / "rows.npy", x)
+    paced = min(rows, _PACED_ROWS)
+    np.save(folder / "paced.npy", x[:paced])
     lengths = chance.integers(20, 200, texts)
     text = [f"{i} " + "lorem ipsum dolor " * (int(n) // 18) for i, n in enumerate(lengths)]
     pyarrow.parquet.write_table(
@@ -91,6 +103,7 @@ def jobs(folder: Path, rows: int, texts: int) -> list[Job]:
     )
     return [
         Job("rows", folder / "rows.npy", "rows.out.npy", {"x": x}),
+        Job("paced", folder / "paced.npy", "paced.out.npy", {"x": x[:paced]}),
         Job("texts", folder / "texts.parquet", "texts.out.parquet", {"text": text}),
     ]
 
@@ -195,7 +208,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bulk-") as folder:
         todo = jobs(Path(folder), args.rows, args.texts)
         flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "1")
-        with serving(["bench.bulk:Rows", "bench.bulk:Texts"], *flags) as pool:
+        with serving(["bench.bulk:Rows", "bench.bulk:Paced", "bench.bulk:Texts"], *flags) as pool:
             start_s = start_cpu_s(pool, Path(folder))
             rows["CPU s of the command's start"] = round(start_s, 2)
             for _ in range(args.rounds):

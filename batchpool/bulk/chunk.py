@@ -72,4 +72,5 @@ def shown(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value[:_SHOWN_BYTES]).decode(errors="replace")
     text = value if isinstance(value, str) else repr(value)
+    text = text.encode("utf-8", "backslashreplace").decode()  # lone surrogates are no text
     return text if len(text) <= _SHOWN_BYTES else text[: _SHOWN_BYTES - 3] + "..."

@@ -156,12 +156,26 @@ class CsvReader:
                         continue
                     self._read_bytes = before + file.buffer.tell()
                     source = f"{path}:{reader.line_num}"
-                    if len(values) == len(names):
+                    if not _is_text(values):
+                        yield None, source, "the line is no UTF-8", shown(",".join(values))
+                    elif len(values) == len(names):
                         yield dict(zip(names, values, strict=True)), source, "", ""
                     else:
                         why = f"the line has {len(values)} values; {len(names)} were expected"
                         yield None, source, why, shown(",".join(values))
             before += whole
+
+
+def _is_text(values: Sequence[str]) -> bool:
+    """False where bytes that are no UTF-8 were read as lone surrogates."""
+    line = "".join(values)
+    if line.isascii():
+        return True
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _chunk(start: int, rows: list[Row]) -> Chunk:

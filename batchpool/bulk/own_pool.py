@@ -34,6 +34,7 @@ def own_pool(words: Sequence[str]) -> Iterator[str]:
     given = " ".join(words)
     http = [] if "--port" in given or "--uds" in given else ["--port", "0", "--uds", f"{path}.http"]
     few = [] if "--frontends" in given else ["--frontends", "1"]
+    quiet = [] if "--log-level" in given else ["--log-level", "warning"]
     parent = os.getpid()
 
     def end_with_parent() -> None:
@@ -42,7 +43,7 @@ def own_pool(words: Sequence[str]) -> Iterator[str]:
             os._exit(1)
 
     process = subprocess.Popen(
-        [*python_command("batchpool"), "serve", *words, "--socket", path, *http, *few],
+        [*python_command("batchpool"), "serve", *words, "--socket", path, *http, *few, *quiet],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=package_environment(dict(os.environ)),

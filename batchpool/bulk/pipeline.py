@@ -1,6 +1,6 @@
 """Chunks through the pool: a thread reads, windows of rows are under way, ends come out in order.
 
-At any time one chunk is read ahead, one or two are under way, and one is written.
+At any time one chunk is read ahead, one or two are under way, and a few are to be written.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,6 +21,8 @@ from batchpool.bulk.plan import BulkPlan
 from batchpool.bulk.writers import Writer, readable, readable_rows
 from batchpool.core.tensors.spec import Tensor
 
+_WAITING = 2  # chunks that have ended, besides the one that is being written
+
 
 class Committed:
     """Ends of chunks as parts beside the output, and the output at the end.
@@ -33,7 +36,8 @@ class Committed:
         self._writer = writer
         self._parts = Parts(plan.out)
         self._thread = ThreadPoolExecutor(1, "batchpool-writer")
-        self._writing: Future[None] | None = None
+        self._writing: deque[Future[None]] = deque()
+        self._broken = False  # a part could not be committed
         self.done = self.bad = 0
 
     def begin(self, manifest: Manifest, size: int) -> int:
@@ -46,22 +50,26 @@ class Committed:
         return rows
 
     def put(self, end: ChunkEnd, outputs: Sequence[Tensor]) -> None:
-        """Commit a chunk in the background, once the one before it is committed."""
-        self._settle()
-        self._writing = self._thread.submit(self._commit, end, outputs)
+        """Commit a chunk in the background; a disk that is slow for a moment holds nothing up."""
+        self._settle(_WAITING)
+        self._writing.append(self._thread.submit(self._commit, end, outputs))
 
     def _commit(self, end: ChunkEnd, outputs: Sequence[Tensor]) -> None:
+        if self._broken:
+            return  # a part after one that is not there would stand in its place
+        self._broken = True
         columns, n = written_columns(end, outputs, self._plan.keep, fills=self._writer.fills)
         self._parts.commit(
             lambda file: self._writer.write(file, columns, n),
             _lines(end.bad),
             {"n": n, "bad_rows": len(end.bad)},
         )
+        self._broken = False
 
-    def _settle(self) -> None:
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
+    def _settle(self, waiting: int = 0) -> None:
+        """Wait until no more than so many chunks are to be committed."""
+        while len(self._writing) > waiting:
+            self._writing.popleft().result()
 
     def finish(self) -> None:
         """Join the parts to the output, and remove them."""
@@ -70,11 +78,15 @@ class Committed:
         records = list(parts.records())
         with told(out):
             beside = os.path.join(parts.folder, "whole.tmp")
-            with open(beside, "wb") as file:
-                paths = [parts.checked(number) for number in range(parts.done)]
-                self._writer.join(paths, file, records)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with open(beside, "wb") as file:
+                    paths = [parts.checked(number) for number in range(parts.done)]
+                    self._writer.join(paths, file, records)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:
+                os.remove(beside)  # a full disk gets its room back
+                raise
             self._join_bad(records)
             os.rename(beside, out)
             sync_folder(out)

@@ -9,6 +9,7 @@ import csv
 import io
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -179,7 +180,8 @@ class TableWriter:
             return pa.array(column)
         kinds = {type(value) for value in column} - {type(None)}
         if kinds <= {int, float} or (len(kinds) == 1 and kinds <= {str, bool}):
-            return pa.array(column, pa.float64() if float in kinds else None)
+            with suppress(pa.ArrowException, OverflowError):  # whole numbers that are too large
+                return pa.array(column, pa.float64() if float in kinds else None)
         return pa.array([_json_text(value) for value in column], pa.string())
 
     def join(self, parts: Sequence[str], file: Any, records: Sequence[dict[str, Any]]) -> None:

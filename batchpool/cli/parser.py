@@ -51,6 +51,7 @@ examples:
   batchpool config > batchpool.toml            a configuration with every key explained
   batchpool check batchpool.toml               what would be started, and does it fit
   batchpool serve batchpool.toml --port 9000   flags win over the file
+  batchpool run scale rows.npy -o out.npy      every row of a file through a model of the pool
 
 exit status: 0 done, 1 failed, 2 wrong usage or configuration; batchpool COMMAND --help says
 what that means there

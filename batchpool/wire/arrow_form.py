@@ -64,6 +64,7 @@ class ArrowForm:
         self._inputs = {tensor.name: tensor for tensor in tables.spec.inputs}
         self._parameters = {tensor.name: tensor for tensor in tables.spec.parameters}
         self._outputs = {tensor.name: tensor for tensor in tables.spec.outputs}
+        self._whole: Any = None
 
     def parse(self, headers: Headers, body: Body, priority: int) -> InferRequest:
         """The request of a whole body; `priority` is the header's.
@@ -183,6 +184,20 @@ class ArrowForm:
             choices[name] = self._tables.output(name, True, choices)
         return tuple(choices.values()) or self._tables.all_binary
 
+    def _schema(self, names: tuple[str, ...]) -> Any:
+        """The schema of answers with these outputs, made once for all outputs of the model."""
+        if self._whole is not None and names == tuple(self._outputs):
+            return self._whole
+        fields = [column_field(self._outputs[name], lists=self._lists) for name in names]
+        metadata = {
+            b"batchpool.model_name": self._tables.spec.name.encode(),
+            b"batchpool.model_version": self._tables.version.encode(),
+        }
+        schema = arrow().schema(fields, metadata)
+        if names == tuple(self._outputs):
+            self._whole = schema
+        return schema
+
     def fixed_size_reader(self, size: int) -> None:
         """None: each body must be parsed."""
 
@@ -197,20 +212,15 @@ class ArrowForm:
     ) -> tuple[HeaderList, bytes]:
         """The headers and body of the response."""
         pa = arrow()
-        fields, columns = [], []
-        for choice in request.outputs:
-            tensor = self._outputs[choice.name]
-            rows = cut_rows(tensor, outputs[tensor.name], outputs.get(tensor.sizes_name))
-            field = column_field(tensor, lists=self._lists)
-            fields.append(field)
-            columns.append(column_of(tensor, rows, field.type))
-        metadata = {
-            b"batchpool.model_name": self._tables.spec.name.encode(),
-            b"batchpool.model_version": self._tables.version.encode(),
-        }
+        schema = self._schema(tuple(choice.name for choice in request.outputs))
+        columns = []
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            tensor = self._outputs[name]
+            rows = cut_rows(tensor, outputs[name], outputs.get(tensor.sizes_name))
+            columns.append(column_of(tensor, rows, kind))
         if model_parameters:
-            metadata[b"batchpool.parameters"] = msgspec.json.encode(dict(model_parameters))
-        schema = pa.schema(fields, metadata)
+            more = {b"batchpool.parameters": msgspec.json.encode(dict(model_parameters))}
+            schema = schema.with_metadata({**schema.metadata, **more})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(pa.record_batch(columns, schema=schema))

@@ -23,6 +23,13 @@ def test_kept_columns_keep_their_values(run: Run) -> None:
     assert pq.read_table("out.parquet")["k"].to_pylist() == [
         "1", "2", None, "4", "five", "6.5", "[7]", "true", "9", "10",
     ]  # fmt: skip
+    for values, expected in (
+        ([2**63, -1], ["9223372036854775808", "-1"]),
+        ([None, None], [None, None]),
+    ):
+        write("in.jsonl", "".join(json.dumps({"text": "t", "k": k}) + "\n" for k in values))
+        assert run("echo", "in.jsonl", "-o", "out.parquet", "--keep", "k", "--restart")[0] == 0
+        assert pq.read_table("out.parquet")["k"].to_pylist() == expected
     write("in.jsonl", "".join(json.dumps({"text": "t", "k": k}) + "\n" for k in (1, 2, 3, 4, 0.5)))
     flags = ("--keep", "k", "--chunk-rows", "4", "--restart")
     assert run("echo", "in.jsonl", "-o", "out.parquet", *flags)[0] == 0

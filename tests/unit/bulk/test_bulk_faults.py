@@ -132,6 +132,11 @@ def test_columns_of_csv(run: Run) -> None:
         (1, "in.csv:3"), (2, "in.csv:4"), (3, "in.csv:5"),
     ]  # fmt: skip
     assert bad[1]["error"] == "the line has 2 values; 3 were expected"
+    write("latin.csv", b"a,b,note\n1,2,\xe9\n3,4,\xc3\xa9\n")
+    assert run("add", "latin.csv", "-o", "latin.jsonl", "--keep", "note")[0] == 3
+    assert [row["note"] for row in lines("latin.jsonl")] == ["é"]
+    (bad,) = lines("latin.jsonl.errors.jsonl")
+    assert (bad["error"], bad["input"]) == ("the line is no UTF-8", "1,2,\\udce9")
     write("vectors.csv", 'x\n"[1, 2]"\n"[3, 4.5]"\n')
     assert run("double", "vectors.csv", "-o", "v.npy")[0] == 0
     assert np.load("v.npy").tolist() == [[2, 4], [6, 9]]
@@ -277,6 +282,8 @@ def test_a_full_disk_stops_the_run_and_keeps_the_parts(
         status, said = run(*FLAGS)
     assert status == 1
     assert "cannot write to out.jsonl.parts: No space left on device; make room" in said
+    for number, part in enumerate(sorted(Path("out.jsonl.parts").glob("*.rows"))):
+        assert lines(str(part))[0]["text"] == f"{8 * number}"
     assert run(*FLAGS)[0] == 0
     assert lengths("out.jsonl") == [len(f"{i}") for i in range(100)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class AdmittedLane:
         self._feature_buckets: FeatureBuckets | None = None
         if lane.spec.features:
             self._feature_buckets = FeatureBuckets(lane.spec)
+        self._large = lane.arena_inputs
         self._cancels = -1  # no count: every cancel word is checked once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
@@ -131,6 +132,8 @@ class AdmittedLane:
             good = (lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)
             if not every(good) or not _all_different(slots):
                 slots, sequences = self._without_stale(slots, sequences, good)
+            if self._large and not self._are_inside_arena(slots.tolist()):
+                return _NO_ROWS
             rows = self._read_headers(slots, sequences)
             rows[QueueColumn.ATTEMPT] = 0
             lane.attempt[slots] = 0
@@ -157,6 +160,8 @@ class AdmittedLane:
             return False
         if self._state[slot] != _SUBMITTED or self._sequence[slot] != sequence:
             return False
+        if self._large and not self._are_inside_arena((slot,)):
+            return False
         row = self._one_at
         row[QueueColumn.SLOT] = slot
         row[QueueColumn.SEQUENCE] = sequence
@@ -171,6 +176,14 @@ class AdmittedLane:
         if self._feature_buckets is not None:
             self.lane.stage[slot] = _PREPROCESS
         self._state[slot] = _QUEUED
+        return True
+
+    def _are_inside_arena(self, slots: Sequence[int]) -> bool:
+        """Break the lane where a row of these slots does not stand in its arena."""
+        for column in self._large:
+            if not column.are_inside(slots):
+                self._break(f"a row of {column.tensor.name!r} reaches out of the arena")
+                return False
         return True
 
     def enter_stage(self, rows: I64, stage: Stage) -> None:

@@ -18,7 +18,9 @@ from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
-from batchpool.shm.columns import TensorColumn, tensor_columns
+from batchpool.shm.arena_column import ArenaColumn
+from batchpool.shm.columns import TensorColumn
+from batchpool.shm.lane_columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
 
@@ -123,6 +125,11 @@ class Lane:
             kept = {name: lane.inputs[name] for name in self.spec.kept_inputs}
             lane.inputs = kept | lane.features
         return lane
+
+    @property
+    def arena_inputs(self) -> list[ArenaColumn]:
+        """The inputs whose rows stand in the arena, in the order in which a run holds them."""
+        return [column for column in self.inputs.values() if isinstance(column, ArenaColumn)]
 
     def scalars(self, name: str) -> Cells:
         """A header column for single loads and stores."""

@@ -22,17 +22,17 @@ from batchpool.core.layout.segments import (
     heartbeats_layout,
     lane_layout,
     power_of_two,
-    size_columns,
     state_page_layout,
     worker_layout,
 )
+from batchpool.core.layout.tensor_columns import size_columns
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 5
-GOLDEN_DIGEST = "0eeacb375c46fbe0e6a5b889cad611a8"
+GOLDEN_VERSION = 6
+GOLDEN_DIGEST = "0505730c2c9e54cc9668d0dba2e4865a"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 5, digest 0eeacb375c46fbe0e6a5b889cad611a8
+lane: 6 slots, 36864 bytes, version 6, digest 0505730c2c9e54cc9668d0dba2e4865a
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher

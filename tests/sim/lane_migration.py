@@ -21,7 +21,7 @@ from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationA
 from tests.sim.actors import SimLane, SimRecords
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
-from tests.sim.model import DYNAMIC, PLAIN, STAGED
+from tests.sim.model import DYNAMIC, LARGE, PLAIN, STAGED, arena_of_sim
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -54,7 +54,8 @@ class SimEntry:
             stage: replace(own[stage], bucketed=SizeBuckets(stage_spec(spec, stage)).many)
             for stage in stages
         }
-        return cls(number, spec, lane_layout(spec, slots), bucketed, words)
+        layout = lane_layout(spec, slots, arena_of_sim(spec))
+        return cls(number, spec, layout, bucketed, words)
 
 
 class Moving:
@@ -87,6 +88,7 @@ class Moving:
             return
         number = min(set(range(ENTRIES)) - set(world.entries))
         spec = STAGED if world.profile.staged else world.random.choice((PLAIN, DYNAMIC))
+        spec = LARGE if world.profile.arena else spec
         slots = world.random.choice(world.profile.slots)
         entry = SimEntry.of(number, spec, slots, world.limits)
         self.coming = world.entries[number] = entry

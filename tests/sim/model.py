@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidInput
+from batchpool.core.layout.arena import Arena
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
@@ -31,6 +32,20 @@ DYNAMIC = ModelSpec(
     (Y, Tensor("out", "int64", (Dim(40, "t"),))),
     (K,),
 )
+# Inputs whose rows stand in the lane's arena: four of the largest rows, for up to eight slots.
+LARGE = ModelSpec(
+    "large",
+    "numpy",
+    (
+        X,
+        Tensor("ids", "int64", (Dim(40, "t"),), pad=-1),
+        Tensor("note", "bytes", (Dim(2),), max_bytes=60),
+    ),
+    (Y, Tensor("out", "int64", (Dim(40, "t"),))),
+    (K,),
+)
+IN_ARENA = ("ids", "note")
+ARENA_BYTES = 4 * 512
 # Features, and an input that both stages read.
 STAGED = ModelSpec(
     "staged",
@@ -57,7 +72,20 @@ def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     tensors = {"x": np.stack([each, -each], axis=1)}
     if spec is not PLAIN:
         tensors["ids"] = each[:, None] + np.arange(length_of(numbers[0]))
+    if spec is LARGE:
+        tensors["note"] = [notes_of(number) for number in numbers]
     return check_rows(spec, tensors, {"k": 7 * numbers[0]})
+
+
+def notes_of(number: int) -> list[bytes]:
+    """The byte strings of a row of LARGE: none, one or two, of any length."""
+    each = b"%d." % number
+    return [each * (number // 64 % 9), each][: number // 64 % 3]
+
+
+def arena_of_sim(spec: ModelSpec) -> Arena:
+    """The arena of a lane of the simulated pool."""
+    return Arena(IN_ARENA, ARENA_BYTES) if spec is LARGE else Arena()
 
 
 def trouble_stage(number: int) -> Stage:
@@ -135,6 +163,9 @@ class SimBackend(CpuBackend):
                 size = length_of(first) + more
                 whole &= lengths is not None and lengths[i, 0] == size
                 whole &= ids[i].tolist()[:size] == list(range(number, number + size))
+            if "note" in inputs:
+                found = [note for note in inputs["note"][i].tolist() if note]
+                whole &= found == [note for note in notes_of(number) if note]
             if not whole:
                 raise Fault(f"the model met a torn row: x {x[i]}, k {k[i]}, ids {ids}")
         return inputs

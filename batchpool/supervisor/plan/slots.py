@@ -18,12 +18,13 @@ CLIENT_LANE_BYTES_MOST = 256 << 20
 def auto_slots(spec: ModelSpec, max_batch: int, arena_bytes: int = 0) -> int:
     """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch.
 
-    arena_bytes: of its arena as configured, 0 for the default. Raises StartError when not even a
-    lane of max_batch slots stays within 1 GiB.
+    arena_bytes: of its arena as configured, of which only the least then counts; 0 for the
+    default. Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
     """
 
     def lane_bytes(slots: int) -> int:
-        return lane_layout(spec, slots, arena_for(spec, slots, arena_bytes)).total_bytes
+        arena = arena_for(spec, slots, 1 if arena_bytes else 0)
+        return lane_layout(spec, slots, arena).total_bytes
 
     least = lane_bytes(max_batch)
     if least > AUTO_LANE_BYTES_MOST:

@@ -69,7 +69,7 @@ def length_of(first: int) -> int:
 def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     """One request whose rows carry these numbers."""
     each = np.array(numbers, dtype=np.int64)
-    tensors = {"x": np.stack([each, -each], axis=1)}
+    tensors: dict[str, Any] = {"x": np.stack([each, -each], axis=1)}
     if spec is not PLAIN:
         tensors["ids"] = each[:, None] + np.arange(length_of(numbers[0]))
     if spec is LARGE:

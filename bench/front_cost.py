@@ -29,7 +29,7 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from batchpool.client.lane_client import LaneClient
+from batchpool.client.arena_lane_client import lane_client_of
 from batchpool.client.loop import ClientLoop
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session
@@ -104,7 +104,7 @@ class _Session(Session):
         os.close(fd)
         self.models[spec.name] = ModelFacts(0, spec, 0.9, 30.0, 64)
         state_page = self._state_page
-        self.lane_set[spec.name] = LaneClient(
+        self.lane_set[spec.name] = lane_client_of(
             lane, watermark=0.9, accepting=lambda: state_page.accepts(0)
         )
         self.lane.gate.set(int(LaneGate.OPEN))

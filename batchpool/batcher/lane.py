@@ -77,6 +77,7 @@ class AdmittedLane:
         first, *later = stages or stages_of(lane.spec)
         self._first, self._later = int(first), [int(stage) for stage in later]
         self._later_buckets = {stage: StageBuckets(lane.spec, stage) for stage in later}
+        self._large = lane.arena_inputs
         self._cancels = -1  # no count: every cancel word is checked once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
@@ -133,6 +134,8 @@ class AdmittedLane:
             good = (lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)
             if not every(good) or not _all_different(slots):
                 slots, sequences = self._without_stale(slots, sequences, good)
+            if self._large and not self._are_inside_arena(slots.tolist()):
+                return _NO_ROWS
             rows = self._read_headers(slots, sequences)
             rows[QueueColumn.ATTEMPT] = 0
             lane.attempt[slots] = 0
@@ -159,6 +162,8 @@ class AdmittedLane:
             return False
         if self._state[slot] != _SUBMITTED or self._sequence[slot] != sequence:
             return False
+        if self._large and not self._are_inside_arena((slot,)):
+            return False
         row = self._one_at
         row[QueueColumn.SLOT] = slot
         row[QueueColumn.SEQUENCE] = sequence
@@ -173,6 +178,14 @@ class AdmittedLane:
         if self._later:
             self.lane.stage[slot] = self._first
         self._state[slot] = _QUEUED
+        return True
+
+    def _are_inside_arena(self, slots: Sequence[int]) -> bool:
+        """Break the lane where a row of these slots does not stand in its arena."""
+        for column in self._large:
+            if not column.are_inside(slots):
+                self._break(f"a row of {column.tensor.name!r} reaches out of the arena")
+                return False
         return True
 
     def enter_stage(self, rows: I64, stage: Stage) -> None:

@@ -44,6 +44,7 @@ from batchpool.control.process_messages import (
     WorkerIdle,
     WorkerLost,
 )
+from batchpool.core.layout.arena import arena_of
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.decide import Limits
@@ -227,7 +228,7 @@ class BatcherProcess:
 
     def _add_lane(self, message: AddBatcherLane, segment_fd: int, *bell_fds: int) -> None:
         spec = self._specs[message.model]
-        layout = lane_layout(spec, message.slots)
+        layout = lane_layout(spec, message.slots, arena_of(spec, message.arena_bytes))
         number = message.lane
         try:
             lane = Lane(spec, map_checked(segment_fd, layout), layout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpool.core.layout.segments import size_columns
+from batchpool.core.layout.tensor_columns import size_columns
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec

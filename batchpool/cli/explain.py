@@ -10,6 +10,7 @@ from batchpool.core.config.flags import model_of, with_options
 
 
 def layout(args: argparse.Namespace) -> int:
+    from batchpool.core.layout.arena import arena_for
     from batchpool.core.layout.segments import lane_layout
     from batchpool.supervisor.plan.probe_model import probe_model
     from batchpool.supervisor.plan.slots import auto_slots
@@ -18,7 +19,9 @@ def layout(args: argparse.Namespace) -> int:
         model_of(args.model, "model"), **({} if args.slots is None else {"slots": args.slots})
     )
     spec = probe_model(with_options([model], 0, [(0, each) for each in args.option])[0]).spec
-    print(lane_layout(spec, model.slots or auto_slots(spec, model.max_batch)).drawing())
+    arena_bytes = model.input_arena_mib << 20
+    slots = model.slots or auto_slots(spec, model.max_batch, arena_bytes)
+    print(lane_layout(spec, slots, arena_for(spec, slots, arena_bytes)).drawing())
     return 0
 
 

@@ -155,9 +155,11 @@ class LoopDriver:
             lent.take_back(lane_client)
         if lent.n and not lane_client.may_claim(window.n, call.priority):
             lent.check_room(lane_client, window.n)
-        if call.wait_for_room and not lane_client.may_claim(window.n, call.priority):
-            lane_client.check_gate(time.monotonic_ns())
-            return False
+        if call.wait_for_room:
+            now_ns = time.monotonic_ns()
+            if not lane_client.has_room(window, now_ns, call.priority):
+                lane_client.check_gate(now_ns)
+                return False
         pending = lane_client.submit(
             window, call.start_ns, call.deadline_ns, priority=call.priority, tag=Reply()
         )
@@ -165,7 +167,7 @@ class LoopDriver:
         client_loop.publish(lane_client)
         return True
 
-    async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
+    async def wait_for_room(self, lane_client: LaneClient, window: Rows, call: Call) -> None:
         client_loop = self._loop_of(lane_client)
         left_s = (call.deadline_ns - time.monotonic_ns()) / 1e9
         try:

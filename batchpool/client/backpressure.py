@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from batchpool.core.errors import Draining, InternalError, Moved, NotReady, Overloaded, PoolError
 from batchpool.core.layout.admission import Cause, Refusal, SlotAllocator
+from batchpool.core.layout.arena_admission import ArenaAllocator
 from batchpool.core.layout.states import LaneGate
+from batchpool.shm.memory_limits import size_text
 
 _WINDOW_NS = 100_000_000
 _KEEP = 0.8  # share of the earlier measurement that each new window leaves
@@ -147,4 +149,18 @@ class Rejections:
         )
         # The rate is that of all flows, of which this one's rows are only a part.
         rows = refusal.over * self._map.claimed // refusal.held
+        return Overloaded(text, self._drain_rate.wait_ms(rows))
+
+    def no_room(self, refusal: Refusal, arena: ArenaAllocator) -> Overloaded:
+        """The error of a claim for which the arena, or the share of its flow in it, has no room."""
+        head = f"model {self._model!r} is overloaded:"
+        held, size = size_text(refusal.held), size_text(arena.nbytes)
+        if refusal.cause is Cause.ARENA:
+            text = f"{head} {held} of the {size} for its large inputs are in use"
+        else:
+            text = (
+                f"{head} this flow holds {held} of the {size} for its large inputs, and half"
+                f" ({size_text(arena.share)}) is its share while others are active"
+            )
+        rows = -(-refusal.over * self._map.claimed // max(arena.used, 1))
         return Overloaded(text, self._drain_rate.wait_ms(rows))

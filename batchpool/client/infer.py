@@ -46,8 +46,8 @@ class Driver(Protocol):
         Raises Moved, or one of the 503s.
         """
 
-    async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
-        """Wait until n rows may fit; DeadlineExceeded when the call's time is up."""
+    async def wait_for_room(self, lane_client: LaneClient, window: Rows, call: Call) -> None:
+        """Wait until these rows may fit; DeadlineExceeded when the call's time is up."""
 
     async def result(
         self, lane_client: LaneClient, under_way: deque[PendingRequest], call: Call
@@ -99,7 +99,7 @@ async def _send(
     Raises Moved if it moves before the first row of the call is sent.
     """
     rows = part(call.rows, start, call.rows.n) if start else call.rows
-    size, bound = rows.n, lane_client.allocator.bound
+    size, bound = rows.n, lane_client.most_rows(rows)
     if size > bound and call.wait_for_room:
         size = window_rows(bound, driver.facts(lane_client.spec.name).max_batch)
     under_way: deque[PendingRequest] = deque()
@@ -131,7 +131,7 @@ async def _send(
                     if under_way:
                         await take_oldest()
                     else:
-                        await driver.wait_for_room(lane_client, window.n, call)
+                        await driver.wait_for_room(lane_client, window, call)
             except Moved:
                 if not start + sent:
                     raise

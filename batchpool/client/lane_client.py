@@ -25,7 +25,7 @@ from batchpool.client.lent_slots import LentSlots
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.row_errors import row_error
 from batchpool.core.errors import OF_A_ROW, Overloaded, PoolError, Status, TooLarge
-from batchpool.core.layout.admission import Cause, SlotAllocator
+from batchpool.core.layout.admission import SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
@@ -85,6 +85,10 @@ class LaneClient:
         self.sees_move()  # before it was mapped: nobody will say so again
         self._rows = LaneRows(lane)
 
+    def set_watermark(self, watermark: float) -> None:
+        """Take another bound from now on."""
+        self.allocator.set_watermark(watermark)
+
     # -- claim and submit ---------------------------------------------------------------
 
     def check(self, n: int, now_ns: int, *, flow: int = 0, priority: int = 0) -> None:
@@ -97,8 +101,7 @@ class LaneClient:
         self.check_gate(now_ns)
         refusal = self.allocator.refusal(n, flow, now_ns, priority)
         if refusal is not None:
-            full = refusal.cause is Cause.LANE
-            word = self.lane.refused if full else self.lane.refused_share
+            word = self.lane.refused if refusal.is_of_lane else self.lane.refused_share
             word.set(word.get() + 1)
             raise self._refusals.overloaded(refusal)
 
@@ -132,11 +135,16 @@ class LaneClient:
         return True
 
     def may_claim(self, n: int, priority: int = 0) -> bool:
-        """True if the lane has room for a claim of n rows; asking never shuts it.
-
-        For clients that are one flow: no other can have a share.
-        """
+        """True if the lane has room for n rows of a client that is one flow; never shuts it."""
         return self.allocator.has_room(n, priority)
+
+    def has_room(self, rows: Rows, now_ns: int, priority: int = 0) -> bool:
+        """As `may_claim`, for these rows."""
+        return self.allocator.has_room(rows.n, priority)
+
+    def most_rows(self, rows: Rows) -> int:
+        """The most of these rows, wherever they begin, that may be claimed at once."""
+        return self.allocator.bound
 
     def submit(
         self,
@@ -258,12 +266,9 @@ class LaneClient:
         return overdue
 
     def _owner_of_request(self, first: int) -> PendingRequest | None:
-        pending = self._owner[first]
-        if pending is None:  # its first row is done already, others are not
-            for candidate in self._owner:
-                if candidate is not None and candidate.slots[0] == first:
-                    return candidate
-        return pending
+        # Where its first row is done already, others are not.
+        others = (p for p in self._owner if p is not None and p.slots[0] == first)
+        return self._owner[first] or next(others, None)
 
     def next_deadline_ns(self) -> int:
         """The earliest deadline of a request under way; 2**63 - 1 if there is none."""

@@ -23,6 +23,7 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
+from batchpool.core.tensors.rows import Rows
 from batchpool.shm.doorbell import Waiter
 
 TORN = (
@@ -128,11 +129,12 @@ class Reaper:
         if self.session is not None and not self.busy:
             self._reap_once(self.session, time.monotonic_ns())
 
-    def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
+    def wait_for_room(self, lane_client: LaneClient, window: Rows, call: Call) -> None:
         """Until there is room, or another lane where there is."""
 
         def done() -> bool:
-            return lane_client.has_moved or lane_client.may_claim(n, call.priority)
+            now_ns = time.monotonic_ns()
+            return lane_client.has_moved or lane_client.has_room(window, now_ns, call.priority)
 
         self._wanting_room += 1
         try:

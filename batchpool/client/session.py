@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from batchpool.client.arena_lane_client import lane_client_of
 from batchpool.client.connection import Connection, cannot_connect
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.lane_set import LaneSet
@@ -42,6 +43,7 @@ from batchpool.core.errors import (
     PoolError,
     PoolStopped,
 )
+from batchpool.core.layout.arena import arena_of
 from batchpool.core.layout.segments import VERSION, lane_layout
 from batchpool.core.layout.states import LaneGate, PoolState
 from batchpool.shm.client_bells import HeardBell
@@ -204,7 +206,7 @@ class Session(Connection):
     def _map_lane(
         self, facts: ModelFacts, form: LaneForm | LaneOpened, fds: list[int]
     ) -> LaneClient:
-        layout = lane_layout(facts.spec, form.slots)
+        layout = lane_layout(facts.spec, form.slots, arena_of(facts.spec, form.arena_bytes))
         try:
             if layout.digest != form.digest:
                 raise InternalError(f"the pool at {self.where} sent a lane of another layout")
@@ -212,7 +214,7 @@ class Session(Connection):
         finally:
             close_all(fds)
         state_page, index = self.state_page, facts.index  # not self, which has the lane client
-        return LaneClient(
+        return lane_client_of(
             lane,
             watermark=facts.watermark,
             accepting=lambda: state_page.accepts(index),

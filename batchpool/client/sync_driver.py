@@ -169,8 +169,9 @@ class ThreadDriver:
                 raise self.reaper.why_not(lane_client, session)
             if lane_client.lent.any_ended:
                 _take_back_views(self.reaper, lane_client)
-            if not lane_client.may_claim(window.n, call.priority):
-                lane_client.check_gate(monotonic_ns())
+            now_ns = monotonic_ns()
+            if not lane_client.has_room(window, now_ns, call.priority):
+                lane_client.check_gate(now_ns)
                 lane_client.lent.check_room(lane_client, window.n)
                 return False
             self.reaper.torn = True
@@ -244,11 +245,13 @@ class ThreadDriver:
             f"the session with the pool at {self.socket} has ended; the request {ran}"
         )
 
-    async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
+    async def wait_for_room(self, lane_client: LaneClient, window: Rows, call: Call) -> None:
         with self._lock:
-            self.reaper.wait_for_room(lane_client, n, call)
+            self.reaper.wait_for_room(lane_client, window, call)
         if monotonic_ns() >= call.deadline_ns:
-            raise DeadlineExceeded(f"no room for {n} rows of {lane_client.spec.name!r} in time")
+            raise DeadlineExceeded(
+                f"no room for {window.n} rows of {lane_client.spec.name!r} in time"
+            )
 
     # -- of a map -----------------------------------------------------------------------
 

@@ -196,8 +196,9 @@ class _Stream:
         call.check(lane_client, driver.facts(self._model))
         if not call.sends:
             return True
-        if call.rows.n > lane_client.allocator.bound and not alone:
-            self._cut(window, lane_client.allocator.bound)
+        bound = lane_client.most_rows(call.rows)
+        if call.rows.n > bound and not alone:
+            self._cut(window, bound)
             return False
         call.begin()
         try:
@@ -205,7 +206,7 @@ class _Stream:
                 window.lane_client = lane_client
                 return True
             if not self._holds_slots():
-                await driver.wait_for_room(lane_client, call.rows.n, call)
+                await driver.wait_for_room(lane_client, call.rows, call)
         except Moved:
             driver.leave_moved()
         except DeadlineExceeded:
@@ -219,7 +220,8 @@ class _Stream:
         return any(window.under_way for window in self._under_way)
 
     def _cut(self, window: _Window, bound: int) -> None:
-        """A lane that came with a reload is too small for the window: it goes in parts."""
+        """The lane is too small for the window, as one that came with a reload, or its arena for
+        rows that are so large: it goes in parts."""
         self._waiting.remove(window)
         call = window.call
         for start in reversed(range(0, call.n, bound)):

@@ -47,13 +47,14 @@ class ModelForm(Form, frozen=True):
 
 
 class LaneForm(Form, frozen=True):
-    """One lane as its client sees it. serial: never used twice. model: the entry. digest: of the
-    segment's layout."""
+    """One lane as its client sees it. serial: never used twice. model: the entry. arena_bytes: of
+    its arena, 0 for none. digest: of the segment's layout."""
 
     serial: Natural
     model: Natural
     slots: Natural
     digest: str
+    arena_bytes: Natural = 0
 
 
 # -- client -> supervisor ---------------------------------------------------------------------
@@ -145,6 +146,7 @@ class LaneOpened(Message, frozen=True, tag="lane"):
     slots: Natural
     digest: str
     facts: ModelForm
+    arena_bytes: Natural = 0
 
 
 class StatusReply(Message, frozen=True, tag="status"):

@@ -62,8 +62,9 @@ class RemoveModel(Message, frozen=True, tag="remove_model"):
 
 
 class AddBatcherLane(Message, frozen=True, tag="add_lane"):
-    """A lane to map and open. lane: its number, its place in all tables. client: the number of its
-    local client, 0 for a front end. moved: its client has another one."""
+    """A lane to map and open. lane: its number, its place in all tables. arena_bytes: of its arena,
+    0 for none. client: the number of its local client, 0 for a front end. moved: its client has
+    another one."""
 
     descriptors = (
         "the lane's segment",
@@ -77,6 +78,7 @@ class AddBatcherLane(Message, frozen=True, tag="add_lane"):
     slots: Natural
     client: Natural
     moved: bool
+    arena_bytes: Natural = 0
 
     def descriptor_count(self) -> int:
         return 3 if self.client else 2
@@ -229,7 +231,8 @@ class StartWorker(Message, frozen=True, tag="start"):
 
 
 class AddWorkerLane(Message, frozen=True, tag="add_lane"):
-    """A lane to map. pinned: GPUs may read and write it directly."""
+    """A lane to map. pinned: GPUs may read and write it directly. arena_bytes: of its arena, 0 for
+    none."""
 
     descriptors = ("the lane's segment",)
 
@@ -237,6 +240,7 @@ class AddWorkerLane(Message, frozen=True, tag="add_lane"):
     serial: Natural
     slots: Natural
     pinned: bool
+    arena_bytes: Natural = 0
 
 
 class DropLane(Message, frozen=True, tag="drop_lane"):

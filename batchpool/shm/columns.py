@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.layout.segments import Layout, size_columns
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Tensor
-from batchpool.shm.segment import Memory
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
-Road: TypeAlias = Literal["in", "out", "par", "feat", "pred"]
 
 
 def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
@@ -38,6 +35,14 @@ def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
             return slice(first, first + n)
         return array
     return np.asarray(slots)
+
+
+def slots_of(where: Where) -> Sequence[int]:
+    """The slots one by one."""
+    if isinstance(where, slice):
+        return range(where.start, where.stop)
+    slots: list[int] = where.tolist()
+    return slots
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,8 @@ class TensorColumn:
 
     def _store_bytes(self, where: Where, rows: Array) -> None:
         assert self.lengths is not None
-        slots = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()
-        for slot, row in zip(slots, rows, strict=True):
-            for at, element in _elements(row):
+        for slot, row in zip(slots_of(where), rows, strict=True):
+            for at, element in elements_of(row):
                 place = (slot, *at)
                 self.values[place][: len(element)] = np.frombuffer(element, np.uint8)
                 self.lengths[place] = len(element)
@@ -119,8 +123,6 @@ class TensorColumn:
         return rows
 
     def _load_bytes(self, where: Where, sizes: npt.NDArray[np.int64] | None) -> Array:
-        assert self.lengths is not None
-        assert self.tensor.max_bytes is not None
         slots = (
             np.arange(where.start, where.stop, dtype=np.int64)
             if isinstance(where, slice)
@@ -138,13 +140,26 @@ class TensorColumn:
             if sizes is not None:
                 for k, (_, dim) in enumerate(self.places):
                     own[dim] = int(sizes[i, k])
-            for at in np.ndindex(*own):
-                length = min(int(self.lengths[(slot, *at)]), self.tensor.max_bytes)
-                rows[(i, *at)] = self.values[(slot, *at)][:length].tobytes()
+            self._load_elements(slot, own, rows, i)
         return rows
 
+    def _load_elements(self, slot: int, own: Sequence[int], rows: Array, i: int) -> None:
+        """Read the byte strings of one slot, which has its own shape, into row i."""
+        assert self.lengths is not None
+        assert self.tensor.max_bytes is not None
+        for at in np.ndindex(*own):
+            length = min(int(self.lengths[(slot, *at)]), self.tensor.max_bytes)
+            rows[(i, *at)] = self.values[(slot, *at)][:length].tobytes()
 
-def _elements(row: Any) -> list[tuple[tuple[int, ...], Any]]:
+    def copy_to(self, where: Where, sizes: npt.NDArray[np.int64], rows: Array) -> None:
+        """Copy rows of a dynamic tensor into `rows` [n, *row shape], which is cut to the largest.
+
+        What stands behind a shorter row is undefined.
+        """
+        rows[...] = self.values[(where, *(slice(0, m) for m in rows.shape[1:]))]
+
+
+def elements_of(row: Any) -> list[tuple[tuple[int, ...], Any]]:
     """The byte strings of one row with their places; a row of shape () is one itself."""
     if isinstance(row, np.ndarray):
         return [(at, row[at]) for at in np.ndindex(*row.shape)]
@@ -157,23 +172,3 @@ def pad_rows(rows: Array, sizes: npt.NDArray[np.int64], dims: Sequence[int], pad
         length = rows.shape[1 + dim]
         beyond = np.arange(length) >= sizes[:, k, np.newaxis]  # [n, length]
         np.moveaxis(rows, 1 + dim, 1)[beyond] = pad
-
-
-def tensor_columns(
-    memory: Memory, layout: Layout, road: Road, tensors: tuple[Tensor, ...]
-) -> dict[str, TensorColumn]:
-    """The columns of one road of a lane: "in", "out", "par" or "feat"."""
-    places = size_columns(tensors)
-    sizes = memory.array(layout.columns["size.in" if road == "par" else f"size.{road}"])
-    columns = {}
-    for tensor in tensors:
-        name = f"{road}.{tensor.name}"
-        lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
-        columns[tensor.name] = TensorColumn(
-            tensor,
-            memory.array(layout.columns[name]),
-            sizes,
-            tuple(places[tensor.name]),
-            lengths,
-        )
-    return columns

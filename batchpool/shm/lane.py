@@ -18,7 +18,9 @@ from batchpool.core.layout.states import LaneGate
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, stage_spec, stages_of, written_by
-from batchpool.shm.columns import TensorColumn, tensor_columns
+from batchpool.shm.arena_column import ArenaColumn
+from batchpool.shm.columns import TensorColumn
+from batchpool.shm.lane_columns import tensor_columns
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Cells, Memory, ring_parts, word
 
@@ -128,6 +130,11 @@ class Lane:
         lane.outputs = getattr(lane, written_by(self.spec, stage))
         lane.inputs = {t.name: known[t.name] for t in stage_spec(self.spec, stage).inputs}
         return lane
+
+    @property
+    def arena_inputs(self) -> list[ArenaColumn]:
+        """The inputs whose rows stand in the arena, in the order in which a run holds them."""
+        return [column for column in self.inputs.values() if isinstance(column, ArenaColumn)]
 
     def scalars(self, name: str) -> Cells:
         """A header column for single loads and stores."""

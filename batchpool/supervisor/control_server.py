@@ -274,7 +274,12 @@ class ControlServer:
         self._short_of = ""
         layout = entry.layout
         reply = LaneOpened(
-            entry.serial, entry.model, layout.slots, layout.digest, model_form(model)
+            serial=entry.serial,
+            model=entry.model,
+            slots=layout.slots,
+            digest=layout.digest,
+            facts=model_form(model),
+            arena_bytes=layout.arena_bytes,
         )
         return reply, [entry.fd]
 

@@ -82,7 +82,7 @@ def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) ->
         rows[...] = tensor.stored_pad
         rows[(slice(None), *(slice(0, m) for m in found.shape[1:]))] = found
     elif own is not None:
-        rows[...] = column.values[(where, *(slice(0, m) for m in rows.shape[1:]))]
+        column.copy_to(where, own, rows)
         pad_rows(rows, own, tensor.dynamic, tensor.stored_pad)
     elif isinstance(where, slice):
         rows[...] = column.values[where]

@@ -23,6 +23,7 @@ from batchpool.control.process_messages import (
     WorkerFailed,
     WorkerReady,
 )
+from batchpool.core.layout.arena import arena_of
 from batchpool.core.layout.segments import lane_layout, worker_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, fused_spec
@@ -156,7 +157,8 @@ class WorkerProcess:
         self._channel.send(message)
 
     def _map_lane(self, worker: Worker, message: AddWorkerLane, fd: int) -> None:
-        layout = lane_layout(self.spec, message.slots)
+        arena = arena_of(self.spec, message.arena_bytes)
+        layout = lane_layout(self.spec, message.slots, arena)
         try:
             lane = Lane(self.spec, map_checked(fd, layout), layout).of_stage(self._stage)
         except ValueError as exc:  # its client overwrote the head, which must end no other lane

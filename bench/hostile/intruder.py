@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.client.arena_lane_client import lane_client_of
 from batchpool.client.connection import Connection
-from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.control.channel import Channel
@@ -48,7 +48,7 @@ class Intruder:
         self.layout = lane_layout(spec, opened.slots)
         segment = map_checked(self.lane_fd, self.layout)
         self.memory: mmap.mmap = segment.map
-        self.lane_client = LaneClient(Lane(spec, segment, self.layout))
+        self.lane_client = lane_client_of(Lane(spec, segment, self.layout))
         self.rows = check_rows(spec, example_rows(spec), None)
         until_s = time.monotonic() + 5
         while self.lane_client.lane.gate.get() == LaneGate.CLOSED and time.monotonic() < until_s:

@@ -6,7 +6,6 @@ import os
 import signal
 from typing import Any
 
-from batchpool.core.layout.segments import lane_layout
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.segment import map_checked, word
 from tests.litmus import segments
@@ -19,16 +18,19 @@ class EchoLane:
     echo_lane["cq_tail"] is the value of a word of the lane.
     """
 
-    def __init__(self, size: int, slots: int, total: int | None, **more: Any) -> None:
+    def __init__(
+        self, size: int, slots: int, total: int | None, arena_rows: int = 0, **more: Any
+    ) -> None:
         self.size, self.slots = size, slots
         self.bells = Doorbell(), Doorbell()
         for bell in self.bells:
             os.set_inheritable(bell.fd, True)
-        self.fd = segments.new_lane(size, slots)
+        self.fd = segments.new_lane(size, slots, arena_rows)
         self.task: dict[str, Any] = {
             "fd": self.fd,
             "size": size,
             "slots": slots,
+            "arena_rows": arena_rows,
             "total": total,
             "client_bell": self.bells[0].fd,
             "server_bell": self.bells[1].fd,
@@ -36,7 +38,7 @@ class EchoLane:
             "strays": False,
             **more,
         }
-        layout = lane_layout(segments.echo_spec(size), slots)
+        layout = segments.echo_layout(size, slots, arena_rows)
         self._cells = map_checked(self.fd, layout).cells()
         self._at = {name: word(layout, name) for name in layout.words}
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import LaneClient
+from batchpool.client.arena_lane_client import lane_client_of
 from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import Status, TooLarge
 from batchpool.core.layout.admission import bound_of
-from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.dtypes import Array
@@ -29,7 +28,7 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import Consumer
 from batchpool.shm.segment import map_checked
-from tests.litmus.segments import TEXT_BYTES, echo_spec
+from tests.litmus.segments import TEXT_BYTES, echo_layout, echo_spec
 from tests.litmus.side_control import PATIENT_S, Progress, StopOrder, Violation
 
 FAR_NS = 2**62
@@ -41,7 +40,7 @@ def crc_of(x: Array, text: bytes) -> int:
 
 def _lane(task: dict[str, Any]) -> Lane:
     spec = echo_spec(task["size"])
-    layout = lane_layout(spec, task["slots"])
+    layout = echo_layout(task["size"], task["slots"], task["arena_rows"])
     return Lane(spec, map_checked(task["fd"], layout), layout)
 
 
@@ -50,7 +49,7 @@ class EchoClient:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
-        self.lane_client = LaneClient(_lane(task))
+        self.lane_client = lane_client_of(_lane(task))
         self.size = task["size"]
         self.rng = random.Random(task["seed"])
         self.bell, self.server = Doorbell(task["client_bell"]), Doorbell(task["server_bell"])
@@ -123,6 +122,8 @@ class EchoClient:
                 break
             tensors, crcs = self.rows([self.row_size()] * n)
             rows: Rows = check_rows(self.lane_client.spec, tensors, {"first": crcs[0]})
+            if not self.lane_client.has_room(rows, time.monotonic_ns()):
+                break
             self.lane_client.submit(rows, time.monotonic_ns(), FAR_NS + crcs[0], tag=(rows, crcs))
             self.sent += n
             self.requests += 1

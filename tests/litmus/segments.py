@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.layout.arena import Arena, largest_run
 from batchpool.core.layout.segments import Layout, lane_layout
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.segment import Segment, create, map_checked, ring_parts, word
@@ -170,5 +171,13 @@ def echo_spec(size: int) -> ModelSpec:
     return ModelSpec("echo", "numpy", (x, text, crc), (x, text, crc), (Tensor("first", "uint32"),))
 
 
-def new_lane(size: int, slots: int) -> int:
-    return new(lane_layout(echo_spec(size), slots))
+def echo_layout(size: int, slots: int, arena_rows: int) -> Layout:
+    """The layout of an echo lane; with arena_rows, x and text stand in an arena of so many of the
+    largest rows."""
+    spec = echo_spec(size)
+    inputs = ("x", "text") if arena_rows else ()
+    return lane_layout(spec, slots, Arena(inputs, arena_rows * largest_run(spec, inputs)))
+
+
+def new_lane(size: int, slots: int, arena_rows: int = 0) -> int:
+    return new(echo_layout(size, slots, arena_rows))

@@ -14,27 +14,31 @@ from tests.litmus.echo_lane import EchoLane, kill_and_restart
 from tests.litmus.processes import await_, scaled
 
 MIB = 2**20
+ARENA_ROWS = 6  # of the largest size, of which a request has up to four
 # glibc copies blocks of this size and more with non-temporal stores.
 NON_TEMPORAL = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x8000"}
 
 
 @pytest.mark.parametrize(
-    ("size", "slots", "total", "env"),
+    ("size", "slots", "total", "env", "arena_rows"),
     [
-        pytest.param(64, 1, 500, {}, id="one slot"),
-        pytest.param(64, 12, 4_000, {}, id="small rows"),
-        pytest.param(4096, 100, 4_000, {}, id="a page"),
-        pytest.param(150_528, 12, 500, NON_TEMPORAL, id="images, non-temporal"),
-        pytest.param(2 * MIB + 4096, 4, 50, {}, id="large rows"),
-        pytest.param(2 * MIB + 4096, 4, 50, NON_TEMPORAL, id="large rows, non-temporal"),
+        pytest.param(64, 1, 500, {}, 0, id="one slot"),
+        pytest.param(64, 12, 4_000, {}, 0, id="small rows"),
+        pytest.param(4096, 100, 4_000, {}, 0, id="a page"),
+        pytest.param(150_528, 12, 500, NON_TEMPORAL, 0, id="images, non-temporal"),
+        pytest.param(2 * MIB + 4096, 4, 50, {}, 0, id="large rows"),
+        pytest.param(2 * MIB + 4096, 4, 50, NON_TEMPORAL, 0, id="large rows, non-temporal"),
+        pytest.param(64, 12, 2_000, {}, ARENA_ROWS, id="small rows, arena"),
+        pytest.param(150_528, 12, 400, NON_TEMPORAL, ARENA_ROWS, id="images, arena"),
+        pytest.param(2 * MIB + 4096, 8, 50, NON_TEMPORAL, ARENA_ROWS, id="large rows, arena"),
     ],
 )
 def test_every_row_comes_back_whole_and_to_its_own_request(
-    size: int, slots: int, total: int, env: dict[str, str]
+    size: int, slots: int, total: int, env: dict[str, str], arena_rows: int
 ) -> None:
-    """C21: payloads with checksums, both ways."""
+    """C21: payloads with checksums, both ways; inputs in slots of their own, and in an arena."""
     total = scaled(total)
-    echo_lane = EchoLane(size, slots, total)
+    echo_lane = EchoLane(size, slots, total, arena_rows)
     echo_lane.open()
     with echo_lane.both(env=env) as sides:
         client, server = sides.finish()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from batchpool.client.arena_lane_client import ArenaLaneClient, lane_client_of
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import (
@@ -62,7 +63,7 @@ class ClientActor(Actor):
         self.lane, entry = lane, lane.entry
         lane.handed = True
         memory = lane.memory.map(self.process)
-        self.lane_client = LaneClient(
+        self.lane_client = lane_client_of(
             Lane(entry.spec, memory, entry.layout, fence=self.process.fence)
         )
 
@@ -108,6 +109,9 @@ class ClientActor(Actor):
         n = world.random.randint(1, min(world.profile.rows_max, lane_client.allocator.bound))
         request = world.new_request(n)
         before = lane_client.allocator.claimed
+        in_arena = 0
+        if isinstance(lane_client, ArenaLaneClient):
+            in_arena = lane_client.arena.allocator.used
         try:
             pending = lane_client.submit(
                 rows_of(self.lane.entry.spec, request.numbers),
@@ -125,6 +129,8 @@ class ClientActor(Actor):
                 raise Fault(f"{self.process} was refused on a lane that it was moved to") from None
             return
         except Overloaded:
+            if in_arena:
+                return
             reopened = before < lane_client.allocator.reopen_below
             if not lane_client.allocator.shut or (
                 before + n <= lane_client.allocator.bound and reopened

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.client.arena_lane_client import ArenaLaneClient
 from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.metrics.segments import BATCHES_KEPT
@@ -29,6 +30,9 @@ def left_over(world: World) -> list[str]:
         left += [f"{client.process}: {client.lane_client.allocator.claimed} slots claimed"] * bool(
             client.lane_client.allocator.claimed
         )
+        if isinstance(client.lane_client, ArenaLaneClient):
+            used = client.lane_client.arena.allocator.used
+            left += [f"{client.process}: {used} bytes of its arena claimed"] * bool(used)
         memory = client.lane.memory
         for slot, state in enumerate(memory.column("state")):
             if state != SlotState.FREE:

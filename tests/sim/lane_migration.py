@@ -20,7 +20,7 @@ from batchpool.supervisor.reload.lane_migration import LaneMigration, MigrationA
 from tests.sim.actors import SimLane, SimRecords
 from tests.sim.callers import ClientActor
 from tests.sim.memory import Fault
-from tests.sim.model import DYNAMIC, PLAIN, STAGES
+from tests.sim.model import DYNAMIC, LARGE, PLAIN, STAGES, arena_of_sim
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -51,7 +51,8 @@ class SimEntry:
         on_cpu = Limits(max(1, limits.max_batch - 1), 0)
         own = {stage: limits if stage is Stage.INFER else on_cpu for stage in stages}
         bucketed = {stage: own[stage].of_stage(stage_spec(spec, stage)) for stage in stages}
-        return cls(number, spec, lane_layout(spec, slots), bucketed, words)
+        layout = lane_layout(spec, slots, arena_of_sim(spec))
+        return cls(number, spec, layout, bucketed, words)
 
 
 class Moving:
@@ -85,6 +86,7 @@ class Moving:
         number = min(set(range(ENTRIES)) - set(world.entries))
         staged = STAGES.get(world.profile.staged)
         spec = staged or world.random.choice((PLAIN, DYNAMIC))
+        spec = LARGE if world.profile.arena else spec
         slots = world.random.choice(world.profile.slots)
         entry = SimEntry.of(number, spec, slots, world.limits)
         self.coming = world.entries[number] = entry

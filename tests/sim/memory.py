@@ -24,7 +24,7 @@ from batchpool.core.layout.segments import Column, Layout
 from batchpool.core.tensors.dtypes import Array
 
 FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "i8": "q", "u1": "B"}
-TENSOR_COLUMNS = ("in.", "out.", "par.", "feat.", "pred.", "len.")
+TENSOR_COLUMNS = ("in.", "out.", "par.", "feat.", "pred.", "len.", "at.", "arena")
 
 
 class Killed(BaseException):
@@ -120,7 +120,8 @@ class SharedWords:
 
     def __getitem__(self, at: int) -> int:
         self._who.event()
-        value: int = self._place.flat[at]
+        own = self._who.hidden.get(self._place)
+        value: int = own[at] if own and at in own else self._place.flat[at]
         return value
 
     def __setitem__(self, at: int, value: int) -> None:

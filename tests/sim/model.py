@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidInput
+from batchpool.core.layout.arena import Arena
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
@@ -32,6 +33,20 @@ DYNAMIC = ModelSpec(
     (Y, Tensor("out", "int64", (Dim(40, "t"),))),
     (K,),
 )
+# Inputs whose rows stand in the lane's arena: four of the largest rows, for up to eight slots.
+LARGE = ModelSpec(
+    "large",
+    "numpy",
+    (
+        X,
+        Tensor("ids", "int64", (Dim(40, "t"),), pad=-1),
+        Tensor("note", "bytes", (Dim(2),), max_bytes=60),
+    ),
+    (Y, Tensor("out", "int64", (Dim(40, "t"),))),
+    (K,),
+)
+IN_ARENA = ("ids", "note")
+ARENA_BYTES = 4 * 512
 # Features, and an input that both stages read.
 STAGED = replace(
     DYNAMIC,
@@ -58,10 +73,23 @@ def length_of(first: int) -> int:
 def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     """One request whose rows carry these numbers."""
     each = np.array(numbers, dtype=np.int64)
-    tensors = {"x": np.stack([each, -each], axis=1)}
+    tensors: dict[str, Any] = {"x": np.stack([each, -each], axis=1)}
     if spec is not PLAIN:
         tensors["ids"] = each[:, None] + np.arange(length_of(numbers[0]))
+    if spec is LARGE:
+        tensors["note"] = [notes_of(number) for number in numbers]
     return check_rows(spec, tensors, {"k": 7 * numbers[0]})
+
+
+def notes_of(number: int) -> list[bytes]:
+    """The byte strings of a row of LARGE: none, one or two, of any length."""
+    each = b"%d." % number
+    return [each * (number // 64 % 9), each][: number // 64 % 3]
+
+
+def arena_of_sim(spec: ModelSpec) -> Arena:
+    """The arena of a lane of the simulated pool."""
+    return Arena(IN_ARENA, ARENA_BYTES) if spec is LARGE else Arena()
 
 
 def trouble_stage(spec: ModelSpec, number: int) -> Stage:
@@ -149,6 +177,9 @@ class SimBackend(CpuBackend):
                 rest = WHOLE - length_of(first)
                 whole &= sizes["rest"][i, 0] == rest  # type: ignore[index]
                 whole &= inputs["rest"][i].tolist()[:rest] == list(range(number, number + rest))
+            if "note" in inputs:
+                found = [note for note in inputs["note"][i].tolist() if note]
+                whole &= found == [note for note in notes_of(number) if note]
             if not whole:
                 raise Fault(f"the model met a torn row: x {x[i]}, k {k[i]}, ids {ids}")
         return inputs

@@ -15,7 +15,7 @@ class Profile:
     adaptive: how many runs have that policy; half as many have a target too.
 
     staged: the model has stages besides `infer`, with as many workers of their own: "before" it,
-    "after" it, or "around" it.
+    "after" it, or "around" it. arena: its lanes have an arena, too small for the rows of all slots.
 
     steps: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
@@ -41,6 +41,7 @@ class Profile:
     replaces: float = 0.0
     moves: float = 0.0
     staged: str = ""
+    arena: bool = False
     enforce: bool = True
 
 
@@ -118,6 +119,17 @@ PROFILES = {
         max_lanes=10,
         kills={"batcher": 0.04, "worker": 0.01, "client": 0.005},
         moves=0.05,
+    ),
+    "arena": Profile(
+        steps=300,
+        preempt=(60, 200),
+        max_lanes=8,
+        arena=True,
+        kills={"client": 0.005, "batcher": 0.05, "worker": 0.03},
+        poison=0.01,
+        raises=0.03,
+        moves=0.02,
+        cancels=0.2,
     ),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

@@ -9,6 +9,7 @@ A lane's words have the writers that the layout names. On top of it:
       are in its own stage;
     - nobody dispatches past a deadline, nor what was cancelled before the step began;
     - a gate that says MOVED or GONE is never opened again, and nobody claims behind it;
+    - a client writes into its arena only where no row stands that the pool has taken;
     - after the batcher reported a lane closed, only its client touches it.
 
 Of a worker's records: the batcher writes a record only while it is free, token last; the
@@ -85,8 +86,23 @@ class LaneRules:
         elif name in ("sq", "cq"):
             self._only(who, "client" if name == "sq" else "batcher", name)
             _entry(who, self._memory, name, at)
+        elif name == "arena":
+            self._store_in_arena(who, at)
         else:
             self._store_column(who, name, at // self._row[name], value)
+
+    def _store_in_arena(self, who: Process, at: int) -> None:
+        self._only(who, "client", "arena")
+        memory = self._memory
+        for slot, state in enumerate(self._state):
+            if state not in (SlotState.QUEUED, SlotState.RUNNING):
+                continue
+            lengths = memory.column("len.in.note")[2 * slot : 2 * slot + 2]
+            size, notes = memory.column("size.in")[2 * slot : 2 * slot + 2]
+            for column, nbytes in ("ids", 8 * size), ("note", sum(lengths[:notes])):
+                start = memory.column(f"at.in.{column}")[slot]
+                if start <= at < start + nbytes:
+                    raise Fault(f"{who} overwrites {column} of slot {slot}, which is not DONE")
 
     def note_cancel(self, slot: int, use: int, event: int) -> None:
         """The client has cancelled this use, in whatever way it does that."""

@@ -16,6 +16,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.worker.worker import Worker
 from tests.sim import mutations as m
+from tests.sim import mutations_arena as a
 from tests.sim import mutations_batcher as b
 from tests.sim import mutations_lane_migration as v
 from tests.sim import mutations_metrics as c
@@ -146,6 +147,13 @@ CASES = [
             (m.no_fence_before_finished, False, 133),
         )
     ),
+    Case(a.run_is_free_when_its_row_is_cancelled, "arena"),
+    Case(a.runs_are_free_when_the_first_row_is_done, "arena"),
+    Case(a.run_is_given_to_two_rows, "arena"),
+    Case(a.runs_of_abandoned_rows_are_not_freed, "arena"),
+    Case(a.place_is_written_after_the_entry, "arena"),
+    Case(a.rows_are_written_where_the_last_ones_stood, "arena"),
+    Case(a.slots_keep_the_runs_of_their_last_use, "arena"),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
     Case(m.no_bell(WorkerProxy, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),

@@ -23,6 +23,7 @@ ROUNDS = 8
 SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
 MOVE = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, moves=1.0, max_lanes=10)
 SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)
+ARENA = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, arena=True)
 STAGES = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, staged="before")
 
 
@@ -89,6 +90,11 @@ def test_a_death_after_any_store_of_a_model_that_postprocesses(name: str, step: 
     """worker 1 infers, worker 2 postprocesses."""
     profile = replace(STAGES, staged="after")
     assert sum(1 for _ in each_store(1, profile, name, step)) > 5
+
+
+@pytest.mark.parametrize(("name", "step"), [("client 1", 23), ("batcher 1", 3), ("worker 1", 2)])
+def test_a_death_after_any_store_with_an_arena(name: str, step: int) -> None:
+    assert sum(1 for _ in each_store(1, ARENA, name, step)) > 15
 
 
 def test_a_successor_dies_while_rows_are_between_stages() -> None:

@@ -27,7 +27,7 @@ from tests.sim.callers import ClientActor, Request
 from tests.sim.final_checks import left_over, wrong_counts
 from tests.sim.lane_migration import Moving, SimEntry
 from tests.sim.memory import Fault, Killed, Process, SimMemory
-from tests.sim.model import DYNAMIC, PLAIN, STAGES, Trouble
+from tests.sim.model import DYNAMIC, LARGE, PLAIN, STAGES, Trouble
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.rules import LaneRules, RecordRules, Ticket
 
@@ -45,7 +45,7 @@ class World:
         self.profile = profile
         self.plan = plan or {}
         spec = DYNAMIC if random.random() < 0.25 else PLAIN
-        spec = STAGES.get(profile.staged, spec)
+        spec = STAGES.get(profile.staged, LARGE if profile.arena else spec)
         self.max_batch = random.choice((2, 4, 4, 8))
         self.max_wait_ns = random.choice((0, 0, 2 * MS))
         self.limits = Limits(

@@ -139,9 +139,20 @@ class ModelConfig:
         most=1 << 20,
         auto="the largest power of two up to 4096 that takes at most 1 GiB",
     )
+    input_arena_mib: int = key_field(
+        0,
+        "memory, over all front ends, of inputs that are bytes or have dynamic dimensions and whose"
+        " rows may take 256 KiB or more: each row in flight takes what it needs of it; each front"
+        " end gets an equal part, at least two of the largest rows",
+        unit="MiB",
+        most=1 << 20,
+        auto="128 KiB for each slot, at most 256 MiB and at least four of the largest rows in each"
+        " front end",
+    )
     watermark: float = key_field(
         0.9,
-        "share of a lane's slots that may be in use; above it requests are refused with 503",
+        "share of a lane's slots, and of its input arena, that may be in use; above it requests are"
+        " refused with 503",
         least=0.2,
         most=1,
     )

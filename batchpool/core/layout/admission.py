@@ -39,19 +39,27 @@ class Cause(enum.Enum):
 
     LANE = "lane"
     SHARE = "share"
+    ARENA = "arena"
+    ARENA_SHARE = "arena share"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The refusal of a claim.
 
-    held: the slots that count against it, of the lane or of its flow.  over: how many of these
-    must become free before it fits.
+    held: the slots that count against it, of the lane or of its flow; of the causes of an arena
+    (core/layout/arena_admission.py) its bytes.  over: how many of these must become free before
+    it fits.
     """
 
     cause: Cause
     held: int
     over: int
+
+    @property
+    def is_of_lane(self) -> bool:
+        """True if the lane has no room, False if only the share of the flow has none."""
+        return self.cause in (Cause.LANE, Cause.ARENA)
 
 
 def bound_of(slots: int, watermark: float) -> int:
@@ -115,9 +123,16 @@ class SlotAllocator:
         held = self.held.get(flow, 0)
         if held == 0 or held + n <= self.share:
             return None
-        if self.claimed == held and now_ns - self._other_claimed_ns > ACTIVE_NS:
+        if not self.is_contested(flow, now_ns):
             return None
         return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
+
+    def is_contested(self, flow: int, now_ns: int) -> bool:
+        """True if flows are active besides this one; flow 0 has no others."""
+        is_last = flow == self._last_flow
+        others_ns = self._other_claimed_ns if is_last else self._claimed_ns
+        alone = self.claimed == self.held.get(flow, 0)
+        return flow != 0 and not (alone and now_ns - others_ns > ACTIVE_NS)
 
     def has_room(self, n: int, priority: int = 0) -> bool:
         """True if the lane may take n more rows, whatever their flow. Changes nothing."""

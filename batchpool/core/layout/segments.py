@@ -50,6 +50,10 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   in.NAME, par.NAME  client; feat., pred., out.NAME  worker  |
           |   len.in.NAME, len.feat.NAME and so on  u32 [S, *row shape]: |
           |     lengths of the elements of bytes tensors                 |
+          |   at.in.NAME  u64 [S] client, instead of in.NAME: where the  |
+          |     row stands in the arena                                  |
+          |   arena  u8  client: rows of inputs that may be large, see   |
+          |     core/layout/arena.py                                     |
           +--------------------------------------------------------------+
 
 After a batcher's takeover the client looks for DONE slots itself. It may then claim a slot again
@@ -58,7 +62,8 @@ cq.
 
 A dynamic dimension's column has space for its maximum; the size is in size.in, size.out and so on,
 in the order of the tensors and of their dynamic dimensions. A bytes tensor's column is
-u8 [S, *row shape, max_bytes].
+u8 [S, *row shape, max_bytes]. In the arena a row has its own sizes, and the elements of a bytes
+tensor stand one behind the other. The client has set a run of the arena aside from claim to DONE.
 
 Every word has one writer at a time, named at the right. A worker or batcher copies each
 client-written word that it needs once, since the client may change it at any time.
@@ -73,7 +78,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.core.layout.arena import Arena, arena_for, largest_run
+from batchpool.core.layout.tensor_columns import tensor_columns
+from batchpool.core.tensors.spec import ModelSpec
 
 VERSION = 6
 REFUSED_LANE = 2**32 - 1
@@ -182,6 +189,11 @@ class Layout:
     total_bytes: int
     digest: str
 
+    @property
+    def arena_bytes(self) -> int:
+        """The size of its arena, 0 if it has none."""
+        return self.columns["arena"].nbytes if "arena" in self.columns else 0
+
     def drawing(self) -> str:
         """The layout as text: every word and column with offset, bytes, shape and writer."""
         writers = _WRITERS[self.kind]
@@ -225,35 +237,14 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def size_columns(tensors: tuple[Tensor, ...]) -> dict[str, list[tuple[int, int]]]:
-    """The columns of dynamic sizes by tensor: {name: [(size column, row dimension), ...]}."""
-    places: dict[str, list[tuple[int, int]]] = {}
-    k = 0
-    for tensor in tensors:
-        places[tensor.name] = []
-        for dim in tensor.dynamic:
-            places[tensor.name].append((k, dim))
-            k += 1
-    return places
+def lane_layout(spec: ModelSpec, slots: int, arena: Arena | None = None) -> Layout:
+    """The layout of one lane of `slots` slots (1 to 2**31) for a model's tensors.
 
-
-def _add_tensors(
-    adder: Adder, slots: int, direction: str, writer: str, tensors: tuple[Tensor, ...]
-) -> None:
-    for tensor in tensors:
-        shape = (slots, *tensor.max_shape)
-        name = f"{direction}.{tensor.name}"
-        if tensor.max_bytes is not None:
-            adder.add(f"len.{name}", "u4", shape, writer)
-            adder.add(name, "u1", (*shape, tensor.max_bytes), writer, PAGE)
-        else:
-            dtype = f"{tensor.np_dtype.kind}{tensor.np_dtype.itemsize}"
-            adder.add(name, dtype, shape, writer, PAGE if tensor.shape else LINE)
-
-
-def lane_layout(spec: ModelSpec, slots: int) -> Layout:
-    """The layout of one lane of `slots` slots (1 to 2**31) for a model's tensors."""
+    arena: by default as `arena_for` chooses it.
+    """
     assert 1 <= slots < 2**31, slots
+    arena = arena_for(spec, slots) if arena is None else arena
+    assert arena.nbytes >= largest_run(spec, arena.inputs), "a row has no room in the arena"
     capacity = power_of_two(slots)
     words, at = words_at(LANE_WORDS)
     adder = Adder(at)
@@ -271,9 +262,14 @@ def lane_layout(spec: ModelSpec, slots: int) -> Layout:
         adder.add("stage", "u4", (slots,), "batcher")
     for road in filter(between.get, between):
         adder.add(f"size.{road}", "u4", (slots, sizes[road]), "worker")
-    _add_tensors(adder, slots, "par", "client", spec.parameters)
-    for road, tensors in roads.items():
-        _add_tensors(adder, slots, road, "client" if road == "in" else "worker", tensors)
+    for road, tensors in {"par": spec.parameters, **roads}.items():
+        writer = "client" if road in ("par", "in") else "worker"
+        large = arena.inputs if road == "in" else ()
+        for column in tensor_columns(slots, road, tensors, large):
+            align = PAGE if column.is_paged else LINE
+            adder.add(column.name, column.dtype, column.shape, writer, align)
+    if arena.nbytes:
+        adder.add("arena", "u1", (arena.nbytes,), "client", PAGE)
     return finish("lane", slots, capacity, words, adder, _facts(spec))
 
 

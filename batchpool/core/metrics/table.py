@@ -238,8 +238,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "claims_refused", "supervisor",
-        "claims of slots that were refused, because the lane was above its watermark (full) or the"
-        " caller above its share of it (share); up to 0.25 s old", ("client", "reason"),
+        "claims of slots that were refused, because the lane or its input arena was above its"
+        " watermark (full) or the caller above its share of it (share); up to 0.25 s old",
+        ("client", "reason"),
         (("http", "full"), ("http", "share"), ("local", "full")),
     ),
     _gauge("model_workers", "supervisor", "workers that are warm"),

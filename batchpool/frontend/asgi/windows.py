@@ -63,8 +63,9 @@ class Windows:
         found: list[Outputs] = []
         lane = self._endpoint.lane_client.allocator
         size = most = self._n
-        if size > lane.bound:
-            size = window_rows(lane.bound, self._endpoint.endpoint.facts.max_batch)
+        bound = self._endpoint.lane_client.most_rows(self._request.rows)
+        if size > bound:
+            size = window_rows(bound, self._endpoint.endpoint.facts.max_batch)
             size = min(size, lane.share)
             most = max(1, lane.share // size)
         start = 0

@@ -41,7 +41,7 @@ class Endpoint:
         """Take other limits from now on; the tensors of the model stay as they are."""
         self.facts = facts
         self._limit_ns = int(facts.request_timeout_s * 1e9)
-        self.lane_client.allocator.set_watermark(facts.watermark)
+        self.lane_client.set_watermark(facts.watermark)
 
     def admit(self, flow: int, priority: int, now_ns: int) -> None:
         """Raise what a claim of one row would meet now: one of the 503 errors, or Moved.

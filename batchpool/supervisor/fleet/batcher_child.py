@@ -137,6 +137,7 @@ class BatcherChild:
             serial=entry.serial,
             model=entry.model,
             slots=entry.layout.slots,
+            arena_bytes=entry.layout.arena_bytes,
             client=entry.client,
             moved=entry.moved,
         )

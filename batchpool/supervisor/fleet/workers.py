@@ -386,6 +386,6 @@ class WorkerFleet:
 
 
 def _tell_lane(worker_slot: WorkerSlot, entry: LaneEntry) -> None:
-    slots = entry.layout.slots
-    message = AddWorkerLane(entry.number, entry.serial, slots, entry.pinned)
+    slots, arena = entry.layout.slots, entry.layout.arena_bytes
+    message = AddWorkerLane(entry.number, entry.serial, slots, entry.pinned, arena)
     worker_slot.send_lane(message, entry.fd)

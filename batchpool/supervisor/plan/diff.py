@@ -142,7 +142,8 @@ def _server_problems(old: Plan, new: Plan) -> Iterator[str]:
 def _keeps_lanes(was: ModelPlan, model: ModelPlan, same_frontends: bool) -> bool:
     if len(stages_of(model.spec)) > 1:
         return False
-    return _tensors(was) == _tensors(model) and (was.slots == model.slots or not same_frontends)
+    same_size = (was.slots, was.lane.arena_bytes) == (model.slots, model.lane.arena_bytes)
+    return _tensors(was) == _tensors(model) and (same_size or not same_frontends)
 
 
 def _tensors(model: ModelPlan) -> object:

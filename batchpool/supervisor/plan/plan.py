@@ -25,7 +25,6 @@ from batchpool.core.layout.segments import (
     MODELS_MOST,
     Layout,
     heartbeats_layout,
-    lane_layout,
     state_page_layout,
     worker_layout,
 )
@@ -41,9 +40,9 @@ from batchpool.supervisor.plan.cpu_stage_counts import (
     stage_place,
 )
 from batchpool.supervisor.plan.devices import NO_GPU, tokenizer_settings
+from batchpool.supervisor.plan.lanes import arena_lines, plan_lanes
 from batchpool.supervisor.plan.model_devices import devices_of
 from batchpool.supervisor.plan.probe_model import ProbedModel
-from batchpool.supervisor.plan.slots import auto_slots, client_slots
 from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
 
 FRONTENDS_MOST = 4
@@ -254,6 +253,7 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}",
         f"  lane           {lanes}",
+        *arena_lines(model.spec, lane, many),
         f"  local client   {local.slots} slots, {size_text(local.total_bytes)}",
         *(f"  note           {note}" for note in model.notes),
     ]
@@ -369,30 +369,17 @@ def _model_plan(
     most_lanes: int,
 ) -> ModelPlan:
     spec = fused_spec(declared) if workers[0].fused else declared
-    wanted = model.slots or auto_slots(spec, model.max_batch)
-    lane = lane_layout(spec, max(wanted // frontends, model.max_batch))
-    notes = []
-    if lane.slots * frontends > wanted:
-        notes.append(
-            f"{wanted} slots were {'asked for' if model.slots else 'chosen'}, but each front end"
-            f" needs at least max_batch = {model.max_batch}"
-        )
-    bound = bound_of(lane.slots, model.watermark)
-    if bound < model.max_batch:
-        notes.append(
-            f"a front end can have {bound} rows in flight, which does not fill a batch of"
-            f" {model.max_batch}; raise slots"
-        )
+    lanes = plan_lanes(model, spec, server, frontends)
     return ModelPlan(
         config=model,
         spec=spec,
         declared=declared,
         workers=workers,
         frontends=frontends,
-        lane=lane,
-        client_lane=lane_layout(spec, client_slots(spec, server.client_slots)),
+        lane=lanes.lane,
+        client_lane=lanes.client_lane,
         worker_segment=worker_layout(
             max(Limits.of(model, stage).max_batch for stage in stages_of(spec)), most_lanes
         ),
-        notes=tuple(notes),
+        notes=lanes.notes,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batchpool.core.errors import StartError
-from batchpool.core.layout.segments import lane_layout
+from batchpool.core.layout.arena import arena_for
+from batchpool.core.layout.segments import Layout, lane_layout
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.memory_limits import size_text
 
@@ -14,12 +15,18 @@ AUTO_LANE_BYTES_MOST = 1 << 30
 CLIENT_LANE_BYTES_MOST = 256 << 20
 
 
-def auto_slots(spec: ModelSpec, max_batch: int) -> int:
+def auto_slots(spec: ModelSpec, max_batch: int, arena_bytes: int = 0) -> int:
     """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch.
 
-    Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
+    arena_bytes: of its arena as configured, of which only the least then counts; 0 for the
+    default. Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
     """
-    least = lane_layout(spec, max_batch).total_bytes
+
+    def lane_bytes(slots: int) -> int:
+        arena = arena_for(spec, slots, 1 if arena_bytes else 0)
+        return lane_layout(spec, slots, arena).total_bytes
+
+    least = lane_bytes(max_batch)
     if least > AUTO_LANE_BYTES_MOST:
         tensors = (*spec.inputs, *spec.features, *spec.predictions, *spec.outputs, *spec.parameters)
         row = sum(t.row_bytes for t in tensors)
@@ -30,14 +37,22 @@ def auto_slots(spec: ModelSpec, max_batch: int) -> int:
             " slots"
         )
     slots = AUTO_SLOTS_MOST
-    while slots > 1 and lane_layout(spec, slots).total_bytes > AUTO_LANE_BYTES_MOST:
+    while slots > 1 and lane_bytes(slots) > AUTO_LANE_BYTES_MOST:
         slots //= 2
     return max(slots, max_batch)
 
 
-def client_slots(spec: ModelSpec, most: int) -> int:
-    """The largest number up to `most` whose lane takes at most 256 MiB; at least 1."""
-    return _largest(most, lambda n: lane_layout(spec, n).total_bytes <= CLIENT_LANE_BYTES_MOST)
+def client_lane(spec: ModelSpec, most: int, arena_bytes: int = 0) -> Layout:
+    """The lane of the largest number of slots up to `most` that takes at most 256 MiB; of one slot
+    at least. arena_bytes: the most that its arena takes, if there is a limit."""
+
+    def lane(slots: int) -> Layout:
+        arena = arena_for(spec, slots)
+        if 0 < arena_bytes < arena.nbytes:
+            arena = arena_for(spec, slots, arena_bytes)
+        return lane_layout(spec, slots, arena)
+
+    return lane(_largest(most, lambda n: lane(n).total_bytes <= CLIENT_LANE_BYTES_MOST))
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -36,4 +36,5 @@ def server_form(plan: Plan) -> dict[str, Any]:
 
 def lane_form(lane: LaneEntry) -> LaneForm:
     """One lane; its segment travels with the message."""
-    return LaneForm(lane.serial, lane.model, lane.layout.slots, lane.layout.digest)
+    layout = lane.layout
+    return LaneForm(lane.serial, lane.model, layout.slots, layout.digest, layout.arena_bytes)

@@ -28,7 +28,7 @@ from batchpool.supervisor.host.port_owners import PortOwner
 from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.signals import Signals
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
-from batchpool.supervisor.plan import discover, plan
+from batchpool.supervisor.plan import discover, slots
 from batchpool.supervisor.plan import probe_model as probe_module
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.plan.probe_model import ProbedModel
@@ -301,7 +301,7 @@ def test_layout_draws_a_lane(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["layout", "a:B", "--slots", "100"]) == 0
     assert capsys.readouterr().out == lane_layout(SPEC, 100).drawing() + "\n"
     assert cli.main(["layout", "a:B"]) == 0
-    drawn = lane_layout(SPEC, plan.auto_slots(SPEC, 64)).drawing()
+    drawn = lane_layout(SPEC, slots.auto_slots(SPEC, 64)).drawing()
     assert capsys.readouterr().out == drawn + "\n"
 
 

@@ -77,7 +77,7 @@ class Lanes:
         under_way.append(PendingRequest(range(window.n), slice(0), 0, 0, window))
         return True
 
-    async def wait_for_room(self, lane_client: LaneClient, n: int, call: Call) -> None:
+    async def wait_for_room(self, lane_client: LaneClient, window: Rows, call: Call) -> None:
         self.waits.append("room")
 
     async def result(

@@ -221,6 +221,6 @@ def test_who_waits_for_room_waits_no_longer_when_there_is_another_lane(talk: Tal
         lane_client.submit(rows, now_ns, call.deadline_ns)
     view.gate.set(int(LaneGate.MOVED))
     view.generation.set(1)
-    run_blocking(client.wait_for_room(lane_client, 1, call))
+    run_blocking(client.wait_for_room(lane_client, rows, call))
     assert lane_client.has_moved
     assert not lane_client.may_claim(1)

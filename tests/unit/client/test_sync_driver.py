@@ -95,7 +95,7 @@ def test_a_raised_priority_waits_for_the_room_that_it_may_have(
     driver: ThreadDriver, scene: Scene
 ) -> None:
     sent(driver, scene, 9)
-    run_blocking(driver.wait_for_room(scene.lane_client, 1, scene.call(priority=1)))
+    run_blocking(driver.wait_for_room(scene.lane_client, rows_of(1), scene.call(priority=1)))
     assert scene.clock() == NOW
 
 
@@ -206,7 +206,7 @@ def test_room_that_another_call_makes_ends_the_wait_for_it(
             outputs(driver, scene, full, under_way)
 
     scene.waits.steps.append(make_room)
-    run_blocking(driver.wait_for_room(lane_client, 9, scene.call(9)))
+    run_blocking(driver.wait_for_room(lane_client, rows_of(9), scene.call(9)))
     assert lane_client.may_claim(9)
     assert scene.clock() == NOW, "it was told"
     assert not is_rung(scene.session.self_bell)
@@ -228,7 +228,7 @@ def test_whoever_follows_hears_of_room(driver: ThreadDriver, scene: Scene) -> No
 
     scene.waits.steps.append(tell)
     with pytest.raises(DeadlineExceeded):
-        run_blocking(driver.wait_for_room(scene.lane_client, 1, scene.call(timeout_s=0.2)))
+        run_blocking(driver.wait_for_room(scene.lane_client, rows_of(1), scene.call(timeout_s=0.2)))
     reaper.busy = False
     assert told == [1]
 
@@ -237,7 +237,7 @@ def test_the_wait_for_room_ends_with_the_calls_deadline(driver: ThreadDriver, sc
     sent(driver, scene, 9)
     call = scene.call(3, timeout_s=0.7)
     with pytest.raises(DeadlineExceeded, match="no room for 3 rows of 'm' in time"):
-        run_blocking(driver.wait_for_room(scene.lane_client, 3, call))
+        run_blocking(driver.wait_for_room(scene.lane_client, rows_of(3), call))
     assert scene.clock() == NOW + 700 * MS
 
 

@@ -18,6 +18,7 @@ from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import WorkerProxy
+from batchpool.client.arena_lane_client import lane_client_of
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session
@@ -156,7 +157,7 @@ class PoolDouble:
         self.workers.append(worker)
         self._worker_segments.append(proxy.worker_segment)
         state_page = self.session.state_page
-        lane_client = LaneClient(
+        lane_client = lane_client_of(
             lane(),
             watermark=0.9,
             accepting=lambda: state_page.accepts(index),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.shm.columns import TensorColumn, Where, pad_rows, tensor_columns, where_of
+from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
+from batchpool.shm.lane_columns import tensor_columns
 from tests.unit.lanes import segment_of
 from tests.unit.specs import MIXED, model, rows_of, same, tensors
 

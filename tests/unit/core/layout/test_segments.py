@@ -22,10 +22,10 @@ from batchpool.core.layout.segments import (
     heartbeats_layout,
     lane_layout,
     power_of_two,
-    size_columns,
     state_page_layout,
     worker_layout,
 )
+from batchpool.core.layout.tensor_columns import size_columns
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 

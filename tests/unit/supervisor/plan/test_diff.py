@@ -147,6 +147,18 @@ def test_other_slots_are_another_entry_and_back_again_the_first() -> None:
     assert entries(revise(old, plan(max_batch=8192))) == {"a": 1}, "4096 slots are too few for it"
 
 
+def test_another_input_arena_is_another_entry() -> None:
+    pictures = ModelSpec(
+        "a", "numpy", (Tensor("x", "bytes", max_bytes=8 << 20),), (Tensor("y", "float32"),)
+    )
+    old = plan(specs={"a": pictures}, slots=64)
+    assert entries(revise(old, plan(specs={"a": pictures}, slots=64))) == {"a": 0}
+    larger = plan(specs={"a": pictures}, slots=64, input_arena_mib=48)
+    assert entries(revise(old, larger)) == {"a": 1}
+    same = plan(specs={"a": pictures}, slots=64, input_arena_mib=32)
+    assert entries(revise(old, same)) == {"a": 0}
+
+
 def test_a_model_that_preprocesses_never_keeps_its_lanes() -> None:
     """Rows in its lanes would be preprocessed by the old code and inferred by the new."""
     staged = replace(SPECS["a"], features=(Tensor("ids", "int32"),))

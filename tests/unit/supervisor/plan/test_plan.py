@@ -25,7 +25,7 @@ from batchpool.supervisor.plan.slots import (
     AUTO_LANE_BYTES_MOST,
     CLIENT_LANE_BYTES_MOST,
     auto_slots,
-    client_slots,
+    client_lane,
 )
 from batchpool.supervisor.plan.threads import WorkerThreads
 
@@ -138,13 +138,13 @@ class TestClientSlots:
 
     def test_large_rows_get_the_most_that_fits_256_mib(self) -> None:
         spec = spec_of_bytes(MIB)
-        slots = client_slots(spec, 1024)
+        slots = client_lane(spec, 1024).slots
         assert lane_layout(spec, slots).total_bytes <= CLIENT_LANE_BYTES_MOST
         assert lane_layout(spec, slots + 1).total_bytes > CLIENT_LANE_BYTES_MOST
         assert slots == 255
 
     def test_never_less_than_one(self) -> None:
-        assert client_slots(spec_of_bytes(300 * MIB), 1024) == 1
+        assert client_lane(spec_of_bytes(300 * MIB), 1024).slots == 1
 
 
 class TestDevices:

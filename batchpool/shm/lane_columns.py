@@ -1,0 +1,36 @@
+"""The tensors of a lane bound to its memory: a column of rows, or offsets into the arena."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from batchpool.core.layout.segments import Layout
+from batchpool.core.layout.tensor_columns import size_columns
+from batchpool.core.tensors.spec import Tensor
+from batchpool.shm.arena_column import ArenaColumn
+from batchpool.shm.columns import TensorColumn
+from batchpool.shm.segment import Memory
+
+Road: TypeAlias = Literal["in", "out", "par", "feat", "pred"]
+
+
+def tensor_columns(
+    memory: Memory, layout: Layout, road: Road, tensors: tuple[Tensor, ...]
+) -> dict[str, TensorColumn]:
+    """The columns of one road of a lane: "in", "out", "par", "feat" or "pred"."""
+    places = size_columns(tensors)
+    sizes = memory.array(layout.columns["size.in" if road == "par" else f"size.{road}"])
+    columns: dict[str, TensorColumn] = {}
+    for tensor in tensors:
+        name, own = f"{road}.{tensor.name}", tuple(places[tensor.name])
+        lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
+        offsets = layout.columns.get(f"at.{name}")
+        if offsets is None:
+            values = memory.array(layout.columns[name])
+            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths)
+        else:
+            arena = memory.array(layout.columns["arena"])
+            columns[tensor.name] = ArenaColumn(
+                tensor, arena, sizes, own, lengths, memory.array(offsets), memory.scalars(offsets)
+            )
+    return columns

@@ -29,6 +29,7 @@ from batchpool.cli.operate import (
 from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
+from batchpool.cli.tasks import add_task_commands
 from batchpool.core.compiled import CODE
 from batchpool.core.config.flags import PlacedOption, add_flags
 from batchpool.core.config.ready_models import READY_MODELS
@@ -182,6 +183,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         help=f"print the last N batches instead, newest last (default {SOME_BATCHES}, most 1024)",
     )
     _add_operations(commands)
+    add_task_commands(commands, _add)
     draws = _add(
         commands, "layout", layout, "draw the shared memory of a model's lane", _LAYOUT_EXITS
     )

@@ -75,7 +75,7 @@ class BatcherProcess:
         bell_fd, heartbeats_fd, counters_fd, flight_recorder_fd = fds
         self._bell = Doorbell(bell_fd)
         self._heartbeats = Heartbeats(heartbeats_fd, start.processes)
-        counters = Counters(counters_fd, start.processes - 1)
+        counters = Counters(counters_fd, start.processes - 1 - start.tasks)
         flight_recorder = FlightRecorder(flight_recorder_fd)
         close_all((heartbeats_fd, counters_fd, flight_recorder_fd))
         self._beat_ns = start.beat_ns

@@ -37,6 +37,7 @@ from batchpool.cli.run import (
 )
 from batchpool.cli.serve import check, serve
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
+from batchpool.cli.tasks import add_task_commands
 from batchpool.core.compiled import CODE
 from batchpool.core.config.flags import PlacedOption, add_flags
 from batchpool.core.config.ready_models import READY_MODELS
@@ -205,6 +206,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         usage="batchpool run MODEL INPUT... -o OUT [flags] [-- options of serve]",
     )  # fmt: skip
     add_run_arguments(runs)
+    add_task_commands(commands, _add)
     draws = _add(
         commands, "layout", layout, "draw the shared memory of a model's lane", _LAYOUT_EXITS
     )

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from batchpool.cli.config_source import config_of
-from batchpool.core.config.paths import socket_path
+from batchpool.core.config.paths import socket_path, task_folder
 from batchpool.core.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def check(args: argparse.Namespace) -> int:
     from batchpool.supervisor.plan.discover import discover_plan
 
     plan = discover_plan(config_of(args), os.environ)
-    print(plan.text(os.environ), flush=True)
+    folder = task_folder(plan.server, os.environ, os.getuid()) if plan.server.tasks else ""
+    print(plan.text(os.environ, folder and f"in {folder}"), flush=True)
     if plan.server.port:
         tls = bool(plan.server.ssl_certfile)
         state = port_state(plan.server.host, plan.server.port, tls=tls)

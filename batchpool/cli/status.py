@@ -41,6 +41,8 @@ def status(args: argparse.Namespace) -> int:
         raise StartError(exc.message) from None
     except OSError as exc:
         raise StartError(f"no pool answers at {path}: {exc}") from None
+    if args.batches is None and (tasks := _tasks(path, found)) is not None:
+        found["tasks"] = tasks
     if args.json:
         print(json.dumps(found, indent=2))
     elif args.batches is None:
@@ -48,6 +50,29 @@ def status(args: argparse.Namespace) -> int:
     else:
         print(status_text({"batches": found}))
     return 0
+
+
+def _tasks(path: str, found: dict[str, Any]) -> dict[str, Any] | None:
+    """The counts of tasks; None where the pool keeps none, or its task process does not answer."""
+    from batchpool.client.task_questions import TaskQuestions
+    from batchpool.control.task_messages import GetTaskStatus, TaskStatus
+
+    processes = found["processes"]
+    if not isinstance(processes, list) or all(row["name"] != "tasks" for row in processes):
+        return None
+    try:
+        with TaskQuestions(path, timeout_s=3.0) as questions:
+            counts = questions.ask(GetTaskStatus(), TaskStatus)
+    except PoolError:
+        return None
+    return {
+        **{f"{state} {model}": n for model, states in counts.tasks.items()
+           for state, n in states.items()},
+        "dead letters": counts.kept_letters,
+        "oldest_s": round(counts.oldest_s, 1),
+        "store_bytes": counts.store_bytes,
+        "store": counts.store,
+    }  # fmt: skip
 
 
 def in_tables(found: dict[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,29 @@ from batchpool.control.process_messages import (
     WorkerLost,
     WorkerReady,
 )
+from batchpool.control.task_messages import (
+    CancelTask,
+    CollectResult,
+    DropLetters,
+    GetTaskStatus,
+    Letters,
+    LettersChanged,
+    ListLetters,
+    ListTasks,
+    LookAtTasks,
+    ReplayLetters,
+    SetTasks,
+    StartTasks,
+    SubmitTask,
+    TaskList,
+    TaskRefused,
+    TaskResult,
+    TasksFailed,
+    TasksServing,
+    TaskStates,
+    TaskStatus,
+    TaskSubmitted,
+)
 
 Received_co = TypeVar("Received_co", covariant=True)
 
@@ -103,6 +126,29 @@ FromBatcher: TypeAlias = (
 ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane | EndWorker
 FromWorker: TypeAlias = WorkerReady | WorkerFailed
 FromDiscovery: TypeAlias = Discovered | DiscoveryFailed
+ToTaskProcess: TypeAlias = StartTasks | SetTasks
+FromTaskProcess: TypeAlias = TasksServing | TasksFailed
+ToTasks: TypeAlias = (
+    SubmitTask
+    | LookAtTasks
+    | CollectResult
+    | CancelTask
+    | GetTaskStatus
+    | ListTasks
+    | ListLetters
+    | ReplayLetters
+    | DropLetters
+)
+TaskReply: TypeAlias = (
+    TaskRefused
+    | TaskSubmitted
+    | TaskStates
+    | TaskResult
+    | TaskStatus
+    | TaskList
+    | Letters
+    | LettersChanged
+)
 
 
 class Edge(Generic[Received_co]):
@@ -139,10 +185,14 @@ FROM_BATCHER: Edge[FromBatcher] = Edge("batcher -> supervisor", FromBatcher)
 TO_WORKER: Edge[ToWorker] = Edge("supervisor -> worker", ToWorker)
 FROM_WORKER: Edge[FromWorker] = Edge("worker -> supervisor", FromWorker)
 FROM_DISCOVERY: Edge[FromDiscovery] = Edge("discovery -> supervisor", FromDiscovery)
+TO_TASK_PROCESS: Edge[ToTaskProcess] = Edge("supervisor -> task process", ToTaskProcess)
+FROM_TASK_PROCESS: Edge[FromTaskProcess] = Edge("task process -> supervisor", FromTaskProcess)
+TO_TASKS: Edge[ToTasks] = Edge("asker -> task process", ToTasks)
+TASK_REPLIES: Edge[TaskReply] = Edge("task process -> asker", TaskReply)
 
 EDGES: tuple[Edge[Any], ...] = (
     FROM_CLIENT, TO_CLIENT, FROM_FRONTEND, TO_FRONTEND, TO_BATCHER, FROM_BATCHER, TO_WORKER,
-    FROM_WORKER, FROM_DISCOVERY,
+    FROM_WORKER, FROM_DISCOVERY, TO_TASK_PROCESS, FROM_TASK_PROCESS, TO_TASKS, TASK_REPLIES,
 )  # fmt: skip
 
 

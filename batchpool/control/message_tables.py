@@ -7,8 +7,17 @@ import inspect
 from batchpool.control.edges import EDGES, FROM_CLIENT, FROM_FRONTEND, Edge, tag_of
 from batchpool.control.messages import Form, LaneForm, Message, ModelForm
 from batchpool.control.process_messages import BatcherModel, ProbedForm, StageLimits
+from batchpool.control.task_messages import LetterForm, TaskForm
 
-_PARTS: tuple[type[Form], ...] = (ModelForm, LaneForm, BatcherModel, StageLimits, ProbedForm)
+_PARTS: tuple[type[Form], ...] = (
+    ModelForm,
+    LaneForm,
+    BatcherModel,
+    StageLimits,
+    ProbedForm,
+    TaskForm,
+    LetterForm,
+)
 _TYPES = {"Natural": "int >= 0", "Row": "int >= -1"}
 _HEAD = "| message | fields | descriptors | meaning |\n|---|---|---|---|"
 

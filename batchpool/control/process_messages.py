@@ -37,7 +37,7 @@ class BatcherModel(Form, frozen=True):
 class StartBatcher(Message, frozen=True, tag="start"):
     """The first message of a batcher. draining: the number of the drain that lasts, 0 for none.
     last: as in `DrainBatcher`. processes: words of the heartbeats page. beat_ns: longest time
-    between two heartbeats."""
+    between two heartbeats. tasks: the last of these processes is the task process."""
 
     descriptors = ("the batcher's bell", "the heartbeats", "the counters", "the flight recorder")
 
@@ -47,6 +47,7 @@ class StartBatcher(Message, frozen=True, tag="start"):
     processes: Natural
     beat_ns: Natural
     last: bool = False
+    tasks: bool = False
 
 
 class AddModel(Message, frozen=True, tag="add_model"):

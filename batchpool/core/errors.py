@@ -136,6 +136,19 @@ def _plain_value(value: Any) -> Any:
     raise TypeError(f"{value!r} is a {type(value).__name__}, which JSON cannot hold")
 
 
+class TaskCancelled(PoolError):
+    """The task was taken back before it was done, so that it has no result."""
+
+    status, code = 409, "task_cancelled"
+
+
+class Expired(PoolError, LookupError):
+    """The task waited longer than `task_max_age_s`, or it ended and its result was kept as long as
+    `task_result_ttl_s` says."""
+
+    status, code = 410, "expired"
+
+
 class TooLarge(PoolError, ValueError):
     """A body, a row or a number of rows that can never fit."""
 
@@ -146,6 +159,12 @@ class UnsupportedMediaType(PoolError):
     """An unknown content type or content encoding."""
 
     status, code = 415, "unsupported_media"
+
+
+class IdempotencyMismatch(PoolError, ValueError):
+    """The Idempotency-Key was used before, by the same caller, for another request."""
+
+    status, code = 422, "idempotency_mismatch"
 
 
 class ModelError(PoolError):
@@ -220,6 +239,19 @@ class PoolStopped(Retryable, ConnectionError):
     """The pool stopped before the request was answered."""
 
     code = "pool_stopped"
+
+
+class TasksFull(Retryable):
+    """The store of tasks holds as many tasks, or bytes, as the configuration allows, or this caller
+    has more than half of them while others have some too; retry after Retry-After."""
+
+    code = "tasks_full"
+
+
+class StorageFull(Retryable):
+    """The disk below the store of tasks is full, so that no new task can be kept."""
+
+    status, code = 507, "storage_full"
 
 
 class DeadlineExceeded(PoolError, TimeoutError):

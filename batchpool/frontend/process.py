@@ -4,7 +4,7 @@ The supervisor starts it with a control channel, listening sockets and the heart
 
     python -m batchpool.frontend --control-fd N --listen-fds M,... --heartbeats-fd P --counters-fd Q
         --flight-recorder-fd R --heartbeats COUNT --heartbeat OWN --parent PID
-        [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
+        [--tasks 1] [--name NAME] [--log-level LEVEL] [--log-format FORMAT]
 
 Its control messages are in `batchpool/control/edges.py` (`FromFrontend`, `ToFrontend`); it asks for
 its lanes as every client does.
@@ -82,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
         "--heartbeat",
     ):
         parser.add_argument(flag, type=int, required=True)
+    parser.add_argument("--tasks", type=int, default=0)  # 1 if the last heartbeat is theirs
     own, rest = parser.parse_known_args(argv)
     args = bootstrap.arguments("frontend", rest)
     bootstrap.start(args.parent)
@@ -95,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     for listener in listeners:
         listener.set_inheritable(False)
     heartbeats = Heartbeats(own.heartbeats_fd, own.heartbeats)
-    counters = Counters(own.counters_fd, own.heartbeats - frontend_word(0))
+    counters = Counters(own.counters_fd, own.heartbeats - frontend_word(0) - own.tasks)
     flight_recorder = FlightRecorder(own.flight_recorder_fd, writable=False)
     close_all((own.heartbeats_fd, own.counters_fd, own.flight_recorder_fd))
     session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
@@ -220,6 +221,8 @@ async def serve(
         await server.run_on(*listeners)
     finally:
         client_loop.close()
+        if view.tasks is not None:
+            view.tasks.close()
         background.close()
         scrapes.close()
         parser.close()

@@ -21,6 +21,7 @@ from batchpool.control.process_messages import (
     WorkerIdle,
     WorkerReady,
 )
+from batchpool.control.task_messages import TasksFailed, TasksServing
 from batchpool.process.bootstrap import EXIT_GAVE_UP
 from batchpool.supervisor.children.child import Child
 from batchpool.supervisor.children.roles import DISCOVERY, FromChild
@@ -109,6 +110,10 @@ class ChildEvents:
                 self._process_fleet.workers.says(child, message)
             case Discovered() | DiscoveryFailed():
                 self._reload_controller.discovered(message)
+            case TasksServing() | TasksFailed():
+                self._process_fleet.tasks.says(child, message)
+                if isinstance(message, TasksServing) and child.slot.restarts:
+                    _LOG.info("tasks (pid %d) serves again", child.pid)
             case FrontendServing():
                 child.state = "serving"
                 self._process_fleet.frontends.send_plan(

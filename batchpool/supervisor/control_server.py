@@ -237,9 +237,9 @@ class ControlServer:
         if who.attached:
             raise InvalidRequest("attach comes once; this client is attached")
         if who.frontend is None:
-            attached = [client.uid for client in self.local if client.attached]
-            if why := self._places().why_not_attach(who.uid, attached):
-                raise Overloaded(why)
+            own = self._process_fleet.tasks.child
+            if own is None or who.peer is None or who.peer.pid != own.pid:
+                self._check_place(who, -1 if own is None else own.pid)
             check_descriptors("the pool can take no more clients")
             bells = who.bells = HeldBells.of_local_client()
             rung_by_client = bells.from_client
@@ -249,6 +249,17 @@ class ControlServer:
         who.pinned = who.frontend is not None or message.pinned
         fds = [self._resources.state_page_read_fd, rung_by_client, bells.for_client]
         return Attached(*self._facts()), fds
+
+    def _check_place(self, who: ClientConnection, own_pid: int) -> None:
+        """Raise Overloaded where a client gets no place. own_pid: of the task process, whose place
+        is none of max_clients."""
+        attached = [
+            client.uid
+            for client in self.local
+            if client.attached and (client.peer is None or client.peer.pid != own_pid)
+        ]
+        if why := self._places().why_not_attach(who.uid, attached):
+            raise Overloaded(why)
 
     def _facts(self) -> tuple[tuple[ModelForm, ...], dict[str, Any], int]:
         """The models, the settings and the edition of the plan in force."""

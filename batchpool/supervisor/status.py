@@ -186,6 +186,8 @@ def _processes(
         process_fleet.frontends.slots, process_fleet.frontends.children, strict=True
     ):
         watched.append(_row(slot, child))
+    if process_fleet.tasks.is_wanted:
+        watched.append(_row(process_fleet.tasks.slot, process_fleet.tasks.child))
     for number, (row, child) in enumerate(zip(watched, process_fleet.watched(), strict=True)):
         last_ns = None if child is None else heartbeats.last_ns(number, child.started_ns)
         age_s = row["progress_age_s"] = (
@@ -240,6 +242,8 @@ def status_line(
     warm = f"{workers - len(cold)} of {workers} workers" if cold else _count(workers, "worker")
     if not process_fleet.was_ready:
         if not cold:
+            if not process_fleet.tasks.serves():
+                return "starting the tasks"
             return "starting the front ends"
         return f"loading {models[cold[0].entry]} on {_device_text(cold[0])}; {warm} warm"
     text = f"serving {_count(len(models), 'model')}, {warm}"

@@ -196,6 +196,8 @@ class Supervisor:
     def _update_gauges(self) -> None:
         resources, process_fleet = self._resources, self._process_fleet
         slots = [process_fleet.batcher.slot, *process_fleet.frontends.slots]
+        children = [process_fleet.batcher.child, *process_fleet.frontends.children]
+        tasks = process_fleet.tasks
         served = {
             entry: model.spec.name
             for entry, model in process_fleet.entries.items()
@@ -205,10 +207,11 @@ class Supervisor:
             self._started_ns,
             resources.state_page,
             served,
-            list(zip(slots, process_fleet.watched(), strict=True)),
+            list(zip(slots, children, strict=True)),
             process_fleet.workers,
             resources.lanes,
             time.monotonic_ns(),
+            (tasks.slot, tasks.child) if tasks.is_wanted else None,
         )
 
     def _wait(self, due_ns: int) -> None:
@@ -296,11 +299,14 @@ class Supervisor:
         # New connections are refused from now on, or wait for the next pool in a socket of systemd.
         self._resources.close_listeners()
         self._process_fleet.frontends.stop()
+        self._process_fleet.tasks.stop()
 
     def _outcome(self) -> _Outcome | None:
         """The outcome once every row is answered or the time is up; None before."""
         now_ns = time.monotonic_ns()
-        answered = self._drain.batcher_done and not any(self._process_fleet.frontends.children)
+        fleet = self._process_fleet
+        askers = [*fleet.frontends.children, fleet.tasks.child]
+        answered = self._drain.batcher_done and not any(askers)
         over = answered and self._drain.is_over(now_ns)
         if over and not self._drain.last:
             # A claim made before the drain may be published this late, and must not be admitted.

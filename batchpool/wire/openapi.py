@@ -16,12 +16,14 @@ from batchpool.wire.curl_samples import curl, plain_sample, sample_request
 from batchpool.wire.forms import FORMS
 from batchpool.wire.openapi_openai import TAG, error_schema, openai_routes
 from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
+from batchpool.wire.openapi_tasks import HEADERS, accepted, task_routes, task_schema
+from batchpool.wire.openapi_tasks import TAG as TASK_TAG
 from batchpool.wire.plain_schemas import plain_schemas
 from batchpool.wire.request import PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
 _NEVER_OVER_HTTP = (Cancelled,)
-_INFER_ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503, 504)
+_INFER_ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 422, 500, 503, 504, 507)
 
 
 def document(
@@ -43,7 +45,7 @@ def document(
             "summary": "Batched model inference over the Open Inference Protocol v2.",
             "description": (
                 "Requests of many callers run together in batches. A full pool answers at once"
-                " with 503 and Retry-After. Every answer but 200 is `{error, code}`,"
+                " with 503 and Retry-After. Every answer but 2xx is `{error, code}`,"
                 " under /v1 OpenAI's `{error: {message, type, param, code}}`."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -52,11 +54,13 @@ def document(
         "tags": [
             *({"name": spec.name, "description": f"The model {spec.name}."} for spec in specs),
             TAG,
+            TASK_TAG,
             {"name": "server", "description": "The server as a whole."},
         ],
         "paths": {
             **paths,
             **openai_routes(specs, server_url, _parameter_refs()),
+            **task_routes(),
             **server_routes(),
         },
         "components": {
@@ -66,6 +70,7 @@ def document(
                     for spec in specs
                     for kind, schema in (model_schemas(spec) | plain_schemas(spec)).items()
                 },
+                "Task": task_schema(),
                 "Error": _error_schema(),
                 "OpenAIError": error_schema(),
             },
@@ -96,7 +101,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
             f"The forms of a body: {', '.join(form.name for form in FORMS.entries)}."
             f"{split}{_ragged_note(spec)}"
         ),
-        "parameters": _parameter_refs(),
+        "parameters": [*_parameter_refs(), *_task_headers()],
         "requestBody": {
             "required": True,
             "content": {
@@ -112,6 +117,7 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
                     **_described((form.media_type, form.answer_note) for form in FORMS.entries),
                 },
             },
+            "202": accepted(),
             **{f"{status}": response_ref(status) for status in _INFER_ERRORS},
         },
         "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": curl(spec, server_url)}],
@@ -165,7 +171,7 @@ def _codes(kinds: list[type[PoolError]]) -> list[str]:
 def _error_schema() -> Json:
     return {
         "type": "object",
-        "description": "Every answer but 200 outside of /v1.",
+        "description": "Every answer but 2xx outside of /v1.",
         "required": ["error", "code"],
         "properties": {
             "error": {"type": "string", "description": "What is wrong, for people."},
@@ -220,6 +226,14 @@ def _responses() -> Json:
 
 def _parameter_refs() -> list[Json]:
     return [{"$ref": f"#/components/parameters/{key}"} for key in _header_parameters()]
+
+
+def _task_headers() -> list[Json]:
+    return [
+        {"name": name.decode().title(), "in": "header", "description": text,
+         "schema": {"type": "string"}}
+        for name, text in HEADERS
+    ]  # fmt: skip
 
 
 def _header_parameters() -> Json:

@@ -36,6 +36,7 @@ FLOORS = (
     "client",
     "inprocess",
     "__init__",
+    "tasks",
     "worker/backends",
     "worker",
     "batcher",
@@ -60,7 +61,7 @@ FLOORS = (
     "models",
 )
 RANK = {floor: rank for rank, floor in enumerate(FLOORS)}
-PROCESSES = ("worker", "batcher", "supervisor", "frontend")
+PROCESSES = ("worker", "batcher", "supervisor", "frontend", "tasks")
 
 # Of the standard library: clocks, the system, and roads to modules that no import statement names.
 IMPURE_MODULES = {
@@ -188,7 +189,7 @@ def circles(edges: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def processes_that_import_each_other(tree: Tree) -> list[str]:
-    """Worker, batcher, supervisor and frontend share what is below them and nothing else."""
+    """Worker, batcher, supervisor, frontend and tasks share what is below them and nothing else."""
     return [
         said(source, line, f"{top_of(source)} imports {target.path}")
         for source, line, target, _ in inner_imports(tree)

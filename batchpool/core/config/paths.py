@@ -48,6 +48,28 @@ def state_dir(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
     return f"/tmp/batchpool-{uid}/state"
 
 
+def task_socket_path(socket: str) -> str:
+    """The path of the unix socket of the task process. socket: of the pool.
+
+    Raises ConfigError for a path that is too long for a unix socket.
+    """
+    path = socket + ".tasks"
+    size = len(path.encode("utf-8", "surrogateescape"))
+    if size > SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"socket = {socket!r}: the socket of the tasks, {path!r}, has {size} bytes; a unix"
+            f" socket's path has at most {SOCKET_PATH_BYTES}"
+        )
+    return path
+
+
+def task_folder(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
+    """The folder of the tasks of a pool. It contains the port, by which two pools of a host
+    differ."""
+    name = "tasks" if server.port == 8000 else f"tasks-{server.port}"
+    return f"{state_dir(server, env, uid)}/{name}"
+
+
 def _runtime_dir(env: Mapping[str, str], uid: int) -> str:
     if env.get("RUNTIME_DIRECTORY"):
         return _first(env["RUNTIME_DIRECTORY"])

@@ -115,6 +115,59 @@ class ServerConfig:
         least=0.1,
         most=86400,
     )
+    tasks: bool = key_field(
+        False,
+        "whether callers may have requests answered later (Prefer: respond-async): such tasks are"
+        " kept in state_dir until they are done, whatever dies or restarts meanwhile; without it"
+        " that preference is ignored",
+    )
+    tasks_max: int = key_field(
+        1_000_000, "tasks that may wait or run at the same time", least=1, most=1 << 30
+    )
+    tasks_max_mib: int = key_field(
+        4096,
+        "bytes of inputs, results and dead letters that are kept; above it new tasks are refused"
+        " with 503",
+        unit="MiB",
+        least=1,
+        most=1 << 24,
+    )
+    task_max_body_mib: int = key_field(
+        64, "largest input of one task", unit="MiB", least=1, most=1 << 10
+    )
+    task_result_ttl_s: float = key_field(
+        3600.0, "time that a result waits for its caller", unit="seconds", least=0.1, most=1e7
+    )
+    task_evict_on_read: bool = key_field(
+        True, "whether a result is dropped soon after it was read, not only at the end of its time"
+    )
+    task_collect_grace_s: float = key_field(
+        60.0,
+        "time that a result which was read stays, for a connection that broke or a second reader",
+        unit="seconds",
+        most=86400,
+    )
+    task_max_age_s: float = key_field(
+        86400.0,
+        "time that a task may wait and run; after it the task has failed",
+        unit="seconds",
+        least=0.1,
+        most=1e7,
+    )
+    task_attempts: int = key_field(
+        3,
+        "times that a task is tried which ends with an error of the model or the pool; of those"
+        " that lose their worker two at most",
+        least=1,
+        most=100,
+    )
+    task_alert_command: str = key_field(
+        "",
+        "program that is started, at most once a minute, when tasks have become dead letters; it"
+        " gets a JSON object on its input",
+        form="a command with its arguments, which no shell reads",
+        auto="none",
+    )
     page: bool = key_field(
         True, "whether the live page at /, its stream /events and the API's page /docs are served"
     )

@@ -23,12 +23,12 @@ def counters_layout(frontends: int) -> Layout:
     seat.label, seat.held: of each row of a worker the text "model\\0worker\\0device\\0stage", and 1
     while a worker has the row.  batcher: a row for each stage number.  frontend: the last entry
     counts requests for no model.  process: the supervisor, the batcher, the front ends, the
-    workers.  turn: odd while the supervisor moves counts from one block to another.  kept: the
-    counts of earlier entries with the entry's name.
+    workers, the task process.  turn: odd while the supervisor moves counts from one block to
+    another.  kept: the counts of earlier entries with the entry's name.
     """
     words, at = words_at({})
     adder = Adder(at)
-    entries, processes = MODELS_MOST, 2 + frontends + WORKER_SLOTS_MOST
+    entries, processes = MODELS_MOST, 2 + frontends + WORKER_SLOTS_MOST + 1
     adder.add("model.name", "u1", (entries, 128), "supervisor")
     adder.add("model.alive", "u4", (entries,), "supervisor")
     adder.add("seat.label", "u1", (WORKER_SLOTS_MOST, 256), "supervisor")

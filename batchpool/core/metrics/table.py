@@ -267,6 +267,38 @@ METRICS: tuple[Metric, ...] = (
         "when the last reload ended, Unix time; 0 before the first", per_unit=_NS_PER_S,
     ),
     _gauge(
+        "tasks", "reader", "tasks that are kept, by state; the others are gone", ("model", "state"),
+    ),
+    _counter(
+        "tasks_submitted", "reader",
+        "tasks that were taken; this and the counts of tasks below begin anew with each task"
+        " process",
+    ),
+    _counter(
+        "tasks_replayed", "reader",
+        "requests that were answered with an earlier task, by their Idempotency-Key",
+    ),
+    _counter("tasks_reclaimed", "reader", "tasks whose process ended before they did"),
+    _counter(
+        "tasks_duplicate", "reader",
+        "results that were refused, as their task was taken back, too old or another process's",
+    ),
+    _counter(
+        "dead_letters", "reader", "tasks that failed for good, by the error's code",
+        ("model", "code"),
+    ),
+    _gauge("dead_letters_kept", "reader", "dead letters that are kept"),
+    Metric(
+        f"{PREFIX}task_oldest_seconds", GAUGE, "reader", "age of the oldest task that is not done",
+        per_unit=_NS_PER_S,
+    ),
+    _gauge("task_store_bytes", "reader", "bytes of all inputs, results and dead letters"),
+    Metric(
+        f"{PREFIX}task_seconds", HISTOGRAM, "reader",
+        "from a task's submission to its end", ("model",), bounds=_TIME_NS, per_unit=_NS_PER_S,
+    ),
+    _times("task_commit", "reader", "one commit of the store of tasks, with all that it holds"),
+    _gauge(
         "build_info", "reader", "1; the versions, and `code`: compiled or interpreted",
         ("version", "python", "code"),
     ),

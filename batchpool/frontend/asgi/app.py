@@ -29,15 +29,18 @@ from batchpool.frontend.asgi.sending import (
     headers_of,
     send_response,
 )
+from batchpool.frontend.asgi.submission import Submission
+from batchpool.frontend.asgi.tasks import task_routes
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import caller_in, note
+from batchpool.frontend.http.request_context import caller_in, note, site_in
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import VERSION
 from batchpool.frontend.service.pool_view import PoolView
+from batchpool.wire.preferences import PREFER, async_preference
 
 
 def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
@@ -45,6 +48,7 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
     discard = discard_bytes(view.max_body_bytes)
     routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in model_paths("/infer")]
     routes += protocol_routes(view, discard)
+    routes += task_routes(view, discard)
     routes += [
         Route("/v1/models", Query(view.openai.models, discard), methods=["GET"]),
         Route("/v1/models/{model}", Query(view.openai.model, discard), methods=["GET"]),
@@ -119,7 +123,14 @@ class Infer:
         try:
             endpoint = view.endpoints.find(model, parameters.get("version", VERSION))
             note(model=model)
-            response = await infer(endpoint, head, request_body, view.background, view.memory)
+            preference = None
+            if PREFER in headers and view.tasks is not None:
+                preference = async_preference(scope["headers"])
+            if preference is not None and view.tasks is not None:
+                call = Submission(view.tasks, endpoint, head, preference, site_in(scope).prefix)
+                response = await call.run(request_body, view.background, view.memory)
+            else:
+                response = await infer(endpoint, head, request_body, view.background, view.memory)
         except Exception as exc:
             response = error_response(exc)
         count_end(metrics, response, scope, head.at_ns)
@@ -139,7 +150,8 @@ class Metrics:
         try:
             accept = headers.get(b"accept", b"")
             view, flow = self._view, caller_in(scope).flow
-            response = await view.scrapes.run(flow, view.scrape, accept)
+            tasks = None if view.tasks is None else await view.tasks.status()
+            response = await view.scrapes.run(flow, view.scrape, accept, tasks)
         except Exception as exc:
             response = error_response(exc)
         await send_response(response, RequestBody(receive, headers), send, self._discard_bytes)

@@ -29,9 +29,12 @@ from batchpool.wire.request import HEADER_LENGTH, brief
 Refuse = Callable[[PoolError, Scope, Receive, Send], Awaitable[None]]
 
 _PEER = "batchpool.peer"
-_METHODS = ("GET", "HEAD", "POST")
+_METHODS = ("DELETE", "GET", "HEAD", "POST")
 # What a script of another site may read of an answer beside its body.
-_EXPOSED = (HEADER_LENGTH.decode(), "retry-after", "retry-after-ms", "x-request-id")
+_EXPOSED = (
+    *(HEADER_LENGTH.decode(), "retry-after", "retry-after-ms", "x-request-id"),
+    *("location", "preference-applied", "idempotency-replayed"),
+)
 
 
 class Entrance:

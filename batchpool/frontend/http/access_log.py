@@ -74,6 +74,15 @@ _PROBE = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/.+/ready")
 GONE = RequestOutcome(Cancelled.status, Cancelled.code)
 
 
+_TASK = re.compile(r"(/v2/tasks/t_[0-9a-v]{8})[0-9a-v]+")  # who has the rest has the result
+
+
+def _shown_path(path: bytes) -> str:
+    """A path without its query, and without most of a task's id."""
+    text = path.partition(b"?")[0].decode("latin-1")
+    return _TASK.sub(r"\1...", text) if "/v2/tasks/t_" in text else text
+
+
 class AccessLog:
     """The access log of one front end. is_on: False if no request gets a line."""
 
@@ -104,7 +113,7 @@ class AccessLog:
         fields = {
             "peer": request.peer,
             "method": request.method,
-            "path": cut(request.path.partition(b"?")[0].decode("latin-1"), _MAX_CHARACTERS),
+            "path": cut(_shown_path(request.path), _MAX_CHARACTERS),
             "status": outcome.status,
             "duration_ms": round((ended_ns - request.begun_ns) / 1e6, 3),
             "request_id": request.request_id.decode("latin-1"),

@@ -1,6 +1,6 @@
 """HTTP responses as values: status, headers and body, for both paths through the front end.
 
-Every response other than 200 and 304 is JSON {"error": text, "code": word}, whichever part of the
+Every response other than 2xx and 304 is JSON {"error": text, "code": word}, whichever part of the
 front end refuses; under /v1 it is OpenAI's.
 """
 

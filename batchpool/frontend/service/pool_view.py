@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from batchpool.client.loop import ClientLoop
+from batchpool.core.config.paths import task_socket_path
 from batchpool.core.errors import ConfigError
 from batchpool.frontend.http.access_log import AccessLog
 from batchpool.frontend.http.background import BackgroundThread
@@ -23,6 +24,7 @@ from batchpool.frontend.service.readiness import Readiness
 from batchpool.frontend.service.reloads import Reloads
 from batchpool.frontend.service.repository import ModelRepository
 from batchpool.frontend.service.statistics import StatisticsResponses
+from batchpool.frontend.service.task_link import TaskLink
 from batchpool.shm.stats.counters import Counters
 
 _LOG = logging.getLogger("batchpool.frontend")
@@ -38,8 +40,9 @@ class PoolView:
     session: attached to the pool. counters: the pool's, in which this front end's rows are those of
     `number`. background: runs long work of infer requests outside of the event loop. scrapes: makes
     the responses of /metrics, which must not wait for such work. parser: parses long texts outside
-    of this process. gate: of the session's settings; None makes one. on_stop: called once when this
-    front end stops, for parts that keep callers connected.
+    of this process. tasks: the task process, None where the pool keeps no tasks. gate: of the
+    session's settings; None makes one. on_stop: called once when this front end stops, for parts
+    that keep callers connected.
     """
 
     def __init__(
@@ -73,6 +76,9 @@ class PoolView:
         )
         self.not_offered = NotOffered(self.endpoints)
         self.openai = OpenAIModels(self.endpoints)
+        self.tasks: TaskLink | None = None
+        if session.server.get("tasks"):
+            self.tasks = TaskLink(task_socket_path(session.server["socket"]))
         self._client_loop = client_loop
         self._on_stop = on_stop
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.layout.stage_numbers import stage_number
-from batchpool.core.metrics.segments import OF_ENTRIES, counters_layout
+from batchpool.core.metrics.segments import OF_ENTRIES, WORKER_SLOTS_MOST, counters_layout
 from batchpool.core.metrics.table import BLOCKS, Block
 from batchpool.core.metrics.totals import Totals
 from batchpool.core.tensors.dtypes import Array
@@ -26,6 +26,7 @@ _LOOKS, _BETWEEN_LOOKS_S = 100, 0.001
 NO_MODEL = MODELS_MOST  # a front end's entry of requests for no model
 _NOUNS = {stage.label: stage.worker_noun for stage in Stage}
 _PID = BLOCKS["process"].word("process_pid")
+_START = BLOCKS["process"].word("process_start_time_seconds")
 _UP = BLOCKS["process"].word("process_up")
 
 
@@ -34,6 +35,7 @@ def frontend_row(i: int) -> int:
     return 2 + i
 
 
+# methods: of the writers of names, and of the readers
 class Counters:
     """The counters of a pool with so many front ends."""
 
@@ -61,6 +63,11 @@ class Counters:
     def worker_slot_row(self, worker_slot: int) -> int:
         """The process row of the worker in this worker slot."""
         return 2 + self.frontends + worker_slot
+
+    @property
+    def tasks_row(self) -> int:
+        """The process row of the task process."""
+        return 2 + self.frontends + WORKER_SLOTS_MOST
 
     # -- whose they are: the supervisor writes it -----------------------------------------
 
@@ -185,6 +192,9 @@ class Counters:
         names = ["supervisor", "batcher", *(f"frontend {i}" for i in range(self.frontends))]
         for name, words in zip(names, processes, strict=True):
             totals.add("process", (name,), words, alive=words[_PID] != 0)
+        words = self._words("process", self.tasks_row)
+        if words[_START]:  # else there never was one
+            totals.add("process", ("tasks",), words, alive=words[_PID] != 0)
         batching = processes[BATCHER][_UP] != 0
         for entry in range(MODELS_MOST):
             name = self.model_name(entry)

@@ -16,22 +16,25 @@ from batchpool.control.edges import (
     FROM_BATCHER,
     FROM_DISCOVERY,
     FROM_FRONTEND,
+    FROM_TASK_PROCESS,
     FROM_WORKER,
     Edge,
     FromBatcher,
     FromDiscovery,
     FromFrontend,
+    FromTaskProcess,
     FromWorker,
     ToBatcher,
     ToClient,
     ToFrontend,
+    ToTaskProcess,
     ToWorker,
 )
 
-FromChild: TypeAlias = FromBatcher | FromWorker | FromFrontend | FromDiscovery
+FromChild: TypeAlias = FromBatcher | FromWorker | FromFrontend | FromDiscovery | FromTaskProcess
 """The messages from any child."""
 
-ToChild: TypeAlias = ToBatcher | ToWorker | ToFrontend | ToClient
+ToChild: TypeAlias = ToBatcher | ToWorker | ToFrontend | ToClient | ToTaskProcess
 """The messages to any child; a front end gets replies as a client does."""
 
 
@@ -86,5 +89,12 @@ FRONTEND = Role(
     sigterm_at_start=True,
 )
 DISCOVERY = Role("discovery", "batchpool.cli.discovery", FROM_DISCOVERY, RestartPolicy.NEVER)
+TASKS = Role(
+    "tasks",
+    "batchpool.tasks",
+    FROM_TASK_PROCESS,
+    RestartPolicy.WHILE_SERVING,
+    sigterm_at_start=True,
+)
 
-ROLES = (BATCHER, WORKER, FRONTEND, DISCOVERY)
+ROLES = (BATCHER, WORKER, FRONTEND, DISCOVERY, TASKS)

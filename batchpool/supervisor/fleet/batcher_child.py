@@ -81,6 +81,7 @@ class BatcherChild:
             last=self.drain_is_last,
             max_lanes=resources.max_lanes,
             processes=plan.heartbeats,
+            tasks=plan.server.tasks,
             beat_ns=beat_interval_ns(plan.server.stall_timeout_s),
         )
         fds = [resources.batcher_bell.fd, resources.heartbeats_fd]

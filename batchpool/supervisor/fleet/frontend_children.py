@@ -45,6 +45,7 @@ class FrontendChildren:
             "--listen-fds": ",".join(map(str, listening)),
             **fds,
             "--heartbeats": plan.heartbeats,
+            "--tasks": int(plan.server.tasks),
             "--heartbeat": frontend_word(i),
         }
         child = start_child(

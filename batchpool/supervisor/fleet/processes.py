@@ -3,6 +3,7 @@
 batcher      `batchpool/supervisor/fleet/batcher_child.py`; a new one takes over from shared memory
 front ends   `batchpool/supervisor/fleet/frontend_children.py`; a new one gets new lanes
 workers      `batchpool/supervisor/fleet/workers.py`
+tasks        `batchpool/supervisor/fleet/task_child.py`; a new one finds all tasks in their store
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from batchpool.control.process_messages import CloseLane, EvictLane, MoveLanes, 
 from batchpool.core.errors import StartError
 from batchpool.log import setup
 from batchpool.supervisor.children.child import LAST_WAIT_NS, Child
-from batchpool.supervisor.children.roles import BATCHER, WORKER
+from batchpool.supervisor.children.roles import BATCHER, TASKS, WORKER
 from batchpool.supervisor.children.watchdog import Watchdog
 from batchpool.supervisor.fleet.batcher_child import BatcherChild
 from batchpool.supervisor.fleet.frontend_children import FrontendChildren
+from batchpool.supervisor.fleet.task_child import TaskChild
 from batchpool.supervisor.fleet.workers import WorkerFleet
 from batchpool.supervisor.plan.plan import ModelPlan, Plan
 from batchpool.supervisor.resources.client_connection import ClientConnection
@@ -47,6 +49,7 @@ class ProcessFleet:
         self.entries = dict(plan.entries)
         self.batcher = BatcherChild(resources, self.entries, watch, clock_ns)
         self.frontends = FrontendChildren(resources, watch, clock_ns)
+        self.tasks = TaskChild(resources, watch, clock_ns)
         self.workers = WorkerFleet(resources, watch, clock_ns, self.batcher.send)
         configs = [model.config for model in plan.models]
         self._watchdog = Watchdog(
@@ -63,6 +66,7 @@ class ProcessFleet:
         self.batcher.start(self.workers, takeover=False)
         for i in range(self._resources.plan.frontends):
             self.frontends.start(i)
+        self.tasks.start()
         for worker_slot in self.workers.worker_slots:
             self.workers.start(worker_slot)
 
@@ -85,6 +89,7 @@ class ProcessFleet:
         self.batcher.set_limits()
         setup.set_level(new.server.log_level)
         self.frontends.send_plan_to_all()
+        self.tasks.set_limits()
 
     def plan_settled(self) -> None:
         """The reload is over: all workers are of the plan in force."""
@@ -157,9 +162,9 @@ class ProcessFleet:
     # -- ends and replacement -----------------------------------------------------------
 
     def all_serve(self) -> bool:
-        """True if every worker of every model is warm and every front end listens."""
+        """True if every worker of every model is warm, and front ends and tasks are served."""
         warm = all(worker_slot.ready for worker_slot in self.workers.worker_slots)
-        return warm and self.frontends.all_serve()
+        return warm and self.frontends.all_serve() and self.tasks.serves()
 
     def on_gone(self, child: Child) -> None:
         """A child has ended and was reaped. Raises StartError before the pool was ready once."""
@@ -170,10 +175,14 @@ class ProcessFleet:
             self.workers.gone(child, was_ready=self.was_ready, stopping=self.stopping)
         elif child.role is BATCHER:
             self.batcher.ended(useful)
+        elif child.role is TASKS:
+            self.tasks.ended(child, useful=useful, stopping=self.stopping)
         else:
             self.frontends.ended(child, useful=useful, stopping=self.stopping)
         child.close()
         if not self.was_ready and not self.stopping and child.role is not WORKER:
+            if child.role is TASKS and child.cause:
+                raise StartError(f"{child.slot.name} {child.cause}")
             raise StartError(f"{child.slot.name} {child.reason()} before the pool was ready")
 
     def tick(self) -> int:
@@ -189,11 +198,14 @@ class ProcessFleet:
             due_ns.append(batcher_ns)
         if not self.stopping:
             due_ns += self.frontends.start_if_due(now_ns)
+            due_ns += self.tasks.start_if_due(now_ns)
         return min(*due_ns, self.workers.tick(now_ns))
 
     def watched(self) -> list[Child | None]:
-        """The batcher and the front ends, by their indices in the heartbeats page."""
-        return [self.batcher.child, *self.frontends.children]
+        """The batcher, the front ends and the task process, by their indices in the heartbeats
+        page."""
+        tasks = [self.tasks.child] if self.tasks.is_wanted else []
+        return [self.batcher.child, *self.frontends.children, *tasks]
 
     def without_heartbeat(self, since_ns: int) -> list[str]:
         """Names of those without a heartbeat since since_ns (CLOCK_MONOTONIC)."""
@@ -205,7 +217,7 @@ class ProcessFleet:
         return [child for child in (*self.watched(), *workers) if child is not None]
 
     def end(self, *, answered: bool) -> None:
-        """Begin the end of all: batcher and front ends are killed, workers unload their models.
+        """Begin the end of all: workers unload their models, the others are killed.
 
         answered: as in `WorkerFleet.end_all`. Nothing is started or missed from now on.
         """
@@ -217,6 +229,7 @@ class ProcessFleet:
                 self._ended.append(child)
         self.batcher.child = None
         self.frontends.children[:] = [None] * len(self.frontends.children)
+        self.tasks.child = None
         self.workers.end_all(answered=answered)
 
     def kill_all(self) -> None:

@@ -165,6 +165,20 @@ class HttpUnixSocket:
         self._path.release()
 
 
+class TaskSocket:
+    """The unix socket of the task process, for front ends and the command line: only root and the
+    pool's user may connect. Raises StartError as `UnixPath`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = UnixPath(path, "the socket of the tasks", "--socket")
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._path.listen(self.sock, 128)
+
+    def close(self) -> None:
+        self.sock.close()
+        self._path.release()
+
+
 def close_waiting(listener: socket.socket) -> None:
     """Close the connections that wait in a socket, which may hold descriptors of strangers."""
     while True:

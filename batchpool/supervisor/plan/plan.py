@@ -181,8 +181,9 @@ class Plan:
 
     @property
     def heartbeats(self) -> int:
-        """The processes that stamp the heartbeats: the batcher and the front ends."""
-        return 1 + self.frontends
+        """The processes that stamp the heartbeats: the batcher, the front ends, and the task
+        process."""
+        return 1 + self.frontends + self.server.tasks
 
     @property
     def reserved_bytes(self) -> int:
@@ -203,11 +204,12 @@ class Plan:
     @property
     def descriptors(self) -> int:
         """About the most descriptors that the supervisor holds for processes, clients and lanes."""
-        clients, workers = self.server.max_clients, sum(len(m.all_workers) for m in self.models)
+        workers = sum(len(m.all_workers) for m in self.models)
+        clients = self.server.max_clients + self.server.tasks
         lanes = len(self.models) * (self.frontends + clients)
         return 32 + 4 * self.frontends + 8 * workers + 3 * clients + 2 * lanes
 
-    def text(self, env: Mapping[str, str]) -> str:
+    def text(self, env: Mapping[str, str], tasks: str = "") -> str:
         """The plan as `batchpool check` prints it: a few lines for each model, then the pool. env:
         of the workers, but for their settings."""
         lines: list[str] = []
@@ -223,6 +225,7 @@ class Plan:
                 f"  url            {self.url}",
                 f"  socket         {self.socket}",
                 f"  front ends     {self.frontends}",
+                *([f"  tasks          {tasks}"] if tasks else []),
                 f"  shared memory  {size_text(self.reserved_bytes)} reserved at start",
                 f"  local clients  at most {clients}, {local}: up to {most} more",
             ]
@@ -318,7 +321,7 @@ def make_plan(
 
 def lanes_needed(entries: int, plan: Plan) -> int:
     """The number of lanes from every front end and local client to so many entries."""
-    return entries * (plan.frontends + plan.server.max_clients)
+    return entries * (plan.frontends + plan.server.max_clients + plan.server.tasks)
 
 
 def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
@@ -326,7 +329,8 @@ def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
 
     It is twice the number in use: old lanes close while new ones open.
     """
-    return 2 * max(models, _MODELS_LEAST) * (frontends + server.max_clients)
+    clients = server.max_clients + server.tasks  # the task process is one
+    return 2 * max(models, _MODELS_LEAST) * (frontends + clients)
 
 
 def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> list[ModelSpec]:

@@ -81,10 +81,12 @@ class SupervisorMetrics:
         worker_slots: Iterable[WorkerSlot],
         lanes: Iterable[LaneEntry],
         now_ns: int,
+        tasks: tuple[ProcessSlot, Child | None] | None = None,
     ) -> None:
         """Write the present values. started_ns: the start of this process. models: the names of
         all served models by entry.
-        watched: the batcher and front ends. now_ns: CLOCK_MONOTONIC."""
+        watched: the batcher and front ends. tasks: the task process, where there is to be one.
+        now_ns: CLOCK_MONOTONIC."""
         self._process(SUPERVISOR, os.getpid(), started_ns, up=True)
         cells, state = self._counters.cells, state_page.state.get()
         at = self._counters.place("pool")
@@ -100,6 +102,8 @@ class SupervisorMetrics:
             cells[at] = int(state_page.serving[entry])
         for row, (slot, child) in enumerate(watched, BATCHER):
             self._count_process(row, slot, child)
+        if tasks is not None:
+            self._count_process(self._counters.tasks_row, *tasks)
         self._look_at_worker_slots(list(worker_slots))
         self._look_at_lanes(list(lanes))
         if now_ns >= self._forget_at_ns:

@@ -9,6 +9,7 @@ import itertools
 import os
 import time
 
+from batchpool.core.config.paths import task_socket_path
 from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.shm.doorbell import Doorbell
@@ -20,6 +21,7 @@ from batchpool.supervisor.host.listen import (
     ControlSocket,
     HttpUnixSocket,
     PassedSocket,
+    TaskSocket,
     listen_http,
 )
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
@@ -60,6 +62,7 @@ class PoolResources:
             self.close_listeners()
             raise
         self.leftovers = remove_leftovers()
+        self.task_socket = self._open_task_socket() if server.tasks else None
         self.state_page_fd = create(state_page_layout(), sealed=False)
         # Clients may map the state page, but not writable.
         self.state_page_read_fd = _read_only(self.state_page_fd)
@@ -74,6 +77,14 @@ class PoolResources:
         self.batcher_bell = Doorbell()
         self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
         self.lanes = LaneTable(self.max_lanes, self.metrics.forget)
+
+    def _open_task_socket(self) -> TaskSocket:
+        try:
+            return TaskSocket(task_socket_path(self.plan.socket))
+        except BaseException:
+            self.close_listeners()
+            self.control.close()
+            raise
 
     def name_models(self, plan: Plan) -> None:
         """Write the models' names into the counters before a process counts there, and raise the
@@ -95,6 +106,8 @@ class PoolResources:
             self.lanes.remove(entry.number)
         self.close_listeners()
         self.control.close()
+        if self.task_socket is not None:
+            self.task_socket.close()
         self.batcher_bell.close()
         for fd in (
             *(

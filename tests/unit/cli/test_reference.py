@@ -116,6 +116,6 @@ def test_every_message_of_every_edge_has_a_row() -> None:
 
 def test_every_error_stands_in_the_table_with_its_own_status_and_code() -> None:
     lines = errors_markdown().splitlines()[2:]
-    assert len(lines) == len(all_errors()) == 19
+    assert len(lines) == len(all_errors()) == 24
     assert "| 503 | `overloaded` | `Overloaded` |" in "\n".join(lines)
     assert not any("| |" in line for line in lines), "every class says when it is raised"

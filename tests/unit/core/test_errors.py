@@ -11,7 +11,9 @@ from batchpool.core.errors import (
     Cancelled,
     DeadlineExceeded,
     Draining,
+    Expired,
     Forbidden,
+    IdempotencyMismatch,
     InternalError,
     InvalidInput,
     InvalidRequest,
@@ -27,6 +29,9 @@ from batchpool.core.errors import (
     RequestTimeout,
     Retryable,
     Status,
+    StorageFull,
+    TaskCancelled,
+    TasksFull,
     TooLarge,
     Unauthorized,
     UnsupportedMediaType,
@@ -42,7 +47,12 @@ TABLE = [
     (NotFound, 404, "not_found"),
     (MethodNotAllowed, 405, "method_not_allowed"),
     (RequestTimeout, 408, "request_timeout"),
+    (TaskCancelled, 409, "task_cancelled"),
+    (Expired, 410, "expired"),
     (TooLarge, 413, "too_large"),
+    (IdempotencyMismatch, 422, "idempotency_mismatch"),
+    (TasksFull, 503, "tasks_full"),
+    (StorageFull, 507, "storage_full"),
     (UnsupportedMediaType, 415, "unsupported_media"),
     (ModelError, 500, "model_error"),
     (WorkerLost, 500, "worker_lost"),
@@ -55,7 +65,7 @@ TABLE = [
     (DeadlineExceeded, 504, "deadline_exceeded"),
     (Cancelled, 499, "cancelled"),
 ]
-RETRYABLE = {Overloaded, Draining, NotReady, PoolStopped}
+RETRYABLE = {TasksFull, StorageFull, Overloaded, Draining, NotReady, PoolStopped}
 
 
 def concrete(kind: type[PoolError]) -> set[type[PoolError]]:

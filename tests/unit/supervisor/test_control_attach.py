@@ -65,6 +65,7 @@ class Desk:
             lanes=self.lanes,
         )
         fleet = SimpleNamespace(
+            tasks=SimpleNamespace(child=None),
             retire_lane=self.retired.append,
             entries=resources.plan.entries,
             open_lane=lambda who, model, handed: self.add_lane(who, model.entry),

@@ -51,7 +51,7 @@ class Office:
         )
         self.statuses = 0
         self.more: dict[str, Any] = {}
-        process_fleet = SimpleNamespace(open_lane=self.open_lane)
+        process_fleet = SimpleNamespace(open_lane=self.open_lane, tasks=SimpleNamespace(child=None))
         self.control_server = ControlServer(
             cast(Any, resources), cast(Any, process_fleet), self._status, cast(Any, None)
         )

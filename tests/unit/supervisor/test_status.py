@@ -43,6 +43,7 @@ class PoolDouble:
         self.process_fleet = SimpleNamespace(
             batcher=SimpleNamespace(child=self.batcher, slot=self.batcher.slot),
             frontends=SimpleNamespace(children=[self.frontend], slots=[self.frontend.slot]),
+            tasks=SimpleNamespace(is_wanted=False),
             workers=[],
             watched=lambda: [
                 self.process_fleet.batcher.child,

@@ -50,6 +50,7 @@ def said(
     )
     process_fleet = SimpleNamespace(
         workers=SimpleNamespace(worker_slots=worker_slots),
+        tasks=SimpleNamespace(serves=lambda: True),
         was_ready=was_ready,
         closed=closed,
         stopping=stopping,

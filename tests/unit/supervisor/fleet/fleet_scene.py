@@ -117,6 +117,7 @@ class FleetScene:
             lanes=self.lanes,
             max_lanes=8,
             name_models=self.named.append,
+            task_socket=None,
             batcher_bell=SimpleNamespace(fd=self.fds[0]),
             heartbeats_fd=self.fds[1],
             counters_fd=self.fds[2],

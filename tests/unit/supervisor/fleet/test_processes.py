@@ -38,6 +38,7 @@ class Office:
                 accepting=[0] * MODELS_MOST,
             ),
             heartbeats=None, lanes=[], batcher_bell=fds, listeners=[[fds]], max_lanes=8,
+            task_socket=None,
             heartbeats_fd=0, counters_fd=0, flight_recorder_fd=0, flight_recorder_read_fd=0,
         )  # fmt: skip
         self.process_fleet = ProcessFleet(

@@ -1,0 +1,123 @@
+"""One infer request that is kept as a task: read the body, parse it, hand it over, say 202.
+
+Its rows are checked here, so that what could never run is refused at once; no lane is asked, since
+a task waits for room where a request would be refused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+import msgspec
+
+from batchpool.control.task_messages import CollectResult, SubmitTask, TaskResult, TaskSubmitted
+from batchpool.frontend.asgi.unless_lost import unless_lost
+from batchpool.frontend.http.background import BackgroundThread
+from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
+from batchpool.frontend.http.request_body import RequestBody
+from batchpool.frontend.http.request_context import note
+from batchpool.frontend.http.request_head import RequestHead
+from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.frontend.service.task_answers import accepted_response, result_response
+from batchpool.frontend.service.task_link import TaskLink
+from batchpool.wire.preferences import AsyncPreference, idempotency_key
+from batchpool.wire.request import InferRequest
+from batchpool.wire.task_form import pack_answer, pack_input
+
+_TOKEN_BYTES = 16
+
+
+class Submission:
+    """One request. prefix: of every path, as a proxy shows it."""
+
+    def __init__(
+        self,
+        link: TaskLink,
+        endpoint: HttpEndpoint,
+        head: RequestHead,
+        preference: AsyncPreference,
+        prefix: str,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._head = head
+        self._preference = preference
+        self._prefix = prefix
+
+    async def run(
+        self, request_body: RequestBody, background: BackgroundThread, memory: MemoryBudget
+    ) -> HttpResponse | None:
+        """The response; None when the caller has gone. Raises what refuses the request."""
+        endpoint, head = self._endpoint, self._head
+        endpoint.check_head(head)
+        key = idempotency_key(head.headers)
+        memory.check()
+        reservation = MemoryReservation(memory, head.flow)
+        decoded = MemoryReservation(memory, head.flow)
+        try:
+            body = await request_body.read(endpoint.max_body_bytes, reservation)
+            if body is None:
+                return None
+            if endpoint.parses_long(head, len(body)):
+                most_bytes = endpoint.most_decoded_bytes(head, len(body))
+                request = await background.run(
+                    head.flow, endpoint.parse_long, head, body,
+                    begin=partial(decoded.grow_to, most_bytes),
+                )  # fmt: skip
+            else:
+                request = endpoint.parse(head, body)
+            del body
+            note(rows=request.rows.n)
+            submitted = await self._submit(request, key)
+        finally:
+            reservation.release()
+            decoded.release()
+        return await self._answer(submitted, request_body)
+
+    async def _submit(self, request: InferRequest, key: str) -> TaskSubmitted:
+        head = self._head
+        timeout_ms = 0 if request.timeout_ns is None else max(1, request.timeout_ns // 1_000_000)
+        message = SubmitTask(
+            os.urandom(_TOKEN_BYTES),
+            time.time_ns() // 1_000_000,
+            self._endpoint.name,
+            request.rows.n,
+            msgspec.Raw(pack_input(request.rows)),
+            msgspec.Raw(pack_answer(request)),
+            caller_name(head),
+            head.caller.key,
+            key,
+            timeout_ms,
+        )
+        return await self._link.ask(message, TaskSubmitted)
+
+    async def _answer(
+        self, submitted: TaskSubmitted, request_body: RequestBody
+    ) -> HttpResponse | None:
+        task, wait_s = submitted.task, self._preference.wait_s
+        if wait_s:
+            collect = CollectResult(task.id, self._head.caller.key, wait_s * 1000)
+            answer = self._link.ask(collect, TaskResult, wait_s)
+            result = await unless_lost(request_body, answer)
+            if result is None:
+                return None
+            if result.status:
+                accepted = self._head.headers.get(b"accept-encoding")
+                response = result_response(result, self._prefix, accepted)
+                if submitted.replayed:
+                    response.headers.append((b"idempotency-replayed", b"true"))
+                return response
+            task = result.task
+        return accepted_response(task, self._prefix, replayed=submitted.replayed)
+
+
+def caller_name(head: RequestHead) -> str:
+    """The caller of a task, in whose name it is counted: its key, else its X-Client-Id, else its
+    address."""
+    if head.caller.key:
+        return f"key {head.caller.key}"
+    named = head.headers.get(b"x-client-id")
+    return f"client {named.decode('latin-1')[:255]}" if named else head.caller.address

@@ -1,0 +1,140 @@
+"""Group commit: what many callers ask of the store in one turn of the loop goes there together.
+
+The store runs in one thread. While that one commits, questions gather; the next group takes all of
+them, up to a size, in one transaction. So a commit is shared by as many as come while another one
+lasts, and nobody waits for company.
+
+Where a group meets a full disk, new tasks are refused, and everything else in it is tried once more
+by itself: what has been taken is to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from batchpool.tasks.record import NewTask
+from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
+
+MOST_TASKS = 256
+MOST_BYTES = 4 * 2**20
+# What ends and makes room comes before what is new.
+_ORDER = ("finish", "retry", "cancel", "put", "look", "collect", "claim")
+
+Entry = tuple[Any, "asyncio.Future[Any]"]
+
+
+class CommitTimes(Protocol):
+    """Takes the time of each commit."""
+
+    def __call__(self, seconds: float) -> None: ...
+
+
+class Committer:
+    """Groups the questions to one store, which its thread alone uses.
+
+    clock_ms: Unix time. noted: gets the time of each group. Awaiting an answer raises StoreFull or
+    StoreAway.
+    """
+
+    def __init__(self, store: TaskStore, clock_ms: Callable[[], int], noted: CommitTimes) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._noted = noted
+        self._thread = ThreadPoolExecutor(1, "task-store")
+        self._waiting: dict[str, list[Entry]] = {kind: [] for kind in _ORDER}
+        self._commits: asyncio.Task[None] | None = None
+
+    async def ask(self, kind: str, entry: Any) -> Any:
+        """The store's answer for one entry of the method `kind`, which takes a group of them."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[kind].append((entry, future))
+        if self._commits is None:
+            self._commits = asyncio.create_task(self._commit_all())
+        return await future
+
+    async def ask_all(self, kind: str, entries: Sequence[Any]) -> list[Any]:
+        """As `ask`, for several entries that belong together."""
+        return list(await asyncio.gather(*(self.ask(kind, entry) for entry in entries)))
+
+    async def run(self, work: Callable[[TaskStore, int], Any]) -> Any:
+        """The result of work(store, now_ms) in the store's thread, between two groups."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: work(self._store, self._clock_ms()))
+
+    async def _commit_all(self) -> None:
+        """Commit groups until nothing waits."""
+        loop = asyncio.get_running_loop()
+        # A turn of the loop, in which the questions of other connections join.
+        await asyncio.sleep(0)
+        while group := self._take():
+            answers = await loop.run_in_executor(self._thread, self._answered, group)
+            for (_, entries), found in zip(group, answers, strict=True):
+                for (_, future), answer in zip(entries, found, strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(answer, BaseException):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        self._commits = None
+
+    def _take(self) -> list[tuple[str, list[Entry]]]:
+        """The next group, by kind in the store's order."""
+        group = []
+        room, size = MOST_TASKS, 0
+        for kind in _ORDER:
+            waiting = self._waiting[kind]
+            n = 0
+            while n < len(waiting) and room and size < MOST_BYTES:
+                entry = waiting[n][0]
+                size += len(entry.input) if isinstance(entry, NewTask) else 0
+                n, room = n + 1, room - 1
+            if n:
+                group.append((kind, waiting[:n]))
+                del waiting[:n]
+        return group
+
+    # -- in the store's thread ----------------------------------------------------------
+
+    def _answered(self, group: Sequence[tuple[str, list[Entry]]]) -> list[list[Any]]:
+        begun_s = time.monotonic()
+        try:
+            with self._store.group():
+                answers = [self._answers(kind, entries) for kind, entries in group]
+        except (StoreFull, StoreAway) as exc:
+            answers = [self._apart(kind, entries, exc) for kind, entries in group]
+        except Exception as exc:  # a fault of ours; the callers are told
+            return [[exc] * len(entries) for _, entries in group]
+        self._noted(time.monotonic() - begun_s)
+        return answers
+
+    def _answers(self, kind: str, entries: Sequence[Entry]) -> list[Any]:
+        """The store's answers to entries of one kind."""
+        method = getattr(self._store, kind)
+        given = [entry for entry, _ in entries]
+        if kind == "claim":  # one list for all wants: each gets its own
+            return [method([want], self._clock_ms()) for want in given]
+        found: list[Any] = method(given, self._clock_ms())
+        return found
+
+    def _apart(self, kind: str, entries: Sequence[Entry], exc: Exception) -> list[Any]:
+        """The answers of entries whose group failed: by themselves, but for new tasks."""
+        if kind == "put" or isinstance(exc, StoreAway):
+            return [exc] * len(entries)
+        try:
+            with self._store.group():
+                return self._answers(kind, entries)
+        except (StoreFull, StoreAway) as again:
+            return [again] * len(entries)
+
+    async def close(self) -> None:
+        """Commit what waits, and close the store."""
+        if self._commits is not None:
+            await self._commits
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._store.close)
+        self._thread.shutdown()

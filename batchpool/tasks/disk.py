@@ -1,0 +1,87 @@
+"""The disk below a store: whether it has room for new tasks, and a reserve for what is there.
+
+A full disk must not stop what has been taken: results are still to be written and collected, and
+deleting from a database takes bytes too. So new tasks are refused while some of the disk is free,
+and a file of bytes that nobody needs is given up when a write fails all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+from batchpool.tasks.store import StoreAway, StoreFull
+
+_LOG = logging.getLogger("batchpool.tasks")
+_KEPT_FREE_BYTES = 2**30
+_KEPT_FREE_SHARE = 20  # one of so many bytes of the disk, where that is less
+_RESERVE_BYTES = 64 * 2**20
+_RESERVE_SHARE = 16  # of the bytes that are free
+_FULL_CODES = {sqlite3.SQLITE_FULL}
+
+
+class Disk:
+    """The file system of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._reserve = folder / "reserve"
+        self._was_full = False
+        self.renew_reserve()
+
+    def _free(self) -> tuple[int, int]:
+        """Bytes that are free, and those of the whole file system."""
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def has_room(self) -> bool:
+        """True while new tasks may be kept."""
+        free, total = self._free()
+        is_full = free < min(_KEPT_FREE_BYTES, total // _KEPT_FREE_SHARE)
+        if is_full != self._was_full:
+            self._was_full = is_full
+            if is_full:
+                _LOG.error("the disk of %s is full: new tasks are refused", self._folder)
+            else:
+                _LOG.info("the disk of %s has room again", self._folder)
+        return not is_full
+
+    def error_of(self, exc: BaseException) -> BaseException:
+        """The store's error for one of the database or of a file; others stay what they are."""
+        if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            full = True
+        elif isinstance(exc, sqlite3.Error):
+            full = getattr(exc, "sqlite_errorcode", 0) in _FULL_CODES or self._free()[0] < 2**20
+        elif isinstance(exc, OSError):
+            return StoreAway(f"the files of the tasks cannot be used: {exc}")
+        else:
+            return exc
+        if not full:
+            return StoreAway(f"the database of the tasks cannot be used: {exc}")
+        self._give_up_reserve()
+        return StoreFull(f"the disk of the tasks is full: {exc}")
+
+    def _give_up_reserve(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._reserve.unlink()
+            _LOG.warning("the disk of %s is full: the reserve is given up", self._folder)
+
+    def renew_reserve(self) -> None:
+        """Lay in the reserve again, once there is room for it."""
+        if self._reserve.exists():
+            return
+        free, total = self._free()
+        size = min(_RESERVE_BYTES, free // _RESERVE_SHARE)
+        if free - size < min(_KEPT_FREE_BYTES, total // _KEPT_FREE_SHARE) or not size:
+            return
+        fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            self._reserve.unlink()
+        finally:
+            os.close(fd)

@@ -1,0 +1,178 @@
+"""The task process: a local client of its pool that keeps tasks and runs them.
+
+The supervisor starts it with a control channel, over which it gets `StartTasks`:
+
+    python -m batchpool.tasks --control-fd N --parent PID [--name NAME] [--log-level LEVEL]
+        [--log-format FORMAT]
+
+It imports no model and runs no user's code, so that nothing a model does can keep it from its
+store. Whatever kills it, the next one finds every task that an answer 202 has promised.
+
+At SIGTERM it claims nothing any more, ends what runs, answers its askers until they have gone, and
+ends; what is queued stays in the store for the next pool.
+
+Exit status:   0  after SIGTERM
+               1  the store cannot be used, or the supervisor has gone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from batchpool.control.channel import Channel, Closed
+from batchpool.control.edges import TO_TASK_PROCESS
+from batchpool.control.task_messages import SetTasks, StartTasks, TasksFailed, TasksServing
+from batchpool.log import setup
+from batchpool.process import bootstrap
+from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns
+from batchpool.tasks.alerts import Alerts
+from batchpool.tasks.answers import TaskAnswers
+from batchpool.tasks.committer import Committer
+from batchpool.tasks.ends import Ends
+from batchpool.tasks.engine import PoolEngine
+from batchpool.tasks.metrics import TaskMetrics
+from batchpool.tasks.runner import Runner
+from batchpool.tasks.server import TaskServer
+from batchpool.tasks.settings import TaskSettings
+from batchpool.tasks.sqlite import SqliteStore
+from batchpool.tasks.store import StoreAway
+from batchpool.tasks.task_ends import TaskEnds
+from batchpool.tasks.upkeep import Upkeep
+
+_LOG = logging.getLogger("batchpool.tasks")
+_EXIT_OK, _EXIT_FAILED = 0, 1
+# The process before this one may still be on its way out, with the lock of the store.
+_LOCK_TRIES, _LOCK_TRY_S = 50, 0.1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the task process; returns its exit status."""
+    args = bootstrap.arguments("tasks", argv)
+    bootstrap.start(args.parent)
+    bootstrap.log_to_stderr("tasks", args)
+    channel = bootstrap.control_channel(args.control_fd)
+    try:
+        message, fds = channel.receive(TO_TASK_PROCESS)
+    except Closed:
+        return _EXIT_FAILED
+    assert isinstance(message, StartTasks), "the first message starts the process"
+    listener = socket.socket(fileno=fds[0])
+    listener.setblocking(False)
+    heartbeats = Heartbeats(fds[1], message.processes)
+    os.close(fds[1])
+    settings = TaskSettings.of(message.server)
+    try:
+        store = open_store(Path(message.folder), settings)
+    except StoreAway as exc:
+        channel.send(TasksFailed(str(exc)))
+        _LOG.error("%s", exc)
+        return _EXIT_FAILED
+    bootstrap.settle()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        process = TaskProcess(channel, message, settings, store, heartbeats, listener)
+        return runner.run(process.run())
+
+
+def open_store(folder: Path, settings: TaskSettings) -> SqliteStore:
+    """The store of tasks; StoreAway if it cannot be had."""
+    for tries_left in range(_LOCK_TRIES, -1, -1):
+        try:
+            return SqliteStore(folder, settings.limits)
+        except StoreAway as exc:
+            if not tries_left or not isinstance(exc.__cause__ or exc.__context__, BlockingIOError):
+                raise
+        time.sleep(_LOCK_TRY_S)
+    raise AssertionError("the last try returns or raises")
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class TaskProcess:
+    """The parts of the process on its event loop, from start to end."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        start: StartTasks,
+        settings: TaskSettings,
+        store: SqliteStore,
+        heartbeats: Heartbeats,
+        listener: socket.socket,
+    ) -> None:
+        self._channel = channel
+        self._start = start
+        self._settings = settings
+        self._store = store
+        self._heartbeats = heartbeats
+        self._listener = listener
+        self._stall_timeout_s: float = start.server["stall_timeout_s"]
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until SIGTERM; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_reader(self._channel.fileno(), self._hear)
+        self._beat()
+        metrics, ends = TaskMetrics(), Ends()
+        committer = Committer(self._store, now_ms, metrics.committed)
+        engine = PoolEngine(self._start.socket)
+        alerts = Alerts(self._settings.alert_command, loop.time)
+        task_ends = TaskEnds(committer, self._settings.attempts, ends, metrics, alerts, now_ms)
+        runner = Runner(committer, engine, self._settings, task_ends, metrics, now_ms)
+        answers = TaskAnswers(
+            committer, runner, self._settings, ends, metrics, now_ms, self._start.folder
+        )
+        upkeep = Upkeep(committer, runner, ends, metrics, alerts, self._store.lease_s)
+        server = TaskServer(answers)
+        await runner.reclaim()
+        await server.listen(self._listener)
+        works = [asyncio.create_task(runner.run()), asyncio.create_task(upkeep.run())]
+        for work in works:
+            work.add_done_callback(self._ended)
+        self._channel.send(TasksServing())
+        await self._stop.wait()
+        answers.stopping = True
+        ends.tell_all()
+        await runner.stop()
+        await server.until_alone()
+        works[1].cancel()
+        await asyncio.wait(works)
+        await engine.close()
+        await committer.close()
+        return _EXIT_OK
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        """The runner or the upkeep has ended: by a fault of ours the next process goes on."""
+        if not work.cancelled() and (exc := work.exception()) is not None:
+            _LOG.critical("the task process cannot go on", exc_info=exc)
+            os._exit(_EXIT_FAILED)
+
+    def _beat(self) -> None:
+        self._heartbeats.beat(self._start.heartbeat, time.monotonic_ns())
+        interval_s = beat_interval_ns(self._stall_timeout_s) / 1e9
+        asyncio.get_running_loop().call_later(interval_s, self._beat)
+
+    def _hear(self) -> None:
+        try:
+            message, _ = self._channel.receive(TO_TASK_PROCESS)
+        except BlockingIOError:
+            return
+        except Closed:
+            _LOG.error("the supervisor has gone")
+            os._exit(_EXIT_FAILED)
+        if isinstance(message, SetTasks):
+            self._stall_timeout_s = message.stall_timeout_s
+            setup.set_level(message.log_level)

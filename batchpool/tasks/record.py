@@ -1,0 +1,255 @@
+"""Tasks as values: states and their order, ids, fingerprints, and what the store takes and gives.
+
+Nothing here reads a clock or makes a system call; times are milliseconds of Unix time.
+
+    queued -> running -> done | failed | cancelled
+    running -> queued      tried again, after a time
+    queued -> failed | cancelled
+
+A state that has ended never becomes another one. A task whose attempts are used up has failed, and
+a dead letter keeps its input.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from base64 import b32hexdecode, b32hexencode
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchpool.control.task_messages import TaskForm
+
+TOKEN_BYTES = 16
+PARTITIONS_MOST = 1 << 16
+LOSSES_MOST = 20  # claims whose owner vanished, after which a task is given up
+_PREFIX = "t_"
+_ID_CHARACTERS = 39  # 24 bytes as base32
+_TIME_BYTES, _PARTITION_BYTES = 6, 2
+
+
+class TaskState(enum.IntEnum):
+    """The state of a task, as the store keeps it."""
+
+    QUEUED = 0
+    RUNNING = 1
+    DONE = 2
+    FAILED = 3
+    CANCELLED = 4
+
+    @property
+    def label(self) -> str:
+        """The state as callers see it."""
+        return self.name.lower()
+
+    @property
+    def has_ended(self) -> bool:
+        return self >= TaskState.DONE
+
+
+MOVES: dict[TaskState, frozenset[TaskState]] = {
+    TaskState.QUEUED: frozenset({TaskState.RUNNING, TaskState.FAILED, TaskState.CANCELLED}),
+    TaskState.RUNNING: frozenset(
+        {TaskState.QUEUED, TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED}
+    ),
+    TaskState.DONE: frozenset(),
+    TaskState.FAILED: frozenset(),
+    TaskState.CANCELLED: frozenset(),
+}
+
+
+def task_id(submitted_ms: int, token: bytes, partition: int = 0) -> str:
+    """The id of a task: sorts by time, tells its partition, and cannot be guessed.
+
+    token: 16 random bytes. ValueError for another length.
+    """
+    if len(token) != TOKEN_BYTES:
+        raise ValueError(f"a token has {TOKEN_BYTES} bytes, not {len(token)}")
+    raw = submitted_ms.to_bytes(_TIME_BYTES, "big") + partition.to_bytes(_PARTITION_BYTES, "big")
+    return _PREFIX + b32hexencode(raw + token).decode().rstrip("=").lower()
+
+
+def submitted_of(identifier: str) -> int | None:
+    """The time in an id; None for a text that is no id."""
+    text = identifier.removeprefix(_PREFIX)
+    if len(text) != _ID_CHARACTERS or text == identifier or text != text.lower():
+        return None
+    try:
+        raw = b32hexdecode(text.upper() + "=")
+    except ValueError:
+        return None
+    return int.from_bytes(raw[:_TIME_BYTES], "big")
+
+
+def fingerprint_of(packed_input: bytes, packed_answer: bytes) -> bytes:
+    """A repeated request and the first one have this in common: 16 bytes of input and form."""
+    digest = hashlib.sha256(len(packed_input).to_bytes(8, "little"))
+    digest.update(packed_input)
+    digest.update(packed_answer)
+    return digest.digest()[:16]
+
+
+def key_digest(model: str, caller: str, principal: str, key: str) -> bytes:
+    """An Idempotency-Key in its scope: two callers, or two models, may use the same one."""
+    parts = "\0".join((model, principal, caller if not principal else "", key))
+    return hashlib.sha256(parts.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task that is to be kept. key: of Idempotency-Key in its scope, b"" without one.
+    deadline_ms: it has failed unless it is done by then. own_deadline: the caller has set it."""
+
+    id: str
+    model: str
+    rows: int
+    input: bytes
+    answer: bytes
+    caller: str
+    principal: str
+    submitted_ms: int
+    deadline_ms: int
+    own_deadline: bool = False
+    key: bytes = b""
+    fingerprint: bytes = b""
+
+
+class PutOutcome(enum.Enum):
+    """NEW: the task is kept. KNOWN: it, or another one with its key, was kept before. MISMATCH: a
+    task with its key has another input. FULL: the store takes no more tasks. DISK_FULL: the disk
+    below it takes none."""
+
+    NEW = "new"
+    KNOWN = "known"
+    MISMATCH = "mismatch"
+    FULL = "full"
+    DISK_FULL = "disk full"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The end of one `put`. task: of NEW and KNOWN."""
+
+    outcome: PutOutcome
+    task: TaskForm | None = None
+    principal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Tasks of one model that the runner has room for. bytes: of inputs, after the first task."""
+
+    model: str
+    tasks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTask:
+    """A task that runs now. claim: the number of its claim; an end with an older one is refused.
+    attempts: those that were counted before this one."""
+
+    id: str
+    model: str
+    claim: int
+    attempts: int
+    losses: int
+    rows: int
+    input: bytes
+    answer: bytes
+    submitted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """tasks: those whose owner had vanished. lost: those of them that were lost too often, which
+    run from now on, to be ended by the caller; the others are queued again."""
+
+    tasks: int
+    lost: tuple[ClaimedTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAnswer:
+    """The HTTP answer of a task that has ended."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a claimed task. code, error: of one that failed. facts: of the error, for the
+    dead letter. is_letter: a dead letter is to keep its input."""
+
+    id: str
+    claim: int
+    state: TaskState
+    answer: TaskAnswer
+    counted: bool = True
+    code: str = ""
+    error: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    is_letter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A claimed task that is to be tried again. counted: an attempt was used up."""
+
+    id: str
+    claim: int
+    due_ms: int
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTask:
+    """A task as the store has it, and the caller whose key may see it."""
+
+    form: TaskForm
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """A task with its answer; None while it is open."""
+
+    form: TaskForm
+    principal: str
+    answer: TaskAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The outcome of a sweep. ended: open tasks whose time was up. letters: those of them that
+    became dead letters, as (model, code). results: results that were dropped. more: there is more
+    to do."""
+
+    ended: tuple[str, ...] = ()
+    letters: tuple[tuple[str, str], ...] = ()
+    results: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """open: tasks that have not ended. bytes: of everything that is kept."""
+
+    open: int
+    bytes: int
+    result_ttl_ms: int
+    grace_ms: int
+    evict_on_read: bool
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """The contents of a store. tasks: {model: {state: count}}. oldest_ms: the submission of the
+    oldest open task, 0 for none."""
+
+    tasks: dict[str, dict[str, int]]
+    letters: int
+    bytes: int
+    oldest_ms: int

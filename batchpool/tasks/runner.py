@@ -1,0 +1,286 @@
+"""Runs queued tasks: claims what there is room for, puts tasks of one shape into one call, and ends
+each with its own rows.
+
+Of each model so many rows are in flight as keep its workers busy, and no more: the rest waits in
+the store, where it costs no memory. A model that cannot be asked now is left alone for a while.
+The ends of tasks that wait for a full disk count as rows in flight, so that nothing is claimed in
+their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.client.pool_facts import ModelFacts
+from batchpool.core.errors import InternalError, PoolError
+from batchpool.tasks.committer import Committer
+from batchpool.tasks.engine import Engine
+from batchpool.tasks.judgement import judge
+from batchpool.tasks.metrics import TaskMetrics
+from batchpool.tasks.record import (
+    ClaimedTask,
+    Reclaimed,
+    TaskAnswer,
+    Want,
+)
+from batchpool.tasks.settings import TaskSettings
+from batchpool.tasks.stacking import (
+    ReadTask,
+    answer_rows,
+    in_calls,
+    read_task,
+    stacked,
+    wanted_outputs,
+)
+from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.tasks.task_ends import TaskEnds
+from batchpool.wire.codec import Codec
+
+_LOG = logging.getLogger("batchpool.tasks")
+GAVE_UP = "gave_up"
+_BATCHES = 4  # of the largest size that are in flight
+_CLAIMED_BYTES = 64 * 2**20  # of inputs, at one time
+_LONG_BYTES = 256 * 1024  # of outputs; writing more takes the loop long
+_STORE_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class _Model:
+    """The runner's view of a model. due_ms: when one of its tasks may run, None for none.
+    paused_ms: it could not be asked, and is not before that time. rows: claimed and not ended."""
+
+    due_ms: int | None = None
+    paused_ms: int = 0
+    rows: int = 0
+    facts: ModelFacts | None = None
+    codec: Codec | None = None
+
+
+class Runner:
+    """Runs the tasks of one store in one pool. clock_ms: Unix time."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        engine: Engine,
+        settings: TaskSettings,
+        ends: TaskEnds,
+        metrics: TaskMetrics,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._committer = committer
+        self._engine = engine
+        self._settings = settings
+        self._ends = ends
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        self._models: dict[str, _Model] = {}
+        self._wake = asyncio.Event()
+        self._calls: dict[asyncio.Task[None], Sequence[str]] = {}
+        self._stopping = False
+
+    # -- what there is to do ------------------------------------------------------------
+
+    def submitted(self, model: str, due_ms: int = 0) -> None:
+        """A task of this model is queued. due_ms: when it may run."""
+        found = self._models.setdefault(model, _Model())
+        if found.due_ms is None or due_ms < found.due_ms:
+            found.due_ms = due_ms
+            self._wake.set()
+
+    def cancelled(self, identifier: str) -> None:
+        """A task was taken back: a call that runs it alone ends."""
+        for call, ids in list(self._calls.items()):
+            if list(ids) == [identifier]:
+                call.cancel()
+
+    @property
+    def running(self) -> int:
+        """Calls in flight."""
+        return len(self._calls)
+
+    async def reclaim(self) -> None:
+        """Take over what owners that have vanished had claimed."""
+        found: Reclaimed = await self._committer.run(lambda store, now_ms: store.reclaim(now_ms))
+        self._metrics.counts["reclaimed"] += found.tasks
+        if found.tasks:
+            _LOG.info("%d tasks are queued again whose process ended", found.tasks)
+        if found.lost:
+            error = InternalError(
+                "the processes that ran this task ended each time; it is given up"
+            )
+            await asyncio.gather(*(self._ends.failed(task, error, GAVE_UP) for task in found.lost))
+        for model in await self._committer.run(lambda store, now_ms: store.models()):
+            self.submitted(model)
+
+    async def run(self) -> None:
+        """Run tasks until `stop`."""
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                started = await self._claim()
+            except (StoreFull, StoreAway) as exc:
+                _LOG.error("no tasks can be claimed: %s", exc)
+                await self._sleep(_STORE_RETRY_S)
+                continue
+            if not started:
+                await self._sleep(self._until_due_s())
+
+    async def _sleep(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def _until_due_s(self) -> float | None:
+        due = [
+            max(model.due_ms, model.paused_ms)
+            for model in self._models.values()
+            if model.due_ms is not None and self._room(model)
+        ]
+        return max(0.0, (min(due) - self._clock_ms()) / 1000) if due else None
+
+    async def stop(self) -> None:
+        """Claim nothing any more, and wait for the calls in flight."""
+        self._stopping = self._ends.stopping = True
+        self._wake.set()
+        while self._calls:
+            await asyncio.wait(list(self._calls))
+
+    def _room(self, model: _Model) -> int:
+        """Rows that may be claimed."""
+        facts = model.facts
+        window = 1 if facts is None else _BATCHES * facts.max_batch
+        return max(0, min(window, self._settings.client_slots // 2 or 1) - model.rows)
+
+    async def _claim(self) -> bool:
+        """Claim and start what there is room for; False if there was nothing."""
+        now_ms = self._clock_ms()
+        wants = []
+        for name, model in self._models.items():
+            room = self._room(model)
+            due_ms = model.due_ms
+            if due_ms is not None and max(due_ms, model.paused_ms) <= now_ms and room:
+                wants.append(Want(name, room, _CLAIMED_BYTES))
+        if not wants:
+            return False
+        for want in wants:
+            self._models[want.model].due_ms = None  # unless one is submitted meanwhile
+        claims: list[list[ClaimedTask]] = await self._committer.ask_all("claim", wants)
+        spent = [want.model for want, found in zip(wants, claims, strict=True) if not found]
+        for found in claims:
+            if found:
+                self.submitted(found[0].model)  # there may be more
+                self._start(found)
+        if spent:
+            due = await self._committer.run(lambda store, now_ms: store.next_due_ms(spent))
+            for name, due_ms in zip(spent, due, strict=True):
+                if due_ms is not None:
+                    self.submitted(name, due_ms)
+        return any(claims)
+
+    # -- calls --------------------------------------------------------------------------
+
+    def _start(self, tasks: Sequence[ClaimedTask]) -> None:
+        """Run tasks of one model, once it is known."""
+        model = self._models[tasks[0].model]
+        self._track(self._run_all(model, tasks), model, sum(task.rows for task in tasks), ())
+
+    def _track(
+        self, work: Coroutine[Any, Any, None], model: _Model, rows: int, ids: Sequence[str]
+    ) -> None:
+        """Do the work for so many rows, and count them meanwhile. ids: the tasks of a call."""
+        model.rows += rows
+        running = asyncio.create_task(work)
+        self._calls[running] = ids
+        running.add_done_callback(lambda done: self._done(done, model, rows))
+
+    def _done(self, work: asyncio.Task[None], model: _Model, rows: int) -> None:
+        model.rows -= rows
+        del self._calls[work]
+        self._wake.set()
+        if not work.cancelled() and (exc := work.exception()) is not None:
+            _LOG.error("tasks ended unexpectedly", exc_info=exc)
+
+    async def _run_all(self, model: _Model, tasks: Sequence[ClaimedTask]) -> None:
+        """Cut the tasks into calls and start them."""
+        name = tasks[0].model
+        try:
+            await self._learn(name, model)
+        except PoolError as exc:
+            await asyncio.gather(*(self._judge(task, exc) for task in tasks))
+            return
+        assert model.facts is not None
+        for call in in_calls(map(read_task, tasks), model.facts.max_batch):
+            ids = [task.task.id for task in call]
+            rows = sum(task.rows.n for task in call)
+            self._track(self._run_call(name, call), model, rows, ids)
+
+    async def _learn(self, name: str, model: _Model) -> None:
+        """Know the model's tensors and limits as they are now."""
+        facts = await self._engine.facts(name)
+        if facts is model.facts:
+            return
+        if model.facts is None or facts.spec != model.facts.spec:
+            model.codec = Codec(facts.spec)
+        model.facts = facts
+
+    async def _run_call(self, name: str, call: Sequence[ReadTask]) -> None:
+        """Run the rows of a call and end each of its tasks."""
+        model = self._models[name]
+        assert model.facts is not None
+        spec = model.facts.spec
+        try:
+            outputs = await self._engine.infer(
+                name,
+                stacked(call, spec.inputs),
+                call[0].rows.parameters,
+                wanted_outputs(call, spec),
+            )
+        except PoolError as exc:
+            if len(call) > 1 and not judge(exc, 0, 1, 0.0).is_weather:
+                for task in call:  # one of them is at fault, and the others are not to suffer
+                    await self._run_call(name, [task])
+            else:
+                await asyncio.gather(*(self._judge(task.task, exc) for task in call))
+            return
+        except Exception:
+            _LOG.exception("tasks of model %r could not be run", name)
+            error = InternalError("internal error; the server's log has the details")
+            await asyncio.gather(*(self._judge(task.task, error) for task in call))
+            return
+        first, ends = 0, []
+        for task in call:
+            ends.append(self._end(model, task, answer_rows(outputs, spec, first, task)))
+            first += task.rows.n
+        await asyncio.gather(*ends)
+
+    async def _end(self, model: _Model, task: ReadTask, found: object) -> None:
+        """End a task with its outputs, or with the error of one of its rows."""
+        if not isinstance(found, PoolError):
+            assert isinstance(found, dict)
+            assert model.codec is not None
+            codec, request = model.codec, task.request
+            try:
+                if sum(array.nbytes for array in found.values()) > _LONG_BYTES:
+                    headers, body = await asyncio.to_thread(codec.encode, request, found)
+                else:
+                    headers, body = codec.encode(request, found)
+            except PoolError as exc:
+                found = exc
+            else:
+                await self._ends.done(task.task, TaskAnswer(200, tuple(headers), body))
+                return
+        await self._judge(task.task, found)
+
+    async def _judge(self, task: ClaimedTask, error: PoolError) -> None:
+        """Try a task again later, or let it fail."""
+        verdict, due_ms = await self._ends.error(task, error)
+        if verdict.is_weather:
+            self._models[task.model].paused_ms = due_ms
+        if due_ms:
+            self.submitted(task.model, due_ms)

@@ -1,0 +1,122 @@
+"""The database of tasks: its tables, its version, and how a connection to it is opened.
+
+A row of `tasks` is one task. Its indices are partial, so that an ended task costs what its result
+costs: `due` has the queued tasks, `deadlines` the open ones, `drops` those that have ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from batchpool.tasks.store import StoreAway
+
+VERSION = 1
+_APPLICATION_ID = 0x62707473  # "bpts"
+_OLDEST_SQLITE = (3, 35)  # RETURNING
+_WAL_MOST_BYTES = 64 * 2**20
+_TABLES = """
+CREATE TABLE tasks (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    model TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    caller TEXT NOT NULL,
+    principal TEXT NOT NULL,
+    key BLOB,
+    fingerprint BLOB NOT NULL,
+    submitted_ms INTEGER NOT NULL,
+    due_ms INTEGER NOT NULL,
+    deadline_ms INTEGER NOT NULL,
+    own_deadline INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    losses INTEGER NOT NULL DEFAULT 0,
+    claims INTEGER NOT NULL DEFAULT 0,
+    owner BLOB,
+    started_ms INTEGER NOT NULL DEFAULT 0,
+    finished_ms INTEGER NOT NULL DEFAULT 0,
+    drop_ms INTEGER,
+    code TEXT NOT NULL DEFAULT '',
+    error TEXT NOT NULL DEFAULT '',
+    status INTEGER NOT NULL DEFAULT 0,
+    input_file INTEGER NOT NULL DEFAULT 0,
+    body_file INTEGER NOT NULL DEFAULT 0,
+    headers BLOB,
+    answer BLOB,
+    input BLOB,
+    body BLOB
+);
+CREATE UNIQUE INDEX keys ON tasks (key) WHERE key IS NOT NULL;
+CREATE INDEX due ON tasks (model, due_ms) WHERE state = 0;
+CREATE INDEX deadlines ON tasks (deadline_ms, submitted_ms) WHERE state < 2;
+CREATE INDEX drops ON tasks (drop_ms) WHERE drop_ms IS NOT NULL;
+CREATE TABLE letters (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    code TEXT NOT NULL,
+    error TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    caller TEXT NOT NULL,
+    principal TEXT NOT NULL,
+    submitted_ms INTEGER NOT NULL,
+    died_ms INTEGER NOT NULL,
+    facts BLOB NOT NULL,
+    input_file INTEGER NOT NULL,
+    answer BLOB NOT NULL,
+    input BLOB
+);
+"""
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """A connection to the database, made if there is none; nobody else can open it meanwhile.
+
+    Raises StoreAway for one that is damaged, of a newer version, or no database of tasks.
+    """
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StoreAway(
+            f"this Python has SQLite {sqlite3.sqlite_version}; tasks need"
+            f" {'.'.join(map(str, _OLDEST_SQLITE))} or later"
+        )
+    db = None
+    try:
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        _set_up(db, path)
+    except sqlite3.Error as exc:
+        if db is not None:
+            db.close()
+        raise StoreAway(f"the database of tasks {path} cannot be opened: {exc}") from exc
+    except BaseException:
+        if db is not None:
+            db.close()
+        raise
+    return db
+
+
+def _set_up(db: sqlite3.Connection, path: Path) -> None:
+    # Before anything is written; without effect on a database that is there.
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and application != _APPLICATION_ID:
+        raise StoreAway(f"{path} is no database of tasks; move it away, or set another state_dir")
+    if version > VERSION:
+        raise StoreAway(
+            f"the database of tasks {path} is of version {version}, made by a newer batchpool; this"
+            f" one knows {VERSION}: install the newer one again, or set another state_dir"
+        )
+    db.execute("PRAGMA journal_mode = WAL")
+    # An answer 202 says that the task is kept, also if the power fails.
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA journal_size_limit = {_WAL_MOST_BYTES}")
+    db.execute("PRAGMA temp_store = MEMORY")
+    if not tables:
+        db.executescript(
+            f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {_APPLICATION_ID};"
+            f" PRAGMA user_version = {VERSION}; COMMIT;"
+        )

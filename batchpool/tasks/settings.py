@@ -1,0 +1,43 @@
+"""The settings of the task process, from the configuration's [server]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.tasks.record import StoreLimits
+
+_MIB = 2**20
+PRIORITY = 200  # behind every interactive request
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """limits: of the store. most_body_bytes: of one input. max_age_ms: of an open task.
+    client_slots: rows that a local client may have in flight."""
+
+    limits: StoreLimits
+    most_body_bytes: int
+    max_age_ms: int
+    attempts: int
+    client_slots: int
+    alert_command: str
+
+    @classmethod
+    def of(cls, server: Mapping[str, Any]) -> TaskSettings:
+        """Those of the configuration's [server]."""
+        return cls(
+            StoreLimits(
+                open=server["tasks_max"],
+                bytes=server["tasks_max_mib"] * _MIB,
+                result_ttl_ms=int(server["task_result_ttl_s"] * 1000),
+                grace_ms=int(server["task_collect_grace_s"] * 1000),
+                evict_on_read=server["task_evict_on_read"],
+            ),
+            most_body_bytes=server["task_max_body_mib"] * _MIB,
+            max_age_ms=int(server["task_max_age_s"] * 1000),
+            attempts=server["task_attempts"],
+            client_slots=server["client_slots"],
+            alert_command=server["task_alert_command"],
+        )

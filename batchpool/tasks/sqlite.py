@@ -1,0 +1,391 @@
+"""The store of tasks in SQLite: one database and a folder of long bodies, of one process.
+
+    tasks.db    the database, in WAL mode, with every commit on the disk before it counts
+    bodies/     inputs (ID.in) and results (ID.out) of more than 64 KiB
+    reserve     bytes that are given up when the disk is full, so that what is there can end
+    lock        held by the process that has the store
+
+A claim of another owner than this one is that of a process that has ended, since the lock is
+exclusive: it is reclaimed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from batchpool.control.task_messages import LetterForm, TaskForm
+from batchpool.tasks.account import Account
+from batchpool.tasks.body_files import LONG_BYTES, BodyFiles
+from batchpool.tasks.claims import Claims
+from batchpool.tasks.disk import Disk
+from batchpool.tasks.letter_box import LetterBox
+from batchpool.tasks.record import (
+    TOKEN_BYTES,
+    Again,
+    ClaimedTask,
+    Dropped,
+    Ended,
+    KeptResult,
+    KeptTask,
+    NewTask,
+    Put,
+    PutOutcome,
+    Reclaimed,
+    StoreCounts,
+    StoreLimits,
+    TaskAnswer,
+    TaskState,
+    Want,
+    task_id,
+)
+from batchpool.tasks.schema import open_database
+from batchpool.tasks.store import StoreAway
+from batchpool.tasks.task_rows import (
+    COLLECTED,
+    EXPIRE,
+    FINISH,
+    FORM,
+    INSERT,
+    expired_answer,
+    form_of,
+    headers_of,
+    insert_values,
+)
+
+_LOG = logging.getLogger("batchpool.tasks")
+_SWEPT_AT_ONCE = 512
+_VACUUM_PAGES = 2048  # that are given back to the disk at a time
+_FREE_PAGES = 256  # that stay, to be used again
+
+
+# methods: those of the interface of a store
+class SqliteStore:
+    """The store in `folder`, which is made if there is none. Raises StoreAway where it is another
+    process's, or cannot be read."""
+
+    lease_s = 0.0
+
+    def __init__(self, folder: Path, limits: StoreLimits) -> None:
+        self._limits = limits
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise StoreAway(f"the folder of tasks {folder} cannot be used: {exc.strerror}") from exc
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mask = os.umask(0o077)
+            try:
+                self._db = open_database(folder / "tasks.db")
+            finally:
+                os.umask(mask)
+            self._files = BodyFiles(folder / "bodies")
+            self._disk = Disk(folder)
+            self._account = Account()
+            self._letters = LetterBox(self._db, self._files, limits.bytes)
+            self._load()
+        except BlockingIOError:
+            os.close(self._lock)
+            raise StoreAway(
+                f"another pool has the tasks in {folder}; stop it, or set another state_dir"
+            ) from None
+        except (OSError, sqlite3.Error) as exc:
+            os.close(self._lock)
+            raise StoreAway(f"the tasks in {folder} cannot be read: {exc}") from exc
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._claims = Claims(
+            self._db, self._files, self._account, self._letters, limits.result_ttl_ms
+        )
+        self._depth = 0
+        self._new_bytes = 0  # of tasks that were put since the pages were counted
+
+    def _load(self) -> None:
+        self._count()
+        named = {
+            f"{identifier}.{kind}"
+            for kind, query in (
+                ("in", "SELECT id FROM tasks WHERE input_file UNION ALL"
+                       " SELECT id FROM letters WHERE input_file"),
+                ("out", "SELECT id FROM tasks WHERE body_file"),
+            )
+            for (identifier,) in self._db.execute(query)
+        }  # fmt: skip
+        self._files.remove_orphans(
+            named, lambda n: _LOG.info("removed %d files of tasks that were not kept", n)
+        )
+        self._pages()
+
+    def _count(self) -> None:
+        self._account.load(
+            self._db.execute("SELECT model, state, caller, count(*) FROM tasks GROUP BY 1, 2, 3")
+        )
+        self._letters.load()
+
+    def _pages(self) -> None:
+        (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+        (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
+        (size,) = self._db.execute("PRAGMA page_size").fetchone()
+        self._used_bytes: int = (pages - free) * size
+        self._free_pages: int = free
+        self._new_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of everything that is kept."""
+        return self._used_bytes + self._new_bytes + self._files.bytes
+
+    # -- transactions -------------------------------------------------------------------
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """One transaction of all that is called inside."""
+        if self._depth:
+            yield
+            return
+        self._depth = 1
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._files.settle()
+            self._db.execute("COMMIT")
+        except BaseException as exc:
+            self._undo()
+            raise self._disk.error_of(exc) from exc
+        finally:
+            self._depth = 0
+        self._files.committed()
+        self._pages()
+
+    def _undo(self) -> None:
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._files.rolled_back()
+            self._count()
+        except (OSError, sqlite3.Error) as exc:
+            _LOG.error("the store of tasks could not undo a transaction: %s", exc)
+
+    def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._db.execute(statement, values).fetchall()
+
+    # -- new tasks ----------------------------------------------------------------------
+
+    def put(self, tasks: Sequence[NewTask], now_ms: int) -> list[Put]:
+        with self.group():
+            room = self._disk.has_room()
+            return [self._put(task, now_ms, room=room) for task in tasks]
+
+    def _put(self, task: NewTask, now_ms: int, *, room: bool) -> Put:
+        known = self._rows(
+            f"SELECT {FORM}, principal, fingerprint FROM tasks WHERE id = ? OR key = ?",
+            task.id, task.key or None,
+        ) if task.key else self._rows(
+            f"SELECT {FORM}, principal, fingerprint FROM tasks WHERE id = ?", task.id
+        )  # fmt: skip
+        if known:
+            if task.key and known[0][-1] != task.fingerprint:
+                return Put(PutOutcome.MISMATCH)
+            return Put(PutOutcome.KNOWN, form_of(known[0]), known[0][-2])
+        if not room:
+            return Put(PutOutcome.DISK_FULL)
+        full = self.bytes >= self._limits.bytes
+        if full or not self._account.has_room(task.caller, self._limits.open):
+            return Put(PutOutcome.FULL)
+        is_long = len(task.input) > LONG_BYTES
+        if is_long:
+            self._files.write(f"{task.id}.in", task.input)
+        self._db.execute(INSERT, insert_values(task, now_ms, is_long=is_long))
+        self._new_bytes += 0 if is_long else len(task.input)
+        self._account.add(task.model, TaskState.QUEUED, task.caller)
+        form = TaskForm(task.id, TaskState.QUEUED.label, task.model, 0, task.submitted_ms)
+        return Put(PutOutcome.NEW, form, task.principal)
+
+    # -- tasks that run -----------------------------------------------------------------
+
+    def claim(self, wants: Sequence[Want], now_ms: int) -> list[ClaimedTask]:
+        with self.group():
+            return [task for want in wants for task in self._claims.take(want, now_ms)]
+
+    def reclaim(self, now_ms: int) -> Reclaimed:
+        with self.group():
+            return self._claims.take_over(now_ms)
+
+    def finish(self, ends: Sequence[Ended], now_ms: int) -> list[bool]:
+        with self.group():
+            return [self._claims.end(end, now_ms) for end in ends]
+
+    def retry(self, tasks: Sequence[Again], now_ms: int) -> list[bool]:
+        with self.group():
+            return [self._claims.queue_again(task) for task in tasks]
+
+    # -- callers ------------------------------------------------------------------------
+
+    def look(self, ids: Sequence[str], now_ms: int) -> list[KeptTask | None]:
+        return [self._look(identifier) for identifier in ids]
+
+    def _look(self, identifier: str) -> KeptTask | None:
+        found = self._rows(f"SELECT {FORM}, principal FROM tasks WHERE id = ?", identifier)
+        return KeptTask(form_of(found[0]), found[0][-1]) if found else None
+
+    def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
+        with self.group():
+            return [self._collect(identifier, now_ms) for identifier in ids]
+
+    def _collect(self, identifier: str, now_ms: int) -> KeptResult | None:
+        found = self._rows(
+            f"SELECT {FORM}, state, principal, status, headers, body_file, body"
+            " FROM tasks WHERE id = ?", identifier
+        )  # fmt: skip
+        if not found:
+            return None
+        state, principal, status, headers, is_long, body = found[0][-6:]
+        form = form_of(found[0])
+        if not TaskState(state).has_ended:
+            return KeptResult(form, principal, None)
+        if is_long:
+            body = self._files.read(f"{identifier}.out")
+        if self._limits.evict_on_read:
+            # A failed task is no result that somebody has got: it keeps its time.
+            self._db.execute(COLLECTED, (now_ms + self._limits.grace_ms, identifier))
+        return KeptResult(form, principal, TaskAnswer(status, headers_of(headers), body or b""))
+
+    def cancel(self, ids: Sequence[str], now_ms: int) -> list[TaskForm | None]:
+        with self.group():
+            return [self._cancel(identifier, now_ms) for identifier in ids]
+
+    def _cancel(self, identifier: str, now_ms: int) -> TaskForm | None:
+        found = self._rows(
+            f"SELECT {FORM}, state, caller, input_file, body_file FROM tasks WHERE id = ?",
+            identifier,
+        )
+        if not found or found[0][-4] == TaskState.CANCELLED:
+            return None
+        number, caller, has_input, has_body = found[0][-4:]
+        form, state = form_of(found[0]), TaskState(number)
+        if has_input:
+            self._files.remove(f"{identifier}.in")
+        if has_body:
+            self._files.remove(f"{identifier}.out")
+        if state.has_ended:
+            self._db.execute("DELETE FROM tasks WHERE id = ?", (identifier,))
+            self._account.add(form.model, state, caller, -1)
+            return form
+        self._db.execute(
+            "UPDATE tasks SET state = 4, finished_ms = ?, drop_ms = ?, input = NULL,"
+            " input_file = 0, key = NULL WHERE id = ?",
+            (now_ms, now_ms + self._limits.result_ttl_ms, identifier),
+        )
+        self._account.move(form.model, caller, state, TaskState.CANCELLED)
+        return form
+
+    # -- upkeep -------------------------------------------------------------------------
+
+    def sweep(self, now_ms: int) -> Dropped:
+        with self.group():
+            expired = self._rows(EXPIRE, now_ms, _SWEPT_AT_ONCE)
+            letters = [found for row in expired if (found := self._expire(row, now_ms))]
+            dropped = self._rows(
+                "DELETE FROM tasks WHERE n IN (SELECT n FROM tasks WHERE drop_ms <= ?"
+                " ORDER BY drop_ms LIMIT ?) RETURNING id, model, state, caller, body_file",
+                now_ms, _SWEPT_AT_ONCE,
+            )  # fmt: skip
+            for identifier, model, state, caller, has_body in dropped:
+                self._account.add(model, TaskState(state), caller, -1)
+                if has_body:
+                    self._files.remove(f"{identifier}.out")
+        if self._free_pages > _FREE_PAGES:
+            self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+            self._pages()
+        self._disk.renew_reserve()
+        more = _SWEPT_AT_ONCE in (len(expired), len(dropped)) or self._free_pages > _FREE_PAGES
+        ended = tuple(row[0] for row in expired)
+        return Dropped(ended, tuple(letters), len(dropped), more)
+
+    def _expire(self, row: Sequence[Any], now_ms: int) -> tuple[str, str] | None:
+        """End an open task whose time is up; (model, code) if it became a dead letter."""
+        identifier, model, caller, state, own, has_file = row
+        code, error, answer = expired_answer(own=bool(own))
+        if not own:
+            self._letters.add(identifier, code, error, {}, now_ms, 0)
+        elif has_file:
+            self._files.remove(f"{identifier}.in")
+        headers = msgspec.msgpack.encode(answer.headers)
+        self._db.execute(
+            FINISH,
+            (
+                int(TaskState.FAILED), 0, now_ms, now_ms + self._limits.result_ttl_ms, code, error,
+                answer.status, 0, headers, answer.body, identifier,
+            ),
+        )  # fmt: skip
+        self._account.move(model, caller, TaskState(state), TaskState.FAILED)
+        return None if own else (model, code)
+
+    def next_due_ms(self, models: Sequence[str]) -> list[int | None]:
+        query = "SELECT min(due_ms) FROM tasks WHERE state = 0 AND model = ?"
+        return [self._rows(query, model)[0][0] for model in models]
+
+    def models(self) -> set[str]:
+        return self._account.models()
+
+    def counts(self) -> StoreCounts:
+        oldest = self._rows("SELECT min(submitted_ms) FROM tasks WHERE state < 2")[0][0]
+        kept = self._letters.kept
+        return StoreCounts(self._account.by_model(), kept, self.bytes, oldest or 0)
+
+    def list_tasks(self, state: str, model: str, most: int) -> list[TaskForm]:
+        numbers = [kind.value for kind in TaskState if not state or kind.label == state]
+        places = ", ".join("?" * len(numbers))
+        rows = self._rows(
+            f"SELECT {FORM} FROM tasks WHERE state IN ({places}) AND (? = '' OR model = ?)"
+            " AND n > (SELECT coalesce(max(n), 0) FROM tasks) - 100000 ORDER BY n DESC LIMIT ?",
+            *numbers, model, model, most,
+        )  # fmt: skip
+        return [form_of(row) for row in rows]
+
+    # -- dead letters -------------------------------------------------------------------
+
+    def letters(
+        self, model: str, code: str, before: int, most: int, ids: Sequence[str], *, whole: bool
+    ) -> list[LetterForm]:
+        return self._letters.find(model, code, before, most, ids, whole=whole)
+
+    def replay(self, letters: Sequence[int], now_ms: int, deadline_ms: int) -> list[str | None]:
+        with self.group():
+            return [self._replay(letter, now_ms, deadline_ms) for letter in letters]
+
+    def _replay(self, letter: int, now_ms: int, deadline_ms: int) -> str | None:
+        found = self._letters.take(letter)
+        if found is None:
+            return None
+        form, principal = found
+        identifier = task_id(now_ms, os.urandom(TOKEN_BYTES))
+        task = NewTask(
+            identifier, form.model, form.rows, form.input, form.answer, form.caller, principal,
+            now_ms, deadline_ms,
+        )  # fmt: skip
+        is_long = len(task.input) > LONG_BYTES
+        if is_long:
+            self._files.write(f"{identifier}.in", task.input)
+        self._db.execute(INSERT, insert_values(task, now_ms, is_long=is_long))
+        self._account.add(task.model, TaskState.QUEUED, task.caller)
+        return identifier
+
+    def drop_letters(self, letters: Sequence[int]) -> list[bool]:
+        with self.group():
+            return [self._letters.take(letter) is not None for letter in letters]
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)

@@ -1,0 +1,122 @@
+"""Tasks of one shape and the same parameters as one call, and its rows as the tasks' answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchpool.core.errors import OF_A_ROW, PoolError
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.ragged import padded, separate
+from batchpool.core.tensors.rows import Rows
+from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.tasks.record import ClaimedTask
+from batchpool.wire.request import InferRequest
+from batchpool.wire.task_form import unpack_answer, unpack_input
+
+
+@dataclass(slots=True)
+class ReadTask:
+    """A claimed task with its rows. request: as its caller sent it."""
+
+    task: ClaimedTask
+    request: InferRequest
+
+    @property
+    def rows(self) -> Rows:
+        return self.request.rows
+
+    def key(self) -> object:
+        """Equal for tasks that may run in one call: rows of different sizes have their own."""
+        rows = self.rows
+        if rows.sizes:
+            return self.task.id
+        shapes = tuple((n, a.dtype.str, a.shape[1:]) for n, a in sorted(rows.tensors.items()))
+        parameters = tuple(sorted((name, repr(value)) for name, value in rows.parameters.items()))
+        return shapes, parameters, frozenset(choice.name for choice in self.request.outputs)
+
+
+def read_task(task: ClaimedTask) -> ReadTask:
+    """A claimed task with its rows."""
+    return ReadTask(task, unpack_answer(task.answer, unpack_input(task.input)))
+
+
+def in_calls(tasks: Iterable[ReadTask], most_rows: int) -> list[list[ReadTask]]:
+    """The tasks in groups that may run in one call of at most so many rows; a task with more of
+    them is a call alone."""
+    calls: list[list[ReadTask]] = []
+    open_calls: dict[object, tuple[list[ReadTask], int]] = {}
+    for task in tasks:
+        key = task.key()
+        call, rows = open_calls.get(key, ([], 0))
+        if not call or rows + task.rows.n > most_rows:
+            call, rows = [], 0
+            calls.append(call)
+        call.append(task)
+        open_calls[key] = call, rows + task.rows.n
+    return calls
+
+
+def stacked(call: Sequence[ReadTask], inputs: Iterable[Tensor]) -> dict[str, Any]:
+    """The inputs of a call: of each an array of all rows, or a list where rows differ in size."""
+    found: dict[str, Any] = {}
+    for tensor in inputs:
+        name = tensor.name
+        arrays = [task.rows.tensors[name] for task in call if name in task.rows.tensors]
+        if not arrays:
+            continue
+        sizes = call[0].rows.sizes.get(tensor.name)
+        if sizes is not None:
+            found[tensor.name] = separate(tensor, arrays[0], sizes)
+        else:
+            found[tensor.name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return found
+
+
+def wanted_outputs(call: Sequence[ReadTask], spec: ModelSpec) -> list[str]:
+    """The outputs that a call is asked for, in the model's order. The sizes of an output's rows,
+    which a caller may ask for by name, are known with the output."""
+    asked = {choice.name for task in call for choice in task.request.outputs}
+    return [t.name for t in spec.outputs if t.name in asked or t.sizes_name in asked]
+
+
+def answer_rows(
+    outputs: Mapping[str, Sequence[Any]], spec: ModelSpec, first: int, task: ReadTask
+) -> dict[str, Array] | PoolError:
+    """The outputs of a task's rows as arrays, or the error of the first row that has one.
+
+    outputs: of its call. first: where its rows begin there. Where rows of an output differ in size
+    it is padded; `Tensor.sizes_name` has their sizes then, and where the caller asked for them.
+    """
+    found: dict[str, Array] = {}
+    n = task.rows.n
+    asked = {choice.name for choice in task.request.outputs}
+    for tensor in spec.outputs:
+        if tensor.name not in outputs:
+            continue
+        rows = outputs[tensor.name][first : first + n]
+        for i, row in enumerate(rows):
+            if isinstance(row, PoolError):
+                if isinstance(row, OF_A_ROW):
+                    row.row = i if n > 1 else None
+                return row
+        found[tensor.name], sizes = _joined(tensor, rows)
+        if sizes is None and tensor.sizes_name in asked:
+            own = [found[tensor.name].shape[1 + at] for at in tensor.dynamic]
+            sizes = np.tile(np.array(own, dtype=np.int64), (n, 1))
+        if sizes is not None:
+            found[tensor.sizes_name] = sizes
+    return found
+
+
+def _joined(tensor: Tensor, rows: Sequence[Any]) -> tuple[Array, Array | None]:
+    if tensor.dynamic:
+        array, sizes = padded(tensor, rows)
+        return array, sizes
+    whole = np.empty((len(rows), *tensor.max_shape), dtype=tensor.np_dtype)
+    for place, row in enumerate(rows):
+        whole[place] = row
+    return whole, None

@@ -1,0 +1,141 @@
+"""A checked request as the bytes that a task keeps, and back.
+
+    input    {"n": rows, "tensors": {name: TENSOR}, "sizes"?: {name: TENSOR}, "parameters": {}}
+    TENSOR   {"dtype": numpy's name, "shape": [n, ...], "data": bin}; of bytes a list of bin
+    answer   the form in which the result is written, the outputs, the id of the request
+
+The input holds rows that were checked, so that no second attempt has to parse a body again. Bytes
+of these forms are written and read by the pool alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.rows import Rows
+from batchpool.wire.request import InferRequest, OutputChoice, PlainAnswer
+
+
+class _Tensor(msgspec.Struct, omit_defaults=True):
+    dtype: str
+    shape: list[int]
+    data: memoryview | None = None
+    items: list[bytes] | None = None
+
+
+class _Input(msgspec.Struct, omit_defaults=True):
+    n: int
+    tensors: dict[str, _Tensor]
+    parameters: dict[str, Any]
+    sizes: dict[str, _Tensor] | None = None
+
+
+class _Answer(msgspec.Struct, omit_defaults=True):
+    form: str
+    outputs: list[tuple[str, bool, int]]
+    id: str | None = None
+    plain: tuple[str, bool, bool] | None = None
+
+
+_INPUT = msgspec.msgpack.Decoder(_Input)
+_ANSWER = msgspec.msgpack.Decoder(_Answer)
+_OBJECT = "object"
+
+
+def pack_input(rows: Rows) -> bytes:
+    """The bytes of checked rows."""
+    sizes = {name: _packed(array) for name, array in rows.sizes.items()}
+    return msgspec.msgpack.encode(
+        _Input(
+            rows.n,
+            {name: _packed(array) for name, array in rows.tensors.items()},
+            {name: _plain(value) for name, value in rows.parameters.items()},
+            sizes or None,
+        )
+    )
+
+
+def unpack_input(packed: bytes) -> Rows:
+    """The rows of these bytes, whose arrays are views of them."""
+    found = _INPUT.decode(packed)
+    return Rows(
+        found.n,
+        {name: _array(tensor) for name, tensor in found.tensors.items()},
+        found.parameters,
+        {name: _array(tensor) for name, tensor in (found.sizes or {}).items()},
+    )
+
+
+def pack_answer(request: InferRequest) -> bytes:
+    """The bytes of all that decides how the answer to a request is written, but the rows."""
+    plain = request.plain
+    return msgspec.msgpack.encode(
+        _Answer(
+            request.form,
+            [(choice.name, choice.binary, choice.classes) for choice in request.outputs],
+            request.id,
+            None if plain is None else (plain.member, plain.by_row, plain.lone),
+        )
+    )
+
+
+def unpack_answer(packed: bytes, rows: Rows) -> InferRequest:
+    """The request of these rows that is to be answered so."""
+    found = _ANSWER.decode(packed)
+    choices = tuple(OutputChoice(*choice) for choice in found.outputs)
+    plain = None if found.plain is None else PlainAnswer(*found.plain)
+    return InferRequest(found.id, rows, choices, None, 0, found.form, plain)
+
+
+def _packed(array: Array) -> _Tensor:
+    shape = list(array.shape)
+    if array.dtype.kind == "O":
+        return _Tensor(_OBJECT, shape, items=array.reshape(-1).tolist())
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return _Tensor(array.dtype.str, shape, data=flat.data)
+
+
+def _array(tensor: _Tensor) -> Array:
+    if tensor.dtype == _OBJECT:
+        array: Array = np.empty(math.prod(tensor.shape), dtype=object)
+        array[:] = tensor.items or []
+        return array.reshape(tensor.shape)
+    values: Array = np.frombuffer(tensor.data or b"", dtype=np.dtype(tensor.dtype))
+    return values.reshape(tensor.shape)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter's value without numpy's types."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def input_json(packed: bytes) -> Mapping[str, Any]:
+    """The input as lists for people and for JSON; bytes that are no text as "base64:..."."""
+    rows = unpack_input(packed)
+    tensors = {
+        name: {"shape": list(array.shape), "data": _listed(array)}
+        for name, array in rows.tensors.items()
+    }
+    return {"rows": rows.n, "inputs": tensors, "parameters": rows.parameters}
+
+
+def _listed(array: Array) -> Any:
+    values: list[Any] = array.reshape(-1).tolist()
+    if array.dtype.kind != "O":
+        return values
+    return [_text(value) for value in values]
+
+
+def _text(value: bytes) -> str:
+    from base64 import b64encode
+
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "base64:" + b64encode(value).decode()

@@ -1,0 +1,151 @@
+"""The link of a front end to the task process: what breaks is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from batchpool.control.edges import TO_TASKS
+from batchpool.control.frames import FrameReader, frame_of
+from batchpool.control.messages import Message
+from batchpool.control.task_messages import (
+    CancelTask,
+    LookAtTasks,
+    TaskForm,
+    TaskRefused,
+    TaskStates,
+)
+from batchpool.core.errors import (
+    IdempotencyMismatch,
+    InternalError,
+    NotReady,
+    PoolError,
+    StorageFull,
+    TaskCancelled,
+    TasksFull,
+)
+from batchpool.frontend.service.task_link import TaskLink, refusal
+
+Answer = Callable[[int, Message], bytes | None]
+
+
+handlers: set[asyncio.Task[None] | None] = set()
+
+
+async def end(link: TaskLink, server: asyncio.Server) -> None:
+    """Close both ends and wait until nothing of them is left."""
+    link.close()
+    server.close()
+    await asyncio.gather(*(handler for handler in handlers if handler is not None))
+    handlers.clear()
+    await asyncio.sleep(0.01)
+
+
+async def serve(path: Path, answer: Answer) -> asyncio.Server:
+    """A task process: `answer` gives the bytes for a message, or None to hang up."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader(TO_TASKS)
+        handlers.add(asyncio.current_task())
+        with suppress(ConnectionError), closing(writer):
+            while piece := await reader.read(65536):
+                for number, message in frames.feed(piece):
+                    found = answer(number, message)
+                    if found is None:
+                        return
+                    writer.write(found)
+
+    return await asyncio.start_unix_server(connected, path)
+
+
+def states(identifier: str) -> TaskStates:
+    return TaskStates((TaskForm(identifier, "queued", "m"),))
+
+
+def test_a_question_is_asked_again_where_the_connection_breaks(tmp_path: Path) -> None:
+    async def scene() -> None:
+        asked: list[str] = []
+
+        def answer(number: int, message: Message) -> bytes | None:
+            assert isinstance(message, LookAtTasks)
+            asked.append(message.ids[0])
+            return None if len(asked) <= 2 else frame_of(number, states(message.ids[0]))
+
+        link = TaskLink(str(tmp_path / "s"))
+        waiting = [asyncio.create_task(link.ask(LookAtTasks((name,)), TaskStates)) for name in "ab"]
+        await asyncio.sleep(0.05)  # nobody listens yet
+        server = await serve(tmp_path / "s", answer)
+        found = await asyncio.gather(*waiting)
+        assert [reply.tasks[0].id for reply in found] == ["a", "b"]
+        assert (await link.ask(LookAtTasks(("c",)), TaskStates)).tasks[0].id == "c"
+        assert asked.count("c") == 1
+        await end(link, server)
+
+    asyncio.run(scene())
+
+
+def test_replies_come_in_any_order(tmp_path: Path) -> None:
+    async def scene() -> None:
+        held: list[tuple[int, Message]] = []
+
+        def answer(number: int, message: Message) -> bytes:
+            held.append((number, message))
+            if len(held) < 3:
+                return b""
+            return b"".join(
+                frame_of(number, states(message.ids[0]))
+                for number, message in reversed(held)
+                if isinstance(message, LookAtTasks)
+            )
+
+        server = await serve(tmp_path / "s", answer)
+        link = TaskLink(str(tmp_path / "s"))
+        asking = [link.ask(LookAtTasks((name,)), TaskStates) for name in "abc"]
+        found = await asyncio.gather(*asking)
+        assert [reply.tasks[0].id for reply in found] == ["a", "b", "c"]
+        await end(link, server)
+
+    asyncio.run(scene())
+
+
+def test_nobody_waits_for_ever(tmp_path: Path) -> None:
+    async def scene() -> None:
+        link = TaskLink(str(tmp_path / "s"), patience_s=0.05)
+        with pytest.raises(NotReady, match="does not answer"):
+            await link.ask(CancelTask("t"), TaskStates)
+        assert await link.status() is None
+        link.close()
+
+    asyncio.run(scene())
+
+
+def test_a_reply_of_another_kind_is_a_fault(tmp_path: Path) -> None:
+    async def scene() -> None:
+        server = await serve(tmp_path / "s", lambda number, _: frame_of(number, states("x")))
+        link = TaskLink(str(tmp_path / "s"))
+        with pytest.raises(InternalError, match="TaskStates"):
+            await link.ask(CancelTask("t"), TaskRefused)
+        await end(link, server)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("tasks_full", TasksFull),
+        ("storage_full", StorageFull),
+        ("idempotency_mismatch", IdempotencyMismatch),
+        ("not_ready", NotReady),
+        ("nothing known", InternalError),
+    ],
+)
+def test_a_refusal_is_the_error_of_its_code(code: str, kind: type[PoolError]) -> None:
+    found = refusal(TaskRefused(code, "why", 2000))
+    assert type(found) is kind
+    assert found.message == "why"
+    assert TaskCancelled("x").status == 409

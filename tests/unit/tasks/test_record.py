@@ -1,0 +1,72 @@
+"""Ids, keys and fingerprints of tasks, and the order of their states."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from batchpool.tasks.account import Account
+from batchpool.tasks.record import (
+    MOVES,
+    TaskState,
+    fingerprint_of,
+    key_digest,
+    submitted_of,
+    task_id,
+)
+
+TOKEN = bytes(range(16))
+
+
+def test_an_id_tells_its_time_and_sorts_by_it() -> None:
+    found = task_id(1_700_000_000_123, TOKEN, 7)
+    assert len(found) == 41
+    assert submitted_of(found) == 1_700_000_000_123
+    later = [task_id(1_700_000_000_123 + i, os.urandom(16)) for i in range(1, 50)]
+    assert [found, *later] == sorted([found, *later])
+    assert task_id(1, TOKEN) == task_id(1, TOKEN) != task_id(1, TOKEN[::-1])
+
+
+@pytest.mark.parametrize("size", [0, 15, 17])
+def test_a_token_has_its_length(size: int) -> None:
+    with pytest.raises(ValueError, match="a token has 16 bytes"):
+        task_id(1, bytes(size))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "t_", "x" * 41, "t_" + "z" * 39, task_id(1, TOKEN).upper(), task_id(1, TOKEN)[2:]]
+)
+def test_what_is_no_id_has_no_time(text: str) -> None:
+    assert submitted_of(text) is None
+
+
+def test_a_state_that_has_ended_is_the_last_one() -> None:
+    """Complaint 4: states never go backwards."""
+    for state, after in MOVES.items():
+        assert state.has_ended == (not after)
+        assert state not in after
+    assert TaskState.QUEUED in MOVES[TaskState.RUNNING]
+
+
+def test_a_fingerprint_and_a_key_have_their_parts_apart() -> None:
+    assert fingerprint_of(b"ab", b"c") != fingerprint_of(b"a", b"bc")
+    assert key_digest("m", "me", "", "k") != key_digest("n", "me", "", "k")
+    assert key_digest("m", "me", "", "k") != key_digest("m", "you", "", "k")
+    assert key_digest("m", "me", "ann", "k") == key_digest("m", "you", "ann", "k")
+
+
+def test_one_caller_has_all_places_until_there_is_another() -> None:
+    account = Account()
+    for _ in range(4):
+        assert account.has_room("me", 4)
+        account.add("m", TaskState.QUEUED, "me")
+    assert not account.has_room("me", 4)
+    account.move("m", "me", TaskState.QUEUED, TaskState.DONE)
+    assert account.has_room("me", 4)
+    account.add("m", TaskState.QUEUED, "you")
+    account.move("m", "me", TaskState.QUEUED, TaskState.DONE)
+    assert not account.has_room("me", 4)
+    assert account.has_room("you", 4)
+    assert account.by_model() == {"m": {"queued": 3, "done": 2}}
+    assert account.models() == {"m"}

@@ -1,7 +1,7 @@
 """Models whose large inputs stand in the arenas of their lanes.
 
-A picture that begins with b"gate-N|" runs until the note `gate-N` is there; one that begins with
-b"once-N|" kills its worker the first time.
+A picture that begins with b"gate-N|" leaves the note `met-gate-N` and runs until the note `gate-N`
+is there; one that begins with b"once-N|" kills its worker the first time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def meet(picture: bytes) -> None:
     name = what.decode()
     if name.startswith("once") and first_time(name):
         os.kill(os.getpid(), signal.SIGKILL)
+    note(f"met-{name}").touch()
     while name.startswith("gate") and not note(name).exists():
         time.sleep(0.002)
 

@@ -20,6 +20,7 @@ import batchpool as bp
 from batchpool.client.arena_lane_client import ArenaLaneClient
 from batchpool.client.lane_client import LaneClient
 from batchpool.core.layout.states import LaneGate
+from batchpool.shm.segment import word
 from tests.process.arena_models import MOST
 from tests.process.gates import open_gate, opened_at_last
 from tests.process.pool_under_test import Pool, serving, until
@@ -231,10 +232,14 @@ def test_offsets_that_change_after_their_rows_came_in_harm_their_author_alone(po
     """Rows of both clients wait together in one queue while one writes anything over its places."""
     with pool.client() as client, pool.client() as neighbour, opened_at_last(pool, 4):
         held = client.submit("pictures", picture=[b"gate-4|"])
-        until(lambda: pool.claimed() == 1, "the gate is held")
+        until((pool.notes / "met-gate-4").exists, "the worker is held")
         mine = client.submit("pictures", picture=[jpeg(i) for i in range(4)])
         theirs = neighbour.submit("pictures", picture=[jpeg(i) for i in range(4)])
-        until(lambda: pool.tally("pictures")["queued"] >= 8, "their rows have come in")
+        for each in (client, neighbour):
+            lane = lane_client_of(each, "pictures").lane
+            tail, head = (word(lane.layout, f"sq_{end}") for end in ("tail", "head"))
+            cells = lane.memory.cells()
+            until(lambda: cells[tail] == cells[head], "its rows have come in")  # noqa: B023
         (column,) = lane_client_of(client, "pictures").lane.arena_inputs
         column.offsets[:] = np.uint64(2**64 - 1)
         assert column.lengths is not None

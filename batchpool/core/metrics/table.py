@@ -267,6 +267,16 @@ METRICS: tuple[Metric, ...] = (
         "when the last reload ended, Unix time; 0 before the first", per_unit=_NS_PER_S,
     ),
     _gauge(
+        "build_info", "reader", "1; the versions, and `code`: compiled or interpreted",
+        ("version", "python", "code"),
+    ),
+    _gauge("gpu_memory_used_bytes", "reader", "memory in use, by anybody", ("device", "name")),
+    _gauge("gpu_memory_total_bytes", "reader", "memory of the device", ("device", "name")),
+    _gauge(
+        "gpu_utilization_ratio", "reader",
+        "share of the last sample period in which a kernel ran", ("device", "name"),
+    ),
+    _gauge(
         "tasks", "reader", "tasks that are kept, by state; the others are gone", ("model", "state"),
     ),
     _counter(
@@ -298,16 +308,6 @@ METRICS: tuple[Metric, ...] = (
         "from a task's submission to its end", ("model",), bounds=_TIME_NS, per_unit=_NS_PER_S,
     ),
     _times("task_commit", "reader", "one commit of the store of tasks, with all that it holds"),
-    _gauge(
-        "build_info", "reader", "1; the versions, and `code`: compiled or interpreted",
-        ("version", "python", "code"),
-    ),
-    _gauge("gpu_memory_used_bytes", "reader", "memory in use, by anybody", ("device", "name")),
-    _gauge("gpu_memory_total_bytes", "reader", "memory of the device", ("device", "name")),
-    _gauge(
-        "gpu_utilization_ratio", "reader",
-        "share of the last sample period in which a kernel ran", ("device", "name"),
-    ),
 )  # fmt: skip
 
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -18,6 +18,8 @@ def task_series(status: TaskStatus) -> Iterator[tuple[Metric, list[Series]]]:
         for state, n in of_model.items()
     ]
     yield metric_of("tasks"), states
+    for name in ("submitted", "replayed", "reclaimed", "duplicate"):
+        yield metric_of(f"tasks_{name}_total"), [((), [status.counts.get(name, 0)])]
     letters: list[Series] = [
         ((model, code), [n]) for model, codes in status.letters.items() for code, n in codes.items()
     ]
@@ -25,8 +27,6 @@ def task_series(status: TaskStatus) -> Iterator[tuple[Metric, list[Series]]]:
     yield metric_of("dead_letters_kept"), [((), [status.kept_letters])]
     yield metric_of("task_oldest_seconds"), [((), [round(status.oldest_s * 1e9)])]
     yield metric_of("task_store_bytes"), [((), [status.store_bytes])]
-    for name in ("submitted", "replayed", "reclaimed", "duplicate"):
-        yield metric_of(f"tasks_{name}_total"), [((), [status.counts.get(name, 0)])]
     seconds = status.times.get("task_seconds", {})
     yield metric_of("task_seconds"), [((model,), words) for model, words in seconds.items()]
     commits = status.times.get("task_commit_seconds", {})

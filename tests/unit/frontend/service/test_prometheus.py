@@ -16,6 +16,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.control.task_messages import TaskStatus
 from batchpool.core.compiled import CODE
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics import table
@@ -73,8 +74,13 @@ class TwoGpus(Gpus):
         ]
 
 
-def body_of(counters: Counters, gpus: Gpus | None = None, accept: bytes = b"") -> str:
-    return Scrape(counters, gpus or NoGpus(), "1.2.3")(accept).body.decode()
+def body_of(
+    counters: Counters,
+    gpus: Gpus | None = None,
+    accept: bytes = b"",
+    tasks: TaskStatus | None = None,
+) -> str:
+    return Scrape(counters, gpus or NoGpus(), "1.2.3")(accept, tasks).body.decode()
 
 
 # -- rendering ------------------------------------------------------------------------------
@@ -132,7 +138,15 @@ def test_every_metric_of_the_table_has_its_help_and_type_in_its_order() -> None:
         at = counters.place("process", row)
         counters.cells[at + table.BLOCKS["process"].word("process_up")] = 1
         counters.cells[at + table.BLOCKS["process"].word("process_pid")] = 5
-    families = list(text_string_to_metric_families(body_of(counters, TwoGpus())))
+    words = [1, *[0] * (metric_of("task_seconds").words_each - 2), 7]
+    tasks = TaskStatus(
+        {"m": {"queued": 2}}, {"m": {"model_error": 1}}, 1, 2.5, 4096, {"submitted": 3},
+        {"task_seconds": {"m": words}, "task_commit_seconds": {"": words}},
+    )  # fmt: skip
+    body = body_of(counters, TwoGpus(), tasks=tasks)
+    assert 'batchpool_tasks{model="m",state="queued"} 2.0' in body
+    assert "batchpool_task_oldest_seconds 2.5" in body
+    families = list(text_string_to_metric_families(body))
     shown = [(f.name, f.type, f.documentation) for f in families]
     expected = [
         (m.name.removesuffix("_total") if m.kind == COUNTER else m.name, m.kind, m.help)

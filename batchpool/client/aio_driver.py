@@ -153,7 +153,7 @@ class LoopDriver:
         lent = lane_client.lent
         if lent.any_ended:
             lent.take_back(lane_client)
-        if lent.n and not lane_client.may_claim(window.n, call.priority):
+        if lent.n and not lane_client.has_room(window, call.start_ns, call.priority):
             lent.check_room(lane_client, window.n)
         if call.wait_for_room:
             now_ns = time.monotonic_ns()

@@ -201,7 +201,7 @@ class ThreadDriver:
             if lent.n:
                 if lent.any_ended:
                     _take_back_views(reaper, lane_client)
-                if not lane_client.may_claim(call.rows.n, call.priority):
+                if not lane_client.has_room(call.rows, call.start_ns, call.priority):
                     lent.check_room(lane_client, call.rows.n)
             reaper.torn = True
             try:

@@ -16,7 +16,7 @@ from typing import ClassVar
 ACCESS = "batchpool.access"
 NAMES = (
     "batchpool.supervisor", "batchpool.clients", "batchpool.frontend", ACCESS, "batchpool.worker",
-    "batchpool.batcher", "batchpool.client", "batchpool.credentials",
+    "batchpool.batcher", "batchpool.client", "batchpool.credentials", "batchpool.tasks",
 )  # fmt: skip
 """Every logger of the package."""
 

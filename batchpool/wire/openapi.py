@@ -93,14 +93,12 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
     if examples:
         content["examples"] = examples
     split = f" More than {most_rows} rows are split and joined again." if most_rows else ""
+    forms = ", ".join(form.name for form in FORMS.entries if form.request_note)
     infer: Json = {
         "tags": [name],
         "operationId": f"infer_{name}",
         "summary": f"Run {name} on n rows",
-        "description": (
-            f"The forms of a body: {', '.join(form.name for form in FORMS.entries)}."
-            f"{split}{_ragged_note(spec)}"
-        ),
+        "description": (f"The forms of a body: {forms}.{split}{_ragged_note(spec)}"),
         "parameters": [*_parameter_refs(), *_task_headers()],
         "requestBody": {
             "required": True,

@@ -253,7 +253,7 @@ def reconnects_to_another_front_end(pool: Pool, page: Page) -> None:
 
 
 def the_page_of_the_api_has_commands_that_work(page: Page) -> None:
-    page.wait("document.querySelectorAll('section').length === 6")
+    page.wait("document.querySelectorAll('section').length === 7")
     text = page.text("main")
     assert "/v1/embeddings" in text
     assert '"float" or "base64" or null' in text

@@ -142,7 +142,8 @@ def test_a_batcher_that_succeeds_finds_rows_before_and_in_postprocess(
 def test_a_deadline_passes_in_the_queue_of_postprocess(pool: Pool, client: bp.Client) -> None:
     """Both workers wait at the gate, and each has another batch queued behind it."""
     with opened_at_last(pool, 51):
-        busy = [client.submit("answered", text=["post gate 51"] * 8) for _ in range(4)]
+        text = ["post gate 51"] * 8
+        busy = [client.submit("answered", text=text, timeout_s=120) for _ in range(4)]
 
         def queued() -> int:
             found: int = pool.tally("answered")["stages"]["postprocess"]["queued"]
@@ -157,7 +158,7 @@ def test_a_deadline_passes_in_the_queue_of_postprocess(pool: Pool, client: bp.Cl
         before = given_up()
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("answered", text=["late"], tag=[51], timeout_s=0.5)
-        until(lambda: given_up() == before + 1, "the row's end as late")
+        until(lambda: given_up() > before, "the row's end as late")
         open_gate(pool, 51)
         for future in busy:
             future.result(60)

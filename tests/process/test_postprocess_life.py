@@ -91,8 +91,8 @@ def test_check_tries_all_stages(tmp_path: object, monkeypatch: pytest.MonkeyPatc
     module = "tests.process.postprocess_models"
     found = check("Answered", "--load", "--postprocess-workers", "3", module=module)
     assert found.returncode == 0, found.stderr
-    line = "  postprocess    3 processes, at most 16 rows a call: total, tag, pids, versions, echo"
-    assert line in found.stdout
+    rows = "at most 16 rows a call: total, tag, pids, versions, echo"
+    assert f"  postprocess    in 3 processes of its own, {rows}" in found.stdout
     loaded = [line for line in found.stdout.splitlines() if "its slowest batch" in line]
     assert [line.split()[0] for line in loaded] == ["loaded", "preprocess", "postprocess"]
     found = check("Unfit", "--load", module=module)

@@ -170,7 +170,7 @@ def test_a_folder_whose_pooling_leaves_the_prompt_out_runs_in_one_step(
     folder = sentence_transformer(tmp_path, prompts=PROMPTS)
     rewrite(folder / "1_Pooling" / "config.json", include_prompt=False)
     assert spec_of(made(folder)).features == ()
-    encoder = library.SentenceTransformer(str(folder), device="cpu")
+    encoder = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     model = Pair(lambda: made(folder))
     found = vectors(model, batch_of(TEXTS, "query"))
     np.testing.assert_allclose(found, encoder.encode(TEXTS, prompt=PROMPTS["query"]), atol=1e-5)

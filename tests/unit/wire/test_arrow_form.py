@@ -246,19 +246,6 @@ def test_small_bodies_that_would_become_large_are_refused() -> None:
     assert "written out" in refused(spec, batch(t=texts), TooLarge)
 
 
-def test_bfloat16_is_marked() -> None:
-    tensor = Tensor("h", "bfloat16")
-    spec = model(tensor, outputs=(tensor,))
-    bits = pa.array([0x3F80, 0x4000], pa.uint16())
-    marked = pa.schema([pa.field("h", pa.uint16(), metadata={"batchpool.datatype": "BF16"})])
-    request = ask(spec, pa.record_batch([bits], schema=marked))
-    assert request.rows.tensors["h"].tolist() == [0x3F80, 0x4000]
-    _, body = Codec(spec).encode(request, request.rows.tensors)
-    assert pa.ipc.open_stream(body).schema.field("h").metadata == {b"batchpool.datatype": b"BF16"}
-    assert "BF16" in refused(spec, batch(h=bits))
-    assert "BF16" in refused(model(Tensor("h", "uint16")), pa.record_batch([bits], schema=marked))
-
-
 def test_offsets_that_lead_out_of_the_body_are_refused() -> None:
     spec = model(Tensor("t", "bytes", max_bytes=1 << 20))
     offsets = np.array([0, 3, 100_000], np.int64)

@@ -106,7 +106,8 @@ async def test_the_api_as_a_document() -> None:
         for path, item in found["paths"].items():
             if "get" in item:
                 told = item["get"]["responses"]
-                wanted = 200 if "200" in told else 501
+                # 501 beside 200: of what is not switched on here, as tasks.
+                wanted = 200 if "200" in told and "501" not in told else 501
                 assert (await it.http.get(path)).status_code == wanted, path
 
 

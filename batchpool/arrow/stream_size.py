@@ -7,6 +7,9 @@ before any of it is made. A stream is a row of messages (Arrow columnar format, 
 
 A RecordBatch in the head has buffers, each an (offset, length) in the body; if it has a
 compression, each begins with its int64 length when written out, -1 for one that is as it is.
+
+Arrow 0.17 named the compression in the metadata of a message of version V4 instead, which pyarrow
+reads to this day: such messages are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ _CONTINUES = 0xFFFFFFFF
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
 _BUFFER = struct.Struct("<qq")
 _MOST_BUFFERS = 1 << 16
+_V5 = 4
 
 
 def expanded_bytes(stream: memoryview) -> int:
@@ -63,6 +67,11 @@ def _of_message(stream: memoryview, head: int, body: int) -> int:
         table = table.table(1)
     elif kind != _RECORD_BATCH:
         return 0
+    if message.number("<h", 0) < _V5 and message.reference(4) is not None:
+        raise InvalidRequest(
+            "a record batch of Arrow's version V4 has metadata of its own, which may hide a"
+            " compression; write the stream with version V5"
+        )
     if table is None or table.table(3) is None:
         return 0
     buffers = table.reference(2)

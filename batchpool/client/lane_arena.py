@@ -53,7 +53,7 @@ class LaneArena:
         """Raise Overloaded where not even the smallest row would find room."""
         refusal = self.allocator.full(priority)
         if refusal is not None:
-            raise self._overloaded(refusal, 0, now_ns)
+            raise self._overloaded(refusal, (), now_ns)
 
     def claim(self, rows: Rows, now_ns: int, *, flow: int, contested: bool, priority: int) -> Runs:
         """A run for each of these rows; raises Overloaded, or TooLarge if they never fit."""
@@ -70,7 +70,7 @@ class LaneArena:
             sizes, now_ns, flow=flow, contested=contested, priority=priority
         )
         if isinstance(found, Refusal):
-            raise self._overloaded(found, max(sizes), now_ns)
+            raise self._overloaded(found, sizes, now_ns)
         return Runs(found, sizes, spans)
 
     def has_room(self, rows: Rows, now_ns: int, priority: int) -> bool:
@@ -79,7 +79,7 @@ class LaneArena:
         sizes = _sums(self._spans(rows))
         if self.allocator.has_room(sizes, now_ns, priority):
             return True
-        self.allocator.keep(max(sizes), now_ns + _COMES_AGAIN_NS)
+        self.allocator.keep(max(sizes), now_ns + _COMES_AGAIN_NS, sum(sizes))
         return False
 
     def most_rows(self, rows: Rows) -> int:
@@ -122,13 +122,13 @@ class LaneArena:
             for name, column in self._columns
         ]
 
-    def _overloaded(self, refusal: Refusal, largest: int, now_ns: int) -> Exception:
+    def _overloaded(self, refusal: Refusal, sizes: Sequence[int], now_ns: int) -> Exception:
         error = self._refusals.no_room(refusal, self.allocator)
         word = self._refused if refusal.is_of_lane else self._refused_share
         word.set(word.get() + 1)
         if refusal.is_of_lane:
             again_ns = 2 * error.retry_after_ms * _NS_PER_MS + _COMES_AGAIN_NS
-            self.allocator.keep(largest, now_ns + again_ns)
+            self.allocator.keep(max(sizes, default=0), now_ns + again_ns, sum(sizes))
         return error
 
 

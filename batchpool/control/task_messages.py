@@ -79,11 +79,11 @@ class LookAtTasks(Message, frozen=True, tag="look"):
 
 
 class CollectResult(Message, frozen=True, tag="collect"):
-    """Asks for the result of a task, which counts as read. wait_ms: as in `LookAtTasks`."""
+    """Asks for the result of a task, which counts as read: nobody waits with this one, since the
+    caller may have gone when the task ends."""
 
     id: str
     principal: str = ""
-    wait_ms: Natural = 0
 
 
 class CancelTask(Message, frozen=True, tag="cancel"):

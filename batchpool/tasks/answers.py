@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, assert_never
 
 from batchpool.control.edges import TaskReply, ToTasks
@@ -90,10 +90,13 @@ class TaskAnswers:
         self._status_ms = 0
         self.stopping = False
 
-    async def answer(self, message: ToTasks) -> TaskReply:
-        """The reply to one message, whatever happens."""
+    async def answer(
+        self, message: ToTasks, turn: AbstractAsyncContextManager[Any] | None = None
+    ) -> TaskReply:
+        """The reply to one message, whatever happens. turn: of the asker's, to read a long result
+        in: once it has taken the one before."""
         try:
-            return await self._answer(message)
+            return await self._answer(message, turn or nullcontext())
         except PoolError as exc:
             after_ms = exc.retry_after_ms if isinstance(exc, Retryable) else 0
             return TaskRefused(exc.code, exc.message, after_ms)
@@ -105,14 +108,14 @@ class TaskAnswers:
             _LOG.exception("a question about tasks cannot be answered")
             return TaskRefused(InternalError.code, "internal error; the server's log has more")
 
-    async def _answer(self, message: ToTasks) -> TaskReply:
+    async def _answer(self, message: ToTasks, turn: AbstractAsyncContextManager[Any]) -> TaskReply:
         match message:
             case SubmitTask():
                 return await self._submit(message)
             case LookAtTasks():
                 return TaskStates(await self._look(message))
             case CollectResult():
-                return await self._collect(message)
+                return await self._collect(message, turn)
             case CancelTask():
                 return TaskStates((await self._cancel(message),))
             case GetTaskStatus():
@@ -223,22 +226,17 @@ class TaskAnswers:
                 return TaskForm(identifier, "expired")
         return TaskForm(identifier, "not_found")
 
-    async def _collect(self, message: CollectResult) -> TaskResult:
-        with self._ends.waiting([message.id] if message.wait_ms else ()) as ended:
-            found = await self._result(message)
-            if message.wait_ms and found.task.state in _OPEN:
-                await self._wait(ended, message.wait_ms)
-                found = await self._collected(message)
-        return found
-
-    async def _result(self, message: CollectResult) -> TaskResult:
+    async def _collect(
+        self, message: CollectResult, turn: AbstractAsyncContextManager[Any]
+    ) -> TaskResult:
         # A stranger's look must not count as read.
         kept: KeptTask | None = await self._committer.ask("look", message.id)
         if kept is None or kept.principal != message.principal:
             return TaskResult(self._missing(message.id))
         if kept.form.state in _OPEN:
             return TaskResult(kept.form)
-        return await self._collected(message)
+        async with turn if kept.is_long else nullcontext():
+            return await self._collected(message)
 
     async def _collected(self, message: CollectResult) -> TaskResult:
         """The result of a task that its caller may see, which counts as read if there is one."""

@@ -21,6 +21,7 @@ from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
 
 MOST_TASKS = 256
 MOST_BYTES = 4 * 2**20
+LEAST_TASKS = 16  # of each kind that waits, however many of the kinds before it do
 # What ends and makes room comes before what is new.
 _ORDER = ("finish", "retry", "cancel", "put", "look", "collect", "claim")
 
@@ -86,10 +87,12 @@ class Committer:
         """The next group, by kind in the store's order."""
         group = []
         room, size = MOST_TASKS, 0
+        kept = sum(min(len(waiting), LEAST_TASKS) for waiting in self._waiting.values())
         for kind in _ORDER:
             waiting = self._waiting[kind]
             n = 0
-            while n < len(waiting) and room and size < MOST_BYTES:
+            kept -= min(len(waiting), LEAST_TASKS)
+            while n < len(waiting) and room > kept and (size < MOST_BYTES or kind != "put"):
                 entry = waiting[n][0]
                 size += len(entry.input) if isinstance(entry, NewTask) else 0
                 n, room = n + 1, room - 1

@@ -206,10 +206,12 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class KeptTask:
-    """A task as the store has it, and the caller whose key may see it."""
+    """A task as the store has it, and the caller whose key may see it. is_long: its result is
+    more than a row of the store takes."""
 
     form: TaskForm
     principal: str
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)

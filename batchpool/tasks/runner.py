@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchpool.client.pool_facts import ModelFacts
-from batchpool.core.errors import InternalError, PoolError
+from batchpool.core.errors import InternalError, NotFound, PoolError
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.engine import Engine
 from batchpool.tasks.judgement import judge
@@ -126,6 +126,7 @@ class Runner:
                 started = await self._claim()
             except (StoreFull, StoreAway) as exc:
                 _LOG.error("no tasks can be claimed: %s", exc)
+                self._wake.clear()
                 await self._sleep(_STORE_RETRY_S)
                 continue
             if not started:
@@ -170,7 +171,12 @@ class Runner:
             return False
         for want in wants:
             self._models[want.model].due_ms = None  # unless one is submitted meanwhile
-        claims: list[list[ClaimedTask]] = await self._committer.ask_all("claim", wants)
+        try:
+            claims: list[list[ClaimedTask]] = await self._committer.ask_all("claim", wants)
+        except (StoreFull, StoreAway):
+            for want in wants:  # they are as they were, and are tried again
+                self.submitted(want.model)
+            raise
         spent = [want.model for want, found in zip(wants, claims, strict=True) if not found]
         for found in claims:
             if found:
@@ -215,7 +221,18 @@ class Runner:
             await asyncio.gather(*(self._judge(task, exc) for task in tasks))
             return
         assert model.facts is not None
-        for call in in_calls(map(read_task, tasks), model.facts.max_batch):
+        spec = model.facts.spec
+        known = {word for t in spec.outputs for word in (t.name, t.sizes_name)}
+        read = []
+        for task in tasks:
+            found = read_task(task)
+            gone = [choice.name for choice in found.request.outputs if choice.name not in known]
+            if gone:
+                error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
+                await self._judge(task, error)
+            else:
+                read.append(found)
+        for call in in_calls(read, model.facts.max_batch):
             ids = [task.task.id for task in call]
             rows = sum(task.rows.n for task in call)
             self._track(self._run_call(name, call), model, rows, ids)
@@ -272,6 +289,9 @@ class Runner:
                     headers, body = codec.encode(request, found)
             except PoolError as exc:
                 found = exc
+            except Exception:  # a fault of ours: the task ends all the same
+                _LOG.exception("the answer of a task of %r cannot be written", task.task.model)
+                found = InternalError("internal error; the server's log has the details")
             else:
                 await self._ends.done(task.task, TaskAnswer(200, tuple(headers), body))
                 return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 from batchpool.control.edges import TO_TASKS, ToTasks
@@ -22,6 +24,9 @@ class _Connection(asyncio.Protocol):
         self._frames = FrameReader(TO_TASKS)
         self._answers: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
+        self._turn = asyncio.Lock()
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
@@ -39,9 +44,22 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def _answer(self, number: int, message: ToTasks) -> None:
-        reply = await self._server.answers.answer(message)
+        reply = await self._server.answers.answer(message, self._long_result())
         if self._transport is not None:
             self._transport.write(frame_of(number, reply))
+
+    @asynccontextmanager
+    async def _long_result(self) -> AsyncIterator[None]:
+        """The turn of one long result: the ones before have gone to the asker."""
+        async with self._turn:
+            await self._writable.wait()
+            yield
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -236,8 +236,9 @@ class SqliteStore:
         return [self._look(identifier) for identifier in ids]
 
     def _look(self, identifier: str) -> KeptTask | None:
-        found = self._rows(f"SELECT {FORM}, principal FROM tasks WHERE id = ?", identifier)
-        return KeptTask(form_of(found[0]), found[0][-1]) if found else None
+        query = f"SELECT {FORM}, principal, body_file FROM tasks WHERE id = ?"
+        found = self._rows(query, identifier)
+        return KeptTask(form_of(found[0]), found[0][-2], bool(found[0][-1])) if found else None
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
         with self.group():

@@ -89,7 +89,8 @@ class ArrowForm:
                     given[field.name] = self._one_value(pa, field, column)
                 else:
                     tensors |= self._rows(self._inputs[field.name], field, column, most)
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as exc:
+        # KeyError: of a type that pyarrow has no class for, as intervals of days.
+        except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError) as exc:
             if isinstance(exc, (InvalidRequest, TooLarge)):
                 raise
             text = str(exc).split("\n")[0][:300]

@@ -36,7 +36,8 @@ class ArenaAllocator:
         self._largest = largest
         self._free = FreeRuns(nbytes)
         self._runs: dict[int, int] = {}  # claimed: their sizes by their places
-        self._kept = 0
+        self._kept = 0  # the length of a run
+        self._kept_bytes = 0
         self._kept_until_ns = 0
         self._as_large = 0  # claimed runs of at least the kept length
         self.set_watermark(watermark)
@@ -66,7 +67,8 @@ class ArenaAllocator:
             return Refusal(Cause.ARENA_SHARE, held, min(held, held + total - self.share))
         raised = 0 < priority < DEFAULT_PRIORITY
         kept = 0 if raised else self._kept_from(max(sizes, default=0), now_ns)
-        over = self.used + total + kept - (self.nbytes if raised else self.bound)
+        kept_bytes = self._kept_bytes if kept else 0
+        over = self.used + total + kept_bytes - (self.nbytes if raised else self.bound)
         if self.shut and self.used < self.reopen_below:
             self.shut = False
         if over <= 0 and (raised or not self.shut):
@@ -92,7 +94,8 @@ class ArenaAllocator:
         total = sum(sizes)
         raised = 0 < priority < DEFAULT_PRIORITY
         kept = 0 if raised else self._kept_from(max(sizes, default=0), now_ns)
-        if self.used + total + kept > (self.nbytes if raised else self.bound):
+        kept_bytes = self._kept_bytes if kept else 0
+        if self.used + total + kept_bytes > (self.nbytes if raised else self.bound):
             return False
         if not raised and self.shut and self.used >= self.reopen_below:
             return False
@@ -102,12 +105,14 @@ class ArenaAllocator:
         self._put_back(places, sizes)
         return True
 
-    def keep(self, size: int, until_ns: int) -> None:
-        """Keep a run for a row that was refused and comes again before until_ns."""
-        if size < self._kept or not size or size > self.bound // 2:
+    def keep(self, size: int, until_ns: int, total: int = 0) -> None:
+        """Keep a run for a row that was refused and comes again before until_ns. total: the bytes
+        of all rows that come with it, of which half of the arena is kept at most."""
+        if size < self._kept or not size or size > self.nbytes // 2 or size >= self.bound:
             return
         self._as_large = sum(run >= size for run in self._runs.values())
         self._kept, self._kept_until_ns = size, until_ns
+        self._kept_bytes = max(size, min(total, self.bound // 2))
 
     def give_back(self, place: int, size: int, flow: int = 0) -> None:
         """Free a claimed run of a flow; one of no bytes is nothing."""

@@ -12,7 +12,8 @@ from functools import partial
 
 import msgspec
 
-from batchpool.control.task_messages import CollectResult, SubmitTask, TaskResult, TaskSubmitted
+from batchpool.control.task_messages import SubmitTask, TaskSubmitted
+from batchpool.core.errors import TooLarge
 from batchpool.frontend.asgi.unless_lost import unless_lost
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
@@ -71,6 +72,12 @@ class Submission:
                 request = endpoint.parse(head, body)
             del body
             note(rows=request.rows.n)
+            most_rows = endpoint.lane_client.allocator.bound
+            if request.rows.n > most_rows:  # as without the preference
+                raise TooLarge(
+                    f"{request.rows.n} rows at once; model {endpoint.name!r} takes at most"
+                    f" {most_rows} here: send them in smaller requests"
+                )
             submitted = await self._submit(request, key)
         finally:
             reservation.release()
@@ -99,8 +106,7 @@ class Submission:
     ) -> HttpResponse | None:
         task, wait_s = submitted.task, self._preference.wait_s
         if wait_s:
-            collect = CollectResult(task.id, self._head.caller.key, wait_s * 1000)
-            answer = self._link.ask(collect, TaskResult, wait_s)
+            answer = self._link.result(task.id, self._head.caller.key, wait_s)
             result = await unless_lost(request_body, answer)
             if result is None:
                 return None

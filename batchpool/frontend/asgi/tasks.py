@@ -18,9 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from batchpool.control.task_messages import (
     CancelTask,
-    CollectResult,
     LookAtTasks,
-    TaskResult,
     TaskStates,
 )
 from batchpool.core.errors import InvalidRequest, NotSupported
@@ -147,8 +145,7 @@ async def _one(request: TaskRequest) -> HttpResponse | None:
 async def _result(request: TaskRequest) -> HttpResponse | None:
     """GET of a task's result."""
     wait_s = request.wait_s()
-    collect = CollectResult(request.task, request.principal, int(wait_s * 1000))
-    asking = request.link.ask(collect, TaskResult, wait_s)
+    asking = request.link.result(request.task, request.principal, wait_s)
     found = await unless_lost(request.request_body, asking)
     if found is None:
         return None

@@ -355,6 +355,7 @@ class OneMessageConnection(HttpToolsProtocol):
         self._active_s = self.loop.time()
         if self._unparsed.size and not self.transport.is_closing():
             self.server_state.total_requests += 1
+            self.flow.resume_reading()  # the last piece of the body may have paused it
             self._parse()
         else:
             super().on_response_complete()

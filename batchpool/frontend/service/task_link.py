@@ -14,7 +14,15 @@ from typing import TypeVar, cast
 from batchpool.control.edges import TASK_REPLIES, TaskReply, ToTasks
 from batchpool.control.frames import FrameReader, frame_of
 from batchpool.control.messages import Message
-from batchpool.control.task_messages import GetTaskStatus, TaskRefused, TaskStatus
+from batchpool.control.task_messages import (
+    CollectResult,
+    GetTaskStatus,
+    LookAtTasks,
+    TaskRefused,
+    TaskResult,
+    TaskStates,
+    TaskStatus,
+)
 from batchpool.core.errors import InternalError, NotReady, PoolError, Retryable, all_errors
 
 _LOG = logging.getLogger("batchpool.frontend")
@@ -68,6 +76,14 @@ class TaskLink(asyncio.Protocol):
         if not isinstance(found, reply):
             raise InternalError(f"the task process replied with {type(found).__name__}")
         return found
+
+    async def result(self, task: str, principal: str, wait_s: float) -> TaskResult:
+        """The result of a task, waited for so long. It counts as read only if the caller, for whom
+        this runs, is still there when the task has ended."""
+        if wait_s:
+            look = LookAtTasks((task,), principal, int(wait_s * 1000))
+            await self.ask(look, TaskStates, wait_s)
+        return await self.ask(CollectResult(task, principal), TaskResult)
 
     async def status(self) -> TaskStatus | None:
         """The counts of all tasks; None where they cannot be had at once."""

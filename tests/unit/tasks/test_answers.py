@@ -31,6 +31,8 @@ async def states(desk: Desk, *ids: str, **more: Any) -> list[str]:
 
 
 async def collect(desk: Desk, identifier: str, **more: Any) -> TaskResult:
+    if more.pop("wait_ms", 0):  # as a front end does it
+        await states(desk, identifier, wait_ms=20_000, **more)
     found = await desk.answers.answer(CollectResult(identifier, **more))
     assert isinstance(found, TaskResult), found
     return found

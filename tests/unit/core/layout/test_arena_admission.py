@@ -128,8 +128,29 @@ def test_what_is_kept_ends_with_its_time() -> None:
 
 def test_more_than_half_is_not_kept() -> None:
     it = ArenaAllocator(SIZE, 800)
-    it.keep(460, NOW + 100)
+    it.keep(501, NOW + 100)
     claimed(it, *[100] * 9)
+
+
+def test_half_of_the_arena_is_kept_which_is_what_the_smallest_one_has_for_the_largest_row() -> None:
+    it = ArenaAllocator(SIZE, 500)
+    it.keep(500, NOW + 100)
+    claimed(it, *[100] * 4)
+    refused(it, 100)
+    assert claimed(it, 500) == [400]
+
+
+def test_rows_that_come_together_find_room_together() -> None:
+    """As much is kept as all of them need, up to half of what may be claimed."""
+    it = arena()
+    it.keep(200, NOW + 100, total=400)
+    claimed(it, *[100] * 5)
+    refused(it, 100)
+    assert claimed(it, 200, 200) == [500, 700]
+    other = arena()
+    other.keep(200, NOW + 100, total=900)
+    claimed(other, *[90] * 5)
+    assert not other.has_room((90,), NOW)
 
 
 def test_asking_for_room_changes_nothing() -> None:

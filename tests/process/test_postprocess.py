@@ -157,12 +157,12 @@ def test_a_deadline_passes_in_the_queue_of_postprocess(pool: Pool, client: bp.Cl
         until(lambda: queued() > 4, "more than a batch that no worker takes")
         before = given_up()
         with pytest.raises(bp.DeadlineExceeded):
-            client.infer("answered", text=["late"], tag=[51], timeout_s=0.5)
+            client.infer("answered", text=["late"], tag=[5151], timeout_s=0.5)
         until(lambda: given_up() > before, "the row's end as late")
         open_gate(pool, 51)
         for future in busy:
             future.result(60)
-    assert batches(pool, "post", 51) == 0
+    assert batches(pool, "post", 5151) == 0
 
 
 def test_status_and_metrics_tell_the_stages_apart(pool: Pool, client: bp.Client) -> None:

@@ -95,7 +95,7 @@ def test_check_tries_all_stages(tmp_path: object, monkeypatch: pytest.MonkeyPatc
     assert f"  postprocess    in 3 processes of its own, {rows}" in found.stdout
     loaded = [line for line in found.stdout.splitlines() if "its slowest batch" in line]
     assert [line.split()[0] for line in loaded] == ["loaded", "preprocess", "postprocess"]
-    found = check("Unfit", "--load", module=module)
+    found = check("Unfit", "--load", "--postprocess-workers", "1", module=module)
     assert found.returncode != 0
     assert "RuntimeError: never" in found.stdout
 

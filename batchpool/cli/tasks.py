@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PAGE = 100  # letters that are asked for at once, with their inputs
 _MANY = 2**31
+_SHOWN_CHARACTERS = 4000  # of an input in the text that `show` prints
 
 TASKS_HELP = "list the tasks of a running pool, or show some of them"
 TASKS_EPILOG = """\
@@ -137,7 +138,7 @@ def _show(questions: TaskQuestions, args: argparse.Namespace) -> int:
             letter = _letter_object(form)
             given = letter.pop("input")
             print(status_text({k: v for k, v in letter.items() if v is not None}))
-            print(f"input     {json.dumps(given)}\n")
+            print(f"input     {_cut(json.dumps(given))}\n")
     return 0
 
 
@@ -211,6 +212,15 @@ def _chosen(questions: TaskQuestions, args: argparse.Namespace, *, whole: bool) 
             raise StartError(f"there is no dead letter {number}")
         found.append(page[0])
     return found
+
+
+def _cut(text: str) -> str:
+    """The beginning of a long text, with a mark."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return (
+        f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters; dlq export, or --json, prints all)"
+    )
 
 
 def _task_row(form: TaskForm) -> dict[str, Any]:

@@ -233,6 +233,16 @@ def test_too_long_and_too_many() -> None:
     refused(model(Tensor("b", "bool")), batch(b=many), TooLarge)
 
 
+def test_a_file_is_told_from_a_stream() -> None:
+    rows, sink = batch(x=vectors(ROWS)), pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    text = refused(AFFINE, sink.getvalue().to_pybytes())
+    assert "an Arrow file (it begins with ARROW1); a stream was expected" in text
+    assert "new_stream" in text
+    assert "a message in it is cut off" in refused(AFFINE, body_of(rows)[:-100])
+
+
 def test_small_bodies_that_would_become_large_are_refused() -> None:
     large = np.zeros(64 << 20, np.uint8)
     spec = model(Tensor("x", "uint8", (1 << 20,)))

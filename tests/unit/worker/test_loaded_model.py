@@ -97,7 +97,7 @@ def test_the_warm_up_row_runs_once_through_each_stage(events: list[Any]) -> None
     assert events == [(0, "preprocess", 1), (1, "infer", 1)]
 
 
-@pytest.mark.parametrize("stage", list(Stage))
+@pytest.mark.parametrize("stage", [Stage.INFER, Stage.PREPROCESS])
 def test_a_worker_of_one_stage_loads_that_alone(events: list[Any], stage: Stage) -> None:
     unloads: list[Callable[[], None]] = []
     load(unloads, stage=stage)
@@ -125,3 +125,26 @@ def test_a_stage_that_refuses_its_warm_up_row_says_so(
     with pytest.raises(ModelError, match="refused its own warm-up row: no") as raised:
         load([], rows=4)
     assert "define warm_up_row" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_row"),
+    [
+        (lambda n: {"ids": np.zeros((n, 3, 3), np.int32)}, False),
+        (lambda n: {"other": 1}, False),
+        (lambda n: {"ids": [RuntimeError("no")] * n}, True),
+        (lambda n: 1 / 0, True),
+    ],
+)
+def test_only_a_row_that_is_not_taken_is_to_be_defined(
+    events: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[int], Any],
+    is_row: bool,
+) -> None:
+    monkeypatch.setattr(Told, "preprocess", lambda self, batch: answer(batch.n))
+    with pytest.raises((ModelError, ZeroDivisionError)) as raised:
+        load([], rows=4)
+    (note,) = raised.value.__notes__
+    assert note.startswith("it was the warm-up")
+    assert ("define warm_up_row" in note) == is_row

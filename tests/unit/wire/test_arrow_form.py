@@ -225,7 +225,9 @@ def test_a_column_that_does_not_fit_is_named(columns: dict[str, Any], text: str)
 
 def test_too_long_and_too_many() -> None:
     spec = model(Tensor("t", "bytes", max_bytes=8))
-    assert "element 1 has 9 bytes" in refused(spec, batch(t=["", "x" * 9]), TooLarge)
+    assert "element 1 has 9 bytes; at most 8 fit (max_bytes in the model)" in refused(
+        spec, batch(t=["", "x" * 9]), TooLarge
+    )
     rows = batch(ids=pa.array([[0] * 9, []], pa.list_(pa.int32())), x=pa.array([1, 2], "f4"))
     assert "larger than a slot holds" in refused(RAGGED, rows, TooLarge)
     assert "0 rows" in refused(AFFINE, batch(x=vectors([])))

@@ -1,4 +1,4 @@
-"""Whether the folder of tasks could be used, which `batchpool check` tries and leaves as it was."""
+"""A trial of the folder of tasks for `batchpool check`, which leaves it as it was."""
 
 from __future__ import annotations
 

@@ -221,6 +221,7 @@ class ColumnReader:
             at = int((lengths > most).argmax())
             raise TooLarge(
                 f"{self._what}: element {at} has {int(lengths[at])} bytes; at most {most} fit"
+                " (max_bytes in the model)"
             )
         return byte_strings(array)
 

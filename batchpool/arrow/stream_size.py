@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from batchpool.core.errors import InvalidRequest
 
 _CONTINUES = 0xFFFFFFFF
+_FILE_MAGIC = b"ARROW1"
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
 _BUFFER = struct.Struct("<qq")
 _MOST_BUFFERS = 1 << 16
@@ -31,6 +32,11 @@ def expanded_bytes(stream: memoryview) -> int:
 
     InvalidRequest for what is no stream.
     """
+    if stream[: len(_FILE_MAGIC)] == _FILE_MAGIC:
+        raise InvalidRequest(
+            "the body is an Arrow file (it begins with ARROW1); a stream was expected: write it"
+            " with pyarrow.ipc.new_stream, not new_file"
+        )
     try:
         return sum(_of_message(stream, head, body) for head, body in _messages(stream))
     except (struct.error, IndexError, OverflowError):

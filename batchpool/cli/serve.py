@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchpool.cli.config_source import config_of
@@ -54,6 +55,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
+    from batchpool.cli.folder_check import check_task_folder
     from batchpool.cli.port_check import port_state
     from batchpool.shm.memory_limits import check_room, read_limits
     from batchpool.shm.resource_errors import descriptors_lack
@@ -66,6 +68,8 @@ def check(args: argparse.Namespace) -> int:
         tls = bool(plan.server.ssl_certfile)
         state = port_state(plan.server.host, plan.server.port, tls=tls)
         print(f"  port           {state}", flush=True)
+    if folder:
+        check_task_folder(Path(folder))
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)

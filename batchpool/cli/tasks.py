@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from batchpool.cli.config_source import pool_socket
 from batchpool.cli.tables import status_text
-from batchpool.core.errors import PoolError, StartError
+from batchpool.core.errors import ConfigError, PoolError, StartError
 
 if TYPE_CHECKING:
     from batchpool.client.task_questions import TaskQuestions
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _PAGE = 100  # letters that are asked for at once, with their inputs
 _MANY = 2**31
+_SHOWN_CHARACTERS = 4000  # of an input in the text that `show` prints
 
 TASKS_HELP = "list the tasks of a running pool, or show some of them"
 TASKS_EPILOG = """\
@@ -53,8 +56,8 @@ Add = Callable[..., argparse.ArgumentParser]
 def add_task_commands(commands: Any, add: Add) -> None:
     """Add both commands. add: adds one command to them."""
     lists = add(commands, "tasks", tasks, TASKS_HELP, TASKS_EXITS, epilog=TASKS_EPILOG)
-    lists.add_argument("action", choices=("list", "show"), help="what to do")
-    lists.add_argument("ids", metavar="ID", nargs="*", help="of show: ids of tasks")
+    _add_action(lists, "list", "show")
+    lists.add_argument("ids", metavar="ID", nargs="*", default=[], help="of show: ids of tasks")
     lists.add_argument(
         "--state",
         choices=("queued", "running", "done", "failed", "cancelled"),
@@ -63,17 +66,33 @@ def add_task_commands(commands: Any, add: Add) -> None:
     )
     _add_shared_flags(lists)
     letters = add(commands, "dlq", dead_letters, DLQ_HELP, DLQ_EXITS, epilog=DLQ_EPILOG)
+    _add_action(letters, *_ACTIONS)
     letters.add_argument(
-        "action", choices=("list", "show", "export", "replay", "drop"), help="what to do"
-    )
-    letters.add_argument("letters", metavar="LETTER", nargs="*", type=int, help="their numbers")
+        "letters", metavar="LETTER", nargs="*", type=_letter_number, default=[],
+        help="their numbers; not of list",
+    )  # fmt: skip
     letters.add_argument("--code", default="", help="only those with this error, as model_error")
     letters.add_argument(
         "--all",
         action="store_true",
-        help="of export, replay and drop: all that --model and --code leave",
+        help="instead of numbers: all that --model and --code leave",
     )
     _add_shared_flags(letters)
+
+
+def _add_action(parser: argparse.ArgumentParser, *names: str) -> None:
+    shown = f"{{{','.join(names)}}}"
+    parser.add_argument("action", choices=names, metavar=shown, help="what to do")
+
+
+def _letter_number(text: str) -> int:
+    """Parse the number of a letter on the command line."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not the number of a letter; --config names a configuration file"
+        ) from None
 
 
 def _add_shared_flags(parser: argparse.ArgumentParser) -> None:
@@ -92,13 +111,15 @@ def tasks(args: argparse.Namespace) -> int:
     from batchpool.client.task_questions import TaskQuestions
     from batchpool.control.task_messages import ListTasks, LookAtTasks, TaskList, TaskStates
 
+    if args.action == "list":
+        _refuse_words(args.ids)
+    elif not args.ids:
+        raise ConfigError("tasks show: expected the id of a task")
     try:
         with TaskQuestions(pool_socket(args)) as questions:
             if args.action == "list":
                 asked = ListTasks(args.state, args.model, max(0, args.most))
                 forms = questions.ask(asked, TaskList).tasks
-            elif not args.ids:
-                raise StartError("show: expected the id of a task")
             else:
                 forms = questions.ask(LookAtTasks(tuple(args.ids)), TaskStates).tasks
     except PoolError as exc:
@@ -113,8 +134,12 @@ def tasks(args: argparse.Namespace) -> int:
 def dead_letters(args: argparse.Namespace) -> int:
     from batchpool.client.task_questions import TaskQuestions
 
-    if args.action in ("replay", "drop", "export") and not (args.letters or args.all):
-        raise StartError(f"{args.action}: expected numbers of letters, or --all")
+    if args.action == "list":
+        _refuse_words(args.letters)
+    elif args.letters and args.all:
+        raise ConfigError(f"dlq {args.action}: expected numbers of letters or --all, not both")
+    elif not (args.letters or args.all):
+        raise ConfigError(f"dlq {args.action}: expected numbers of letters, or --all")
     try:
         with TaskQuestions(pool_socket(args)) as questions:
             return _ACTIONS[args.action](questions, args)
@@ -122,14 +147,23 @@ def dead_letters(args: argparse.Namespace) -> int:
         raise StartError(exc.message) from None
 
 
+def _refuse_words(words: Sequence[object]) -> None:
+    if words:
+        text = " ".join(map(str, words))
+        raise ConfigError(
+            f"list takes no {text!r}: --config {text} names a configuration file, and show takes"
+            " ids and numbers"
+        )
+
+
 def _list(questions: TaskQuestions, args: argparse.Namespace) -> int:
-    found = list(_letters(questions, args, most=args.most))
+    found = list(_letters(questions, args, most=_MANY if args.all else args.most))
     _print("dead letters", [_letter_row(form) for form in found], as_json=args.json)
     return 0
 
 
 def _show(questions: TaskQuestions, args: argparse.Namespace) -> int:
-    found = _chosen(questions, args, whole=True)
+    found = list(_each(questions, args, whole=True))
     if args.json:
         print(json.dumps([_letter_object(form) for form in found], indent=2))
     else:
@@ -137,7 +171,7 @@ def _show(questions: TaskQuestions, args: argparse.Namespace) -> int:
             letter = _letter_object(form)
             given = letter.pop("input")
             print(status_text({k: v for k, v in letter.items() if v is not None}))
-            print(f"input     {json.dumps(given)}\n")
+            print(f"input     {_cut(json.dumps(given))}\n")
     return 0
 
 
@@ -151,10 +185,15 @@ def _replay(questions: TaskQuestions, args: argparse.Namespace) -> int:
     from batchpool.control.task_messages import LettersChanged, ReplayLetters
 
     numbers = [form.letter for form in _each(questions, args)]
+    replayed = 0
     for start in range(0, len(numbers), _PAGE):
         part = tuple(numbers[start : start + _PAGE])
         for letter, new in questions.ask(ReplayLetters(part), LettersChanged).ids.items():
             print(f"{letter}  {new}")
+            replayed += 1
+    with suppress(OSError):  # stderr is closed
+        # stdout has numbers and ids alone, for scripts.
+        print(f"replayed {replayed}", file=sys.stderr)
     return 0
 
 
@@ -211,6 +250,15 @@ def _chosen(questions: TaskQuestions, args: argparse.Namespace, *, whole: bool) 
             raise StartError(f"there is no dead letter {number}")
         found.append(page[0])
     return found
+
+
+def _cut(text: str) -> str:
+    """The beginning of a long text, with a mark."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return (
+        f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters; dlq export, or --json, prints all)"
+    )
 
 
 def _task_row(form: TaskForm) -> dict[str, Any]:

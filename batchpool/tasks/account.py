@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from batchpool.tasks.record import TaskState
+from batchpool.tasks.record import PutOutcome, TaskState
 
 
 class Account:
@@ -32,15 +32,17 @@ class Account:
         self.add(model, before, caller, -1)
         self.add(model, after, caller)
 
-    def has_room(self, caller: str, most: int) -> bool:
-        """True if a caller may have another open task.
+    def lack(self, caller: str, most: int) -> PutOutcome | None:
+        """The limit that keeps a caller from another open task: FULL, SHARE_FULL, or None.
 
         most: open tasks of all callers. While others have some too, one caller gets half of them.
         """
         if self.open >= most:
-            return False
+            return PutOutcome.FULL
         own = self._open_of.get(caller, 0)
-        return own < max(1, most // 2) or len(self._open_of) == 1
+        if own < max(1, most // 2) or len(self._open_of) == 1:
+            return None
+        return PutOutcome.SHARE_FULL
 
     def models(self) -> set[str]:
         """The models with open tasks."""

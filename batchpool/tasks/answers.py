@@ -48,6 +48,7 @@ from batchpool.tasks.record import (
     NewTask,
     Put,
     PutOutcome,
+    StoreLimits,
     TaskState,
     fingerprint_of,
     key_digest,
@@ -176,12 +177,8 @@ class TaskAnswers:
                 raise IdempotencyMismatch(
                     "this Idempotency-Key came with another request before; a new key was expected"
                 )
-            case PutOutcome.FULL:
-                raise TasksFull(
-                    "the pool keeps as many tasks as it may (tasks_max, tasks_max_mib), or this"
-                    " caller has half of them; collect results, or come back after Retry-After",
-                    _FULL_RETRY_MS,
-                )
+            case PutOutcome.FULL | PutOutcome.SHARE_FULL | PutOutcome.BYTES_FULL:
+                raise TasksFull(_full_text(put.outcome, settings.limits), _FULL_RETRY_MS)
             case PutOutcome.DISK_FULL:
                 raise StorageFull(
                     "the disk below the tasks is full: no new one is kept", _DISK_RETRY_MS
@@ -284,3 +281,24 @@ class TaskAnswers:
             self._runner.submitted(model)
         found = zip(message.letters, ids, strict=True)
         return LettersChanged({letter: new for letter, new in found if new is not None})
+
+
+def _full_text(outcome: PutOutcome, limits: StoreLimits) -> str:
+    """The limit that holds, its number, and what makes room."""
+    match outcome:
+        case PutOutcome.BYTES_FULL:
+            return (
+                f"tasks, results and dead letters take {limits.bytes >> 20} MiB, the most that is"
+                " kept (tasks_max_mib): collect or DELETE results, or come back after Retry-After"
+            )
+        case PutOutcome.SHARE_FULL:
+            return (
+                f"this caller has half of the {limits.open} open tasks that are taken (tasks_max),"
+                " the most while others have some too: come back after Retry-After, when some of"
+                " its own have ended"
+            )
+        case _:
+            return (
+                f"there are {limits.open} open tasks, the most that are taken (tasks_max): come"
+                " back after Retry-After, when some have ended"
+            )

@@ -116,13 +116,16 @@ class NewTask:
 
 class PutOutcome(enum.Enum):
     """NEW: the task is kept. KNOWN: it, or another one with its key, was kept before. MISMATCH: a
-    task with its key has another input. FULL: the store takes no more tasks. DISK_FULL: the disk
-    below it takes none."""
+    task with its key has another input. FULL: the store has as many open tasks as it may.
+    SHARE_FULL: its caller has half of those that may be open, and others have some too. BYTES_FULL:
+    all that is kept takes as many bytes as it may. DISK_FULL: the disk below it takes no more."""
 
     NEW = "new"
     KNOWN = "known"
     MISMATCH = "mismatch"
     FULL = "full"
+    SHARE_FULL = "share full"
+    BYTES_FULL = "bytes full"
     DISK_FULL = "disk full"
 
 

@@ -200,9 +200,10 @@ class SqliteStore:
             return Put(PutOutcome.KNOWN, form_of(known[0]), known[0][-2])
         if not room:
             return Put(PutOutcome.DISK_FULL)
-        full = self.bytes >= self._limits.bytes
-        if full or not self._account.has_room(task.caller, self._limits.open):
-            return Put(PutOutcome.FULL)
+        if self.bytes >= self._limits.bytes:
+            return Put(PutOutcome.BYTES_FULL)
+        if lack := self._account.lack(task.caller, self._limits.open):
+            return Put(lack)
         is_long = len(task.input) > LONG_BYTES
         if is_long:
             self._files.write(f"{task.id}.in", task.input)

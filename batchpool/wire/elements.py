@@ -95,6 +95,7 @@ def check_length(tensor: Tensor, index: int, element: _Element) -> _Element:
     if len(element) > most:
         raise TooLarge(
             f"input {tensor.name!r}: element {index} has {len(element)} bytes; at most {most} fit"
+            " (max_bytes in the model)"
         )
     return element
 

@@ -190,7 +190,10 @@ class EmbeddingModel:
         if len(raw) <= self.text.max_bytes:
             return raw
         place = INPUT if row is None else f"{INPUT}[{row}]"
-        error = TooLarge(f"{place} has {len(raw)} bytes; at most {self.text.max_bytes} are taken")
+        error = TooLarge(
+            f"{place} has {len(raw)} bytes; at most {self.text.max_bytes} are taken (max_bytes in"
+            " the model)"
+        )
         error.row = row
         raise _about(INPUT, error)
 

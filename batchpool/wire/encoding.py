@@ -22,18 +22,21 @@ _PIECE_BYTES = 1 << 18  # of what is decompressed at once
 _READ_BYTES = 1 << 16  # of what is handed to zlib at once, which copies what it leaves over
 
 
-def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
+def decode_body(
+    headers: Headers, body: Body, limit_bytes: int, advice: str = "send less at a time"
+) -> Body:
     """The decoded body; the same object where it has no Content-Encoding.
 
     Holds at most limit_bytes + 1 decoded bytes. Raises TooLarge beyond the limit,
-    UnsupportedMediaType for another coding, InvalidRequest for corrupt or truncated bytes.
+    UnsupportedMediaType for another coding, InvalidRequest for corrupt or truncated bytes. advice:
+    what helps whose body is too large.
     """
     coding = headers.get(b"content-encoding")
     if coding:
         coding = coding.strip().lower()
     if not coding or coding == b"identity":
         if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise _too_large(limit_bytes, advice)
         return body
     window = _CODINGS.get(coding)
     if window is None:
@@ -47,7 +50,7 @@ def decode_body(headers: Headers, body: Body, limit_bytes: int) -> Body:
     except zlib.error as exc:
         raise InvalidRequest(f"the body is not {coding.decode()}: {exc}") from None
     if len(decoded) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise _too_large(limit_bytes, advice)
     if not stream.eof:
         raise InvalidRequest(f"the body's {coding.decode()} stream is cut off")
     if left_bytes:
@@ -82,8 +85,9 @@ def _decompressed(stream: zlib._Decompress, body: Body, most_bytes: int) -> tupl
     return decoded[:size], len(stream.unused_data) + len(view) - at
 
 
-def _too_large(limit_bytes: int) -> TooLarge:
-    return TooLarge(f"the body is larger than {limit_bytes} bytes, the most that is taken")
+def _too_large(limit_bytes: int, advice: str) -> TooLarge:
+    text = f"the body is larger than {limit_bytes} bytes, the most that is taken: {advice}"
+    return TooLarge(text)
 
 
 def encode_body(accept_encoding: bytes | None, body: bytes) -> tuple[bytes, bytes]:

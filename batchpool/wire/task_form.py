@@ -116,7 +116,8 @@ def _plain(value: Any) -> Any:
 
 
 def input_json(packed: bytes) -> Mapping[str, Any]:
-    """The input as lists for people and for JSON; bytes that are no text as "base64:..."."""
+    """The input as lists for people and for JSON; bytes that are no text as
+    {"b64": "..."}, as the HTTP interface writes them."""
     rows = unpack_input(packed)
     tensors = {
         name: {"shape": list(array.shape), "data": _listed(array)}
@@ -132,10 +133,10 @@ def _listed(array: Array) -> Any:
     return [_text(value) for value in values]
 
 
-def _text(value: bytes) -> str:
+def _text(value: bytes) -> str | dict[str, str]:
     from base64 import b64encode
 
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return "base64:" + b64encode(value).decode()
+        return {"b64": b64encode(value).decode()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from batchpool.core.errors import ModelError
 from batchpool.core.scheduler.element_budget import BucketRows, rows_within
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
@@ -19,12 +20,19 @@ from batchpool.worker.fused import FusedBackend
 from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.options import converted_options
 from batchpool.worker.padding import Padding
-from batchpool.worker.warm_up import BatchTime, largest_input, warm_up, warm_up_rows
+from batchpool.worker.warm_up import (
+    BatchTime,
+    WarmUpRowFailed,
+    largest_input,
+    warm_up,
+    warm_up_rows,
+)
 
 Unload: TypeAlias = Callable[[], None]  # undoes one load
 
-_IN_WARM_UP = (
-    "it was the warm-up, whose row is what warm_up_row gives, and pad values for the rest: define"
+_IN_WARM_UP = "it was the warm-up"
+_NOT_THE_ROW = (
+    f"{_IN_WARM_UP}, whose row is what warm_up_row gives, and pad values for the rest: define"
     " warm_up_row where the model does not take those"
 )
 
@@ -113,7 +121,9 @@ class _LoadedStage:
             return warm_up(self.spec, self.backend, self.rows, sizes, times, max_elements=most)
         except Exception as exc:
             if not smallest:
-                exc.add_note(_IN_WARM_UP)
+                # Another ModelError is about outputs, which no other row would mend.
+                of_row = isinstance(exc, WarmUpRowFailed) or not isinstance(exc, ModelError)
+                exc.add_note(_NOT_THE_ROW if of_row else _IN_WARM_UP)
             raise
 
 

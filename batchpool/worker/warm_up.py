@@ -14,8 +14,12 @@ from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.model import Model
 from batchpool.worker.backends.backend import Backend
-from batchpool.worker.failed_rows import refusal_text
+from batchpool.worker.failed_rows import failed_rows, refusal_text
 from batchpool.worker.outputs import check_outputs
+
+
+class WarmUpRowFailed(ModelError):
+    """The model failed or refused the row of the warm-up, and no other."""
 
 
 class BatchTime(NamedTuple):
@@ -52,8 +56,8 @@ def warm_up(
 
     times: how often each size runs. max_elements: of each input of a batch, 0 for any number; where
     the row is too long for a size, that size is run with the row cut in its dynamic dimensions.
-    Raises what the model raises; ModelError where it fails or refuses a row, or an output does not
-    fit its declaration.
+    Raises what the model raises; WarmUpRowFailed where it fails or refuses a row, ModelError where
+    an output does not fit its declaration.
     """
     slowest = BatchTime(0, 0.0)
     for n in batch_sizes:
@@ -65,14 +69,21 @@ def warm_up(
             found = backend.finish(backend.launch(n, inputs, sizes, True, ()))
             checked = check_outputs(spec, found, n, sizes)
             if checked.failed:
-                raise ModelError(next(iter(checked.failed.values())))
+                text = next(iter(checked.failed.values()))
+                raise WarmUpRowFailed(text) if _names_rows(found, n) else ModelError(text)
             if checked.refused:
                 text = refusal_text(next(iter(checked.refused.values())))
-                raise ModelError(f"the model refused its own warm-up row: {text}")
+                raise WarmUpRowFailed(f"the model refused its own warm-up row: {text}")
         took_s = time.monotonic() - begun_s
         if took_s >= slowest.seconds:
             slowest = BatchTime(n, took_s)
     return slowest
+
+
+def _names_rows(found: Any, n: int) -> bool:
+    """True if the model itself failed a row of its answer; False also where a backend has checked
+    the answer."""
+    return isinstance(found, Mapping) and bool(failed_rows(found, n))
 
 
 def largest_input(spec: ModelSpec, rows: Mapping[str, Array]) -> int:

@@ -117,8 +117,9 @@ class ModelConfig:
         0,
         "processes that run preprocess, of a model that defines it",
         most=256,
-        auto="none where infer runs on the CPU, whose workers run it themselves; on GPUs the cores"
-        " that the other processes leave, shared by all such models",
+        auto="none where infer runs on the CPU, whose workers run it themselves (unless"
+        " postprocess_workers is a number); else the cores that the other processes leave, shared"
+        " by all such models",
     )
     preprocess_max_batch: int = key_field(
         16, "most rows of one call of preprocess", unit="rows", least=1, most=MOST_ROWS
@@ -127,7 +128,9 @@ class ModelConfig:
         0,
         "processes that run postprocess, of a model that defines it",
         most=256,
-        auto="the cores that the other processes leave, shared by all such models",
+        auto="none where infer runs on the CPU, whose workers run it themselves (unless"
+        " preprocess_workers is a number); else the cores that the other processes leave, shared by"
+        " all such models",
     )
     postprocess_max_batch: int = key_field(
         16, "most rows of one call of postprocess", unit="rows", least=1, most=MOST_ROWS

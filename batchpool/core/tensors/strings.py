@@ -79,7 +79,9 @@ def checked_elements(name: str, max_bytes: int, loose: Array) -> Array:
 def _fitting(what: str, max_bytes: int, element: Any) -> bytes:
     raw = _encoded(what, element)
     if len(raw) > max_bytes:
-        raise TooLarge(f"{what} has {len(raw)} bytes; at most {max_bytes} fit")
+        raise TooLarge(
+            f"{what} has {len(raw)} bytes; at most {max_bytes} fit (max_bytes in the model)"
+        )
     return raw
 
 

@@ -14,6 +14,7 @@ from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.request import Body, InferRequest
 
@@ -33,7 +34,7 @@ async def infer(
     reservation = MemoryReservation(memory, head.flow)
     decoded = MemoryReservation(memory, head.flow)
     try:
-        body = await request_body.read(endpoint.max_body_bytes, reservation)
+        body = await request_body.read(endpoint.max_body_bytes, reservation, ADVICE)
         if body is None:
             return None
         endpoint, request, pending = await _submit(endpoint, head, body, done, background, decoded)

@@ -21,6 +21,7 @@ from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.task_answers import accepted_response, result_response
 from batchpool.frontend.service.task_link import TaskLink
@@ -59,7 +60,7 @@ class Submission:
         reservation = MemoryReservation(memory, head.flow)
         decoded = MemoryReservation(memory, head.flow)
         try:
-            body = await request_body.read(endpoint.max_body_bytes, reservation)
+            body = await request_body.read(endpoint.max_body_bytes, reservation, ADVICE)
             if body is None:
                 return None
             if endpoint.parses_long(head, len(body)):

@@ -48,11 +48,14 @@ class RequestBody:
         """True if nothing more of the body will come."""
         return self.ended or self.lost
 
-    async def read(self, max_bytes: int, reservation: MemoryReservation) -> Body | None:
+    async def read(
+        self, max_bytes: int, reservation: MemoryReservation, advice: str = "send less at a time"
+    ) -> Body | None:
         """The whole body; None when the caller has gone.
 
         reservation: counts the bytes while they arrive. Raises TooLarge beyond `max_bytes`, and
-        Overloaded where the bodies of all requests take too much memory.
+        Overloaded where the bodies of all requests take too much memory. advice: what helps whose
+        body is too large.
         """
         first = b"" if self.is_over() else await self._next()
         body: bytes | bytearray = first
@@ -64,7 +67,9 @@ class RequestBody:
         if self.lost:
             return None
         if len(body) > max_bytes:
-            raise TooLarge(f"the body is larger than {max_bytes} bytes, the most that is taken")
+            raise TooLarge(
+                f"the body is larger than {max_bytes} bytes, the most that is taken: {advice}"
+            )
         return body
 
     async def discard(self, max_bytes: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# What helps whose body is too large.
+ADVICE = "send fewer rows at a time, or raise max_body_mib"
 _MIB = 2**20
 _DEFAULT_BODIES = 8  # bodies of the largest size may arrive at the same time by default
 _LEAST_DISCARD_BYTES = 256 * _MIB

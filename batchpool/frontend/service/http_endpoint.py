@@ -31,6 +31,7 @@ from batchpool.frontend.http.request_counters import RequestCounters
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, ok_response
 from batchpool.frontend.parser.process import ParserProcess
+from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
@@ -98,7 +99,8 @@ class HttpEndpoint:
         announced = headers.get(b"content-length")
         if announced and announced.isdigit() and int(announced) > self.max_body_bytes:
             raise TooLarge(
-                f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken"
+                f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken:"
+                f" {ADVICE}"
             )
         head.priority = header_priority(headers)
 
@@ -147,7 +149,7 @@ class HttpEndpoint:
 
     def parse_long(self, head: RequestHead, body: Body) -> InferRequest:
         """`parse` for the background thread: other requests go on meanwhile, whatever the size."""
-        plain = decode_body(head.headers, body, self.max_body_bytes)
+        plain = decode_body(head.headers, body, self.max_body_bytes, ADVICE)
         text_bytes = head.form.text_bytes(head.headers, len(plain))
         if text_bytes <= _LONG_FOR_A_THREAD_BYTES or not head.form.is_slow(plain):
             return self._codec.parse_as(head.form, head.headers, plain, head.priority)
@@ -155,7 +157,7 @@ class HttpEndpoint:
 
     def parse(self, head: RequestHead, body: Body) -> InferRequest:
         """The request in a whole body, after `check_head`. Its rows are views of the body."""
-        plain = decode_body(head.headers, body, self.max_body_bytes)
+        plain = decode_body(head.headers, body, self.max_body_bytes, ADVICE)
         return self._codec.parse_as(head.form, head.headers, plain, head.priority)
 
     def fixed_size_reader(self, request: InferRequest, size: int) -> FixedSizeReader | None:

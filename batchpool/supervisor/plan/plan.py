@@ -254,7 +254,8 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         f"  batches        {batches_text(config)}",
         *_cpu_stage_lines(model),
         f"  slots          {slots}",
-        f"  watermark      {config.watermark:g}: 503 above {rows}",
+        f"  watermark      {config.watermark:g}: 503 above {rows}"
+        + (f", or {config.watermark:g} of the input arena" if lane.arena_bytes else ""),
         f"  lane           {lanes}",
         *arena_lines(model.spec, lane, many),
         f"  local client   {local.slots} slots, {size_text(local.total_bytes)}",

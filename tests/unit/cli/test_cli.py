@@ -144,6 +144,16 @@ def test_check_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("\n  port           free\n")
 
 
+def test_check_tries_the_folder_of_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", "--model", "a:B", "--tasks", "--state-dir"]
+    assert cli.main([*words, str(tmp_path)]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main([*words, "/proc/nope"]) == 1
+    assert "the folder of tasks /proc/nope/tasks cannot be used" in capsys.readouterr().err
+
+
 OURS = PortOwner(7, ("/usr/bin/batchpool", "serve"))
 
 

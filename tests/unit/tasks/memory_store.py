@@ -122,9 +122,10 @@ class MemoryStore:
                 if task.key and kept.task.fingerprint != task.fingerprint:
                     return Put(PutOutcome.MISMATCH)
                 return Put(PutOutcome.KNOWN, kept.form, kept.task.principal)
-        full = self._bytes() >= self.limits.bytes
-        if full or not self._account().has_room(task.caller, self.limits.open):
-            return Put(PutOutcome.FULL)
+        if self._bytes() >= self.limits.bytes:
+            return Put(PutOutcome.BYTES_FULL)
+        if lack := self._account().lack(task.caller, self.limits.open):
+            return Put(lack)
         self.tasks[task.id] = Kept(task, due_ms=now_ms)
         return Put(PutOutcome.NEW, self.tasks[task.id].form, task.principal)
 

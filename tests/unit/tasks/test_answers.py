@@ -150,6 +150,34 @@ def test_refusals_say_what_to_do() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(
+    ("limits", "callers", "text"),
+    [
+        ({"open": 1}, ["a"], "there are 1 open tasks, the most that are taken (tasks_max)"),
+        (
+            {"open": 4},
+            ["b", "a", "a"],
+            "half of the 4 open tasks that are taken (tasks_max)",
+        ),
+        ({"bytes": 1}, ["a"], "take 0 MiB, the most that is kept (tasks_max_mib)"),
+    ],
+)
+def test_a_full_store_tells_the_limit_that_holds(
+    limits: dict[str, int], callers: list[str], text: str
+) -> None:
+    async def scene() -> None:
+        desk = Desk(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, **limits)))
+        for caller in callers:
+            await desk.submit([1], caller=caller)
+        found = await desk.answers.answer(desk.message([1], caller="a"))
+        assert isinstance(found, TaskRefused)
+        assert found.code == "tasks_full"
+        assert text in found.error
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
 def test_the_same_submission_again_is_the_same_task() -> None:
     """A front end asks again what a killed task process has not answered."""
 

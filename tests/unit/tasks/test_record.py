@@ -9,6 +9,7 @@ import pytest
 from batchpool.tasks.account import Account
 from batchpool.tasks.record import (
     MOVES,
+    PutOutcome,
     TaskState,
     fingerprint_of,
     key_digest,
@@ -59,14 +60,14 @@ def test_a_fingerprint_and_a_key_have_their_parts_apart() -> None:
 def test_one_caller_has_all_places_until_there_is_another() -> None:
     account = Account()
     for _ in range(4):
-        assert account.has_room("me", 4)
+        assert account.lack("me", 4) is None
         account.add("m", TaskState.QUEUED, "me")
-    assert not account.has_room("me", 4)
+    assert account.lack("me", 4) is PutOutcome.FULL
     account.move("m", "me", TaskState.QUEUED, TaskState.DONE)
-    assert account.has_room("me", 4)
+    assert account.lack("me", 4) is None
     account.add("m", TaskState.QUEUED, "you")
     account.move("m", "me", TaskState.QUEUED, TaskState.DONE)
-    assert not account.has_room("me", 4)
-    assert account.has_room("you", 4)
+    assert account.lack("me", 4) is PutOutcome.SHARE_FULL
+    assert account.lack("you", 4) is None
     assert account.by_model() == {"m": {"queued": 3, "done": 2}}
     assert account.models() == {"m"}

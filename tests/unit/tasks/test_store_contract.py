@@ -259,14 +259,14 @@ def test_a_full_store_takes_no_new_task_but_knows_those_it_has(reopen: Open) -> 
     store.finish([done(*claimed(store, 1))], NOW)
     assert store.put([new(2)], NOW)[0].outcome is PutOutcome.NEW
     small = reopen(replace(LIMITS, bytes=1))
-    assert small.put([new(9)], NOW)[0].outcome is PutOutcome.FULL
+    assert small.put([new(9)], NOW)[0].outcome is PutOutcome.BYTES_FULL
 
 
 def test_one_caller_has_at_most_half_while_others_have_some(reopen: Open) -> None:
     store = reopen(replace(LIMITS, open=4))
     store.put([new(0, caller="other")], NOW)
     outcomes = [put.outcome for put in store.put([new(i) for i in range(1, 4)], NOW)]
-    assert outcomes == [PutOutcome.NEW, PutOutcome.NEW, PutOutcome.FULL]
+    assert outcomes == [PutOutcome.NEW, PutOutcome.NEW, PutOutcome.SHARE_FULL]
     assert store.put([new(9, caller="other")], NOW)[0].outcome is PutOutcome.NEW
 
 

@@ -225,12 +225,24 @@ def test_a_column_that_does_not_fit_is_named(columns: dict[str, Any], text: str)
 
 def test_too_long_and_too_many() -> None:
     spec = model(Tensor("t", "bytes", max_bytes=8))
-    assert "element 1 has 9 bytes" in refused(spec, batch(t=["", "x" * 9]), TooLarge)
+    assert "element 1 has 9 bytes; at most 8 fit (max_bytes in the model)" in refused(
+        spec, batch(t=["", "x" * 9]), TooLarge
+    )
     rows = batch(ids=pa.array([[0] * 9, []], pa.list_(pa.int32())), x=pa.array([1, 2], "f4"))
     assert "larger than a slot holds" in refused(RAGGED, rows, TooLarge)
     assert "0 rows" in refused(AFFINE, batch(x=vectors([])))
     many = pa.array(np.zeros(2**20 + 1, bool))
     refused(model(Tensor("b", "bool")), batch(b=many), TooLarge)
+
+
+def test_a_file_is_told_from_a_stream() -> None:
+    rows, sink = batch(x=vectors(ROWS)), pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    text = refused(AFFINE, sink.getvalue().to_pybytes())
+    assert "an Arrow file (it begins with ARROW1); a stream was expected" in text
+    assert "new_stream" in text
+    assert "a message in it is cut off" in refused(AFFINE, body_of(rows)[:-100])
 
 
 def test_small_bodies_that_would_become_large_are_refused() -> None:

@@ -74,8 +74,8 @@ def test_the_limit_is_on_the_decoded_bytes_and_exact() -> None:
         assert decode(coding, packed, len(BODY)) == BODY
         with pytest.raises(TooLarge, match=str(len(BODY) - 1)):
             decode(coding, packed, len(BODY) - 1)
-        with pytest.raises(TooLarge):
-            decode(coding, packed, 0)
+        with pytest.raises(TooLarge, match="the most that is taken: do this"):
+            decode_body({b"content-encoding": coding}, packed, 0, "do this")
 
 
 def test_a_bomb_costs_no_more_than_the_limit() -> None:

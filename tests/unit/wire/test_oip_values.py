@@ -75,4 +75,4 @@ def test_a_text_parameter_arrives_as_its_bytes() -> None:
     assert "parameter 'language' is a int; one bytes or str" in refused(LANGUAGE, wrong)
     long = GOOD | {"parameters": {"language": "Latin"}}
     text = refused(LANGUAGE, long, kind=TooLarge)
-    assert text == "parameter 'language' has 5 bytes; at most 4 fit"
+    assert text == "parameter 'language' has 5 bytes; at most 4 fit (max_bytes in the model)"

@@ -69,7 +69,7 @@ def test_a_bytes_body_is_one_element_without_a_length(shape: tuple[int | Dim, ..
         assert request.rows.n == 1
         assert request.rows.tensors["x"].reshape(-1).tolist() == [text]
         assert request.rows.tensors["x"].shape == (1,) * (len(shape) + 1)
-    with pytest.raises(TooLarge, match="at most 8"):
+    with pytest.raises(TooLarge, match=r"at most 8 fit \(max_bytes in the model\)"):
         ask(spec, b"123456789")
 
 

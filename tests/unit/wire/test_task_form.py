@@ -49,13 +49,13 @@ def test_all_that_decides_how_an_answer_is_written_comes_back() -> None:
 
 
 def test_an_input_is_shown_to_people() -> None:
-    texts = np.array([b"a", b"\xff"], dtype=object)
-    rows = Rows(2, {"x": np.array([[1, 2], [3, 4]]), "t": texts}, {"p": 1})
+    texts = np.array([b"a", b"base64:/w==", b"\xff"], dtype=object)
+    rows = Rows(3, {"x": np.array([[1, 2], [3, 4], [5, 6]]), "t": texts}, {"p": 1})
     assert input_json(pack_input(rows)) == {
-        "rows": 2,
+        "rows": 3,
         "inputs": {
-            "x": {"shape": [2, 2], "data": [1, 2, 3, 4]},
-            "t": {"shape": [2], "data": ["a", "base64:/w=="]},
+            "x": {"shape": [3, 2], "data": [1, 2, 3, 4, 5, 6]},
+            "t": {"shape": [3], "data": ["a", "base64:/w==", {"b64": "/w=="}]},
         },
         "parameters": {"p": 1},
     }

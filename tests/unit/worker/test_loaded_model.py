@@ -125,3 +125,26 @@ def test_a_stage_that_refuses_its_warm_up_row_says_so(
     with pytest.raises(ModelError, match="refused its own warm-up row: no") as raised:
         load([], rows=4)
     assert "define warm_up_row" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_row"),
+    [
+        (lambda n: {"ids": np.zeros((n, 3, 3), np.int32)}, False),
+        (lambda n: {"other": 1}, False),
+        (lambda n: {"ids": [RuntimeError("no")] * n}, True),
+        (lambda n: 1 / 0, True),
+    ],
+)
+def test_only_a_row_that_is_not_taken_is_to_be_defined(
+    events: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[int], Any],
+    is_row: bool,
+) -> None:
+    monkeypatch.setattr(Told, "preprocess", lambda self, batch: answer(batch.n))
+    with pytest.raises((ModelError, ZeroDivisionError)) as raised:
+        load([], rows=4)
+    (note,) = raised.value.__notes__
+    assert note.startswith("it was the warm-up")
+    assert ("define warm_up_row" in note) == is_row

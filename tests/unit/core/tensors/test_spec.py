@@ -180,7 +180,8 @@ X = Tensor("x", "float32", (4,))
         ),
         (
             lambda: model(X, parameters=(Tensor("k", "bytes", max_bytes=3, default="long"),)),
-            "model 'm': its default: parameter 'k' has 4 bytes; at most 3 fit",
+            "model 'm': its default: parameter 'k' has 4 bytes; at most 3 fit (max_bytes in the"
+            " model)",
         ),
         (
             lambda: model(X, parameters=(Tensor("k", "bytes", max_bytes=3, default=5),)),

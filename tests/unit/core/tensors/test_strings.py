@@ -77,7 +77,7 @@ def test_what_is_no_list_of_strings(value: Any, text: str) -> None:
 
 def test_an_element_of_exactly_max_bytes_fits_and_one_more_does_not() -> None:
     assert rows(TEXT, ["12345678"]).tolist() == [b"12345678"]
-    text = "input 'text': element 1 has 9 bytes; at most 8 fit"
+    text = "input 'text': element 1 has 9 bytes; at most 8 fit (max_bytes in the model)"
     refused(TEXT, ["1", "123456789"], text, TooLarge)
     refused(TEXT, ["1", "€€€"], text, TooLarge)
 

@@ -31,7 +31,10 @@ async def test_of_a_body_that_is_refused_as_much_is_told_as_came(
         await until(lambda: len(told(log)) == 1, "the line is written")
     (line,) = told(log)
     assert (line["status"], line["model"]) == (413, "affine")
-    assert line["error"] == "the body has 1100000 bytes; at most 1048576 are taken"
+    assert line["error"] == (
+        "the body has 1100000 bytes; at most 1048576 are taken: send fewer rows at a time, or"
+        " raise max_body_mib"
+    )
     assert line["bytes_in"] == (sent if goes else 1_100_000)
     assert line["bytes_out"] > 0
 

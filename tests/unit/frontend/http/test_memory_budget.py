@@ -126,7 +126,11 @@ async def test_nothing_is_held_of_those_who_go_or_send_what_is_refused(fast: boo
             await wrong.send(head.encode() + chunk(b"x" * 1000))
             await until(lambda: bodies.held_bytes == 1000, "chunks are held")
             await wrong.send(chunk(b"x" * MIB))
-            assert (await wrong.answer()).refused == (413, "too_large")
+            answer = await wrong.answer()
+            assert answer.refused == (413, "too_large")
+            assert answer.object["error"].endswith(
+                "send fewer rows at a time, or raise max_body_mib"
+            )
             assert bodies.held_bytes == 0
 
 

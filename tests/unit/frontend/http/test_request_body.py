@@ -75,7 +75,7 @@ async def test_no_body_is_empty_without_asking() -> None:
 async def test_too_large_as_soon_as_the_limit_is_passed(pieces: tuple[bytes, ...]) -> None:
     receive = Pieces(*pieces)
     upload = RequestBody(receive, CHUNKED)
-    with pytest.raises(TooLarge, match="larger than 3 bytes"):
+    with pytest.raises(TooLarge, match="larger than 3 bytes, the most that is taken: send less"):
         await upload.read(3, held())
     assert len(receive.left) == (1 if len(pieces) == 5 else 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -334,6 +335,12 @@ def test_the_text_of_one_front_end_has_no_sums() -> None:
         "  watermark      0.9: 503 above 90 rows\n"
         f"  lane           {size_text(lane)}\n"
     ) in text
+
+
+def test_the_text_names_both_that_a_watermark_bounds() -> None:
+    pictures = replace(SMALL, inputs=(Tensor("picture", "bytes", max_bytes=8 << 20),))
+    text = plan(spec=pictures, slots=100).text({})
+    assert "  watermark      0.9: 503 above 90 rows, or 0.9 of the input arena\n" in text
 
 
 def test_more_models_than_there_are_entries_are_refused() -> None:

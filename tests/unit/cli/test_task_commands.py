@@ -1,0 +1,127 @@
+"""`batchpool tasks` and `batchpool dlq`, asked of a task process that is made up here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchpool import cli
+from batchpool.client import task_questions
+from batchpool.control.task_messages import (
+    DropLetters,
+    LetterForm,
+    Letters,
+    LettersChanged,
+    ListLetters,
+    ListTasks,
+    ReplayLetters,
+    TaskForm,
+    TaskList,
+)
+from batchpool.core.tensors.rows import Rows
+from batchpool.wire.task_form import pack_input
+
+
+def letter(number: int, *texts: bytes) -> LetterForm:
+    rows = Rows(len(texts), {"text": np.array(texts, dtype=object)}, {})
+    return LetterForm(
+        number, f"t_{number}", "ranker", "model_error", "no", 3, len(texts), 1, 2, "me", {},
+        pack_input(rows),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch) -> dict[int, LetterForm]:
+    """The dead letters that are kept, the newest first."""
+    kept: dict[int, LetterForm] = {}
+
+    class Questions:
+        def __init__(self, pool_socket: str) -> None:
+            pass
+
+        def __enter__(self) -> Questions:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def ask(self, message: Any, reply: type) -> Any:
+            match message:
+                case ListTasks():
+                    return TaskList((TaskForm("t_9", "queued", "ranker"),))
+                case ListLetters(model=model, before=before, most=most):
+                    found = [
+                        form for n, form in kept.items()
+                        if (not before or n < before) and model in ("", form.model)
+                    ]  # fmt: skip
+                    return Letters(tuple(found[:most]))
+                case ReplayLetters():
+                    return LettersChanged({n: f"t_new{n}" for n in message.letters})
+                case DropLetters():
+                    return LettersChanged(dict.fromkeys(message.letters, ""))
+            raise AssertionError(message)
+
+    monkeypatch.setattr(task_questions, "TaskQuestions", Questions)
+    return kept
+
+
+def test_show_cuts_a_long_input_and_export_does_not(
+    letters: dict[int, LetterForm], capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters[1] = letter(1, b"\xff" * 300_000)
+    assert cli.main(["dlq", "show", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert '"data": [{"b64": "////' in shown
+    assert "characters; dlq export, or --json, prints all)" in shown
+    assert len(shown) < 5000
+    assert cli.main(["dlq", "export", "1"]) == 0
+    exported = json.loads(capsys.readouterr().out)
+    assert exported["input"]["inputs"]["text"]["data"] == [{"b64": "/" * 400_000}]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("tasks", "arguments are required: {list,show} ("),
+        ("tasks show", "tasks show: expected the id of a task"),
+        ("tasks list pool.toml", "list takes no 'pool.toml': --config pool.toml names"),
+        ("dlq", "arguments are required: {list,show,export,replay,drop} ("),
+        ("dlq list 17", "list takes no '17'"),
+        ("dlq list pool.toml", "'pool.toml' is not the number of a letter; --config names"),
+        ("dlq show", "dlq show: expected numbers of letters, or --all"),
+        ("dlq replay", "dlq replay: expected numbers of letters, or --all"),
+        ("dlq export", "dlq export: expected numbers of letters, or --all"),
+        ("dlq drop 17 --all", "dlq drop: expected numbers of letters or --all, not both"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anybody_is_asked(
+    words: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_all_letters_are_shown_and_replayed(
+    letters: dict[int, LetterForm], capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters.update({n: letter(n, b"a") for n in (2, 1)})
+    assert cli.main(["dlq", "show", "--all"]) == 0
+    assert capsys.readouterr().out.count("t_") == 2
+    assert cli.main(["dlq", "list", "-n", "1", "--all", "--json"]) == 0
+    assert [row["letter"] for row in json.loads(capsys.readouterr().out)] == [2, 1]
+    assert cli.main(["dlq", "replay", "--all"]) == 0
+    assert capsys.readouterr() == ("2  t_new2\n1  t_new1\n", "replayed 2\n")
+    assert cli.main(["dlq", "replay", "--all", "--model", "other"]) == 0
+    assert capsys.readouterr() == ("", "replayed 0\n")
+    assert cli.main(["dlq", "drop", "--all", "--model", "other"]) == 0
+    assert capsys.readouterr().out == "dropped 0\n"
+
+
+def test_tasks_are_listed(
+    letters: dict[int, LetterForm], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["tasks", "list"]) == 0
+    assert "t_9" in capsys.readouterr().out

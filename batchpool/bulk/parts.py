@@ -16,16 +16,17 @@ import errno
 import fcntl
 import json
 import os
-import shutil
+import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from batchpool.bulk.manifest import Manifest, check_same
 from batchpool.core.errors import StartError
 
 _BLOCK_BYTES = 1 << 20
+_OWN = re.compile(r"(manifest\.json|part-\d{8}\.(rows|bad|json))(\.tmp)?|whole\.tmp")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -141,14 +142,18 @@ class Parts:
         return found
 
     def _clear(self) -> None:
+        """Remove what runs have left here; files of others stay."""
         for name in os.listdir(self.folder):
-            if name != "lock":
+            if _OWN.fullmatch(name):
                 os.remove(self._path(name))
 
     def remove(self) -> None:
         """The output is whole: the parts are needed no more."""
+        with suppress(OSError):
+            self._clear()
+            os.remove(self._path("lock"))
+            os.rmdir(self.folder)
         self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         """Let another run have the folder."""

@@ -9,6 +9,7 @@ from importlib import metadata
 
 from batchpool.arrow.types import arrow
 from batchpool.bulk.chunk import Reader
+from batchpool.bulk.folders import FileReader
 from batchpool.bulk.formats import Format, input_format, output_format
 from batchpool.bulk.inputs import InputColumns, mapped_columns
 from batchpool.bulk.lines import STDIN
@@ -18,6 +19,7 @@ from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
 from batchpool.bulk.progress import Progress
 from batchpool.bulk.sinks import Committed, Streamed
 from batchpool.bulk.tables import TableReader
+from batchpool.bulk.targets import check_out
 from batchpool.bulk.writers import readable, writer_of
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.sync_driver import ThreadDriver
@@ -55,11 +57,12 @@ class BulkRun:
     def run(self) -> BulkEnd:
         """Run all rows. StartError says why it stopped; what is committed stays."""
         plan = self.plan
-        if plan.out != STDIN and os.path.isdir(plan.out):
-            raise ConfigError(f"-o {plan.out} is a folder; the path of a file was expected")
+        check_out(plan.inputs, plan.out)
         if plan.out != STDIN and os.path.exists(plan.out) and not plan.restart:
             raise StartError(f"{plan.out} exists; --restart replaces it, or choose another -o")
         reader = self._in.reader(list(plan.inputs))
+        if isinstance(reader, FileReader):
+            check_out(reader.files, plan.out)
         try:
             driver = ThreadDriver(self._socket, _ATTACH_S, pinned=False)
         except PoolError as exc:

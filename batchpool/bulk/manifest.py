@@ -13,6 +13,8 @@ from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
 
 FORM = 1
+# What a run may be told otherwise and go on: where its bad rows go.
+_FREE = frozenset({"errors"})
 _END_BYTES = 1 << 20
 
 Manifest = dict[str, Any]
@@ -55,7 +57,7 @@ def tensors_print(spec: ModelSpec) -> str:
 
 def check_same(old: Manifest, new: Manifest, folder: str) -> None:
     """StartError that names the first thing in which two manifests differ."""
-    for name in sorted(old.keys() | new.keys()):
+    for name in sorted((old.keys() | new.keys()) - _FREE):
         was, now = old.get(name), new.get(name)
         if was != now:
             raise StartError(

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from batchpool.bulk.manifest import Manifest, check_same
+from batchpool.bulk.targets import check_free
 from batchpool.core.errors import StartError
 
 _BLOCK_BYTES = 1 << 20
@@ -56,9 +57,11 @@ class Parts:
                 self._clear()
             old = self._read_manifest()
             if old is None:
+                if not restart:
+                    check_free(manifest.get("errors", ""), "--errors")
                 self._clear()
                 manifest = {**manifest, "chunk_rows": manifest["chunk_rows"] or size}
-                write_whole(self._path("manifest.json"), json.dumps(manifest, indent=1).encode())
+                self._write_manifest(manifest)
                 return manifest
             if not goes_on:
                 raise StartError(
@@ -68,9 +71,13 @@ class Parts:
             if manifest["chunk_rows"] is None:
                 manifest = {**manifest, "chunk_rows": old["chunk_rows"]}
             check_same(old, manifest, self.folder)
+            if manifest.get("errors") != old.get("errors"):
+                # A file at the path of before is this run's own, which was ended at its end.
+                check_free(manifest.get("errors", ""), "--errors")
+                self._write_manifest(manifest)
             while self._counts(self.done):
                 self.done += 1
-        return old
+        return manifest
 
     def commit(self, rows: Callable[[IO[bytes]], Any], bad: bytes, facts: dict[str, Any]) -> None:
         """Write the next part. rows: writes its good rows. facts: what its record says besides."""
@@ -140,6 +147,9 @@ class Parts:
         except ValueError:
             raise StartError(f"{self._path('manifest.json')} is no manifest; --restart") from None
         return found
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write_whole(self._path("manifest.json"), json.dumps(manifest, indent=1).encode())
 
     def _clear(self) -> None:
         """Remove what runs have left here; files of others stay."""

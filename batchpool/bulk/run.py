@@ -19,7 +19,7 @@ from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
 from batchpool.bulk.progress import Progress
 from batchpool.bulk.sinks import Committed, Streamed
 from batchpool.bulk.tables import TableReader
-from batchpool.bulk.targets import check_out
+from batchpool.bulk.targets import check_errors, check_free, check_out
 from batchpool.bulk.writers import readable, writer_of
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.sync_driver import ThreadDriver
@@ -57,12 +57,12 @@ class BulkRun:
     def run(self) -> BulkEnd:
         """Run all rows. StartError says why it stopped; what is committed stays."""
         plan = self.plan
-        check_out(plan.inputs, plan.out)
-        if plan.out != STDIN and os.path.exists(plan.out) and not plan.restart:
-            raise StartError(f"{plan.out} exists; --restart replaces it, or choose another -o")
+        self._check_targets(plan.inputs)
+        if plan.out != STDIN and not plan.restart:
+            check_free(plan.out, "-o")
         reader = self._in.reader(list(plan.inputs))
         if isinstance(reader, FileReader):
-            check_out(reader.files, plan.out)
+            self._check_targets(reader.files)
         try:
             driver = ThreadDriver(self._socket, _ATTACH_S, pinned=False)
         except PoolError as exc:
@@ -76,6 +76,10 @@ class BulkRun:
             raise StartError(exc.message) from exc
         finally:
             driver.close()
+
+    def _check_targets(self, inputs: Sequence[str]) -> None:
+        check_out(inputs, self.plan.out)
+        check_errors(inputs, self.plan.out, self._errors)
 
     def _run(self, reader: Reader, driver: ThreadDriver) -> BulkEnd:
         plan = self.plan
@@ -169,6 +173,7 @@ class BulkRun:
             "parameters": dict(plan.parameters),
             "bad_rows": "stop" if not plan.skips else "skip",
             "chunk_rows": plan.chunk_rows,
+            "errors": os.path.abspath(self._errors) if self._errors else "",
         }
 
 

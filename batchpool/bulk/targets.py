@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable
 
 from batchpool.bulk.lines import STDIN
-from batchpool.core.errors import ConfigError
+from batchpool.core.errors import ConfigError, StartError
 
 _STDOUT = 1
 
@@ -32,6 +32,32 @@ def check_out(inputs: Iterable[str], out: str) -> None:
             raise ConfigError(f"{path} is one of the inputs, and -o {out} writes to {parts}")
 
 
+def check_errors(inputs: Iterable[str], out: str, errors: str) -> None:
+    """ConfigError where the file of bad rows is no file, is an input or is OUT, or has its parts
+    around it. errors: "" for stderr."""
+    said = f"--errors {errors}"
+    if not errors or (out == STDIN and os.path.exists(errors) and not os.path.isfile(errors)):
+        return  # /dev/null and pipes are written to, where nothing is renamed
+    if os.path.isdir(errors):
+        raise ConfigError(f"{said} is a folder; the path of a file was expected")
+    if os.path.exists(errors) and not os.path.isfile(errors):
+        raise ConfigError(f"{said} is no regular file; the path of one was expected")
+    _check_none_is(inputs, _identity(errors), said)
+    _check_none_is(inputs, _identity(beside(errors)), f"{beside(errors)}, written for {said},")
+    if out == STDIN:
+        return
+    same = os.path.realpath(errors) == os.path.realpath(out)
+    if same or (_identity(errors) or 0) == (_identity(out) or 1):
+        raise ConfigError(f"{said} is the output, too; choose another path for one of them")
+    if is_below(errors, f"{out}.parts"):
+        raise ConfigError(f"{said} lies in {out}.parts, which goes at the end; choose another path")
+
+
+def beside(errors: str) -> str:
+    """The file that becomes the one of bad rows when it is whole."""
+    return f"{errors}.tmp"
+
+
 def _check_none_is(inputs: Iterable[str], target: tuple[int, int] | None, said: str) -> None:
     if target is None:
         return
@@ -40,6 +66,12 @@ def _check_none_is(inputs: Iterable[str], target: tuple[int, int] | None, said: 
             raise ConfigError(
                 f"{said} is one of the inputs, {path}, and would be lost; choose another path"
             )
+
+
+def check_free(path: str, flag: str) -> None:
+    """StartError where there is a regular file already, which nobody said is to be replaced."""
+    if os.path.isfile(path):
+        raise StartError(f"{path} exists; --restart replaces it, or choose another {flag}")
 
 
 def _identity(path: str | int) -> tuple[int, int] | None:

@@ -93,7 +93,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--errors", metavar="FILE", default="", help="of bad rows (default: OUT.errors.jsonl)"
     )
     parser.add_argument(
-        "--restart", action="store_true", help="drop parts of before, and replace OUT"
+        "--restart",
+        action="store_true",
+        help="drop parts of before, replace OUT and its errors",
     )
     parser.add_argument(
         "--wait-s", metavar="N", type=_seconds, default=300.0,

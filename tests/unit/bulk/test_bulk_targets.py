@@ -47,3 +47,58 @@ def test_files_of_others_in_the_folder_of_parts_stay(run: Run) -> None:
         assert run("echo", "in.jsonl", "-o", "out.jsonl", "--restart")[0] == 0
     assert [path.name for path in Path("out.jsonl.parts").iterdir()] == ["mine.txt"]
     assert len(lines("out.jsonl")) == 3
+
+
+BAD = texts(3) + '{"text": "bad"}\n'
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ("in.jsonl", "--errors in.jsonl is one of the inputs"),
+        ("sym.jsonl", "--errors sym.jsonl is one of the inputs, in.jsonl"),
+        ("./out.jsonl", "--errors ./out.jsonl is the output, too"),
+        ("out.jsonl.parts/why.jsonl", "lies in out.jsonl.parts"),
+        (".", "--errors . is a folder"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--restart",)])
+def test_bad_rows_go_to_no_file_that_has_something_else(
+    run: Run, errors: str, text: str, more: tuple[str, ...]
+) -> None:
+    write("in.jsonl", BAD)
+    os.symlink("in.jsonl", "sym.jsonl")
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl", "--errors", errors, *more)
+    assert (status, text in said) == (2, True), said
+    assert Path("in.jsonl").read_text() == BAD
+    assert not Path("out.jsonl").exists()
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "-"])
+def test_a_file_that_exists_is_not_replaced_by_bad_rows(run: Run, out: str) -> None:
+    write("in.jsonl", BAD)
+    write("mine.txt", "mine")
+    flags = ("echo", "in.jsonl", "-o", out, "--errors", "mine.txt")
+    status, said = run(*flags)
+    assert (status, "mine.txt exists; --restart replaces it" in said) == (1, True), said
+    assert Path("mine.txt").read_text() == "mine"
+    assert run(*flags, "--restart")[0] == 3
+    assert [row["row"] for row in lines("mine.txt")] == [3]
+
+
+def test_a_run_that_goes_on_replaces_its_own_bad_rows_alone(run: Run) -> None:
+    write("in.jsonl", BAD + texts(20))
+    flags = ("echo", "in.jsonl", "-o", "out.jsonl", "--chunk-rows", "4")
+
+    def at_submit(number: int) -> None:
+        if number == 5:
+            raise KeyboardInterrupt
+
+    assert run(*flags, at_submit=at_submit)[0] == 130
+    write("out.jsonl.errors.jsonl", "as a kill between the two renames leaves it")
+    write("mine.txt", "mine")
+    status, said = run(*flags, "--errors", "mine.txt")
+    assert (status, "mine.txt exists" in said) == (1, True), said
+    assert run(*flags)[0] == 3
+    assert [row["row"] for row in lines("out.jsonl.errors.jsonl")] == [3]
+    assert Path("mine.txt").read_text() == "mine"

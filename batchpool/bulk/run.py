@@ -19,7 +19,7 @@ from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
 from batchpool.bulk.progress import Progress
 from batchpool.bulk.sinks import Committed, Streamed
 from batchpool.bulk.tables import TableReader
-from batchpool.bulk.targets import check_errors, check_free, check_out
+from batchpool.bulk.targets import check_errors, check_free, check_out, written_paths
 from batchpool.bulk.writers import readable, writer_of
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.sync_driver import ThreadDriver
@@ -60,9 +60,7 @@ class BulkRun:
         self._check_targets(plan.inputs)
         if plan.out != STDIN and not plan.restart:
             check_free(plan.out, "-o")
-        reader = self._in.reader(list(plan.inputs))
-        if isinstance(reader, FileReader):
-            self._check_targets(reader.files)
+        reader = self._reader()
         try:
             driver = ThreadDriver(self._socket, _ATTACH_S, pinned=False)
         except PoolError as exc:
@@ -76,6 +74,14 @@ class BulkRun:
             raise StartError(exc.message) from exc
         finally:
             driver.close()
+
+    def _reader(self) -> Reader:
+        plan = self.plan
+        if self._in.name != "files":
+            return self._in.reader(list(plan.inputs))
+        reader = FileReader(plan.inputs, written_paths(plan.out, self._errors))
+        self._check_targets(reader.files)
+        return reader
 
     def _check_targets(self, inputs: Sequence[str]) -> None:
         check_out(inputs, self.plan.out)

@@ -53,6 +53,12 @@ def check_errors(inputs: Iterable[str], out: str, errors: str) -> None:
         raise ConfigError(f"{said} lies in {out}.parts, which goes at the end; choose another path")
 
 
+def written_paths(out: str, errors: str) -> list[str]:
+    """All that a run writes, files and the folder of its parts; nothing of stdout and stderr."""
+    of_out = [] if out == STDIN else [out, f"{out}.parts"]
+    return of_out + ([errors, beside(errors)] if errors else [])
+
+
 def beside(errors: str) -> str:
     """The file that becomes the one of bad rows when it is whole."""
     return f"{errors}.tmp"

@@ -102,3 +102,32 @@ def test_a_run_that_goes_on_replaces_its_own_bad_rows_alone(run: Run) -> None:
     assert run(*flags)[0] == 3
     assert [row["row"] for row in lines("out.jsonl.errors.jsonl")] == [3]
     assert Path("mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("out", ["docs/out.jsonl", "docs/inner/../out.jsonl"])
+def test_an_output_in_the_folder_of_the_input_is_no_row(run: Run, out: str) -> None:
+    os.makedirs("docs/inner")
+    for i in range(40):
+        write(f"docs/inner/{i:02d}.txt", "bad" if i == 3 else f"{i}")
+    flags = ("echo", "docs", "-o", out, "--keep", "path", "--chunk-rows", "4")
+
+    def at_submit(number: int) -> None:
+        if number == 6:
+            raise KeyboardInterrupt
+
+    assert run(*flags, at_submit=at_submit)[0] == 130
+    assert list(Path("docs/out.jsonl.parts").glob("*.rows"))
+    expected = [f"docs/inner/{i:02d}.txt" for i in range(40) if i != 3]
+    for more in ((), ("--restart",)):
+        status, said = run(*flags, *more)
+        assert (status, "40 rows, 1 of them bad" in said) == (3, True), said
+        assert [row["path"] for row in lines("docs/out.jsonl")] == expected
+        assert len(lines("docs/out.jsonl.errors.jsonl")) == 1
+
+
+def test_a_link_in_a_folder_to_the_output_is_an_input(run: Run) -> None:
+    os.mkdir("docs")
+    write("out.jsonl", texts(1))
+    os.symlink("../out.jsonl", "docs/link.jsonl")
+    status, said = run("echo", "docs", "-o", "out.jsonl", "--restart")
+    assert (status, "is one of the inputs, docs/link.jsonl" in said) == (2, True), said

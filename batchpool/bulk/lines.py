@@ -221,5 +221,10 @@ def is_stream(path: str) -> bool:
     return not stat.S_ISREG(mode)
 
 
+def is_read_once(path: str) -> bool:
+    """True for an input with which a run cannot go on: stdin and pipes."""
+    return not os.path.isdir(path) and is_stream(path)
+
+
 def _size(path: str) -> int:
     return 0 if is_stream(path) else os.stat(path).st_size

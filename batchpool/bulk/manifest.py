@@ -13,8 +13,8 @@ from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
 
 FORM = 1
-# What a run may be told otherwise and go on: where its bad rows go.
-_FREE = frozenset({"errors"})
+# What a run may be told otherwise and go on: what bad rows do, and where they go.
+_FREE = frozenset({"bad_rows", "errors"})
 _END_BYTES = 1 << 20
 
 Manifest = dict[str, Any]

@@ -12,7 +12,7 @@ from batchpool.bulk.chunk import Reader
 from batchpool.bulk.folders import FileReader
 from batchpool.bulk.formats import Format, input_format, output_format
 from batchpool.bulk.inputs import InputColumns, mapped_columns
-from batchpool.bulk.lines import STDIN
+from batchpool.bulk.lines import STDIN, is_read_once
 from batchpool.bulk.manifest import FORM, Manifest, input_prints, tensors_print
 from batchpool.bulk.pipeline import ChunkEnd, Pipeline, ReadAhead
 from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
@@ -155,8 +155,13 @@ class BulkRun:
         if not end.bad:
             return
         first = end.bad[0]
-        if not self.plan.skips:
-            raise StartError(f"{first.source} (row {first.row}): {first.message}")
+        plan = self.plan
+        if not plan.skips:
+            goes_on = plan.out != STDIN and not any(map(is_read_once, plan.inputs))
+            raise StartError(
+                f"{first.source} (row {first.row}): {first.message}; --on-error skip leaves such"
+                f" rows out{' and goes on from here' if goes_on else ''}"
+            )
         if end.chunk.start == 0 and len(end.bad) == end.chunk.n > 1:
             raise StartError(
                 f"none of the first {end.chunk.n} rows can be run; the first, {first.source}:"
@@ -177,7 +182,6 @@ class BulkRun:
             "kept_columns": list(plan.keep),
             "outputs": list(plan.outputs),
             "parameters": dict(plan.parameters),
-            "bad_rows": "stop" if not plan.skips else "skip",
             "chunk_rows": plan.chunk_rows,
             "errors": os.path.abspath(self._errors) if self._errors else "",
         }

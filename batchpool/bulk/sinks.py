@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from batchpool.bulk.chunk import BadRow
-from batchpool.bulk.lines import is_stream
+from batchpool.bulk.lines import is_read_once
 from batchpool.bulk.manifest import Manifest
 from batchpool.bulk.parts import Parts, sync_folder, told
 from batchpool.bulk.pipeline import ChunkEnd
@@ -43,7 +43,7 @@ class Committed:
 
     def begin(self, manifest: Manifest, size: int) -> int:
         """Take the parts that are there; returns the rows of a chunk, `size` if nobody says it."""
-        goes_on = not any(map(_is_read_once, self._plan.inputs))
+        goes_on = not any(map(is_read_once, self._plan.inputs))
         found = self._parts.open(manifest, size, restart=self._plan.restart, goes_on=goes_on)
         self.done = self._parts.done
         self.bad = sum(record["bad_rows"] for record in self._parts.records())
@@ -187,10 +187,6 @@ def written_columns(
             rows = whole
         columns[tensor.name] = rows
     return columns, chunk.n if fills else len(good)
-
-
-def _is_read_once(path: str) -> bool:
-    return not os.path.isdir(path) and is_stream(path)
 
 
 def _no_rows(tensor: Tensor) -> Any:

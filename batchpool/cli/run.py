@@ -42,8 +42,8 @@ examples:
 """
 RUN_EXITS = (
     "every row has its result",
-    "stopped: a pool that does not serve, a full disk, a bad row with --on-error stop; the same"
-    "\n     command goes on from there",
+    "stopped: a pool that does not serve, a full disk: the same command goes on from there; a bad"
+    "\n     row with --on-error stop: the same command with --on-error skip goes on without it",
 )
 RUN_MORE_EXITS = f"""\
   {EXIT_BAD_ROWS}  finished, with bad rows: their file says which

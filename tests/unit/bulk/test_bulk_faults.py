@@ -240,7 +240,6 @@ def test_an_input_that_changed_is_refused(run: Run) -> None:
     [
         (("--keep", "text2"), "kept columns was [] and is"),
         (("--outputs", "length"), "outputs was [] and is"),
-        (("--on-error", "stop"), "bad rows was"),
         (("--chunk-rows", "16"), "chunk rows was 8 and is 16"),
     ],
 )
@@ -314,6 +313,23 @@ def test_a_bad_row_with_stop_is_told_with_its_place(run: Run) -> None:
     status, said = run(*FLAGS, "--on-error", "stop")
     assert (status, "in.jsonl:21 (row 20): no such text" in said) == (1, True), said
     assert len(list(Path("out.jsonl.parts").glob("*.rows"))) == 2
+
+
+def test_a_run_that_a_bad_row_stopped_goes_on_without_it(run: Run) -> None:
+    write("in.jsonl", texts(20) + '{"text": "bad"}\n' + texts(20))
+    for _ in range(2):  # the same command ends at the same row
+        status, said = run(*FLAGS, "--on-error", "stop")
+        assert (status, "--on-error skip leaves such rows out and goes on from here" in said) == (
+            1, True,
+        )  # fmt: skip
+    windows: list[int] = []
+    assert run(*FLAGS, at_submit=windows.append)[0] == 3
+    assert len(windows) == 2 + 2 + 2 + 1  # of the rows 16 to 40
+    assert lengths("out.jsonl") == [len(f"{i}") for i in range(20)] * 2
+    assert [row["row"] for row in lines("out.jsonl.errors.jsonl")] == [20]
+    write("pipe.jsonl", '{"text": "bad"}\n')
+    status, said = run("echo", "pipe.jsonl", "-o", "-", "--on-error", "stop")
+    assert (status, "goes on" in said) == (1, False), said
 
 
 def test_errors_go_to_the_file_that_is_named(run: Run) -> None:

@@ -56,7 +56,7 @@ class Parts:
             if restart:
                 self._clear()
             old = self._read_manifest()
-            if old is None:
+            if old is None or not self._counts(0):  # nothing is there that could be lost
                 if not restart:
                     check_free(manifest.get("errors", ""), "--errors")
                 self._clear()

@@ -228,8 +228,16 @@ def test_an_input_that_changed_is_refused(run: Run) -> None:
     write("in.jsonl", texts(101))
     status, said = run(*FLAGS)
     assert status == 1
-    assert "out.jsonl.parts holds the parts of another run: its input was" in said
-    assert '"size": ' in said
+    assert "out.jsonl.parts holds the parts of another run: " in said
+    assert "in.jsonl had 1,490 bytes then and has 1,506 now. As it was before" in said
+    os.rename("in.jsonl", "new.jsonl")
+    status, said = run("echo", "new.jsonl", *FLAGS[2:])
+    assert (status, f"the input was {os.path.abspath('in.jsonl')} then and is" in said) == (1, True)
+    write("in.jsonl", texts(100))
+    os.utime("in.jsonl", (1, 1))
+    status, said = run(*FLAGS)
+    assert (status, "in.jsonl was written again since" in said) == (1, True), said
+    write("in.jsonl", texts(101))
     status, said = run(*FLAGS, "--restart")
     assert status == 0, said
     assert len(lines("out.jsonl")) == 101
@@ -238,9 +246,9 @@ def test_an_input_that_changed_is_refused(run: Run) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (("--keep", "text2"), "kept columns was [] and is"),
-        (("--outputs", "length"), "outputs was [] and is"),
-        (("--chunk-rows", "16"), "chunk rows was 8 and is 16"),
+        (("--keep", "text2"), "--keep was not given then and is text2 now"),
+        (("--outputs", "length"), "--outputs was not given then and is length now"),
+        (("--chunk-rows", "16"), "--chunk-rows was 8 then and is 16 now"),
     ],
 )
 def test_another_command_is_refused(run: Run, more: tuple[str, ...], text: str) -> None:
@@ -248,6 +256,16 @@ def test_another_command_is_refused(run: Run, more: tuple[str, ...], text: str) 
     stopped(run, *FLAGS)
     status, said = run(*FLAGS, *more)
     assert (status, text in said) == (1, True), said
+
+
+def test_a_run_without_a_part_keeps_no_other_command_away(run: Run) -> None:
+    write("in.jsonl", '{"text": 1}\n{"text": 2}\n')
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl")
+    assert (status, "none of the first 2 rows" in said) == (1, True), said
+    assert Path("out.jsonl.parts/manifest.json").exists()
+    write("in.jsonl", '{"t": "a"}\n{"t": "b"}\n')
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl", "--map", "text=t", "--keep", "t")
+    assert (status, lengths("out.jsonl")) == (0, [1, 1]), said
 
 
 def test_what_is_done_is_not_done_again_and_the_whole_is_the_same(run: Run) -> None:
@@ -346,12 +364,13 @@ def test_a_pipe_is_read_once_and_a_run_that_waits_for_it_can_be_ended(run: Run) 
 
     def writes() -> None:
         with open("in.jsonl", "w") as file:  # and says nothing more until the test ends
-            file.write(texts(8))
+            file.write(texts(32))
             file.flush()
             ended.wait(30)
 
     def at_submit(number: int) -> None:
-        raise KeyboardInterrupt
+        if number == 7:  # the first chunk is committed
+            raise KeyboardInterrupt
 
     ended = threading.Event()
     thread = threading.Thread(target=writes)
@@ -366,4 +385,4 @@ def test_a_pipe_is_read_once_and_a_run_that_waits_for_it_can_be_ended(run: Run) 
     thread.start()
     assert run(*flags, "--restart")[0] == 0
     thread.join()
-    assert lengths("out.jsonl") == [1] * 8
+    assert lengths("out.jsonl") == [len(f"{i}") for i in range(32)]

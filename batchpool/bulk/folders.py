@@ -33,14 +33,14 @@ class FileReader:
         for at in range(start, len(self.files), size):
             files = self.files[at : at + size]
             bodies: list[Any] = []
-            unread: dict[int, tuple[str, str]] = {}
+            unread: dict[int, tuple[str, str | bytes]] = {}
             for i, file in enumerate(files):
                 try:
                     with open(file, "rb") as opened:
                         bodies.append(opened.read())
                 except OSError as exc:
                     bodies.append(None)
-                    unread[i] = f"the file cannot be read: {exc.strerror}", file
+                    unread[i] = f"the file cannot be read: {exc.strerror}", ""
             yield Chunk(at, len(files), {BODY: bodies, PATH: files}, files, unread)
 
 

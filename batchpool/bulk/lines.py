@@ -12,14 +12,16 @@ from typing import IO, Any
 
 import msgspec
 
-from batchpool.bulk.chunk import Chunk, shown
+from batchpool.bulk.chunk import Chunk
 from batchpool.core.errors import StartError
 
 _LONGEST_LINE_BYTES = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 STDIN = "-"
 
-Row = tuple[dict[str, Any] | None, str, str, str]  # values or None, source, why not, the row
+Row = tuple[
+    dict[str, Any] | None, str, str, str | bytes
+]  # values or None, source, why not, the row
 
 
 class LineReader:
@@ -79,13 +81,13 @@ class LineReader:
 def _json_row(line: bytes, source: str, whole: bool) -> Row:
     if not whole:
         most = _LONGEST_LINE_BYTES >> 20
-        return None, source, f"the line is longer than {most} MiB", shown(line)
+        return None, source, f"the line is longer than {most} MiB", line
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        return None, source, f"invalid JSON: {exc}", shown(line.rstrip())
+        return None, source, f"invalid JSON: {exc}", line.rstrip()
     if not isinstance(found, dict):
-        return None, source, "a JSON object {column: value} was expected", shown(line.rstrip())
+        return None, source, "a JSON object {column: value} was expected", line.rstrip()
     return found, source, "", ""
 
 
@@ -157,12 +159,12 @@ class CsvReader:
                     self._read_bytes = before + file.buffer.tell()
                     source = f"{path}:{reader.line_num}"
                     if not _is_text(values):
-                        yield None, source, "the line is no UTF-8", shown(",".join(values))
+                        yield None, source, "the line is no UTF-8", ",".join(values)
                     elif len(values) == len(names):
                         yield dict(zip(names, values, strict=True)), source, "", ""
                     else:
                         why = f"the line has {len(values)} values; {len(names)} were expected"
-                        yield None, source, why, shown(",".join(values))
+                        yield None, source, why, ",".join(values)
             before += whole
 
 

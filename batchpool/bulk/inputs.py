@@ -55,6 +55,33 @@ def mapped_columns(
     return {name: found[name] for name in inputs if name in found}
 
 
+def check_first_rows(
+    spec: ModelSpec, columns: Mapping[str, str], keep: Sequence[str], chunk: Chunk
+) -> None:
+    """ConfigError where no row of the first chunk has a column that is needed, as of JSON Lines,
+    whose rows have their own columns: then it is the name that is wrong."""
+    if not chunk.columns:
+        return  # no row of it can be read, which is told of each one
+    listed = ", ".join(map(repr, chunk.columns))
+    rows = "the first row has" if chunk.n == 1 else f"the first {chunk.n:,} rows have"
+    for name in keep:
+        if name not in chunk.columns:
+            raise ConfigError(f"--keep: there is no column {name!r}; {rows} {listed}")
+    for tensor in spec.inputs:
+        column = columns.get(tensor.name)
+        if column is None or column in chunk.columns:
+            continue
+        if column != tensor.name:
+            raise ConfigError(
+                f"--map {tensor.name}={column}: there is no column {column!r}; {rows} {listed}"
+            )
+        if tensor.default is None:
+            raise ConfigError(
+                f"no column for the input {tensor.name!r} of model {spec.name!r}: {rows}"
+                f" {listed}; say which with --map {tensor.name}=COLUMN"
+            )
+
+
 class InputColumns:
     """The inputs of a chunk: values as the client takes them, and the rows that have none."""
 

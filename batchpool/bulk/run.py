@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
 from batchpool.arrow.types import arrow
-from batchpool.bulk.chunk import Reader
+from batchpool.bulk.chunk import Chunk, Reader
 from batchpool.bulk.folders import FileReader
 from batchpool.bulk.formats import Format, input_format, output_format
-from batchpool.bulk.inputs import InputColumns, mapped_columns
+from batchpool.bulk.inputs import InputColumns, check_first_rows, mapped_columns
 from batchpool.bulk.lines import STDIN, is_read_once
 from batchpool.bulk.manifest import FORM, Manifest, input_prints, tensors_print
 from batchpool.bulk.pipeline import ChunkEnd, Pipeline, ReadAhead
@@ -26,7 +26,7 @@ from batchpool.client.sync_driver import ThreadDriver
 from batchpool.client.window_call import MapOptions
 from batchpool.core.errors import ConfigError, NotFound, PoolError, StartError
 from batchpool.core.tensors.rows import check_parameters
-from batchpool.core.tensors.spec import Tensor
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 PRIORITY = 255  # the last: whoever waits for an answer goes first
 _ATTACH_S = 10.0
@@ -124,7 +124,8 @@ class BulkRun:
             first=start,
         )
         ahead = ReadAhead(reader, size, start)
-        pipeline = Pipeline(driver, spec, iter(ahead), InputColumns(spec, columns), options)
+        chunks = self._checked(spec, columns, ahead)
+        pipeline = Pipeline(driver, spec, chunks, InputColumns(spec, columns), options)
         ends = pipeline.ends()
         try:
             for end in ends:
@@ -150,6 +151,15 @@ class BulkRun:
                     f"--keep: column {name!r} has the name of an output; rename one of them, or"
                     " choose other outputs with --outputs"
                 )
+
+    def _checked(
+        self, spec: ModelSpec, columns: dict[str, str], chunks: Iterable[Chunk]
+    ) -> Iterator[Chunk]:
+        for chunk in chunks:
+            if chunk.start == 0:
+                check_first_rows(spec, columns, self.plan.keep, chunk)
+            yield chunk
+            del chunk  # it is not held while the next one is read
 
     def _check_end(self, end: ChunkEnd) -> None:
         if not end.bad:

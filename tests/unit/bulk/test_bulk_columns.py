@@ -57,3 +57,39 @@ def test_without_pyarrow_a_run_of_parquet_says_how_to_install_it(
         assert run("echo", "in.jsonl", "-o", "out.jsonl")[0] == 0
     finally:
         types.arrow.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("echo", "in.jsonl", "--keep", "id,idd"),
+            "--keep: there is no column 'idd'; the first 2 rows have 'text', 'id'",
+        ),
+        (
+            ("next", "in.jsonl"),
+            "no column for the input 'ids' of model 'next': the first 2 rows have 'text', 'id';"
+            " say which with --map ids=COLUMN",
+        ),
+        (
+            ("echo", "one.jsonl", "--map", "text=txt"),
+            "--map text=txt: there is no column 'txt'; the first row has 'text'",
+        ),
+        (("add", "in.jsonl", "--map", "a=id,b=c"), "--map b=c: there is no column 'c'"),
+    ],
+)
+def test_a_column_that_no_first_row_has_is_a_wrong_name(
+    run: Run, words: tuple[str, ...], text: str
+) -> None:
+    write("in.jsonl", '{"text": "a"}\n{"id": 7}\n')
+    write("one.jsonl", '{"text": "a"}\n')
+    status, said = run(*words, "-o", "out.jsonl")
+    assert (status, text in said) == (2, True), said
+
+
+def test_a_column_that_some_row_has_is_kept(run: Run) -> None:
+    write("in.jsonl", '{"text": "a"}\n{"text": "b", "id": null}\n')
+    assert run("echo", "in.jsonl", "-o", "out.jsonl", "--keep", "id")[0] == 0
+    assert [row["id"] for row in lines("out.jsonl")] == [None, None]
+    write("in.jsonl", '{"a": 1}\n')
+    assert run("add", "in.jsonl", "-o", "sum.jsonl")[0] == 0  # an input with a default

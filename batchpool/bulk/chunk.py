@@ -20,6 +20,11 @@ class BadRow:
     message: str
     shown: Shown
 
+    def place(self) -> str:
+        """Where it stands, with its number, each once."""
+        number = f"row {self.row}"
+        return number if self.source == number else f"{self.source} ({number})"
+
     def line(self) -> dict[str, Any]:
         """Its line in the file of bad rows."""
         line = {

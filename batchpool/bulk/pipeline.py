@@ -163,7 +163,8 @@ class Pipeline:
         chunk = ended.chunk
         why = ended.why.get(at)
         code = InvalidRequest.code if why is not None else error.code
-        message = why if why is not None else self._inputs.said_of(error.message)
+        said = error.message.removeprefix(f"row {chunk.start + at}: ")  # the number has its place
+        message = why if why is not None else self._inputs.said_of(said)
         return BadRow(chunk.start + at, chunk.source(at), code, message, _shown(chunk, at))
 
 

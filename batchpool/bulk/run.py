@@ -169,7 +169,7 @@ class BulkRun:
         if not plan.skips:
             goes_on = plan.out != STDIN and not any(map(is_read_once, plan.inputs))
             raise StartError(
-                f"{first.source} (row {first.row}): {first.message}; --on-error skip leaves such"
+                f"{first.place()}: {first.message}; --on-error skip leaves such"
                 f" rows out{' and goes on from here' if goes_on else ''}"
             )
         if end.chunk.start == 0 and len(end.bad) == end.chunk.n > 1:

@@ -70,7 +70,7 @@ def test_complaint_13_a_run_without_any_good_row_says_so(
 ) -> None:
     write_lines("in.jsonl", [{"text": 7}] * 9)
     assert run("echo", "in.jsonl", "-o", "out.jsonl") == 1
-    assert "none of the first 9 rows can be run; the first, in.jsonl:1: row 0" in (
+    assert "none of the first 9 rows can be run; the first, in.jsonl:1: input 'text'" in (
         capsys.readouterr().err
     )
     assert not Path("out.jsonl").exists()

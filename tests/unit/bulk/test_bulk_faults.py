@@ -101,7 +101,7 @@ def test_nulls_and_types_of_tables(run: Run) -> None:
     pq.write_table(pa.table({"a": ["x", "y"]}), "texts.parquet")
     status, said = run("add", "texts.parquet", "-o", "two.jsonl")
     assert status == 1
-    assert "none of the first 2 rows can be run; the first, row 0: row 0: input 'a'" in said
+    assert "none of the first 2 rows can be run; the first, row 0: input 'a'" in said
 
 
 def test_ragged_lists_are_rows_of_their_own_sizes_or_bad_ones(run: Run) -> None:
@@ -331,6 +331,18 @@ def test_a_bad_row_with_stop_is_told_with_its_place(run: Run) -> None:
     status, said = run(*FLAGS, "--on-error", "stop")
     assert (status, "in.jsonl:21 (row 20): no such text" in said) == (1, True), said
     assert len(list(Path("out.jsonl.parts").glob("*.rows"))) == 2
+
+
+def test_a_place_stands_once_in_a_message(run: Run) -> None:
+    pq.write_table(pa.table({"x": [[1.0, 2.0]] * 9 + [[1.0]]}), "in.parquet")
+    flags = ("-o", "out.jsonl", "--chunk-rows", "4")
+    status, said = run("double", "in.parquet", *flags, "--on-error", "stop")
+    assert (status, "row 9: input 'x'" in said, said.count("row 9")) == (1, True, 1), said
+    assert run("double", "in.parquet", *flags)[0] == 3
+    assert lines("out.jsonl.errors.jsonl")[0]["error"].startswith("input 'x'")
+    write("in.jsonl", '{"x": [1, 2]}\n' * 5 + '{"x": 1}\n')
+    status, said = run("double", "in.jsonl", "-o", "two.jsonl", "--on-error", "stop")
+    assert (status, "in.jsonl:6 (row 5): input 'x'" in said) == (1, True), said
 
 
 def test_a_run_that_a_bad_row_stopped_goes_on_without_it(run: Run) -> None:

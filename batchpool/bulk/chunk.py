@@ -41,13 +41,15 @@ class BadRow:
 class Chunk:
     """n rows from `start` on. columns: by name, each a list, an array, or a column of Arrow, with n
     entries. sources: where each row stands. unread: why rows cannot be read and, where
-    they are no columns, their texts, by their place."""
+    they are no columns, their texts, by their place. share: of the input up to the
+    last of these rows, where the number of all rows is not known."""
 
     start: int
     n: int
     columns: dict[str, Any]
     sources: Sequence[str] | None = None
     unread: dict[int, tuple[str, str | bytes]] = field(default_factory=dict)  # (message, text)
+    share: float | None = None
 
     def source(self, at: int) -> str:
         """The file and line, or the number, of the row at a place."""
@@ -69,6 +71,3 @@ class Reader(Protocol):
 
         StartError for a file that cannot be read.
         """
-
-    def share_read(self) -> float | None:
-        """The share of the input that was read, where total is None; None if unknown."""

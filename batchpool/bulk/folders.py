@@ -26,9 +26,6 @@ class FileReader:
         self.files = [file for path in paths for file in _files(path, left_out)]
         self.total: int | None = len(self.files)
 
-    def share_read(self) -> None:
-        return None
-
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         for at in range(start, len(self.files), size):
             files = self.files[at : at + size]

@@ -35,7 +35,7 @@ class LineReader:
         self._sizes = [_size(path) for path in paths]
         self._read_bytes = 0
 
-    def share_read(self) -> float | None:
+    def _share_read(self) -> float | None:
         whole = sum(self._sizes)
         return min(1.0, self._read_bytes / whole) if whole else None
 
@@ -45,10 +45,10 @@ class LineReader:
         for row in self._rows(start):
             rows.append(row)
             if len(rows) == size:
-                yield _chunk(start + number, rows)
+                yield _chunk(start + number, rows, self._share_read())
                 number, rows = number + size, []
         if rows:
-            yield _chunk(start + number, rows)
+            yield _chunk(start + number, rows, self._share_read())
 
     def _rows(self, start: int) -> Iterator[Row]:
         """The rows from the number `start` on; those before are counted and not parsed."""
@@ -122,7 +122,7 @@ class CsvReader:
                 )
             self.names = names
 
-    def share_read(self) -> float | None:
+    def _share_read(self) -> float | None:
         whole = sum(self._sizes)
         return min(1.0, self._read_bytes / whole) if whole else None
 
@@ -134,10 +134,10 @@ class CsvReader:
                 rows.append(row)
             number += 1
             if len(rows) == size:
-                yield _chunk(start + number - size, rows)
+                yield _chunk(start + number - size, rows, self._share_read())
                 rows = []
         if rows:
-            yield _chunk(start + number - len(rows), rows)
+            yield _chunk(start + number - len(rows), rows, self._share_read())
 
     def _rows(self) -> Iterator[Row]:
         names = self.names or ()
@@ -180,14 +180,14 @@ def _is_text(values: Sequence[str]) -> bool:
     return True
 
 
-def _chunk(start: int, rows: list[Row]) -> Chunk:
+def _chunk(start: int, rows: list[Row], share: float | None) -> Chunk:
     """Columns of rows as they were read; what a row does not have is None there."""
     names = dict.fromkeys(name for values, *_ in rows if values for name in values)
     columns: dict[str, Any] = {
         name: [values.get(name) if values else None for values, *_ in rows] for name in names
     }
     unread = {at: (why, line) for at, (_, _, why, line) in enumerate(rows) if why}
-    return Chunk(start, len(rows), columns, [source for _, source, *_ in rows], unread)
+    return Chunk(start, len(rows), columns, [source for _, source, *_ in rows], unread, share)
 
 
 @contextmanager

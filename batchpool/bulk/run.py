@@ -16,7 +16,7 @@ from batchpool.bulk.lines import STDIN, is_read_once
 from batchpool.bulk.manifest import FORM, Manifest, input_prints, tensors_print
 from batchpool.bulk.pipeline import ChunkEnd, Pipeline, ReadAhead
 from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
-from batchpool.bulk.progress import Progress
+from batchpool.bulk.progress import Progress, counted
 from batchpool.bulk.sinks import Committed, Streamed
 from batchpool.bulk.tables import TableReader
 from batchpool.bulk.targets import check_errors, check_free, check_out, written_paths
@@ -116,6 +116,7 @@ class BulkRun:
         start = sink.done * size
         self.progress = Progress(reader.total, min(start, reader.total or start))
         self.progress.bad = sink.bad
+        self.progress.tell_there(sink.done, f"{plan.out}.parts")
         options = MapOptions(
             plan.parameters or None,
             [tensor.name for tensor in outputs],
@@ -131,7 +132,7 @@ class BulkRun:
             for end in ends:
                 self._check_end(end)
                 sink.put(end, outputs)
-                self.progress.add(end.chunk.n, len(end.bad), reader.share_read())
+                self.progress.add(end.chunk.n, len(end.bad), end.chunk.share)
                 del end
             sink.finish()
         finally:
@@ -174,7 +175,7 @@ class BulkRun:
             )
         if end.chunk.start == 0 and len(end.bad) == end.chunk.n > 1:
             raise StartError(
-                f"none of the first {end.chunk.n} rows can be run; the first, {first.source}:"
+                f"none of the first {counted(end.chunk.n)} can be run; the first, {first.source}:"
                 f" {first.message}"
             )
 

@@ -139,6 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(plan: Any, socket: str) -> int:
+    from batchpool.bulk.progress import counted
     from batchpool.bulk.run import BulkRun
 
     bulk = BulkRun(plan, socket)
@@ -153,7 +154,7 @@ def _run(plan: Any, socket: str) -> int:
             )
         raise
     bad = f", {end.bad:,} of them bad: {end.errors or 'see above'}" if end.bad else ""
-    print(f"{end.rows:,} rows{bad}; {end.rate:,.0f} rows/s", file=sys.stderr)
+    print(f"{counted(end.rows)}{bad}; {end.rate:,.0f} rows/s", file=sys.stderr)
     return EXIT_BAD_ROWS if end.bad else 0
 
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from batchpool.arrow.types import arrow
 from batchpool.bulk.chunk import Chunk, Reader
 from batchpool.bulk.folders import FileReader
-from batchpool.bulk.formats import Format, input_format, output_format
+from batchpool.bulk.formats import Format, check_rows_of_folders, input_format, output_format
 from batchpool.bulk.inputs import InputColumns, check_first_rows, mapped_columns
 from batchpool.bulk.lines import STDIN, is_read_once
 from batchpool.bulk.manifest import FORM, Manifest, input_prints, tensors_print
@@ -81,6 +81,8 @@ class BulkRun:
             return self._in.reader(list(plan.inputs))
         reader = FileReader(plan.inputs, written_paths(plan.out, self._errors))
         self._check_targets(reader.files)
+        if plan.in_format is None:
+            check_rows_of_folders(reader.files)
         return reader
 
     def _check_targets(self, inputs: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -93,3 +94,19 @@ def test_a_column_that_some_row_has_is_kept(run: Run) -> None:
     assert [row["id"] for row in lines("out.jsonl")] == [None, None]
     write("in.jsonl", '{"a": 1}\n')
     assert run("add", "in.jsonl", "-o", "sum.jsonl")[0] == 0  # an input with a default
+
+
+def test_files_of_many_rows_are_not_taken_for_a_row(run: Run) -> None:
+    write("rows.jsonl.gz", "a")
+    status, said = run("echo", "rows.jsonl.gz", "-o", "out.jsonl")
+    assert (status, "--format jsonl <(zcat rows.jsonl.gz)" in said) == (2, True), said
+    os.mkdir("docs")
+    for name in ("day.parquet", "rows.csv", "x.NPZ"):
+        write(f"docs/{name}", "a")
+        status, said = run("echo", "docs", "-o", "out.jsonl")
+        pattern = f"docs/*{os.path.splitext(name)[1]};"
+        assert (status, f"docs/{name} is packed or" in said, pattern in said) == (2, True, True)
+        assert run("echo", "docs", "--format", "files", "-o", f"{name}.jsonl")[0] == 0
+        os.remove(f"docs/{name}")
+    assert run("echo", "rows.jsonl.gz", "--format", "files", "-o", "out.jsonl")[0] == 0
+    assert lines("out.jsonl") == [{"text": "a", "length": 1}]

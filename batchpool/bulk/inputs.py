@@ -26,7 +26,7 @@ def mapped_columns(
     """{input: column} of a run. names: of the columns there are; None where rows have their own.
 
     Inputs that are not given take the column of their name; the only input of a model takes the
-    only column, too, and the column `body` of files. ConfigError for what cannot be.
+    only column, too, or else the column `body`. ConfigError for what cannot be.
     """
     inputs = {tensor.name: tensor for tensor in spec.inputs}
     for name in given:
@@ -39,8 +39,8 @@ def mapped_columns(
     for name in free:
         if names is None or name in names:
             found[name] = name
-        elif required == [name] and (len(names) == 1 or names[0] == "body"):
-            found[name] = names[0]
+        elif required == [name] and (len(names) == 1 or "body" in names):
+            found[name] = names[0] if len(names) == 1 else "body"
     for name, column in found.items():
         if names is not None and column not in names:
             listed = ", ".join(map(repr, names))

@@ -110,3 +110,11 @@ def test_files_of_many_rows_are_not_taken_for_a_row(run: Run) -> None:
         os.remove(f"docs/{name}")
     assert run("echo", "rows.jsonl.gz", "--format", "files", "-o", "out.jsonl")[0] == 0
     assert lines("out.jsonl") == [{"text": "a", "length": 1}]
+
+
+@pytest.mark.parametrize("names", ["body,id", "id,body", "id,other,body"])
+def test_the_only_input_takes_the_column_body_of_any_table(run: Run, names: str) -> None:
+    cells = ",".join("abc" if name == "body" else "x" for name in names.split(","))
+    write("in.csv", f"{names}\n{cells}\n")
+    assert run("echo", "in.csv", "-o", "out.jsonl")[0] == 0
+    assert lines("out.jsonl") == [{"text": "abc", "length": 3}]

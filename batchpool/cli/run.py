@@ -90,7 +90,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-error", choices=("skip", "stop"), default="skip", help="what a bad row does"
     )
     parser.add_argument(
-        "--errors", metavar="FILE", default="", help="of bad rows (default: OUT.errors.jsonl)"
+        "--errors",
+        metavar="FILE",
+        default="",
+        help="of bad rows (default: OUT.errors.jsonl; stderr with -o -)",
     )
     parser.add_argument(
         "--restart",

@@ -64,3 +64,19 @@ def test_values_of_any_kind_are_cut_where_they_are_long() -> None:
     assert shown_row({"a": "\udce9"}).row == {"a": "\\udce9"}
     assert not shown_text(b"x" * 500).cut
     assert shown_text(b"x" * 501).cut
+
+
+def test_empty_lines_have_no_numbers_and_keep_their_places(run: Run) -> None:
+    write("in.jsonl", texts(1) + "\n  \nnonsense\n")
+    assert run("echo", "in.jsonl", "-o", "out.jsonl")[0] == 3
+    (bad,) = lines("out.jsonl.errors.jsonl")
+    assert (bad["row"], bad["source"]) == (1, "in.jsonl:4")
+
+
+def test_bad_rows_of_a_run_to_stdout_are_on_stderr(run: Run) -> None:
+    write("in.jsonl", texts(1) + '{"text": "bad"}\n')
+    status, said = run("echo", "in.jsonl", "-o", "-")
+    assert status == 3
+    assert json.loads(said.splitlines()[0])["input"] == {"text": "bad"}
+    status, said = run("echo", "in.jsonl", "-o", "-", "--errors", "why.jsonl")
+    assert (status, '"row"' in said, inputs("why.jsonl")) == (3, False, [{"text": "bad"}])

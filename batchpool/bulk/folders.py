@@ -42,7 +42,7 @@ class FileReader:
 
 
 class _Written:
-    """What a run writes, told by its real path; few names are the same, and need no look."""
+    """The targets of a run, by their real paths; few names are the same, and need a look."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = {os.path.realpath(path) for path in paths}

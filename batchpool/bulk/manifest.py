@@ -96,7 +96,7 @@ def _difference(name: str, was: Any, now: Any) -> str:
 
 
 def _file_difference(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """What changed in a file, or in the files of a folder, that are named as before."""
+    """The change in a file, or in the files of a folder, that are named as before."""
     path = now.get("path", "the folder of the input")
     for name, unit in (("files", "files"), ("rows", "rows"), ("size", "bytes")):
         before, after = was.get(name), now.get(name)

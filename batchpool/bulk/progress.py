@@ -41,7 +41,8 @@ class Progress:
     def line(self, share: float | None = None) -> str:
         """The state in a line."""
         rate = self.rate()
-        of, rest = "", None
+        of = ""
+        rest: float | None = None
         if self._total is not None:
             of, rest = f" of {self._total:,} rows", self._total - self.rows
         elif share:

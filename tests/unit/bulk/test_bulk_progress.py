@@ -1,4 +1,4 @@
-"""What a bulk run says of its progress: of rows that have ended, and of those that were there."""
+"""The progress of a bulk run: of rows that have ended, and of those that were there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bulk run writes costs nothing that is there: inputs, outputs and files of others."""
+"""A bulk run overwrites nothing that is there: inputs, outputs and files of others."""
 
 from __future__ import annotations
 

@@ -34,9 +34,6 @@ class ArrayReader:
             self._counts.append(len(array))
         self.total: int | None = sum(self._counts)
 
-    def share_read(self) -> None:
-        return None
-
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         assert self.total is not None
         for at in range(start, self.total, size):

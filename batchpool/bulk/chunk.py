@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-_SHOWN_BYTES = 500  # of an input in the file of bad rows
+from batchpool.bulk.shown import Shown
 
 
 @dataclass(frozen=True)
@@ -18,29 +18,38 @@ class BadRow:
     source: str
     code: str
     message: str
-    shown: str = ""
+    shown: Shown
+
+    def place(self) -> str:
+        """Where it stands, with its number, each once."""
+        number = f"row {self.row}"
+        return number if self.source == number else f"{self.source} ({number})"
 
     def line(self) -> dict[str, Any]:
         """Its line in the file of bad rows."""
-        return {
+        line = {
             "row": self.row,
             "source": self.source,
             "code": self.code,
             "error": self.message,
-            "input": self.shown,
+            "input": self.shown.row,
         }
+        return {**line, "input_cut": True} if self.shown.cut else line
 
 
 @dataclass(slots=True)
 class Chunk:
     """n rows from `start` on. columns: by name, each a list, an array, or a column of Arrow, with n
-    entries. sources: where each row stands. unread: why rows cannot be read, by their place."""
+    entries. sources: where each row stands. unread: why rows cannot be read and, where
+    they are no columns, their texts, by their place. share: of the input up to the
+    last of these rows, where the number of all rows is not known."""
 
     start: int
     n: int
     columns: dict[str, Any]
     sources: Sequence[str] | None = None
-    unread: dict[int, tuple[str, str]] = field(default_factory=dict)  # (message, shown)
+    unread: dict[int, tuple[str, str | bytes]] = field(default_factory=dict)  # (message, text)
+    share: float | None = None
 
     def source(self, at: int) -> str:
         """The file and line, or the number, of the row at a place."""
@@ -62,15 +71,3 @@ class Reader(Protocol):
 
         StartError for a file that cannot be read.
         """
-
-    def share_read(self) -> float | None:
-        """The share of the input that was read, where total is None; None if unknown."""
-
-
-def shown(value: Any) -> str:
-    """A row, or a part of one, for the file of bad rows."""
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value[:_SHOWN_BYTES]).decode(errors="replace")
-    text = value if isinstance(value, str) else repr(value)
-    text = text.encode("utf-8", "backslashreplace").decode()  # lone surrogates are no text
-    return text if len(text) <= _SHOWN_BYTES else text[: _SHOWN_BYTES - 3] + "..."

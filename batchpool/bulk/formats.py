@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,6 +43,7 @@ FORMATS = {
         Format("files", (), FileReader, writes=False),
     )
 }
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".tar", ".tgz", ".7z", ".npz")
 OUTPUTS = tuple(name for name, format in FORMATS.items() if format.writes)
 
 
@@ -54,11 +55,29 @@ def input_format(paths: Sequence[str], named: str | None) -> Format:
         return FORMATS["jsonl"]
     if named is not None:
         return FORMATS[named]
+    for path in paths:
+        if not os.path.isdir(path) and _suffix(path) in _PACKED:
+            raise ConfigError(
+                f"{path} is packed, and is read by no format: unpack it, as with --format jsonl"
+                f" <(zcat {path}); --format files makes it one row, of its bytes"
+            )
     found = {_by_suffix(path).name: path for path in paths}
     if len(found) > 1:
         kinds = ", ".join(f"{path} ({name})" for name, path in found.items())
         raise ConfigError(f"inputs of several formats: {kinds}; one run reads one")
     return FORMATS[next(iter(found))]
+
+
+def check_rows_of_folders(files: Iterable[str]) -> None:
+    """ConfigError for a file below a folder that holds many rows, as its name says."""
+    for path in files:
+        end = _suffix(path)
+        if end in _PACKED or any(end in format.suffixes for format in FORMATS.values()):
+            pattern = os.path.join(os.path.dirname(path), "*" + os.path.splitext(path)[1])
+            raise ConfigError(
+                f"each file below a folder is one row, and {path} is packed or holds many: name"
+                f" the files, as {pattern}; --format files makes each one row, of its bytes"
+            )
 
 
 def output_format(path: str, named: str | None) -> Format:
@@ -77,10 +96,14 @@ def output_format(path: str, named: str | None) -> Format:
 
 
 def _by_suffix(path: str) -> Format:
-    end = os.path.splitext(path)[1].lower()
+    end = _suffix(path)
     if os.path.isdir(path):
         return FORMATS["files"]
     for format in FORMATS.values():
         if end in format.suffixes:
             return format
     return FORMATS["files"]
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()

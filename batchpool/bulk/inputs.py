@@ -26,7 +26,7 @@ def mapped_columns(
     """{input: column} of a run. names: of the columns there are; None where rows have their own.
 
     Inputs that are not given take the column of their name; the only input of a model takes the
-    only column, too, and the column `body` of files. ConfigError for what cannot be.
+    only column, too, or else the column `body`. ConfigError for what cannot be.
     """
     inputs = {tensor.name: tensor for tensor in spec.inputs}
     for name in given:
@@ -39,8 +39,8 @@ def mapped_columns(
     for name in free:
         if names is None or name in names:
             found[name] = name
-        elif required == [name] and (len(names) == 1 or names[0] == "body"):
-            found[name] = names[0]
+        elif required == [name] and (len(names) == 1 or "body" in names):
+            found[name] = names[0] if len(names) == 1 else "body"
     for name, column in found.items():
         if names is not None and column not in names:
             listed = ", ".join(map(repr, names))
@@ -53,6 +53,33 @@ def mapped_columns(
                 f" columns {listed}; say which with --map {name}=COLUMN"
             )
     return {name: found[name] for name in inputs if name in found}
+
+
+def check_first_rows(
+    spec: ModelSpec, columns: Mapping[str, str], keep: Sequence[str], chunk: Chunk
+) -> None:
+    """ConfigError where no row of the first chunk has a column that is needed, as of JSON Lines,
+    whose rows have their own columns: then it is the name that is wrong."""
+    if not chunk.columns:
+        return  # no row of it can be read, which is told of each one
+    listed = ", ".join(map(repr, chunk.columns))
+    rows = "the first row has" if chunk.n == 1 else f"the first {chunk.n:,} rows have"
+    for name in keep:
+        if name not in chunk.columns:
+            raise ConfigError(f"--keep: there is no column {name!r}; {rows} {listed}")
+    for tensor in spec.inputs:
+        column = columns.get(tensor.name)
+        if column is None or column in chunk.columns:
+            continue
+        if column != tensor.name:
+            raise ConfigError(
+                f"--map {tensor.name}={column}: there is no column {column!r}; {rows} {listed}"
+            )
+        if tensor.default is None:
+            raise ConfigError(
+                f"no column for the input {tensor.name!r} of model {spec.name!r}: {rows}"
+                f" {listed}; say which with --map {tensor.name}=COLUMN"
+            )
 
 
 class InputColumns:

@@ -12,14 +12,16 @@ from typing import IO, Any
 
 import msgspec
 
-from batchpool.bulk.chunk import Chunk, shown
+from batchpool.bulk.chunk import Chunk
 from batchpool.core.errors import StartError
 
 _LONGEST_LINE_BYTES = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 STDIN = "-"
 
-Row = tuple[dict[str, Any] | None, str, str, str]  # values or None, source, why not, the row
+Row = tuple[
+    dict[str, Any] | None, str, str, str | bytes
+]  # values or None, source, why not, the row
 
 
 class LineReader:
@@ -33,7 +35,7 @@ class LineReader:
         self._sizes = [_size(path) for path in paths]
         self._read_bytes = 0
 
-    def share_read(self) -> float | None:
+    def _share_read(self) -> float | None:
         whole = sum(self._sizes)
         return min(1.0, self._read_bytes / whole) if whole else None
 
@@ -43,10 +45,10 @@ class LineReader:
         for row in self._rows(start):
             rows.append(row)
             if len(rows) == size:
-                yield _chunk(start + number, rows)
+                yield _chunk(start + number, rows, self._share_read())
                 number, rows = number + size, []
         if rows:
-            yield _chunk(start + number, rows)
+            yield _chunk(start + number, rows, self._share_read())
 
     def _rows(self, start: int) -> Iterator[Row]:
         """The rows from the number `start` on; those before are counted and not parsed."""
@@ -79,13 +81,13 @@ class LineReader:
 def _json_row(line: bytes, source: str, whole: bool) -> Row:
     if not whole:
         most = _LONGEST_LINE_BYTES >> 20
-        return None, source, f"the line is longer than {most} MiB", shown(line)
+        return None, source, f"the line is longer than {most} MiB", line
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        return None, source, f"invalid JSON: {exc}", shown(line.rstrip())
+        return None, source, f"invalid JSON: {exc}", line.rstrip()
     if not isinstance(found, dict):
-        return None, source, "a JSON object {column: value} was expected", shown(line.rstrip())
+        return None, source, "a JSON object {column: value} was expected", line.rstrip()
     return found, source, "", ""
 
 
@@ -120,7 +122,7 @@ class CsvReader:
                 )
             self.names = names
 
-    def share_read(self) -> float | None:
+    def _share_read(self) -> float | None:
         whole = sum(self._sizes)
         return min(1.0, self._read_bytes / whole) if whole else None
 
@@ -132,10 +134,10 @@ class CsvReader:
                 rows.append(row)
             number += 1
             if len(rows) == size:
-                yield _chunk(start + number - size, rows)
+                yield _chunk(start + number - size, rows, self._share_read())
                 rows = []
         if rows:
-            yield _chunk(start + number - len(rows), rows)
+            yield _chunk(start + number - len(rows), rows, self._share_read())
 
     def _rows(self) -> Iterator[Row]:
         names = self.names or ()
@@ -157,12 +159,12 @@ class CsvReader:
                     self._read_bytes = before + file.buffer.tell()
                     source = f"{path}:{reader.line_num}"
                     if not _is_text(values):
-                        yield None, source, "the line is no UTF-8", shown(",".join(values))
+                        yield None, source, "the line is no UTF-8", ",".join(values)
                     elif len(values) == len(names):
                         yield dict(zip(names, values, strict=True)), source, "", ""
                     else:
                         why = f"the line has {len(values)} values; {len(names)} were expected"
-                        yield None, source, why, shown(",".join(values))
+                        yield None, source, why, ",".join(values)
             before += whole
 
 
@@ -178,14 +180,14 @@ def _is_text(values: Sequence[str]) -> bool:
     return True
 
 
-def _chunk(start: int, rows: list[Row]) -> Chunk:
+def _chunk(start: int, rows: list[Row], share: float | None) -> Chunk:
     """Columns of rows as they were read; what a row does not have is None there."""
     names = dict.fromkeys(name for values, *_ in rows if values for name in values)
     columns: dict[str, Any] = {
         name: [values.get(name) if values else None for values, *_ in rows] for name in names
     }
     unread = {at: (why, line) for at, (_, _, why, line) in enumerate(rows) if why}
-    return Chunk(start, len(rows), columns, [source for _, source, *_ in rows], unread)
+    return Chunk(start, len(rows), columns, [source for _, source, *_ in rows], unread, share)
 
 
 @contextmanager
@@ -219,6 +221,11 @@ def is_stream(path: str) -> bool:
     except OSError as exc:
         raise StartError(f"cannot read {path}: {exc.strerror}") from None
     return not stat.S_ISREG(mode)
+
+
+def is_read_once(path: str) -> bool:
+    """True for an input with which a run cannot go on: stdin and pipes."""
+    return not os.path.isdir(path) and is_stream(path)
 
 
 def _size(path: str) -> int:

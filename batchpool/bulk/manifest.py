@@ -13,6 +13,22 @@ from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
 
 FORM = 1
+# What makes a run another one, as messages say it. Where bad rows go is no part of that, nor is
+# what they do.
+_SAID = {
+    "form": "the form of the parts",
+    "batchpool": "the version of batchpool",
+    "input": "the input",
+    "input_format": "the format of the input",
+    "output_format": "the format of the output",
+    "model": "the model",
+    "model_tensors": "the model has other inputs, outputs or parameters now",
+    "columns": "--map (input=column)",
+    "kept_columns": "--keep",
+    "outputs": "--outputs",
+    "parameters": "--parameter",
+    "chunk_rows": "--chunk-rows",
+}
 _END_BYTES = 1 << 20
 
 Manifest = dict[str, Any]
@@ -54,24 +70,48 @@ def tensors_print(spec: ModelSpec) -> str:
 
 
 def check_same(old: Manifest, new: Manifest, folder: str) -> None:
-    """StartError that names the first thing in which two manifests differ."""
-    for name in sorted(old.keys() | new.keys()):
+    """StartError that says in which things two manifests differ."""
+    differ = []
+    for name in _SAID:
         was, now = old.get(name), new.get(name)
         if was != now:
-            raise StartError(
-                f"{folder} holds the parts of another run: its {name.replace('_', ' ')} was"
-                f" {_brief(was, now)} and is {_brief(now, was)} now. The same command as before"
-                " goes on from there; --restart begins anew"
-            )
+            differ.append(_difference(name, was, now))
+    if differ:
+        raise StartError(
+            f"{folder} holds the parts of another run: {'; '.join(differ)}. As it was before, it"
+            " goes on from there; --restart drops these parts and begins anew"
+        )
 
 
-def _brief(value: Any, other: Any) -> str:
-    """A value, or those members of it that the other one has not."""
-    if isinstance(value, list) and isinstance(other, list) and len(value) == len(other):
-        for mine, theirs in zip(value, other, strict=True):
-            if mine != theirs:
-                return _brief(mine, theirs)
-    if isinstance(value, dict) and isinstance(other, dict):
-        value = {key: part for key, part in value.items() if other.get(key) != part}
-    text = json.dumps(value)
+def _difference(name: str, was: Any, now: Any) -> str:
+    said = _SAID[name]
+    if name == "model_tensors":
+        return said
+    if name == "input" and isinstance(was, list) and isinstance(now, list):
+        changed = [(a, b) for a, b in zip(was, now, strict=False) if a != b]
+        if len(was) == len(now) and changed[0][0].get("path") == changed[0][1].get("path"):
+            return _file_difference(*changed[0])
+        was, now = ([file.get("path", file) for file in files] for files in (was, now))
+    return f"{said} was {_words(was)} then and is {_words(now)} now"
+
+
+def _file_difference(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """The change in a file, or in the files of a folder, that are named as before."""
+    path = now.get("path", "the folder of the input")
+    for name, unit in (("files", "files"), ("rows", "rows"), ("size", "bytes")):
+        before, after = was.get(name), now.get(name)
+        if before != after and None not in (before, after):
+            return f"{path} had {before:,} {unit} then and has {after:,} now"
+    if "sha256_of_ends" in now and was.get("sha256_of_ends") == now["sha256_of_ends"]:
+        return f"{path} was written again since"
+    return f"{path} has changed since"
+
+
+def _words(value: Any) -> str:
+    """A setting as the command line has it."""
+    if isinstance(value, dict):
+        value = [f"{name}={part}" for name, part in value.items()]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    text = "not given" if value in ("", None) else str(value)
     return text if len(text) <= 200 else text[:197] + "..."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -16,6 +18,7 @@ from batchpool.client.session import Session
 from batchpool.core.errors import PoolError, StartError
 from batchpool.process.python_command import package_environment, python_command
 
+_PREFIX = "batchpool-run-"
 _POLL_S = 0.05
 _END_S = 60.0
 _PR_SET_PDEATHSIG = 1
@@ -29,7 +32,8 @@ def own_pool(words: Sequence[str]) -> Iterator[str]:
     Its HTTP side is a unix socket in the same folder, unless the words say otherwise. It ends with
     this process, whatever ends that. StartError where it does not come up.
     """
-    folder = tempfile.mkdtemp(prefix="batchpool-run-")
+    remove_left_folders()
+    folder, held = _new_folder()
     path = os.path.join(folder, "pool")
     given = " ".join(words)
     http = [] if "--port" in given or "--uds" in given else ["--port", "0", "--uds", f"{path}.http"]
@@ -56,6 +60,39 @@ def own_pool(words: Sequence[str]) -> Iterator[str]:
     finally:
         _end(process)
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def remove_left_folders() -> None:
+    """Remove the empty folders of runs that were killed; a run that goes on holds its own."""
+    for folder in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
+        with suppress(OSError):  # of somebody else, of a run that goes on, or not empty
+            held = _held(folder)
+            try:
+                os.rmdir(folder)
+            finally:
+                os.close(held)
+
+
+def _new_folder() -> tuple[str, int]:
+    """A folder of this run, and the descriptor that holds it."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        with suppress(OSError):  # another run that begins took it for one that is left
+            held = _held(folder)
+            if os.path.isdir(folder):
+                return folder, held
+            os.close(held)
+
+
+def _held(folder: str) -> int:
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
 
 
 def _wait_ready(process: subprocess.Popen[bytes], path: str) -> None:

@@ -16,16 +16,18 @@ import errno
 import fcntl
 import json
 import os
-import shutil
+import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from batchpool.bulk.manifest import Manifest, check_same
+from batchpool.bulk.targets import check_free
 from batchpool.core.errors import StartError
 
 _BLOCK_BYTES = 1 << 20
+_OWN = re.compile(r"(manifest\.json|part-\d{8}\.(rows|bad|json))(\.tmp)?|whole\.tmp")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -54,10 +56,12 @@ class Parts:
             if restart:
                 self._clear()
             old = self._read_manifest()
-            if old is None:
+            if old is None or not self._counts(0):  # nothing is there that could be lost
+                if not restart:
+                    check_free(manifest.get("errors", ""), "--errors")
                 self._clear()
                 manifest = {**manifest, "chunk_rows": manifest["chunk_rows"] or size}
-                write_whole(self._path("manifest.json"), json.dumps(manifest, indent=1).encode())
+                self._write_manifest(manifest)
                 return manifest
             if not goes_on:
                 raise StartError(
@@ -67,9 +71,13 @@ class Parts:
             if manifest["chunk_rows"] is None:
                 manifest = {**manifest, "chunk_rows": old["chunk_rows"]}
             check_same(old, manifest, self.folder)
+            if manifest.get("errors") != old.get("errors"):
+                # A file at the path of before is this run's own, which was ended at its end.
+                check_free(manifest.get("errors", ""), "--errors")
+                self._write_manifest(manifest)
             while self._counts(self.done):
                 self.done += 1
-        return old
+        return manifest
 
     def commit(self, rows: Callable[[IO[bytes]], Any], bad: bytes, facts: dict[str, Any]) -> None:
         """Write the next part. rows: writes its good rows. facts: what its record says besides."""
@@ -140,15 +148,22 @@ class Parts:
             raise StartError(f"{self._path('manifest.json')} is no manifest; --restart") from None
         return found
 
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write_whole(self._path("manifest.json"), json.dumps(manifest, indent=1).encode())
+
     def _clear(self) -> None:
+        """Remove what runs have left here; files of others stay."""
         for name in os.listdir(self.folder):
-            if name != "lock":
+            if _OWN.fullmatch(name):
                 os.remove(self._path(name))
 
     def remove(self) -> None:
         """The output is whole: the parts are needed no more."""
+        with suppress(OSError):
+            self._clear()
+            os.remove(self._path("lock"))
+            os.rmdir(self.folder)
         self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         """Let another run have the folder."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.bulk.chunk import BadRow, Chunk, Reader, shown
+from batchpool.bulk.chunk import BadRow, Chunk, Reader
 from batchpool.bulk.inputs import InputColumns
+from batchpool.bulk.shown import Shown, shown_row, shown_text
 from batchpool.client.mapped_rows import blocking
 from batchpool.client.row_source import RowWindow
 from batchpool.client.sync_driver import ThreadDriver
@@ -162,9 +163,9 @@ class Pipeline:
         chunk = ended.chunk
         why = ended.why.get(at)
         code = InvalidRequest.code if why is not None else error.code
-        message = why if why is not None else self._inputs.said_of(error.message)
-        seen = chunk.unread[at][1] if at in chunk.unread else _shown(chunk, at)
-        return BadRow(chunk.start + at, chunk.source(at), code, message, seen)
+        said = error.message.removeprefix(f"row {chunk.start + at}: ")  # the number has its place
+        message = why if why is not None else self._inputs.said_of(said)
+        return BadRow(chunk.start + at, chunk.source(at), code, message, _shown(chunk, at))
 
 
 def _with_gaps(column: Any, gaps: list[int]) -> list[Any]:
@@ -200,13 +201,12 @@ def _alike(rows: list[Any]) -> bool:
     return len({np.shape(row) for row in rows}) == 1 and not isinstance(rows[0], bytes)
 
 
-def _shown(chunk: Chunk, at: int) -> str:
-    """A row as its columns have it."""
+def _shown(chunk: Chunk, at: int) -> Shown:
+    """A row as its columns have it, or its text where it has none."""
+    if at in chunk.unread and chunk.unread[at][1]:
+        return shown_text(chunk.unread[at][1])
     values = {}
     for name, column in chunk.columns.items():
         value = column[at]
         values[name] = value.as_py() if hasattr(value, "as_py") else value
-    if len(values) == 1:
-        (value,) = values.values()
-        return shown(value.tolist() if isinstance(value, np.ndarray) else value)
-    return shown(str(values))
+    return shown_row(values)

@@ -22,7 +22,7 @@ class Progress:
         self._bar = _bar(total, before)
 
     def add(self, rows: int, bad: int, share: float | None = None) -> None:
-        """So many more rows have ended. share: of the input that was read, where total is None."""
+        """So many more rows have ended. share: of the input up to them, where total is None."""
         self.rows += rows
         self.bad += bad
         if self._bar is not None:
@@ -41,20 +41,31 @@ class Progress:
     def line(self, share: float | None = None) -> str:
         """The state in a line."""
         rate = self.rate()
-        of, left = "", ""
+        of = ""
+        rest: float | None = None
         if self._total is not None:
-            of = f" of {self._total:,}"
-            if rate > 0:
-                left = f", {_length((self._total - self.rows) / rate)} left"
+            of, rest = f" of {self._total:,} rows", self._total - self.rows
         elif share:
-            of = f" ({share:.0%} of the input)"
-            left = f", {_length((self._clock() - self._began_s) * (1 - share) / share)} left"
+            of, rest = f" rows, {share:.0%} of the input", self.rows / share - self.rows
         bad = f", {self.bad:,} bad" if self.bad else ""
-        return f"{self.rows:,}{of} rows, {rate:,.0f} rows/s{left}{bad}"
+        left = f", {_length(rest / rate)} left" if rest is not None and rate > 0 else ""
+        done = f"{self.rows:,}{of}" if of else counted(self.rows)
+        return f"{done}, {rate:,.0f} rows/s{left}{bad}"
+
+    def tell_there(self, parts: int, folder: str) -> None:
+        """Say that a run goes on from where it ended, if it does."""
+        if parts:
+            there = f"{parts:,} part{'s' * (parts != 1)} with {counted(self.rows)}"
+            print(f"going on after {there} in {folder}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def counted(rows: int) -> str:
+    """A number of rows in words."""
+    return f"{rows:,} row{'s' * (rows != 1)}"
 
 
 def _bar(total: int | None, before: int) -> Any:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
 from batchpool.arrow.types import arrow
-from batchpool.bulk.chunk import Reader
-from batchpool.bulk.formats import Format, input_format, output_format
-from batchpool.bulk.inputs import InputColumns, mapped_columns
-from batchpool.bulk.lines import STDIN
+from batchpool.bulk.chunk import Chunk, Reader
+from batchpool.bulk.folders import FileReader
+from batchpool.bulk.formats import Format, check_rows_of_folders, input_format, output_format
+from batchpool.bulk.inputs import InputColumns, check_first_rows, mapped_columns
+from batchpool.bulk.lines import STDIN, is_read_once
 from batchpool.bulk.manifest import FORM, Manifest, input_prints, tensors_print
 from batchpool.bulk.pipeline import ChunkEnd, Pipeline, ReadAhead
 from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
-from batchpool.bulk.progress import Progress
+from batchpool.bulk.progress import Progress, counted
 from batchpool.bulk.sinks import Committed, Streamed
 from batchpool.bulk.tables import TableReader
+from batchpool.bulk.targets import check_errors, check_free, check_out, written_paths
 from batchpool.bulk.writers import readable, writer_of
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.sync_driver import ThreadDriver
 from batchpool.client.window_call import MapOptions
 from batchpool.core.errors import ConfigError, NotFound, PoolError, StartError
 from batchpool.core.tensors.rows import check_parameters
-from batchpool.core.tensors.spec import Tensor
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 PRIORITY = 255  # the last: whoever waits for an answer goes first
 _ATTACH_S = 10.0
@@ -55,11 +57,10 @@ class BulkRun:
     def run(self) -> BulkEnd:
         """Run all rows. StartError says why it stopped; what is committed stays."""
         plan = self.plan
-        if plan.out != STDIN and os.path.isdir(plan.out):
-            raise ConfigError(f"-o {plan.out} is a folder; the path of a file was expected")
-        if plan.out != STDIN and os.path.exists(plan.out) and not plan.restart:
-            raise StartError(f"{plan.out} exists; --restart replaces it, or choose another -o")
-        reader = self._in.reader(list(plan.inputs))
+        self._check_targets(plan.inputs)
+        if plan.out != STDIN and not plan.restart:
+            check_free(plan.out, "-o")
+        reader = self._reader()
         try:
             driver = ThreadDriver(self._socket, _ATTACH_S, pinned=False)
         except PoolError as exc:
@@ -73,6 +74,20 @@ class BulkRun:
             raise StartError(exc.message) from exc
         finally:
             driver.close()
+
+    def _reader(self) -> Reader:
+        plan = self.plan
+        if self._in.name != "files":
+            return self._in.reader(list(plan.inputs))
+        reader = FileReader(plan.inputs, written_paths(plan.out, self._errors))
+        self._check_targets(reader.files)
+        if plan.in_format is None:
+            check_rows_of_folders(reader.files)
+        return reader
+
+    def _check_targets(self, inputs: Sequence[str]) -> None:
+        check_out(inputs, self.plan.out)
+        check_errors(inputs, self.plan.out, self._errors)
 
     def _run(self, reader: Reader, driver: ThreadDriver) -> BulkEnd:
         plan = self.plan
@@ -103,6 +118,7 @@ class BulkRun:
         start = sink.done * size
         self.progress = Progress(reader.total, min(start, reader.total or start))
         self.progress.bad = sink.bad
+        self.progress.tell_there(sink.done, f"{plan.out}.parts")
         options = MapOptions(
             plan.parameters or None,
             [tensor.name for tensor in outputs],
@@ -111,13 +127,14 @@ class BulkRun:
             first=start,
         )
         ahead = ReadAhead(reader, size, start)
-        pipeline = Pipeline(driver, spec, iter(ahead), InputColumns(spec, columns), options)
+        chunks = self._checked(spec, columns, ahead)
+        pipeline = Pipeline(driver, spec, chunks, InputColumns(spec, columns), options)
         ends = pipeline.ends()
         try:
             for end in ends:
                 self._check_end(end)
                 sink.put(end, outputs)
-                self.progress.add(end.chunk.n, len(end.bad), reader.share_read())
+                self.progress.add(end.chunk.n, len(end.bad), end.chunk.share)
                 del end
             sink.finish()
         finally:
@@ -138,15 +155,29 @@ class BulkRun:
                     " choose other outputs with --outputs"
                 )
 
+    def _checked(
+        self, spec: ModelSpec, columns: dict[str, str], chunks: Iterable[Chunk]
+    ) -> Iterator[Chunk]:
+        for chunk in chunks:
+            if chunk.start == 0:
+                check_first_rows(spec, columns, self.plan.keep, chunk)
+            yield chunk
+            del chunk  # it is not held while the next one is read
+
     def _check_end(self, end: ChunkEnd) -> None:
         if not end.bad:
             return
         first = end.bad[0]
-        if not self.plan.skips:
-            raise StartError(f"{first.source} (row {first.row}): {first.message}")
+        plan = self.plan
+        if not plan.skips:
+            goes_on = plan.out != STDIN and not any(map(is_read_once, plan.inputs))
+            raise StartError(
+                f"{first.place()}: {first.message}; --on-error skip leaves such"
+                f" rows out{' and goes on from here' if goes_on else ''}"
+            )
         if end.chunk.start == 0 and len(end.bad) == end.chunk.n > 1:
             raise StartError(
-                f"none of the first {end.chunk.n} rows can be run; the first, {first.source}:"
+                f"none of the first {counted(end.chunk.n)} can be run; the first, {first.source}:"
                 f" {first.message}"
             )
 
@@ -164,8 +195,8 @@ class BulkRun:
             "kept_columns": list(plan.keep),
             "outputs": list(plan.outputs),
             "parameters": dict(plan.parameters),
-            "bad_rows": "stop" if not plan.skips else "skip",
             "chunk_rows": plan.chunk_rows,
+            "errors": os.path.abspath(self._errors) if self._errors else "",
         }
 
 

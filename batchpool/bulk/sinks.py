@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 
 from batchpool.bulk.chunk import BadRow
-from batchpool.bulk.lines import is_stream
+from batchpool.bulk.lines import is_read_once
 from batchpool.bulk.manifest import Manifest
 from batchpool.bulk.parts import Parts, sync_folder, told
 from batchpool.bulk.pipeline import ChunkEnd
 from batchpool.bulk.plan import BulkPlan
+from batchpool.bulk.targets import beside, check_free
 from batchpool.bulk.writers import Writer, readable, readable_rows
 from batchpool.core.tensors.spec import Tensor
 
@@ -42,7 +43,7 @@ class Committed:
 
     def begin(self, manifest: Manifest, size: int) -> int:
         """Take the parts that are there; returns the rows of a chunk, `size` if nobody says it."""
-        goes_on = not any(map(_is_read_once, self._plan.inputs))
+        goes_on = not any(map(is_read_once, self._plan.inputs))
         found = self._parts.open(manifest, size, restart=self._plan.restart, goes_on=goes_on)
         self.done = self._parts.done
         self.bad = sum(record["bad_rows"] for record in self._parts.records())
@@ -77,18 +78,18 @@ class Committed:
         out, parts = self._plan.out, self._parts
         records = list(parts.records())
         with told(out):
-            beside = os.path.join(parts.folder, "whole.tmp")
+            whole = os.path.join(parts.folder, "whole.tmp")
             try:
-                with open(beside, "wb") as file:
+                with open(whole, "wb") as file:
                     paths = [parts.checked(number) for number in range(parts.done)]
                     self._writer.join(paths, file, records)
                     file.flush()
                     os.fsync(file.fileno())
             except BaseException:
-                os.remove(beside)  # a full disk gets its room back
+                os.remove(whole)  # a full disk gets its room back
                 raise
             self._join_bad(records)
-            os.rename(beside, out)
+            os.rename(whole, out)
             sync_folder(out)
         parts.remove()
 
@@ -98,15 +99,15 @@ class Committed:
             if os.path.exists(self._errors):
                 os.remove(self._errors)
             return
-        beside = f"{self._errors}.tmp"
-        with open(beside, "wb") as file:
+        whole = beside(self._errors)
+        with open(whole, "wb") as file:
             for number, record in enumerate(records):
                 if "bad" in record:
                     with open(self._parts.bad_path(number), "rb") as part:
                         file.write(part.read())
             file.flush()
             os.fsync(file.fileno())
-        os.rename(beside, self._errors)
+        os.rename(whole, self._errors)
         sync_folder(self._errors)
 
     def close(self) -> None:
@@ -133,6 +134,8 @@ class Streamed:
     def begin(self, manifest: Manifest, size: int) -> int:
         """Write what comes before the rows; returns the rows of a chunk."""
         if self._errors:
+            if not self._plan.restart:
+                check_free(self._errors, "--errors")
             with told(self._errors):
                 self._file = open(self._errors, "wb")  # noqa: SIM115
         self._writer.join([], sys.stdout.buffer, [])
@@ -184,10 +187,6 @@ def written_columns(
             rows = whole
         columns[tensor.name] = rows
     return columns, chunk.n if fills else len(good)
-
-
-def _is_read_once(path: str) -> bool:
-    return not os.path.isdir(path) and is_stream(path)
 
 
 def _no_rows(tensor: Tensor) -> Any:

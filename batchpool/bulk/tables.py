@@ -40,9 +40,6 @@ class TableReader:
         """Read these columns only."""
         self._wanted = tuple(dict.fromkeys(names))
 
-    def share_read(self) -> None:
-        return None
-
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         pa = arrow()
         left: list[Any] = []

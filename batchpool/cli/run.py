@@ -42,8 +42,8 @@ examples:
 """
 RUN_EXITS = (
     "every row has its result",
-    "stopped: a pool that does not serve, a full disk, a bad row with --on-error stop; the same"
-    "\n     command goes on from there",
+    "stopped: a pool that does not serve, a full disk: the same command goes on from there; a bad"
+    "\n     row with --on-error stop: the same command with --on-error skip goes on without it",
 )
 RUN_MORE_EXITS = f"""\
   {EXIT_BAD_ROWS}  finished, with bad rows: their file says which
@@ -90,10 +90,15 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-error", choices=("skip", "stop"), default="skip", help="what a bad row does"
     )
     parser.add_argument(
-        "--errors", metavar="FILE", default="", help="of bad rows (default: OUT.errors.jsonl)"
+        "--errors",
+        metavar="FILE",
+        default="",
+        help="of bad rows (default: OUT.errors.jsonl; stderr with -o -)",
     )
     parser.add_argument(
-        "--restart", action="store_true", help="drop parts of before, and replace OUT"
+        "--restart",
+        action="store_true",
+        help="drop parts of before, replace OUT and its errors",
     )
     parser.add_argument(
         "--wait-s", metavar="N", type=_seconds, default=300.0,
@@ -137,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(plan: Any, socket: str) -> int:
+    from batchpool.bulk.progress import counted
     from batchpool.bulk.run import BulkRun
 
     bulk = BulkRun(plan, socket)
@@ -151,7 +157,7 @@ def _run(plan: Any, socket: str) -> int:
             )
         raise
     bad = f", {end.bad:,} of them bad: {end.errors or 'see above'}" if end.bad else ""
-    print(f"{end.rows:,} rows{bad}; {end.rate:,.0f} rows/s", file=sys.stderr)
+    print(f"{counted(end.rows)}{bad}; {end.rate:,.0f} rows/s", file=sys.stderr)
     return EXIT_BAD_ROWS if end.bad else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -57,3 +58,63 @@ def test_without_pyarrow_a_run_of_parquet_says_how_to_install_it(
         assert run("echo", "in.jsonl", "-o", "out.jsonl")[0] == 0
     finally:
         types.arrow.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("echo", "in.jsonl", "--keep", "id,idd"),
+            "--keep: there is no column 'idd'; the first 2 rows have 'text', 'id'",
+        ),
+        (
+            ("next", "in.jsonl"),
+            "no column for the input 'ids' of model 'next': the first 2 rows have 'text', 'id';"
+            " say which with --map ids=COLUMN",
+        ),
+        (
+            ("echo", "one.jsonl", "--map", "text=txt"),
+            "--map text=txt: there is no column 'txt'; the first row has 'text'",
+        ),
+        (("add", "in.jsonl", "--map", "a=id,b=c"), "--map b=c: there is no column 'c'"),
+    ],
+)
+def test_a_column_that_no_first_row_has_is_a_wrong_name(
+    run: Run, words: tuple[str, ...], text: str
+) -> None:
+    write("in.jsonl", '{"text": "a"}\n{"id": 7}\n')
+    write("one.jsonl", '{"text": "a"}\n')
+    status, said = run(*words, "-o", "out.jsonl")
+    assert (status, text in said) == (2, True), said
+
+
+def test_a_column_that_some_row_has_is_kept(run: Run) -> None:
+    write("in.jsonl", '{"text": "a"}\n{"text": "b", "id": null}\n')
+    assert run("echo", "in.jsonl", "-o", "out.jsonl", "--keep", "id")[0] == 0
+    assert [row["id"] for row in lines("out.jsonl")] == [None, None]
+    write("in.jsonl", '{"a": 1}\n')
+    assert run("add", "in.jsonl", "-o", "sum.jsonl")[0] == 0  # an input with a default
+
+
+def test_files_of_many_rows_are_not_taken_for_a_row(run: Run) -> None:
+    write("rows.jsonl.gz", "a")
+    status, said = run("echo", "rows.jsonl.gz", "-o", "out.jsonl")
+    assert (status, "--format jsonl <(zcat rows.jsonl.gz)" in said) == (2, True), said
+    os.mkdir("docs")
+    for name in ("day.parquet", "rows.csv", "x.NPZ"):
+        write(f"docs/{name}", "a")
+        status, said = run("echo", "docs", "-o", "out.jsonl")
+        pattern = f"docs/*{os.path.splitext(name)[1]};"
+        assert (status, f"docs/{name} is packed or" in said, pattern in said) == (2, True, True)
+        assert run("echo", "docs", "--format", "files", "-o", f"{name}.jsonl")[0] == 0
+        os.remove(f"docs/{name}")
+    assert run("echo", "rows.jsonl.gz", "--format", "files", "-o", "out.jsonl")[0] == 0
+    assert lines("out.jsonl") == [{"text": "a", "length": 1}]
+
+
+@pytest.mark.parametrize("names", ["body,id", "id,body", "id,other,body"])
+def test_the_only_input_takes_the_column_body_of_any_table(run: Run, names: str) -> None:
+    cells = ",".join("abc" if name == "body" else "x" for name in names.split(","))
+    write("in.csv", f"{names}\n{cells}\n")
+    assert run("echo", "in.csv", "-o", "out.jsonl")[0] == 0
+    assert lines("out.jsonl") == [{"text": "abc", "length": 3}]

@@ -101,7 +101,7 @@ def test_nulls_and_types_of_tables(run: Run) -> None:
     pq.write_table(pa.table({"a": ["x", "y"]}), "texts.parquet")
     status, said = run("add", "texts.parquet", "-o", "two.jsonl")
     assert status == 1
-    assert "none of the first 2 rows can be run; the first, row 0: row 0: input 'a'" in said
+    assert "none of the first 2 rows can be run; the first, row 0: input 'a'" in said
 
 
 def test_ragged_lists_are_rows_of_their_own_sizes_or_bad_ones(run: Run) -> None:
@@ -228,8 +228,16 @@ def test_an_input_that_changed_is_refused(run: Run) -> None:
     write("in.jsonl", texts(101))
     status, said = run(*FLAGS)
     assert status == 1
-    assert "out.jsonl.parts holds the parts of another run: its input was" in said
-    assert '"size": ' in said
+    assert "out.jsonl.parts holds the parts of another run: " in said
+    assert "in.jsonl had 1,490 bytes then and has 1,506 now. As it was before" in said
+    os.rename("in.jsonl", "new.jsonl")
+    status, said = run("echo", "new.jsonl", *FLAGS[2:])
+    assert (status, f"the input was {os.path.abspath('in.jsonl')} then and is" in said) == (1, True)
+    write("in.jsonl", texts(100))
+    os.utime("in.jsonl", (1, 1))
+    status, said = run(*FLAGS)
+    assert (status, "in.jsonl was written again since" in said) == (1, True), said
+    write("in.jsonl", texts(101))
     status, said = run(*FLAGS, "--restart")
     assert status == 0, said
     assert len(lines("out.jsonl")) == 101
@@ -238,10 +246,9 @@ def test_an_input_that_changed_is_refused(run: Run) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (("--keep", "text2"), "kept columns was [] and is"),
-        (("--outputs", "length"), "outputs was [] and is"),
-        (("--on-error", "stop"), "bad rows was"),
-        (("--chunk-rows", "16"), "chunk rows was 8 and is 16"),
+        (("--keep", "text2"), "--keep was not given then and is text2 now"),
+        (("--outputs", "length"), "--outputs was not given then and is length now"),
+        (("--chunk-rows", "16"), "--chunk-rows was 8 then and is 16 now"),
     ],
 )
 def test_another_command_is_refused(run: Run, more: tuple[str, ...], text: str) -> None:
@@ -249,6 +256,16 @@ def test_another_command_is_refused(run: Run, more: tuple[str, ...], text: str) 
     stopped(run, *FLAGS)
     status, said = run(*FLAGS, *more)
     assert (status, text in said) == (1, True), said
+
+
+def test_a_run_without_a_part_keeps_no_other_command_away(run: Run) -> None:
+    write("in.jsonl", '{"text": 1}\n{"text": 2}\n')
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl")
+    assert (status, "none of the first 2 rows" in said) == (1, True), said
+    assert Path("out.jsonl.parts/manifest.json").exists()
+    write("in.jsonl", '{"t": "a"}\n{"t": "b"}\n')
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl", "--map", "text=t", "--keep", "t")
+    assert (status, lengths("out.jsonl")) == (0, [1, 1]), said
 
 
 def test_what_is_done_is_not_done_again_and_the_whole_is_the_same(run: Run) -> None:
@@ -316,6 +333,35 @@ def test_a_bad_row_with_stop_is_told_with_its_place(run: Run) -> None:
     assert len(list(Path("out.jsonl.parts").glob("*.rows"))) == 2
 
 
+def test_a_place_stands_once_in_a_message(run: Run) -> None:
+    pq.write_table(pa.table({"x": [[1.0, 2.0]] * 9 + [[1.0]]}), "in.parquet")
+    flags = ("-o", "out.jsonl", "--chunk-rows", "4")
+    status, said = run("double", "in.parquet", *flags, "--on-error", "stop")
+    assert (status, "row 9: input 'x'" in said, said.count("row 9")) == (1, True, 1), said
+    assert run("double", "in.parquet", *flags)[0] == 3
+    assert lines("out.jsonl.errors.jsonl")[0]["error"].startswith("input 'x'")
+    write("in.jsonl", '{"x": [1, 2]}\n' * 5 + '{"x": 1}\n')
+    status, said = run("double", "in.jsonl", "-o", "two.jsonl", "--on-error", "stop")
+    assert (status, "in.jsonl:6 (row 5): input 'x'" in said) == (1, True), said
+
+
+def test_a_run_that_a_bad_row_stopped_goes_on_without_it(run: Run) -> None:
+    write("in.jsonl", texts(20) + '{"text": "bad"}\n' + texts(20))
+    for _ in range(2):  # the same command ends at the same row
+        status, said = run(*FLAGS, "--on-error", "stop")
+        assert (status, "--on-error skip leaves such rows out and goes on from here" in said) == (
+            1, True,
+        )  # fmt: skip
+    windows: list[int] = []
+    assert run(*FLAGS, at_submit=windows.append)[0] == 3
+    assert len(windows) == 2 + 2 + 2 + 1  # of the rows 16 to 40
+    assert lengths("out.jsonl") == [len(f"{i}") for i in range(20)] * 2
+    assert [row["row"] for row in lines("out.jsonl.errors.jsonl")] == [20]
+    write("pipe.jsonl", '{"text": "bad"}\n')
+    status, said = run("echo", "pipe.jsonl", "-o", "-", "--on-error", "stop")
+    assert (status, "goes on" in said) == (1, False), said
+
+
 def test_errors_go_to_the_file_that_is_named(run: Run) -> None:
     write("in.jsonl", texts(3) + '{"text": "bad"}\n')
     assert run(*FLAGS, "--errors", "why.jsonl")[0] == 3
@@ -330,12 +376,13 @@ def test_a_pipe_is_read_once_and_a_run_that_waits_for_it_can_be_ended(run: Run) 
 
     def writes() -> None:
         with open("in.jsonl", "w") as file:  # and says nothing more until the test ends
-            file.write(texts(8))
+            file.write(texts(32))
             file.flush()
             ended.wait(30)
 
     def at_submit(number: int) -> None:
-        raise KeyboardInterrupt
+        if number == 7:  # the first chunk is committed
+            raise KeyboardInterrupt
 
     ended = threading.Event()
     thread = threading.Thread(target=writes)
@@ -350,4 +397,4 @@ def test_a_pipe_is_read_once_and_a_run_that_waits_for_it_can_be_ended(run: Run) 
     thread.start()
     assert run(*flags, "--restart")[0] == 0
     thread.join()
-    assert lengths("out.jsonl") == [1] * 8
+    assert lengths("out.jsonl") == [len(f"{i}") for i in range(32)]

@@ -39,7 +39,11 @@ def input_prints(paths: list[str], reader: Any) -> list[Any]:
     if isinstance(reader, FileReader):
         every = hashlib.sha256()
         for file in reader.files:
-            found = os.stat(file)
+            try:
+                found = os.stat(file)
+            except OSError as exc:  # a row that cannot be read
+                every.update(f"{file}\0{exc.errno}\0".encode(errors="replace"))
+                continue
             every.update(f"{file}\0{found.st_size}\0{found.st_mtime_ns}\0".encode(errors="replace"))
         return [{"files": len(reader.files), "sha256": every.hexdigest()}]
     return [_print_of(path, reader.total) for path in paths]

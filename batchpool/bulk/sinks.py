@@ -20,6 +20,7 @@ from batchpool.bulk.pipeline import ChunkEnd
 from batchpool.bulk.plan import BulkPlan
 from batchpool.bulk.targets import beside, check_free
 from batchpool.bulk.writers import Writer, readable, readable_rows
+from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Tensor
 
 _WAITING = 2  # chunks that have ended, besides the one that is being written
@@ -45,6 +46,8 @@ class Committed:
         """Take the parts that are there; returns the rows of a chunk, `size` if nobody says it."""
         goes_on = not any(map(is_read_once, self._plan.inputs))
         found = self._parts.open(manifest, size, restart=self._plan.restart, goes_on=goes_on)
+        if os.path.exists(self._plan.out) and not self._plan.restart:  # since this run began
+            raise StartError(f"{self._plan.out} exists: another run has written it meanwhile")
         self.done = self._parts.done
         self.bad = sum(record["bad_rows"] for record in self._parts.records())
         rows: int = found["chunk_rows"]

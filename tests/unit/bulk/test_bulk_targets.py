@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from batchpool.bulk.parts import Parts
 from tests.unit.bulk.files import Run, lines, texts, write
 
 
@@ -47,6 +49,32 @@ def test_files_of_others_in_the_folder_of_parts_stay(run: Run) -> None:
         assert run("echo", "in.jsonl", "-o", "out.jsonl", "--restart")[0] == 0
     assert [path.name for path in Path("out.jsonl.parts").iterdir()] == ["mine.txt"]
     assert len(lines("out.jsonl")) == 3
+
+
+def test_an_output_that_another_run_has_written_meanwhile_stays(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("in.jsonl", texts(3))
+    opened = Parts.open
+
+    def late(parts: Parts, *args: Any, **options: Any) -> Any:
+        write("out.jsonl", "theirs")
+        return opened(parts, *args, **options)
+
+    monkeypatch.setattr(Parts, "open", late)
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl")
+    assert (status, "another run has written it meanwhile" in said) == (1, True), said
+    assert Path("out.jsonl").read_text() == "theirs"
+
+
+def test_a_link_to_nothing_in_a_folder_is_a_bad_row(run: Run) -> None:
+    os.mkdir("folder")
+    write("folder/a.txt", "one")
+    os.symlink("nowhere", "folder/b.txt")
+    status, said = run("echo", "folder", "-o", "out.jsonl")
+    assert status == 3, said
+    assert [bad["row"] for bad in lines("out.jsonl.errors.jsonl")] == [1]
+    assert len(lines("out.jsonl")) == 1
 
 
 BAD = texts(3) + '{"text": "bad"}\n'

@@ -47,6 +47,8 @@ class Parts:
         that are not this one's.
         """
         with told(self.folder):
+            if not restart and not os.path.exists(self.folder):
+                check_free(manifest.get("errors", ""), "--errors")
             os.makedirs(self.folder, exist_ok=True)
             self._lock = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

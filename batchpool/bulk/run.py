@@ -19,7 +19,7 @@ from batchpool.bulk.plan import BulkPlan, chosen_outputs, rows_of_a_chunk
 from batchpool.bulk.progress import Progress, counted
 from batchpool.bulk.sinks import Committed, Streamed
 from batchpool.bulk.tables import TableReader
-from batchpool.bulk.targets import check_errors, check_free, check_out, written_paths
+from batchpool.bulk.targets import check_errors, check_files, check_free, check_out, written_paths
 from batchpool.bulk.writers import readable, writer_of
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.sync_driver import ThreadDriver
@@ -57,7 +57,8 @@ class BulkRun:
     def run(self) -> BulkEnd:
         """Run all rows. StartError says why it stopped; what is committed stays."""
         plan = self.plan
-        self._check_targets(plan.inputs)
+        check_out(plan.inputs, plan.out)
+        check_errors(plan.inputs, plan.out, self._errors)
         if plan.out != STDIN and not plan.restart:
             check_free(plan.out, "-o")
         reader = self._reader()
@@ -80,14 +81,10 @@ class BulkRun:
         if self._in.name != "files":
             return self._in.reader(list(plan.inputs))
         reader = FileReader(plan.inputs, written_paths(plan.out, self._errors))
-        self._check_targets(reader.files)
+        check_files(reader.files, plan.out, self._errors)
         if plan.in_format is None:
             check_rows_of_folders(reader.files)
         return reader
-
-    def _check_targets(self, inputs: Sequence[str]) -> None:
-        check_out(inputs, self.plan.out)
-        check_errors(inputs, self.plan.out, self._errors)
 
     def _run(self, reader: Reader, driver: ThreadDriver) -> BulkEnd:
         plan = self.plan

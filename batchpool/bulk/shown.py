@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-_VALUE_BYTES = 1_000  # of a column's JSON
+_VALUE_LENGTH = 1_000  # of a text, of bytes, or of a column's JSON
 _ROW_BYTES = 16_000  # of all columns
-_CUT_CHARACTERS = 500
+_CUT_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Shown:
 def shown_text(text: str | bytes) -> Shown:
     """A row that cannot be read: its text, of which a long one is cut."""
     if isinstance(text, bytes):
-        text = text[: 4 * _CUT_CHARACTERS + 4].decode(errors="replace")
-    return Shown(_clean(text[:_CUT_CHARACTERS]), len(text) > _CUT_CHARACTERS)
+        text = text[: 4 * _CUT_LENGTH + 4].decode(errors="replace")
+    return Shown(_clean(text[:_CUT_LENGTH]), len(text) > _CUT_LENGTH)
 
 
 def shown_row(values: Mapping[str, Any]) -> Shown:
@@ -48,12 +48,13 @@ def shown_row(values: Mapping[str, Any]) -> Shown:
 def _value(value: Any) -> tuple[Any, int, bool]:
     """(value for JSON, bytes of its JSON, it is cut)."""
     cut = False
-    if isinstance(value, (str, bytes, bytearray, memoryview)) and len(value) > _VALUE_BYTES:
-        value, cut = value[:_CUT_CHARACTERS], True
+    string = isinstance(value, (str, bytes, bytearray, memoryview))
+    if string and len(value) > _VALUE_LENGTH:
+        value, cut = value[:_CUT_LENGTH], True
     plain = _plain(value)
     text = msgspec.json.encode(plain, enc_hook=str)
-    if len(text) > _VALUE_BYTES and not isinstance(plain, str) and not cut:
-        plain, cut = text[:_CUT_CHARACTERS].decode(errors="ignore"), True
+    if len(text) > _VALUE_LENGTH and not string:
+        plain, cut = text[:_CUT_LENGTH].decode(errors="ignore"), True
     return plain, len(text), cut
 
 

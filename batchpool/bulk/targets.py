@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from batchpool.bulk.lines import STDIN
 from batchpool.core.errors import ConfigError, StartError
 
-_STDOUT = 1
+_STDIN_FD, _STDOUT_FD = 0, 1
 
 
 def check_out(inputs: Iterable[str], out: str) -> None:
     """ConfigError where OUT is no file, is one of the inputs, or has one of them in its parts.
 
-    inputs: the paths of all files that are read. Links and other spellings of a path count as the
+    inputs: as the command line has them. Links and other spellings of a path count as the
     file that they lead to.
     """
     if out == STDIN:
-        _check_none_is(inputs, _identity(_STDOUT), "stdout")
+        _check_none_is(inputs, _identity(_STDOUT_FD), "stdout")
         return
     if os.path.isdir(out):
         raise ConfigError(f"-o {out} is a folder; the path of a file was expected")
@@ -28,8 +28,16 @@ def check_out(inputs: Iterable[str], out: str) -> None:
     _check_none_is(inputs, _identity(out), f"-o {out}")
     parts = f"{out}.parts"
     for path in inputs:
-        if is_below(path, parts):
+        if path != STDIN and is_below(path, parts):
             raise ConfigError(f"{path} is one of the inputs, and -o {out} writes to {parts}")
+
+
+def check_files(files: Iterable[str], out: str, errors: str) -> None:
+    """ConfigError where one of the files below a folder is OUT or the file of bad rows."""
+    if out != STDIN:
+        _check_none_is(files, _identity(out), f"-o {out}")
+    if errors:
+        _check_none_is(files, _identity(errors), f"--errors {errors}")
 
 
 def check_errors(inputs: Iterable[str], out: str, errors: str) -> None:
@@ -40,6 +48,9 @@ def check_errors(inputs: Iterable[str], out: str, errors: str) -> None:
         return  # /dev/null and pipes are written to, where nothing is renamed
     if os.path.isdir(errors):
         raise ConfigError(f"{said} is a folder; the path of a file was expected")
+    above = os.path.dirname(errors)
+    if above not in ("", os.path.dirname(out)) and not os.path.isdir(above):
+        raise ConfigError(f"{said}: there is no folder {above}; make it, or choose another path")
     if os.path.exists(errors) and not os.path.isfile(errors):
         raise ConfigError(f"{said} is no regular file; the path of one was expected")
     _check_none_is(inputs, _identity(errors), said)
@@ -68,7 +79,7 @@ def _check_none_is(inputs: Iterable[str], target: tuple[int, int] | None, said: 
     if target is None:
         return
     for path in inputs:
-        if path != STDIN and _identity(path) == target:
+        if _identity(_STDIN_FD if path == STDIN else path) == target:
             raise ConfigError(
                 f"{said} is one of the inputs, {path}, and would be lost; choose another path"
             )
@@ -90,5 +101,5 @@ def _identity(path: str | int) -> tuple[int, int] | None:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """True if a path lies in a folder, or in one below it, whatever the spelling of both."""
-    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+    """True if a path is a folder or lies anywhere below it, whatever the spelling of both."""
+    return f"{os.path.realpath(path)}{os.sep}".startswith(f"{os.path.realpath(folder)}{os.sep}")

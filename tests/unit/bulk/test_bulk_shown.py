@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from typing import Any
@@ -62,6 +63,9 @@ def test_values_of_any_kind_are_cut_where_they_are_long() -> None:
     assert len(wide.row) == 18
     assert not shown_row({"a": "x" * 500, "b": [1.5], "c": {"\udce9": "\udce9"}}).cut
     assert shown_row({"a": "\udce9"}).row == {"a": "\\udce9"}
+    whole = shown_row({"a": b"\0" * 1_000, "b": "é" * 1_000})
+    assert not whole.cut
+    assert len(base64.b64decode(whole.row["a"]["b64"])) == 1_000
     assert not shown_text(b"x" * 500).cut
     assert shown_text(b"x" * 501).cut
 

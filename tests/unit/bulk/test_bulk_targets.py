@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from batchpool.bulk import targets
 from batchpool.bulk.parts import Parts
 from tests.unit.bulk.files import Run, lines, texts, write
 
@@ -32,6 +33,27 @@ def test_an_input_among_the_parts_of_the_output_is_refused(run: Run) -> None:
     status, said = run("echo", "out.jsonl.parts/in.jsonl", "-o", "out.jsonl", "--restart")
     assert (status, "writes to out.jsonl.parts" in said) == (2, True), said
     assert Path("out.jsonl.parts/in.jsonl").read_text() == texts(3)
+
+
+def test_the_folder_of_the_parts_is_no_input(run: Run) -> None:
+    os.mkdir("out.jsonl.parts")
+    write("out.jsonl.parts/a.txt", "a")
+    status, said = run("echo", "out.jsonl.parts", "-o", "out.jsonl", "--restart")
+    assert (status, "writes to out.jsonl.parts" in said) == (2, True), said
+
+
+def test_stdin_and_stdout_are_the_files_that_they_lead_to(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("in.jsonl", texts(3))
+    with open("in.jsonl", "rb") as file:
+        monkeypatch.setattr(targets, "_STDIN_FD", file.fileno())
+        status, said = run("echo", "-", "-o", "in.jsonl", "--restart")
+        assert (status, "-o in.jsonl is one of the inputs, -" in said) == (2, True), said
+        monkeypatch.setattr(targets, "_STDOUT_FD", file.fileno())
+        status, said = run("echo", "in.jsonl", "-o", "-")
+        assert (status, "stdout is one of the inputs, in.jsonl" in said) == (2, True), said
+    assert Path("in.jsonl").read_text() == texts(3)
 
 
 def test_a_device_is_no_output(run: Run) -> None:
@@ -86,8 +108,9 @@ BAD = texts(3) + '{"text": "bad"}\n'
         ("in.jsonl", "--errors in.jsonl is one of the inputs"),
         ("sym.jsonl", "--errors sym.jsonl is one of the inputs, in.jsonl"),
         ("./out.jsonl", "--errors ./out.jsonl is the output, too"),
-        ("out.jsonl.parts/why.jsonl", "lies in out.jsonl.parts"),
+        ("out.jsonl.parts/why.jsonl", "out.jsonl.parts"),
         (".", "--errors . is a folder"),
+        ("no/why.jsonl", "there is no folder no"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--restart",)])
@@ -110,6 +133,7 @@ def test_a_file_that_exists_is_not_replaced_by_bad_rows(run: Run, out: str) -> N
     status, said = run(*flags)
     assert (status, "mine.txt exists; --restart replaces it" in said) == (1, True), said
     assert Path("mine.txt").read_text() == "mine"
+    assert not Path("out.jsonl.parts").exists()
     assert run(*flags, "--restart")[0] == 3
     assert [row["row"] for row in lines("mine.txt")] == [3]
 

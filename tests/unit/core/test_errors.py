@@ -69,7 +69,9 @@ RETRYABLE = {TasksFull, StorageFull, Overloaded, Draining, NotReady, PoolStopped
 
 
 def concrete(kind: type[PoolError]) -> set[type[PoolError]]:
-    below = [below for below in kind.__subclasses__() if below not in (Moved, InvalidInput)]
+    # Subclasses elsewhere are told apart within a process, and callers never meet them.
+    known = [below for below in kind.__subclasses__() if below.__module__ == PoolError.__module__]
+    below = [below for below in known if below not in (Moved, InvalidInput)]
     return {kind} if not below else set().union(*map(concrete, below))
 
 

@@ -1,4 +1,4 @@
-"""What comes behind a body that was refused is read as if nothing had been."""
+"""Requests behind a body that was refused are read as if nothing had been."""
 
 from __future__ import annotations
 

@@ -318,3 +318,25 @@ def test_what_is_claimed_runs_where_the_claims_of_another_commit_fail(
         assert [desk.shelf.tasks[identifier].claims for identifier in ids] == [1, 1]
 
     asyncio.run(scene())
+
+
+def test_a_due_time_that_cannot_be_read_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        desk = Desk()
+        real, failures = desk.store.next_due_ms, [StoreAway("away")]
+
+        def next_due_ms(models: Sequence[str]) -> list[int | None]:
+            if failures:
+                raise failures.pop()
+            return real(models)
+
+        monkeypatch.setattr(desk.store, "next_due_ms", next_due_ms)
+        monkeypatch.setattr("batchpool.tasks.runner._STORE_RETRY_S", 0.005)
+        identifier = await desk.submit([1])
+        desk.shelf.tasks[identifier].due_ms = desk.now_ms + 10
+        async with running(desk):
+            await desk.until(lambda: not failures)
+            desk.now_ms += 10
+            await desk.until_state(identifier, "done")
+
+    asyncio.run(scene())

@@ -69,7 +69,7 @@ def vectors(rows: Any) -> Any:
     return pa.array(rows, pa.list_(pa.float32(), 4))
 
 
-ROWS = [[1.0, 2, 3, 4], [5, 6, 7, 8]]
+ROWS: list[list[float]] = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 @settings(deadline=None)
@@ -135,7 +135,8 @@ def test_columns_of_a_fixed_shape(column: Any) -> None:
 def test_a_flat_list_of_the_right_count_is_a_matrix() -> None:
     spec = model(Tensor("x", "float32", (2, 2)))
     for kind in (pa.list_(pa.float32(), 4), pa.list_(pa.list_(pa.float32(), 2), 2)):
-        rows = ROWS if kind.value_type == pa.float32() else [[r[:2], r[2:]] for r in ROWS]
+        halves = [[row[:2], row[2:]] for row in ROWS]
+        rows: list[Any] = ROWS if kind.value_type == pa.float32() else halves
         found = ask(spec, batch(x=pa.array(rows, kind))).rows.tensors["x"]
         assert found.reshape(2, 4).tolist() == ROWS
 
@@ -200,8 +201,8 @@ def test_outputs_are_chosen_in_the_metadata() -> None:
     for names, chosen in ((["z"], ["z"]), (["z", "y"], ["z", "y"]), ([], ["y", "z"])):
         marked = good.replace_schema_metadata({"batchpool.outputs": json.dumps(names)})
         assert [choice.name for choice in ask(spec, marked).outputs] == chosen
-    for names in ("5", '["w"]', '["y","y"]', "["):
-        refused(spec, good.replace_schema_metadata({"batchpool.outputs": names}))
+    for text in ("5", '["w"]', '["y","y"]', "["):
+        refused(spec, good.replace_schema_metadata({"batchpool.outputs": text}))
 
 
 @pytest.mark.parametrize(

@@ -171,23 +171,36 @@ class Runner:
             return False
         for want in wants:
             self._models[want.model].due_ms = None  # unless one is submitted meanwhile
-        try:
-            claims: list[list[ClaimedTask]] = await self._committer.ask_all("claim", wants)
-        except (StoreFull, StoreAway):
-            for want in wants:  # they are as they were, and are tried again
-                self.submitted(want.model)
-            raise
-        spent = [want.model for want, found in zip(wants, claims, strict=True) if not found]
-        for found in claims:
-            if found:
-                self.submitted(found[0].model)  # there may be more
+        asking = (self._committer.ask("claim", want) for want in wants)
+        # Each by itself: they may be of two commits, of which one fails.
+        claims = await asyncio.gather(*asking, return_exceptions=True)
+        spent, failed = [], None
+        for want, found in zip(wants, claims, strict=True):
+            if isinstance(found, BaseException):
+                failed = found
+            elif found:
                 self._start(found)
+            else:
+                spent.append(want.model)
+                continue
+            self.submitted(want.model)  # there may be more, or it is tried again
         if spent:
-            due = await self._committer.run(lambda store, now_ms: store.next_due_ms(spent))
-            for name, due_ms in zip(spent, due, strict=True):
-                if due_ms is not None:
-                    self.submitted(name, due_ms)
-        return any(claims)
+            await self._due_again(spent)
+        if failed is not None:
+            raise failed
+        return len(spent) < len(wants)
+
+    async def _due_again(self, names: Sequence[str]) -> None:
+        """Learn when the next tasks of these models may run, of which none may now."""
+        try:
+            due = await self._committer.run(lambda store, now_ms: store.next_due_ms(names))
+        except (StoreFull, StoreAway):
+            for name in names:
+                self.submitted(name)
+            raise
+        for name, due_ms in zip(names, due, strict=True):
+            if due_ms is not None:
+                self.submitted(name, due_ms)
 
     # -- calls --------------------------------------------------------------------------
 

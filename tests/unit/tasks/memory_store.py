@@ -1,7 +1,8 @@
 """A store of tasks in memory, for tests of what stands above a store.
 
 It passes the same contract as every store (test_store_contract.py). is_full, is_away: the next
-calls raise StoreFull or StoreAway. commits: the groups so far.
+calls raise StoreFull or StoreAway. commits: the groups so far. long_bytes: a result of as many is
+long.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class MemoryStore:
         self.owner = os.urandom(8)
         self.is_full = self.is_away = False
         self.commits = 0
+        self.long_bytes = 2**20
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -212,7 +214,14 @@ class MemoryStore:
 
     def look(self, ids: Sequence[str], now_ms: int) -> list[KeptTask | None]:
         found = map(self.tasks.get, ids)
-        return [None if k is None else KeptTask(k.form, k.task.principal) for k in found]
+        return [
+            None if kept is None
+            else KeptTask(
+                kept.form, kept.task.principal,
+                kept.answer is not None and len(kept.answer.body) >= self.long_bytes,
+            )
+            for kept in found
+        ]  # fmt: skip
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
         found: list[KeptResult | None] = []

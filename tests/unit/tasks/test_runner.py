@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import InvalidRequest, ModelError, NotReady, WorkerLost
-from tests.unit.tasks.desk import Desk, running
+from batchpool.core.tensors.spec import Tensor
+from batchpool.tasks.record import Want
+from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.wire.codec import Codec
+from tests.unit.tasks.desk import MAX_BATCH, SPEC, Desk, running
 
 
 def test_tasks_of_one_shape_share_calls_and_each_gets_its_own_rows() -> None:
@@ -181,9 +189,7 @@ def test_what_a_process_that_died_had_claimed_is_run_by_the_next_one() -> None:
     asyncio.run(scene())
 
 
-def _want() -> object:
-    from batchpool.tasks.record import Want
-
+def _want() -> Want:
     return Want("twice", 1, 1)
 
 
@@ -217,5 +223,120 @@ def test_a_lost_worker_uses_up_attempts() -> None:
             desk.now_ms += 2000
             desk.runner.submitted("twice")
             await desk.until_state(identifier, "failed")
+
+    asyncio.run(scene())
+
+
+def test_a_task_whose_outputs_the_model_has_no_more_is_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        desk = Desk()
+        identifier = await desk.submit([1])
+        reloaded = replace(SPEC, outputs=(Tensor("w", "int64"),))
+
+        async def facts(_: str) -> ModelFacts:
+            return ModelFacts(0, reloaded, 0.9, 30.0, MAX_BATCH)
+
+        monkeypatch.setattr(desk.engine, "facts", facts)
+        async with running(desk):
+            await desk.until_state(identifier, "failed")
+        (letter, _) = desk.shelf.letters[1]
+        assert letter.code == "not_found"
+        assert "has no output 'y' any more" in letter.error
+        assert not desk.engine.calls
+
+    asyncio.run(scene())
+
+
+def test_a_task_whose_answer_cannot_be_written_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the server's leaves no task that runs for ever."""
+
+    def encode(*_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Codec, "encode", encode)
+
+    async def scene() -> None:
+        desk = Desk()
+        identifier = await desk.submit([1])
+        async with running(desk):
+            await desk.until(lambda: bool(desk.engine.calls) and not desk.runner.running)
+            assert desk.state(identifier) == "queued"
+            desk.now_ms += 2000
+            desk.runner.submitted("twice")
+            await desk.until_state(identifier, "failed")
+        assert desk.shelf.letters[1][0].code == "internal"
+        assert b"a fault of ours" not in desk.body(identifier)
+
+    asyncio.run(scene())
+
+
+def failing_claims(
+    monkeypatch: pytest.MonkeyPatch, desk: Desk, model: str, error: Exception
+) -> None:
+    """Let the first two claims of tasks of this model fail: a full group is tried twice."""
+    real, failures = desk.store.claim, [error, error]
+
+    def claim(wants: Sequence[Want], now_ms: int) -> Any:
+        if failures and wants[0].model == model:
+            raise failures.pop()
+        return real(wants, now_ms)
+
+    monkeypatch.setattr(desk.store, "claim", claim)
+    monkeypatch.setattr("batchpool.tasks.runner._STORE_RETRY_S", 0.005)
+
+
+@pytest.mark.parametrize("error", [StoreFull("no room"), StoreAway("away")])
+def test_a_claim_that_fails_is_tried_again_by_itself(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def scene() -> None:
+        desk = Desk()
+        failing_claims(monkeypatch, desk, "twice", error)
+        identifier = await desk.submit([1])
+        async with running(desk):
+            await desk.until_state(identifier, "done")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("failing", ["one", "two"])
+def test_what_is_claimed_runs_where_the_claims_of_another_commit_fail(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    monkeypatch.setattr("batchpool.tasks.committer.MOST_TASKS", 1)
+    monkeypatch.setattr("batchpool.tasks.committer.LEAST_TASKS", 0)
+
+    async def scene() -> None:
+        desk = Desk()
+        failing_claims(monkeypatch, desk, failing, StoreFull("no room"))
+        ids = [await desk.submit([1], model=model) for model in ("one", "two")]
+        async with running(desk):
+            for identifier in ids:
+                await desk.until_state(identifier, "done")
+        assert [desk.shelf.tasks[identifier].claims for identifier in ids] == [1, 1]
+
+    asyncio.run(scene())
+
+
+def test_a_due_time_that_cannot_be_read_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        desk = Desk()
+        real, failures = desk.store.next_due_ms, [StoreAway("away")]
+
+        def next_due_ms(models: Sequence[str]) -> list[int | None]:
+            if failures:
+                raise failures.pop()
+            return real(models)
+
+        monkeypatch.setattr(desk.store, "next_due_ms", next_due_ms)
+        monkeypatch.setattr("batchpool.tasks.runner._STORE_RETRY_S", 0.005)
+        identifier = await desk.submit([1])
+        desk.shelf.tasks[identifier].due_ms = desk.now_ms + 10
+        async with running(desk):
+            await desk.until(lambda: not failures)
+            desk.now_ms += 10
+            await desk.until_state(identifier, "done")
 
     asyncio.run(scene())

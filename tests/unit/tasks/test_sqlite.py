@@ -63,6 +63,8 @@ def test_long_bodies_are_files_that_go_with_their_tasks(store: SqliteStore, tmp_
     assert store.bytes > len(LONG)
     run(store, LONG)
     assert files(tmp_path) == [f"{new(1).id}.out"]
+    looks = store.look([new(1).id, new(2).id], 1)
+    assert [kept is not None and kept.is_long for kept in looks] == [True, False]
     store.cancel([new(1).id], 1)
     assert files(tmp_path) == []
     run(store, LONG)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import struct
 import subprocess
 import sys
 from contextlib import suppress
@@ -67,7 +69,7 @@ def vectors(rows: Any) -> Any:
     return pa.array(rows, pa.list_(pa.float32(), 4))
 
 
-ROWS = [[1.0, 2, 3, 4], [5, 6, 7, 8]]
+ROWS: list[list[float]] = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 @settings(deadline=None)
@@ -133,7 +135,8 @@ def test_columns_of_a_fixed_shape(column: Any) -> None:
 def test_a_flat_list_of_the_right_count_is_a_matrix() -> None:
     spec = model(Tensor("x", "float32", (2, 2)))
     for kind in (pa.list_(pa.float32(), 4), pa.list_(pa.list_(pa.float32(), 2), 2)):
-        rows = ROWS if kind.value_type == pa.float32() else [[r[:2], r[2:]] for r in ROWS]
+        halves = [[row[:2], row[2:]] for row in ROWS]
+        rows: list[Any] = ROWS if kind.value_type == pa.float32() else halves
         found = ask(spec, batch(x=pa.array(rows, kind))).rows.tensors["x"]
         assert found.reshape(2, 4).tolist() == ROWS
 
@@ -198,8 +201,8 @@ def test_outputs_are_chosen_in_the_metadata() -> None:
     for names, chosen in ((["z"], ["z"]), (["z", "y"], ["z", "y"]), ([], ["y", "z"])):
         marked = good.replace_schema_metadata({"batchpool.outputs": json.dumps(names)})
         assert [choice.name for choice in ask(spec, marked).outputs] == chosen
-    for names in ("5", '["w"]', '["y","y"]', "["):
-        refused(spec, good.replace_schema_metadata({"batchpool.outputs": names}))
+    for text in ("5", '["w"]', '["y","y"]', "["):
+        refused(spec, good.replace_schema_metadata({"batchpool.outputs": text}))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,60 @@ def test_small_bodies_that_would_become_large_are_refused() -> None:
     texts = pa.DictionaryArray.from_arrays(np.zeros(10_000, np.int32), pa.array(["x" * 10_000]))
     spec = model(Tensor("t", "bytes", max_bytes=10_000))
     assert "written out" in refused(spec, batch(t=texts), TooLarge)
+
+
+def compressed_v4(rows: int, size: int) -> bytes:
+    """Rows of so many zeros, whose batch names its compression as Arrow 0.17 did: in the metadata
+    of the message, of version V4."""
+    nbytes = rows * size
+    column = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(nbytes, np.uint8)), size)
+    one = pa.record_batch({"x": column})
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, one.schema, options=options) as writer:
+        writer.write_batch(one, custom_metadata={"ARROW:experimental_compression": "zstd"})
+    end = struct.pack("<II", 0xFFFFFFFF, 0)
+    head = bytes(sink.getvalue())[: -nbytes - len(end)]
+    written = struct.pack("<q", nbytes) + pa.Codec("zstd").compress(bytes(nbytes)).to_pybytes()
+    body = written + bytes(-len(written) % 8)
+    # The buffer of the values, then the length of the body.
+    assert struct.pack("<qq", 0, nbytes) in head
+    head = head.replace(struct.pack("<qq", 0, nbytes), struct.pack("<qq", 0, len(written)))
+    head = head.replace(struct.pack("<q", nbytes), struct.pack("<q", len(body)))
+    whole: bytes = head + body + end
+    return whole
+
+
+def test_a_compression_in_the_metadata_of_old_versions_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 1_000_000
+    body = compressed_v4(61, size)
+    assert len(body) < 1 << 20
+    assert pa.ipc.open_stream(body).read_all().nbytes == 61 * size, "pyarrow decompresses it"
+    spec = model(Tensor("x", "uint8", (size,)))
+    monkeypatch.setattr(pa.ipc, "open_stream", lambda *_, **__: pytest.fail("it was opened"))
+    assert "write the stream with version V5" in refused(spec, body)
+
+
+def day_intervals() -> bytes:
+    """A stream with a column of interval[day_time], for which pyarrow has no class: one of doubles
+    whose type has another number, and whose precision is the unit of days."""
+    sound = body_of(batch(x=pa.array(ROWS[:1], pa.list_(pa.float64(), 4))))
+    of_type, of_unit = (
+        [at for at, value in enumerate(sound) if value == number] for number in (3, 2)
+    )
+    for at, unit in itertools.product(of_type, of_unit):
+        other = bytearray(sound)
+        other[at], other[unit] = 11, 1
+        with suppress(pa.ArrowException, OSError):
+            if "day_time_interval" in str(pa.ipc.open_stream(bytes(other)).schema):
+                return bytes(other)
+    raise AssertionError("no stream of intervals was found")
+
+
+def test_a_type_that_pyarrow_has_no_class_for_is_refused() -> None:
+    refused(AFFINE, day_intervals())
 
 
 def test_offsets_that_lead_out_of_the_body_are_refused() -> None:

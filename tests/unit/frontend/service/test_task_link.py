@@ -14,9 +14,11 @@ from batchpool.control.frames import FrameReader, frame_of
 from batchpool.control.messages import Message
 from batchpool.control.task_messages import (
     CancelTask,
+    CollectResult,
     LookAtTasks,
     TaskForm,
     TaskRefused,
+    TaskResult,
     TaskStates,
 )
 from batchpool.core.errors import (
@@ -107,6 +109,44 @@ def test_replies_come_in_any_order(tmp_path: Path) -> None:
         asking = [link.ask(LookAtTasks((name,)), TaskStates) for name in "abc"]
         found = await asyncio.gather(*asking)
         assert [reply.tasks[0].id for reply in found] == ["a", "b", "c"]
+        await end(link, server)
+
+    asyncio.run(scene())
+
+
+def test_a_result_is_collected_for_a_caller_that_is_still_there(tmp_path: Path) -> None:
+    async def scene() -> None:
+        asked: list[Message] = []
+        held: list[bytes] = []
+        has_look = asyncio.Event()
+
+        def answer(number: int, message: Message) -> bytes:
+            asked.append(message)
+            if isinstance(message, CollectResult):
+                return frame_of(number, TaskResult(TaskForm(message.id, "done", "m"), 200))
+            assert isinstance(message, LookAtTasks)
+            reply = frame_of(number, states(message.ids[0]))
+            if message.ids == ("gone",):
+                held.append(reply)  # until the next question
+                has_look.set()
+                return b""
+            late = b"".join(held)
+            held.clear()
+            return late + reply
+
+        server = await serve(tmp_path / "s", answer)
+        link = TaskLink(str(tmp_path / "s"))
+        gone = asyncio.create_task(link.result("gone", "me", 20))
+        await has_look.wait()
+        gone.cancel()
+        assert (await link.result("there", "me", 20)).status == 200
+        assert (await link.result("ended", "me", 0)).status == 200
+        assert asked == [
+            LookAtTasks(("gone",), "me", 20_000),
+            LookAtTasks(("there",), "me", 20_000),
+            CollectResult("there", "me"),
+            CollectResult("ended", "me"),
+        ]
         await end(link, server)
 
     asyncio.run(scene())

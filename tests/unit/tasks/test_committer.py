@@ -1,0 +1,44 @@
+"""The committer of tasks: what shares a commit, and what has places in each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batchpool.tasks.committer import MOST_TASKS
+from batchpool.tasks.record import Want
+from tests.unit.tasks.desk import Desk
+
+
+@pytest.mark.parametrize("many", ["cancel", "look"])
+def test_every_kind_that_waits_has_places_in_the_next_commit(
+    monkeypatch: pytest.MonkeyPatch, many: str
+) -> None:
+    """However many questions of another kind came before."""
+
+    async def scene() -> None:
+        desk = Desk()
+        commits: dict[str, int] = {}
+
+        def noted(kind: str) -> None:
+            real = getattr(desk.store, kind)
+
+            def answer(*given: Any) -> Any:
+                commits.setdefault(kind, desk.store.commits)
+                return real(*given)
+
+            monkeypatch.setattr(desk.store, kind, answer)
+
+        entries = {"look": "t_x", "collect": "t_x", "claim": Want("twice", 1, 1)}
+        for kind in entries:
+            noted(kind)
+        asking = [desk.committer.ask(many, "t_y") for _ in range(2 * MOST_TASKS)]
+        asking += [desk.committer.ask(kind, entry) for kind, entry in entries.items()]
+        await asyncio.gather(*asking)
+        assert commits == {"look": 1, "collect": 1, "claim": 1}
+        assert desk.store.commits >= 3, "and a group has a most"
+        await desk.committer.close()
+
+    asyncio.run(scene())

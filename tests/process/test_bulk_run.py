@@ -184,6 +184,8 @@ def test_a_run_that_is_killed_three_times_makes_the_same_file(
 def test_ctrl_c_keeps_whole_parts(everyday: Pool, tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", np.repeat(X, 30, axis=0))
     words = ["run", "affine", "in.npy", "-o", "out.npy", "--chunk-rows", "512"]
+    # A child of who ignores a signal, as a shell's background job does, ignores it too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command(*words, "--socket", everyday.socket),
         cwd=tmp_path,
@@ -191,6 +193,7 @@ def test_ctrl_c_keeps_whole_parts(everyday: Pool, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, before)
     parts = tmp_path / "out.npy.parts"
     until(lambda: len(list(parts.glob("part-*.json"))) >= 3, "some parts")
     process.send_signal(signal.SIGINT)

@@ -109,9 +109,11 @@ def test_rows_of_a_worker_that_dies_in_either_stage_run_again(
     with opened_at_last(pool, gate):
         future = client.submit("together", text=[text], tag=[gate])
         until(lambda: batches(pool, stage, gate) == 1, "the batch of the gated row")
+        names = [f"worker {i} of together" for i in (0, 1)]
+        until(lambda: all(workers(pool)[name] for name in names), "both workers, after a death")
         known = workers(pool)
-        for i in (0, 1):
-            os.kill(known[f"worker {i} of together"], signal.SIGKILL)
+        for name in names:
+            os.kill(known[name], signal.SIGKILL)
         open_gate(pool, gate)
         assert future.result(60)["total"].tolist() == [total(text)]
 

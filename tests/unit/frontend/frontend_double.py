@@ -21,6 +21,7 @@ from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
@@ -124,7 +125,11 @@ async def serving(
 ) -> AsyncIterator[Site]:
     """Serve an edge on loopback; stopped at the end, with at most drain_s to do so."""
     road = fast_protocol(of.view) if fast else Connection
-    attributes = {"limits": limits or ConnectionLimits(), "memory": of.view.memory}
+    # Turns are of one loop: those of a class would wait for ever for a loop that has ended.
+    turns = ReadTurns()
+    attributes = {
+        "limits": limits or ConnectionLimits(), "memory": of.view.memory, "turns": turns,
+    }  # fmt: skip
     protocol = type("Limited", (road,), attributes)
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()

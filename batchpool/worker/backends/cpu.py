@@ -5,16 +5,17 @@ Both read inputs and write outputs through host arrays, one batch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
-from batchpool.model import Model
+from batchpool.model import Batch, Model
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import (
     BatchPart,
     batch_of,
+    call_method,
     call_model,
     host_array,
     retype,
@@ -61,15 +62,16 @@ class CpuBackend:
         return None
 
 
-class NumpyBackend(CpuBackend):
-    """Runs a numpy model in the worker's thread.
+class NumpyMethodBackend(CpuBackend):
+    """Runs one method of a model, which takes numpy arrays, in the worker's thread.
 
     Inputs are read-only, and views of the lane where the batch is one extent; a model with
     `writable = True` gets copies, so that a retry reads the original rows.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, method: Callable[[Batch], Any], *, writable: bool) -> None:
+        self._method = method
+        self._writable = writable
 
     def launch(
         self,
@@ -79,11 +81,18 @@ class NumpyBackend(CpuBackend):
         views: bool,
         parts: Sequence[BatchPart] = (),
     ) -> Any:
-        inputs = as_arguments(inputs, views=views, writable=self._model.writable)
-        return call_model(self._model, batch_of(rows, inputs, sizes))
+        inputs = as_arguments(inputs, views=views, writable=self._writable)
+        return call_method(self._method, batch_of(rows, inputs, sizes))
 
     def finish(self, handle: Any) -> Any:
         return handle
+
+
+class NumpyBackend(NumpyMethodBackend):
+    """Runs `infer` of a numpy model."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.infer, writable=model.writable)
 
 
 class TorchCpuBackend(CpuBackend):

@@ -7,41 +7,15 @@ be tensors of torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from batchpool.core.tensors.dtypes import Array
-from batchpool.model import Batch
-from batchpool.worker.backends.backend import (
-    FAILED_ROWS,
-    BatchPart,
-    batch_of,
-    call_method,
-    to_host,
-)
-from batchpool.worker.backends.cpu import CpuBackend, as_arguments
+from batchpool.worker.backends.backend import FAILED_ROWS, to_host
+from batchpool.worker.backends.cpu import NumpyMethodBackend
 
 
-class CpuStageBackend(CpuBackend):
-    """Runs one method of a model in the worker's thread.
-
-    Inputs are views or copies as for a numpy model; writable: as the model says.
-    """
-
-    def __init__(self, method: Callable[[Batch], Any], *, writable: bool) -> None:
-        self._method = method
-        self._writable = writable
-
-    def launch(
-        self,
-        rows: int,
-        inputs: dict[str, Any],
-        sizes: dict[str, Array | None],
-        views: bool,
-        parts: Sequence[BatchPart] = (),
-    ) -> Any:
-        inputs = as_arguments(inputs, views=views, writable=self._writable)
-        return call_method(self._method, batch_of(rows, inputs, sizes))
+class CpuStageBackend(NumpyMethodBackend):
+    """Runs `preprocess` or `postprocess`, as a numpy model's `infer` is run."""
 
     def finish(self, handle: Any) -> Any:
         torch = sys.modules.get("torch")

@@ -37,7 +37,6 @@ _TURN_PIECES = 4  # fed to the parser in one turn of the loop, so that others ha
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
 _STOPPED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _NO_BUDGET = MemoryBudget(2**63)
-_TURNS = ReadTurns()
 
 
 # methods: the callbacks of the parser and of the transport share the state of one message.
@@ -46,13 +45,14 @@ class OneMessageConnection(HttpToolsProtocol):
     """One connection whose parser gets one message at a time. A subclass writes the errors.
 
     limits: of the size of heads, and of waits. memory: counts the bytes held for all connections.
-    turns: whose body is read next. peer: the remote address. own_caller: who sends its requests,
-    unless a trusted proxy says another.
+    turns: whose body is read next; they are of one loop, so that the class that a server serves has
+    its own. peer: the remote address. own_caller: who sends its requests, unless a trusted proxy
+    says another.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     memory: ClassVar[MemoryBudget] = _NO_BUDGET
-    turns: ClassVar[ReadTurns] = _TURNS
+    turns: ClassVar[ReadTurns]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

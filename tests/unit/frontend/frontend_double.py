@@ -125,10 +125,8 @@ async def serving(
 ) -> AsyncIterator[Site]:
     """Serve an edge on loopback; stopped at the end, with at most drain_s to do so."""
     road = fast_protocol(of.view) if fast else Connection
-    # Turns are of one loop: those of a class would wait for ever for a loop that has ended.
-    turns = ReadTurns()
     attributes = {
-        "limits": limits or ConnectionLimits(), "memory": of.view.memory, "turns": turns,
+        "limits": limits or ConnectionLimits(), "memory": of.view.memory, "turns": ReadTurns(),
     }  # fmt: skip
     protocol = type("Limited", (road,), attributes)
     listener = socket.create_server(("127.0.0.1", 0))

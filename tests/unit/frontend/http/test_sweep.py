@@ -13,6 +13,7 @@ import pytest
 from batchpool.frontend.http.connection import Connection, sweep_all
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.memory_budget import MemoryBudget
+from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.server import Server
 
 GET = b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -74,7 +75,9 @@ class Scene:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.memory = MemoryBudget(100 * KIB)
-        self._protocol = cast(type[Connection], type("C", (Limited,), {"memory": self.memory}))
+        self._protocol = cast(
+            type[Connection], type("C", (Limited,), {"memory": self.memory, "turns": ReadTurns()})
+        )
         loop = SimpleNamespace(
             time=lambda: self.now_s, create_task=self._keep, call_later=lambda *_: None
         )

@@ -140,7 +140,7 @@ class LaneClient:
 
     def has_room(self, rows: Rows, now_ns: int, priority: int = 0) -> bool:
         """As `may_claim`, for these rows."""
-        return self.allocator.has_room(rows.n, priority)
+        return self.may_claim(rows.n, priority)
 
     def most_rows(self, rows: Rows) -> int:
         """The most of these rows, wherever they begin, that may be claimed at once."""

@@ -41,7 +41,7 @@ _NOT_THE_ROW = (
 class LoadedModel:
     """A model as its worker runs it.
 
-    spec: of what it runs: a stage, or both as one.  padding: to the accepted sizes of a batch, None
+    spec: of what it runs: a stage, or all as one.  padding: to the accepted sizes of a batch, None
     where any will do.  slowest: of the batches of the warm-up, each at its last run.
     run_warm_up_row: raises what the model raises.
     """

@@ -48,7 +48,7 @@ _MOVES_BETWEEN_LOOKS = 16
 class WorkerProcess:
     """The process around a `Worker`: control messages, load, warm-up, the loop, unload.
 
-    It runs one stage of the model, or both as one. spec: as lanes have it.
+    It runs one stage of the model, or all as one. spec: as lanes have it.
     """
 
     def __init__(self, channel: Channel) -> None:

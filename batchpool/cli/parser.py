@@ -14,6 +14,13 @@ from typing import Any, NoReturn
 
 from batchpool.cli.completion import COMPLETION_EPILOG, SHELLS, print_completion, print_help
 from batchpool.cli.config_source import add_config_argument, add_pool_arguments
+from batchpool.cli.consume import (
+    CONSUME_EPILOG,
+    CONSUME_EXITS,
+    CONSUME_HELP,
+    add_consume_arguments,
+    consume,
+)
 from batchpool.cli.explain import config, layout
 from batchpool.cli.operate import (
     DRAIN_EPILOG,
@@ -206,6 +213,10 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         usage="batchpool run MODEL INPUT... -o OUT [flags] [-- options of serve]",
     )  # fmt: skip
     add_run_arguments(runs)
+    consumes = _add(
+        commands, "consume", consume, CONSUME_HELP, CONSUME_EXITS, epilog=CONSUME_EPILOG
+    )
+    add_consume_arguments(consumes)
     add_task_commands(commands, _add)
     draws = _add(
         commands, "layout", layout, "draw the shared memory of a model's lane", _LAYOUT_EXITS

@@ -118,10 +118,12 @@ def run(args: argparse.Namespace) -> int:
         model=name,
         inputs=args.inputs,
         out=args.out,
-        columns=_pairs("--map", args.map),
-        keep=_names(args.keep),
-        outputs=_names(args.outputs),
-        parameters={k: _json(v) for k, v in _pairs("--parameter", args.parameter, ",").items()},
+        columns=pairs_of("--map", args.map),
+        keep=names_of(args.keep),
+        outputs=names_of(args.outputs),
+        parameters={
+            k: json_or_text(v) for k, v in pairs_of("--parameter", args.parameter, ",").items()
+        },
         in_format=args.format,
         out_format=args.out_format,
         chunk_rows=args.chunk_rows,
@@ -170,7 +172,9 @@ def pool_words(model: str, serve_words: Sequence[str]) -> tuple[str, list[str] |
     return "", ["--model", model, *serve_words]
 
 
-def _pairs(flag: str, given: Sequence[str], no_cut: str = "") -> dict[str, str]:
+def pairs_of(flag: str, given: Sequence[str], no_cut: str = "") -> dict[str, str]:
+    """{name: value} of a flag that may be given several times. no_cut: "" where commas separate
+    pairs."""
     found: dict[str, str] = {}
     for text in given:
         for pair in [text] if no_cut else text.split(","):
@@ -183,11 +187,13 @@ def _pairs(flag: str, given: Sequence[str], no_cut: str = "") -> dict[str, str]:
     return found
 
 
-def _names(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
+    """Names that commas separate, each once."""
     return [name for name in dict.fromkeys(text.split(",")) if name]
 
 
-def _json(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """The value of a parameter on the command line."""
     try:
         return json.loads(text)
     except ValueError:

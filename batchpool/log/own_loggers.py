@@ -17,6 +17,7 @@ ACCESS = "batchpool.access"
 NAMES = (
     "batchpool.supervisor", "batchpool.clients", "batchpool.frontend", ACCESS, "batchpool.worker",
     "batchpool.batcher", "batchpool.client", "batchpool.credentials", "batchpool.tasks",
+    "batchpool.consume",
 )  # fmt: skip
 """Every logger of the package."""
 

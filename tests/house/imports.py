@@ -55,6 +55,7 @@ FLOORS = (
     "frontend/asgi",
     "frontend",
     "bulk",
+    "consume",
     "cli",
     "__main__",
     "examples",

@@ -1,0 +1,163 @@
+"""One run of `batchpool consume`: connections to the brokers and the pool, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any
+
+from batchpool.client.aio import AsyncClient
+from batchpool.client.served_model import ServedModel
+from batchpool.consume.consumer import Consumer
+from batchpool.consume.plan import ConsumePlan
+from batchpool.consume.rows import RecordRows
+from batchpool.consume.values import ValueReader, ValueWriter
+from batchpool.core.errors import ConfigError, PoolError, StartError
+from batchpool.core.tensors.rows import check_parameters
+from batchpool.core.tensors.spec import ModelSpec
+
+_LOG = logging.getLogger("batchpool.consume")
+_REPORT_S = 10.0
+_MOST = 4096  # rows under way, unless the command says otherwise
+_SECRET = ("security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+_KNOWN = (*_SECRET, "ssl_cafile", "ssl_certfile", "ssl_keyfile", "client_id")
+
+
+def connection_settings(found: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings of a --kafka-config file as aiokafka takes them; ConfigError for others."""
+    for name in found:
+        if name not in _KNOWN:
+            raise ConfigError(f"{source}: unknown setting {name!r}; known: {', '.join(_KNOWN)}")
+    settings = {name: value for name, value in found.items() if not name.startswith("ssl_")}
+    if "SSL" in str(settings.get("security_protocol", "")):
+        try:
+            context = ssl.create_default_context(cafile=found.get("ssl_cafile"))
+            if "ssl_certfile" in found:
+                context.load_cert_chain(found["ssl_certfile"], found.get("ssl_keyfile"))
+        except OSError as exc:
+            raise ConfigError(f"{source}: its certificates cannot be read: {exc}") from None
+        settings["ssl_context"] = context
+    return settings
+
+
+async def consume(plan: ConsumePlan, socket: str) -> Consumer:
+    """Consume until SIGTERM or SIGINT; the consumer, which knows how much it did.
+
+    Raises ConfigError for what cannot work, StartError where pool or brokers cannot be reached.
+    """
+    kafka: Any = _kafka()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(AsyncClient(socket))
+        served = await _served(client, plan.model)
+        _check(plan, served)
+        kafka_consumer = kafka.AIOKafkaConsumer(
+            bootstrap_servers=plan.source.brokers,
+            group_id=plan.group,
+            enable_auto_commit=False,
+            auto_offset_reset=plan.begins,
+            **plan.kafka,
+        )
+        producer = kafka.AIOKafkaProducer(
+            bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
+        )
+        reader = ValueReader(_spec_of(served), plan.form, plan.columns)
+        rows = RecordRows(client, plan, reader, ValueWriter(served.outputs))
+        consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST)
+        listener = _listener(kafka, consumer)
+        try:
+            await producer.start()
+            stack.push_async_callback(producer.stop)
+            kafka_consumer.subscribe([plan.source.name], listener=listener)
+            await kafka_consumer.start()
+            stack.push_async_callback(kafka_consumer.stop)
+        except kafka.errors.KafkaError as exc:
+            raise StartError(f"the brokers {plan.source.brokers} do not answer: {exc}") from exc
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, consumer.stop)
+            stack.callback(loop.remove_signal_handler, number)
+        _LOG.info("%s consumes %s for model %s", plan.group, plan.source.name, plan.model)
+        reports = asyncio.create_task(_report(consumer))
+        stack.callback(reports.cancel)
+        try:
+            await consumer.run()
+        except kafka.errors.KafkaError as exc:
+            raise StartError(
+                f"the brokers refused what {plan.group} sent, after {consumer.records:,} records:"
+                f" {exc}; a new start goes on from the last offset that is committed"
+            ) from exc
+        return consumer
+
+
+def _kafka() -> Any:
+    try:
+        module = import_module("aiokafka")
+        import_module("aiokafka.errors")
+    except ImportError:
+        raise StartError(
+            "consuming topics needs aiokafka, which is not installed here:"
+            " pip install 'batchpool[kafka]'"
+        ) from None
+    return module
+
+
+async def _served(client: AsyncClient, name: str) -> ServedModel:
+    try:
+        models = await client.models()
+    except PoolError as exc:
+        raise StartError(exc.message) from exc
+    if name not in models:
+        raise ConfigError(
+            f"--model: the pool serves no model {name!r}; it serves {', '.join(sorted(models))}"
+        )
+    return models[name]
+
+
+def _check(plan: ConsumePlan, served: ServedModel) -> None:
+    known = [tensor.name for tensor in served.outputs]
+    for name in plan.outputs:
+        if name not in known:
+            raise ConfigError(
+                f"--outputs: model {plan.model!r} has no output {name!r}; it has {', '.join(known)}"
+            )
+    try:
+        check_parameters(_spec_of(served), dict(plan.parameters))
+    except PoolError as exc:
+        raise ConfigError(f"--parameter: {exc.message}") from None
+
+
+def _spec_of(served: ServedModel) -> ModelSpec:
+    """The declaration of a served model, as far as its callers are told of it."""
+    return ModelSpec(served.name, "numpy", served.inputs, served.outputs, served.parameters)
+
+
+def _listener(kafka: Any, consumer: Consumer) -> Any:
+    """The listener of a group's changes, which hands partitions over."""
+
+    class HandOver(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: Any) -> None:
+            await consumer.revoke(revoked)
+
+        async def on_partitions_assigned(self, assigned: Any) -> None:
+            numbers = sorted(each.partition for each in assigned)
+            _LOG.info("partitions %s are consumed here", numbers or "none")
+
+    return HandOver()
+
+
+async def _report(consumer: Consumer) -> None:
+    """Log how much was done, while something is."""
+    before = 0
+    while True:
+        await asyncio.sleep(_REPORT_S)
+        if consumer.records > before:
+            rate = (consumer.records - before) / _REPORT_S
+            before = consumer.records
+            _LOG.info(
+                "%d records, %d of them dead letters, %.0f a second", before, consumer.failed, rate
+            )

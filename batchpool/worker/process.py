@@ -24,7 +24,7 @@ from batchpool.control.process_messages import (
     WorkerReady,
 )
 from batchpool.core.layout.arena import arena_of
-from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.layout.segments import lane_layout, worker_layout_of
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, fused_spec
 from batchpool.process import bootstrap
@@ -60,7 +60,7 @@ class WorkerProcess:
         self._declared = ModelSpec.from_wire(start.spec)
         self.spec = fused_spec(self._declared) if start.fused_rows else self._declared
         self._stage = Stage(start.stage)
-        layout = worker_layout(start.max_batch, start.max_lanes)
+        layout = worker_layout_of(self.spec, start.max_batch, start.max_lanes)
         segment_fd, bell_fd, batcher_fd, counters_fd = fds
         self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         counters = Counters(counters_fd, start.frontends)

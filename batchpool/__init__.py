@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from batchpool.core.tensors.spec import Dim, Tensor
+    from batchpool.core.tensors.text import Text
+    from batchpool.generator import Generator, JoiningSequence, StepTokens
     from batchpool.inprocess import InferenceBatcher, batch_inference
     from batchpool.model import Batch, Model
 
@@ -53,11 +55,13 @@ __all__ = [
     "Draining",
     "Expired",
     "Forbidden",
+    "Generator",
     "IdempotencyMismatch",
     "InferenceBatcher",
     "InternalError",
     "InvalidInput",
     "InvalidRequest",
+    "JoiningSequence",
     "MethodNotAllowed",
     "Model",
     "ModelError",
@@ -70,10 +74,12 @@ __all__ = [
     "PoolStopped",
     "RequestTimeout",
     "ServedModel",
+    "StepTokens",
     "StorageFull",
     "TaskCancelled",
     "TasksFull",
     "Tensor",
+    "Text",
     "TooLarge",
     "Unauthorized",
     "UnsupportedMediaType",
@@ -89,6 +95,10 @@ _HOMES = {
     "Model": "model",
     "Dim": "core.tensors.spec",
     "Tensor": "core.tensors.spec",
+    "Text": "core.tensors.text",
+    "Generator": "generator",
+    "JoiningSequence": "generator",
+    "StepTokens": "generator",
     "InferenceBatcher": "inprocess",
     "batch_inference": "inprocess",
 }  # of all others: core.errors

@@ -107,6 +107,7 @@ class Model:
                 a CPU too
     """
 
+    generates: ClassVar[bool] = False  # True: of a bp.Generator
     name: str = ""
     framework: str = "torch"
     _declared: ClassVar[dict[str, Sequence[Tensor | str]]] = {}  # lists whose names a method has
@@ -239,9 +240,10 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
     name = model.name or cls.__name__.lower()
     features, kept_inputs = _between(model, name, "features", "names of inputs")
     predictions, kept = _between(model, name, "predictions", "names of inputs and features")
-    inputs, outputs, parameters = (
-        _listed(model, name, kind, "bp.Tensor", Tensor) for kind in _KINDS
-    )
+    lists = (_listed(model, name, kind, "bp.Tensor", Tensor) for kind in _KINDS)
+    inputs, outputs, parameters = lists
+    if cls.generates:
+        return _generator_spec(model, name, (inputs, outputs, parameters), features + predictions)
     spec = ModelSpec(
         name, model.framework, inputs, outputs, parameters, features, kept_inputs, predictions, kept
     )
@@ -254,6 +256,24 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
         model, "postprocess", "predictions", spec.predictions, "infer makes and postprocess reads"
     )
     return spec
+
+
+def _generator_spec(
+    model: Any, name: str, lists: tuple[tuple[Tensor, ...], ...], between: tuple[Tensor, ...]
+) -> ModelSpec:
+    """The declaration of a generator, which has a prompt and a token instead of these lists, but
+    for the parameters."""
+    from batchpool.generator import generator_tensors  # a subclass of Model is made there
+
+    inputs, outputs, parameters = lists
+    if inputs or outputs or between:
+        raise ConfigError(
+            f"generator {name!r} declares inputs, outputs or stages; prompt and token were expected"
+        )
+    inputs, outputs, parameters = generator_tensors(model, name, parameters)
+    return ModelSpec(
+        name, model.framework, inputs, outputs, parameters, generates=True, text=model.text
+    )
 
 
 def _check_stage(

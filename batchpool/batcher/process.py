@@ -45,7 +45,7 @@ from batchpool.control.process_messages import (
     WorkerLost,
 )
 from batchpool.core.layout.arena import arena_of
-from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.layout.segments import lane_layout, worker_layout_of
 from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.tensors.spec import ModelSpec
@@ -263,7 +263,8 @@ class BatcherProcess:
         self._send(LaneClosed(number))
 
     def _add_worker(self, message: AddWorker, segment_fd: int, bell_fd: int) -> None:
-        layout = worker_layout(message.max_batch, self._max_lanes)
+        spec = self._specs[message.model]
+        layout = worker_layout_of(spec, message.max_batch, self._max_lanes)
         worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         os.close(segment_fd)
         bell = self._worker_bells[message.worker] = Doorbell(bell_fd)

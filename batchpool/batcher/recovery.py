@@ -21,7 +21,6 @@ from batchpool.batcher.batcher import Batcher
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
-from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import DispatchReason, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.stages import Stage
@@ -32,7 +31,7 @@ def take_over(batcher: Batcher) -> None:
     lanes, workers = batcher.lanes.by_number.values(), batcher.workers.by_number.values()
     for worker in workers:
         published = _published(worker)
-        for record in range(RECORDS):
+        for record in range(worker.worker_segment.layout.slots):
             _take_over_record(batcher, worker, record, published)
     firsts = {lane.model for lane in lanes}
     for number in firsts:

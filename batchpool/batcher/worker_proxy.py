@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
@@ -121,7 +120,7 @@ class WorkerProxy:
         record = 0
         while record in self.batches:
             record += 1
-        assert record < RECORDS, "more batches in flight than records"
+        assert record < self.worker_segment.layout.slots, "more batches in flight than records"
         n = rows.shape[1]
         attempt = largest(rows[QueueColumn.ATTEMPT])
         worker_segment.n_of[record] = n

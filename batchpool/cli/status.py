@@ -78,11 +78,11 @@ def _tasks(path: str, found: dict[str, Any]) -> dict[str, Any] | None:
 def in_tables(found: dict[str, Any]) -> dict[str, Any]:
     """The status with its models in tables, each of which fits a screen.
 
-    There is one more where a model has stages: a line for each.
+    There is one more where a model has stages, a line for each, and one of generators.
     """
     shown: dict[str, Any] = {}
     with_options = any(model.get("options") for model in found.get("models", {}).values())
-    apart = {*_COUNTS, *_TIMES, "stages", *(() if with_options else ("options",))}
+    apart = {*_COUNTS, *_TIMES, "stages", "generation", *(() if with_options else ("options",))}
     for key, value in found.items():
         if key != "models":
             shown[key] = value
@@ -96,6 +96,8 @@ def in_tables(found: dict[str, Any]) -> dict[str, Any]:
             for stage, counts in model.get("stages", {}).items()
         }
         shown |= {"stages": stages} if stages else {}
+        generation = {n: model["generation"] for n, model in value.items() if "generation" in model}
+        shown |= {"generation": _columns(generation, lambda name: True)} if generation else {}
     return shown
 
 

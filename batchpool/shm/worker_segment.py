@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchpool.core.layout.segments import Layout
+from batchpool.core.layout.segments import WORKER_WORDS, Layout
 from batchpool.shm.lane import Word
 from batchpool.shm.ring import Consumer, Producer, fence
 from batchpool.shm.segment import Memory, ring_parts, word
 
 CANCELS_MASK = 2**63 - 1  # clients may count as high as they please
+_RING_WORDS = {"sq_tail", "sq_head", "cq_tail", "cq_head"}
 
 
 class WorkerSegment:
@@ -23,7 +24,7 @@ class WorkerSegment:
         self.layout = layout
         self.fence = fence
         cells = memory.cells()
-        for name in ("progress_ns", "running", "launched", "batches", "good", "rows", "ready"):
+        for name in WORKER_WORDS.keys() - _RING_WORDS:
             setattr(self, name, Word(cells, word(layout, name)))
         columns = layout.columns
         self.token = memory.array(columns["token"])
@@ -47,6 +48,7 @@ class WorkerSegment:
         self.refused_of = memory.scalars(columns["refused"])
         self.expired_of = memory.scalars(columns["expired"])
         self.cancelled_of = memory.scalars(columns["cancelled"])
+        self.tokens_of = memory.scalars(columns["tokens"])
         self.outcome_of = memory.scalars(columns["outcome"])
         self.extents_of = memory.scalars(columns["extents"])
         self.start_ns_of = memory.scalars(columns["start_ns"])
@@ -63,6 +65,8 @@ class WorkerSegment:
     good: Word
     rows: Word
     ready: Word
+    sequences: Word
+    kv_tokens: Word
 
     def sq_producer(self) -> Producer:
         return Producer(*ring_parts(self.memory, self.layout, "sq"), fence=self.fence)

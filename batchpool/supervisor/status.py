@@ -18,6 +18,7 @@ from batchpool.shm.heartbeat import Heartbeats
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.processes import ProcessFleet
+from batchpool.supervisor.generation_status import generation_counts
 from batchpool.supervisor.plan.cpu_stage_counts import stage_place
 from batchpool.supervisor.plan.plan import WorkerPlan
 from batchpool.supervisor.resources.resources import PoolResources
@@ -50,6 +51,8 @@ def pool_status(
         for stage in model.cpu_stages:
             place = stage_place(len(model.workers_of(stage)))
             models[model.spec.name][stage.label] = place
+        if model.spec.generates:
+            models[model.spec.name]["generation"] = generation_counts(totals, model.spec.name)
         if len(model.stages) > 1:
             models[model.spec.name]["stages"] = {
                 stage.label: {

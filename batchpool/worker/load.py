@@ -93,6 +93,7 @@ def check_declaration(served: ModelSpec, found: ModelSpec) -> None:
     """Raise ModelError, naming the first difference, unless framework and tensors are equal."""
     found = ModelSpec.from_wire(found.to_wire())  # as the served one came here
     differences = [("framework", served.framework, found.framework)]
+    differences += [("text", repr(served.text), repr(found.text))]
     for kind in _DECLARED:
         pairs = zip_longest(getattr(served, kind), getattr(found, kind))
         # Compared as text, because a pad of NaN is not equal to itself.

@@ -29,6 +29,7 @@ FLOORS = (
     "shm",
     "shm/stats",
     "model",
+    "generator",
     "control",
     "log",
     "process",

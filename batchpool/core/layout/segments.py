@@ -82,7 +82,7 @@ from batchpool.core.layout.arena import Arena, arena_for, largest_run
 from batchpool.core.layout.tensor_columns import tensor_columns
 from batchpool.core.tensors.spec import ModelSpec
 
-VERSION = 6
+VERSION = 7
 REFUSED_LANE = 2**32 - 1
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
@@ -125,7 +125,9 @@ HEADER_COLUMNS: dict[str, tuple[str, str]] = {
 # A worker's segment: the rings of batch records, and the worker's progress and counts.
 # running: the token of its oldest batch in flight, 0 for none; progress_ns: when that became the
 # oldest. launched: the token of the last batch that it began. batches, good, rows: batches that it
-# finished, those without a failure, rows of all. ready: 1 once the model is warm.
+# finished, those without a failure, rows of all. ready: 1 once the model is warm. sequences,
+# kv_tokens: of a generator, how many sequences run at once, and how many tokens all of them may
+# have, 0 for any number; stored before `ready`.
 WORKER_WORDS: dict[str, str] = {
     "sq_tail": "batcher",
     "sq_head": "worker",
@@ -138,6 +140,8 @@ WORKER_WORDS: dict[str, str] = {
     "good": "worker",
     "rows": "worker",
     "ready": "worker",
+    "sequences": "worker",
+    "kv_tokens": "worker",
 }
 
 # The pool's state page: read-only for clients.
@@ -273,15 +277,27 @@ def lane_layout(spec: ModelSpec, slots: int, arena: Arena | None = None) -> Layo
     return finish("lane", slots, capacity, words, adder, _facts(spec))
 
 
-def worker_layout(max_batch: int, max_lanes: int) -> Layout:
-    """The layout of one worker's segment: RECORDS batch records of up to max_batch rows.
+def worker_layout_of(spec: ModelSpec, max_batch: int, max_lanes: int) -> Layout:
+    """The layout of the segment of a model's worker.
+
+    A generator's running sequence is a batch record of one row, so that its worker has at least
+    max_batch records.
+    """
+    if spec.generates:
+        return worker_layout(1, max_lanes, power_of_two(max_batch))
+    return worker_layout(max_batch, max_lanes)
+
+
+def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Layout:
+    """The layout of one worker's segment: batch records (a power of two) of up to max_batch rows.
 
     `token` names one use of a record. The batcher stores it when the record's rows are written;
     the worker copies it into `finished` when the outputs are written; the batcher copies it into
     `freed` when the completions are written. A record is free where token == freed. `due_ns`: the
     earliest deadline of its rows. `cancels`: the sum of its lanes' `cancels` as the batcher last
     read them. `expired`, `cancelled`: the rows that were over when the worker came to them, which
-    the model did not get. `refused`: the rows that the model refused as invalid. `lanes`: by lane
+    the model did not get. `refused`: the rows that the model refused as invalid. `tokens`: of a
+    generator, those that are reserved for the row, its prompt among them. `lanes`: by lane
     number, the serial of the lane that the worker has mapped, REFUSED_LANE if it could not map it,
     else 0 or an earlier serial.
     """
@@ -289,8 +305,8 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
     adder = Adder(at)
     # Twice the records: a record may be free, and be used again, before the consumer of its ring
     # has advanced past its previous entry.
-    adder.add("sq", "u8", (2 * RECORDS,), "batcher")
-    adder.add("cq", "u8", (2 * RECORDS,), "worker")
+    adder.add("sq", "u8", (2 * records,), "batcher")
+    adder.add("cq", "u8", (2 * records,), "worker")
     for name, dtype, writer in (
         ("token", "u8", "batcher"),
         ("freed", "u8", "batcher"),
@@ -300,6 +316,7 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
         ("attempt", "u4", "batcher"),
         ("due_ns", "i8", "batcher"),
         ("cancels", "i8", "batcher"),
+        ("tokens", "u4", "batcher"),
         ("outcome", "u4", "worker"),
         ("refused", "u4", "worker"),
         ("expired", "u4", "worker"),
@@ -308,11 +325,11 @@ def worker_layout(max_batch: int, max_lanes: int) -> Layout:
         ("start_ns", "i8", "worker"),
         ("end_ns", "i8", "worker"),
     ):
-        adder.add(name, dtype, (RECORDS,), writer)
+        adder.add(name, dtype, (records,), writer)
     for name in ("lane", "slot", "sequence"):
-        adder.add(f"rows.{name}", "u4", (RECORDS, max_batch), "batcher")
+        adder.add(f"rows.{name}", "u4", (records, max_batch), "batcher")
     adder.add("lanes", "u4", (max_lanes,), "worker")
-    return finish("worker", RECORDS, RECORDS, words, adder)
+    return finish("worker", records, records, words, adder)
 
 
 def state_page_layout() -> Layout:
@@ -344,7 +361,8 @@ def heartbeats_layout(processes: int) -> Layout:
 
 def _facts(spec: ModelSpec) -> list[str]:
     """Facts for the digest in which two lanes with equal columns may still differ."""
-    return [
+    kind_of_model = ["generates"] if spec.generates else []
+    return kind_of_model + [
         f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
         for kind in ("inputs", "outputs", "parameters", "features", "predictions")
         for tensor in getattr(spec, kind)

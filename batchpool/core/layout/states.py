@@ -125,6 +125,7 @@ class BatchOutcome(enum.IntEnum):
     FAILED = 2  # the model raised or returned wrong outputs; the statuses of the rows tell more
     NO_MEMORY = 3  # the batch was too large for the device's memory; statuses as for FAILED
     INVALID_INPUT = 4  # the model refused one of several rows and did not say which
+    RETURNED = 5  # a worker that goes off duty gives a sequence back, to be gone on with elsewhere
 
 
 assert set(MOVES) == set(SlotState) == set(OWNER)

@@ -27,6 +27,7 @@ from batchpool.core.tensors.dtypes import DTYPES, DType
 from batchpool.core.tensors.labels import checked_labels
 from batchpool.core.tensors.numbers import as_row_value, stored_number
 from batchpool.core.tensors.strings import as_text_value
+from batchpool.core.tensors.text import Text
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,9 @@ class ModelSpec:
     predictions: what `infer` makes instead of the outputs, and `postprocess` makes these of; () for
     a model without that stage. kept_tensors: names of the inputs and features that `postprocess`
     reads besides. output_noun: what messages call an output: one of a stage may be a feature or a
-    prediction of the model.
+    prediction of the model. generates: the model is a `Generator`: its first input is the prompt,
+    its first output the tokens, of which a running row has as many as `size.out` says. text: of a
+    generator whose tokens are text.
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
     a parameter that is no scalar, a feature or prediction with a default or labels, and an input's
@@ -219,6 +222,8 @@ class ModelSpec:
     predictions: tuple[Tensor, ...] = ()
     kept_tensors: tuple[str, ...] = ()
     output_noun: str = "output"
+    generates: bool = False
+    text: Text | None = None
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
@@ -305,11 +310,15 @@ class ModelSpec:
         # A client of an earlier version does not know what is left out where it is empty.
         made = [kind for kind in _KEPT if getattr(self, kind)]
         kinds = (*_CALLERS, *made)
+        generator: dict[str, Any] = {"generates": True} if self.generates else {}
+        if self.text is not None:
+            generator["text"] = self.text.to_wire()
         return {
             "name": self.name,
             "framework": self.framework,
             **{kind: [_tensor_to_wire(t) for t in getattr(self, kind)] for kind in kinds},
             **{_KEPT[kind]: list(getattr(self, _KEPT[kind])) for kind in made},
+            **generator,
         }
 
     @classmethod
@@ -319,9 +328,10 @@ class ModelSpec:
             tuple(_tensor_from_wire(t) for t in form.get(kind, ())) for kind in (*_CALLERS, *_KEPT)
         )
         kept_inputs, kept_tensors = (tuple(form.get(kept, ())) for kept in _KEPT.values())
+        text = Text.from_wire(form["text"]) if "text" in form else None
         return cls(
             form["name"], form["framework"], inputs, outputs, parameters, features, kept_inputs,
-            predictions, kept_tensors,
+            predictions, kept_tensors, generates=form.get("generates", False), text=text,
         )  # fmt: skip
 
 

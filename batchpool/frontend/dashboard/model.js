@@ -6,6 +6,18 @@ import { NONE, count, milliseconds, perSecond, rate, share, short } from "./form
 
 const PARTS = { request: "Request", queue: "In queue", batch: "In batch" };
 const SHARES = ["p50", "p90", "p99"];
+const TOKEN_PARTS = { first_token: "First token", token_gap: "Between tokens", step: "Step" };
+
+// Why sequences end: the words of the metric, and what they mean.
+const ENDS = {
+  stop: "stop: the generator ended them",
+  length: "length: they got all tokens that they may have",
+  cancelled: "cancelled: their callers left",
+  deadline_exceeded: "deadline_exceeded: their time was over",
+  model_error: "model_error: the generator failed, and they run again",
+  invalid_input: "invalid_input: the generator refused them",
+  returned: "returned: they go on in another worker",
+};
 
 // Why batches leave: the words of `batchpool status`, and what they mean.
 const REASONS = {
@@ -46,6 +58,7 @@ export class ModelCard {
         this.latency(),
         this.slots(),
         this.batches(),
+        this.generation(),
         this.answers(),
       ),
     );
@@ -70,19 +83,9 @@ export class ModelCard {
   }
 
   latency() {
-    this.cells = {};
-    const head = element("tr", {}, element("td"));
-    for (const word of SHARES) head.append(element("th", { scope: "col", text: word }));
-    const body = element("tbody");
-    for (const [part, label] of Object.entries(PARTS)) {
-      const line = element("tr", {}, element("th", { scope: "row", text: label }));
-      this.cells[part] = SHARES.map(() => element("td", { class: "number" }));
-      line.append(...this.cells[part]);
-      body.append(line);
-    }
-    const table = element("table", { class: "plain" }, element("thead", {}, head), body);
+    this.percentiles = new Percentiles(PARTS);
     this.times = new Lines("Latency", ["p50", "p99"], milliseconds);
-    return panel("Latency", table, this.times.node);
+    return panel("Latency", this.percentiles.node, this.times.node);
   }
 
   slots() {
@@ -111,7 +114,7 @@ export class ModelCard {
     this.sizes = new Bars("Batches by rows, last seconds", "rows");
     this.reasons = element("ul", { class: "chips", "aria-label": "Why batches left" });
     this.reasonChips = new Keyed(this.reasons, (word) => new Chip(REASONS[word] ?? word, word));
-    return panel(
+    this.batchPanel = panel(
       "Batches",
       element(
         "div",
@@ -122,6 +125,32 @@ export class ModelCard {
       this.sizes.node,
       this.reasons,
     );
+    return this.batchPanel;
+  }
+
+  // Of a generator, instead of its batches: a sequence joins and leaves at any step.
+  generation() {
+    this.tokenRate = element("strong", { class: "big" });
+    this.running = element("strong", { class: "big" });
+    this.tokenFlow = new Lines("Tokens a second", ["tokens"], perSecond);
+    this.tokenTimes = new Percentiles(TOKEN_PARTS);
+    this.tokenFacts = element("span", { class: "small" });
+    this.ends = element("ul", { class: "chips", "aria-label": "Why sequences ended" });
+    this.endChips = new Keyed(this.ends, (word) => new Chip(ENDS[word] ?? word, word));
+    this.generationPanel = panel(
+      "Generation",
+      element(
+        "div",
+        { class: "figures" },
+        element("div", { class: "figure" }, this.tokenRate, element("span", { text: "tokens/s" })),
+        element("div", { class: "figure" }, this.running, element("span", { text: "sequences" })),
+      ),
+      this.tokenFlow.node,
+      this.tokenFacts,
+      this.tokenTimes.node,
+      this.ends,
+    );
+    return this.generationPanel;
   }
 
   answers() {
@@ -146,7 +175,7 @@ export class ModelCard {
       this.facts,
       [
         model.workers && `${model.workers} workers`,
-        `at most ${count(model.max_batch)} rows a batch`,
+        `at most ${count(model.max_batch)} ${model.generation ? "sequences a worker" : "rows a batch"}`,
         `${count(model.queued)} ${model.queued === 1 ? "row" : "rows"} queued`,
       ]
         .filter(Boolean)
@@ -156,10 +185,9 @@ export class ModelCard {
     this.stages.hidden = model.stages.length === 0;
     setText(this.requests, rate(model.requests_per_s));
     setText(this.rows, rate(model.rows_per_s));
-    for (const [part, cells] of Object.entries(this.cells)) {
-      SHARES.forEach((word, i) => setText(cells[i], milliseconds(model.latency[part][word])));
-    }
+    this.percentiles.update(model.latency);
     this.updateSlots(model.slots);
+    this.updateGeneration(model.generation);
     setText(this.batchRate, rate(model.batches.per_s));
     setText(this.mean, model.batches.mean_rows == null ? NONE : model.batches.mean_rows.toFixed(1));
     let below = 0;
@@ -180,10 +208,12 @@ export class ModelCard {
   addPoint(model) {
     this.flow.add([model.rows_per_s]);
     this.times.add([model.latency.request.p50, model.latency.request.p99]);
+    if (model.generation) this.tokenFlow.add([model.generation.tokens_per_s]);
   }
 
   skip(missed) {
-    for (; missed > 0; missed -= 1) for (const chart of [this.flow, this.times]) chart.push([null, null]);
+    const charts = [this.flow, this.times, this.tokenFlow];
+    for (; missed > 0; missed -= 1) for (const chart of charts) chart.push([null, null]);
   }
 
   updateSlots(slots) {
@@ -199,10 +229,56 @@ export class ModelCard {
   }
 
   updateReasons(reasons) {
-    const sum = Object.values(reasons).reduce((total, n) => total + n, 0);
-    this.reasonChips.update(
-      Object.keys(REASONS).map((word) => [word, sum ? (reasons[word] ?? 0) / sum : 0]),
+    this.reasonChips.update(shares(REASONS, reasons));
+  }
+
+  updateGeneration(generation) {
+    this.batchPanel.hidden = Boolean(generation);
+    this.generationPanel.hidden = !generation;
+    if (!generation) return;
+    setText(this.tokenRate, rate(generation.tokens_per_s));
+    setText(this.running, count(generation.running));
+    setText(
+      this.tokenFacts,
+      [
+        `${count(generation.kv_tokens)} tokens set aside`,
+        `${rate(generation.prompt_tokens_per_s)} prompt tokens/s`,
+        generation.resumed && `${count(generation.resumed)} went on in another worker`,
+      ]
+        .filter(Boolean)
+        .join(" · "),
     );
+    this.tokenTimes.update(generation.latency);
+    this.endChips.update(shares(ENDS, generation.ends));
+  }
+}
+
+// The share of each word among counts, [[word, share], ...].
+function shares(words, counts) {
+  const sum = Object.values(counts).reduce((total, n) => total + n, 0);
+  return Object.keys(words).map((word) => [word, sum ? (counts[word] ?? 0) / sum : 0]);
+}
+
+// A table of percentiles, one line for each part, {key: label}.
+class Percentiles {
+  constructor(parts) {
+    this.cells = {};
+    const head = element("tr", {}, element("td"));
+    for (const word of SHARES) head.append(element("th", { scope: "col", text: word }));
+    const body = element("tbody");
+    for (const [part, label] of Object.entries(parts)) {
+      const line = element("tr", {}, element("th", { scope: "row", text: label }));
+      this.cells[part] = SHARES.map(() => element("td", { class: "number" }));
+      line.append(...this.cells[part]);
+      body.append(line);
+    }
+    this.node = element("table", { class: "plain" }, element("thead", {}, head), body);
+  }
+
+  update(latency) {
+    for (const [part, cells] of Object.entries(this.cells)) {
+      SHARES.forEach((word, i) => setText(cells[i], milliseconds(latency[part][word])));
+    }
   }
 }
 

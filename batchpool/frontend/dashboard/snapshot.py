@@ -3,7 +3,7 @@
     {time_s, version,
      pool:      {state, url, uptime_s, why}      why: the status is missing or old, "" if not
      models:    [{name, ready, workers, max_batch, queued, slots, requests_per_s, rows_per_s,
-                  latency, stages, batches, reasons, codes}]
+                  latency, stages, generation, batches, reasons, codes}]
      workers:   [{name, model, device, pid, state, restarts, last_error, batches_per_s,
                   rows_per_s, gpu}]
      processes: [{name, pid, state, restarts, progress_age_s, last_error}]
@@ -26,12 +26,13 @@ from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
 from batchpool.core.tensors.stages import Stage, stages_of
+from batchpool.frontend.dashboard.generation_view import generation_view
+from batchpool.frontend.dashboard.percentiles import percentiles_ms
 from batchpool.frontend.dashboard.rates import Span
 from batchpool.shm.stats.flight_recorder import LOST, RecordedBatch
 from batchpool.shm.stats.recent_errors import RecentError
 
 Json = dict[str, Any]
-_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # The parts of a row's way through one stage, and the metric of each.
 _TIMES = {"queue": "queue_seconds", "batch": "batch_seconds"}
 _OUTCOMES = {int(outcome): outcome.name.lower() for outcome in BatchOutcome} | {LOST: "lost"}
@@ -142,6 +143,7 @@ def model_view(
             **stage_times_ms(span, infer),
         },
         "stages": stage_views(facts, status, span),
+        "generation": generation_view(facts, span),
         "batches": {
             "per_s": span.rate_per_s("batches_total", **infer),
             "mean_rows": rows.total / rows.count if rows.count else None,
@@ -202,12 +204,6 @@ def lane_views(lanes: Iterable[Mapping[str, Any]]) -> list[Json]:
         "slots": sum(lane["slots"] for lane in clients),
     }
     return [*(lane for lane in shown if lane not in clients), together]
-
-
-def percentiles_ms(times: Histogram) -> dict[str, float | None]:
-    """p50, p90 and p99 in milliseconds."""
-    found = {word: times.quantile(share) for word, share in _SHARES.items()}
-    return {word: None if value is None else value * 1e3 for word, value in found.items()}
 
 
 def sizes(rows: Histogram, most: int) -> list[list[int]]:

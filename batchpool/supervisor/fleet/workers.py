@@ -28,7 +28,7 @@ from batchpool.control.process_messages import (
     WorkerReady,
 )
 from batchpool.core.errors import StartError
-from batchpool.core.layout.segments import MODELS_MOST, worker_layout
+from batchpool.core.layout.segments import MODELS_MOST, worker_layout_of
 from batchpool.core.tensors.stages import Stage
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.resource_errors import named
@@ -97,7 +97,7 @@ class WorkerFleet:
         """Start a worker in an empty slot. Raises StartError when there is no memory, descriptor or
         process for it; the slot stays empty then."""
         resources, model = self._resources, worker_slot.model
-        layout = worker_layout(worker_slot.max_batch, resources.max_lanes)
+        layout = worker_layout_of(model.spec, worker_slot.max_batch, resources.max_lanes)
         worker_slot.fd = create(layout, sealed=False, whose=worker_slot.process_slot.name)
         self._numbers += 1
         worker_slot.number = self._numbers

@@ -26,7 +26,7 @@ from batchpool.core.layout.segments import (
     Layout,
     heartbeats_layout,
     state_page_layout,
-    worker_layout,
+    worker_layout_of,
 )
 from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
 from batchpool.core.scheduler.limits import Limits
@@ -383,8 +383,8 @@ def _model_plan(
         frontends=frontends,
         lane=lanes.lane,
         client_lane=lanes.client_lane,
-        worker_segment=worker_layout(
-            max(Limits.of(model, stage).max_batch for stage in stages_of(spec)), most_lanes
+        worker_segment=worker_layout_of(
+            spec, max(Limits.of(model, stage).max_batch for stage in stages_of(spec)), most_lanes
         ),
         notes=lanes.notes,
     )

@@ -128,6 +128,10 @@ class WorkerProxy:
         worker_segment.attempt_of[record] = attempt
         worker_segment.due_ns_of[record] = least(rows[QueueColumn.DEADLINE_NS])
         worker_segment.cancels_of[record] = cancels & CANCELS_MASK
+        bucket = int(rows[QueueColumn.BUCKET, 0])
+        if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
+            bucket = 0
+        worker_segment.bucket_of[record] = bucket
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]

@@ -68,8 +68,8 @@ def check(args: argparse.Namespace) -> int:
         tls = bool(plan.server.ssl_certfile)
         state = port_state(plan.server.host, plan.server.port, tls=tls)
         print(f"  port           {state}", flush=True)
-    if folder:
-        check_task_folder(Path(folder))
+    if folder and (unseen := check_task_folder(Path(folder))):
+        print(f"  note           {unseen}", flush=True)
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)

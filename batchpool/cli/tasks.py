@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from batchpool.control.task_messages import LetterForm, TaskForm
 
 _PAGE = 100  # letters that are asked for at once, with their inputs
+_LISTED = 20  # where -n does not say another number
 _MANY = 2**31
 _SHOWN_CHARACTERS = 4000  # of an input in the text that `show` prints
 
@@ -71,7 +72,9 @@ def add_task_commands(commands: Any, add: Add) -> None:
         "letters", metavar="LETTER", nargs="*", type=_letter_number, default=[],
         help="their numbers; not of list",
     )  # fmt: skip
-    letters.add_argument("--code", default="", help="only those with this error, as model_error")
+    letters.add_argument(
+        "--code", default="", help="only those with this error, as model_error; of --all and list"
+    )
     letters.add_argument(
         "--all",
         action="store_true",
@@ -98,8 +101,8 @@ def _letter_number(text: str) -> int:
 def _add_shared_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="", help="only those of this model")
     parser.add_argument(
-        "-n", dest="most", metavar="N", type=int, default=20, help="list at most so many"
-        " (default 20)",
+        "-n", dest="most", metavar="N", type=int, help="list at most so many"
+        f" (default {_LISTED})",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--config", metavar="CONFIG.toml", help="the pool's configuration file")
@@ -115,10 +118,13 @@ def tasks(args: argparse.Namespace) -> int:
         _refuse_words(args.ids)
     elif not args.ids:
         raise ConfigError("tasks show: expected the id of a task")
+    else:
+        _refuse_choice(args, "tasks show", "ids name them", "--model", "--state")
+        _refuse_count(args, "tasks show")
     try:
         with TaskQuestions(pool_socket(args)) as questions:
             if args.action == "list":
-                asked = ListTasks(args.state, args.model, max(0, args.most))
+                asked = ListTasks(args.state, args.model, _most(args))
                 forms = questions.ask(asked, TaskList).tasks
             else:
                 forms = questions.ask(LookAtTasks(tuple(args.ids)), TaskStates).tasks
@@ -138,8 +144,12 @@ def dead_letters(args: argparse.Namespace) -> int:
         _refuse_words(args.letters)
     elif args.letters and args.all:
         raise ConfigError(f"dlq {args.action}: expected numbers of letters or --all, not both")
-    elif not (args.letters or args.all):
+    elif args.letters:
+        _refuse_choice(args, f"dlq {args.action}", "numbers name them", "--model", "--code")
+    elif not args.all:
         raise ConfigError(f"dlq {args.action}: expected numbers of letters, or --all")
+    if args.action != "list":
+        _refuse_count(args, f"dlq {args.action}")
     try:
         with TaskQuestions(pool_socket(args)) as questions:
             return _ACTIONS[args.action](questions, args)
@@ -156,8 +166,24 @@ def _refuse_words(words: Sequence[object]) -> None:
         )
 
 
+def _refuse_choice(args: argparse.Namespace, command: str, instead: str, *flags: str) -> None:
+    """Refuse flags that choose where each one is named: they would have no effect."""
+    for flag in flags:
+        if getattr(args, flag.removeprefix("--")):
+            raise ConfigError(f"{command}: {instead}; {flag} has no effect then: leave it out")
+
+
+def _refuse_count(args: argparse.Namespace, command: str) -> None:
+    if args.most is not None:
+        raise ConfigError(f"{command}: -n counts the lines of list; leave it out")
+
+
+def _most(args: argparse.Namespace) -> int:
+    return _LISTED if args.most is None else max(0, args.most)
+
+
 def _list(questions: TaskQuestions, args: argparse.Namespace) -> int:
-    found = list(_letters(questions, args, most=_MANY if args.all else args.most))
+    found = list(_letters(questions, args, most=_MANY if args.all else _most(args)))
     _print("dead letters", [_letter_row(form) for form in found], as_json=args.json)
     return 0
 

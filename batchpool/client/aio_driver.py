@@ -173,7 +173,11 @@ class LoopDriver:
         try:
             async with asyncio.timeout(max(left_s, 0)):
                 await client_loop.room()
-        except TimeoutError:
+        except BaseException as exc:  # it gives up, for which nothing rings
+            lane_client.give_up_room(window)
+            client_loop.wake_waiting()
+            if not isinstance(exc, TimeoutError):
+                raise
             raise DeadlineExceeded(call.late_text(lane_client.spec.name)) from None
         if client_loop.over:
             raise client_loop.session.stopped()

@@ -76,6 +76,9 @@ class ArenaLaneClient(LaneClient):
         has_slots = super().has_room(rows, now_ns, priority)
         return has_slots and self.arena.has_room(rows, now_ns, priority)
 
+    def give_up_room(self, rows: Rows) -> None:
+        self.arena.give_up(rows)
+
     def most_rows(self, rows: Rows) -> int:
         return min(super().most_rows(rows), self.arena.most_rows(rows))
 

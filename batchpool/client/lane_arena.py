@@ -79,8 +79,12 @@ class LaneArena:
         sizes = _sums(self._spans(rows))
         if self.allocator.has_room(sizes, now_ns, priority):
             return True
-        self.allocator.keep(max(sizes), now_ns + _COMES_AGAIN_NS, sum(sizes))
+        self.allocator.keep(sizes, now_ns, now_ns + _COMES_AGAIN_NS)
         return False
+
+    def give_up(self, rows: Rows) -> None:
+        """Keep nothing for these rows any more."""
+        self.allocator.forget(_sums(self._spans(rows)))
 
     def most_rows(self, rows: Rows) -> int:
         """So many of these rows, wherever they begin, may be claimed at once."""
@@ -128,7 +132,7 @@ class LaneArena:
         word.set(word.get() + 1)
         if refusal.is_of_lane:
             again_ns = 2 * error.retry_after_ms * _NS_PER_MS + _COMES_AGAIN_NS
-            self.allocator.keep(max(sizes, default=0), now_ns + again_ns, sum(sizes))
+            self.allocator.keep(sizes, now_ns, now_ns + again_ns)
         return error
 
 

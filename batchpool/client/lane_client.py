@@ -142,6 +142,9 @@ class LaneClient:
         """As `may_claim`, for these rows."""
         return self.may_claim(rows.n, priority)
 
+    def give_up_room(self, rows: Rows) -> None:
+        """Keep no room for these rows any more, which `has_room` had none for: they never come."""
+
     def most_rows(self, rows: Rows) -> int:
         """The most of these rows, wherever they begin, that may be claimed at once."""
         return self.allocator.bound
@@ -314,8 +317,7 @@ class LaneClient:
         valid until `release`, which the caller owes.
         """
         try:
-            error = self.failure(pending)
-            if error is not None:
+            if (error := self.failure(pending)) is not None:
                 raise error
             read = self._rows.padded_outputs if padded else self._rows.outputs
             found: dict[str, Any] = read(pending.where, outputs, copy)
@@ -364,8 +366,7 @@ class LaneClient:
 
     def in_flight(self) -> list[PendingRequest]:
         """Every request with rows under way that is not abandoned."""
-        owners = {id(p): p for p in self._owner if p is not None and not p.abandoned}
-        return list(owners.values())
+        return list({id(p): p for p in self._owner if p is not None and not p.abandoned}.values())
 
     def fail_all(self, *, batcher_ended: bool = False) -> list[PendingRequest]:
         """The pool is gone: every request under way, to be answered with PoolStopped.

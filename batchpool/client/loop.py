@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -57,7 +56,7 @@ class ClientLoop:
         self._loop = asyncio.get_running_loop()
         self._dirty: set[LaneClient] = set()
         self._flush_planned = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in their order, quick to leave
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  # the next look is too late for a deadline that comes now
         self._loop.add_reader(session.bell.fd, self._on_bell)
@@ -86,10 +85,24 @@ class ClientLoop:
         return self._loop is asyncio.get_running_loop()
 
     async def room(self) -> None:
-        """Wait until completions came in (or the session is over)."""
+        """Wait until completions came in, somebody wakes all, or the session is over.
+
+        It lasts no longer than until the next look at the counters, half a second: room may also
+        come with time alone, which rings nothing.
+        """
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(waiter)
-        await waiter
+        self._waiting[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._waiting.pop(waiter, None)
+
+    def wake_waiting(self) -> None:
+        """Let all that wait for room look again."""
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def close(self) -> None:
         """Stop driving; everything under way fails with PoolStopped."""
@@ -104,7 +117,7 @@ class ClientLoop:
         for pending in self.session.fail_all():
             self.given_up += 1
             pending.tag.failed(self.session.error_of(pending))
-        self._wake_waiting()
+        self.wake_waiting()
         self.session.close()
 
     def _publish_soon(self, lane_client: LaneClient) -> None:
@@ -141,13 +154,7 @@ class ClientLoop:
         if self.session.lane_set.moving:
             self.session.let_go()
         if any_finished or self._waiting:
-            self._wake_waiting()
-
-    def _wake_waiting(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            self.wake_waiting()
 
     def _on_control(self) -> None:
         if self.session.is_over():

@@ -141,6 +141,9 @@ class Reaper:
             self.wait(lane_client, done, call.deadline_ns)
         finally:
             self._wanting_room -= 1
+        if time.monotonic_ns() >= call.deadline_ns:
+            lane_client.give_up_room(window)
+            self.made_room()
 
     def made_room(self) -> None:
         """Slots are free that no completion told of: wake whoever waits for some, and let go of

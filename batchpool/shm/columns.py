@@ -90,16 +90,21 @@ class TensorColumn:
         for slot, row in zip(slots, rows, strict=True):
             self.store(slice(slot, slot + 1), row[np.newaxis])
 
-    def sizes_of(self, where: Where) -> npt.NDArray[np.int64] | None:
+    def sizes_of(
+        self, where: Where, most: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.int64] | None:
         """The rows' dynamic sizes, [n, dynamic dimensions] clipped to the maximum; None if fixed.
 
-        Clipped, since the other side wrote them: nobody may be led out of the column.
+        Clipped, since the other side wrote them: nobody may be led out of the column. most: a lower
+        maximum, [dynamic dimensions]; None for the declared one.
         """
         if not self.places:
             return None
         found = self.sizes[where][:, [k for k, _ in self.places]].astype(np.int64)
-        most = [self.tensor.max_shape[dim] for _, dim in self.places]
-        return np.minimum(found, np.array(most, dtype=np.int64))
+        if most is None:
+            declared = [self.tensor.max_shape[dim] for _, dim in self.places]
+            most = np.array(declared, dtype=np.int64)
+        return np.minimum(found, most)
 
     def load(self, where: Where, *, sizes: npt.NDArray[np.int64] | None = None) -> Array:
         """Read rows as [n, *row shape], cut to the largest of them and padded.

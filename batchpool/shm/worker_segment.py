@@ -45,6 +45,7 @@ class WorkerSegment:
         self.attempt_of = memory.scalars(columns["attempt"])
         self.due_ns_of = memory.scalars(columns["due_ns"])
         self.cancels_of = memory.scalars(columns["cancels"])
+        self.bucket_of = memory.scalars(columns["bucket"])
         self.refused_of = memory.scalars(columns["refused"])
         self.expired_of = memory.scalars(columns["expired"])
         self.cancelled_of = memory.scalars(columns["cancelled"])

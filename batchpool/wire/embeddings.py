@@ -112,7 +112,7 @@ def _refusal(text: str) -> PoolError:
         if f"`$.{name}" in text:
             expected = {
                 "encoding_format": '"float" or "base64"',
-                "dimensions": "a whole number",
+                "dimensions": f"a whole number from 1 to {_MOST_DIMENSIONS}",
             }.get(name, "a text")
             return _about(name, InvalidRequest(f"{name}: {expected} was expected"))
     return InvalidRequest(f"the body is not the JSON of a request for embeddings: {text[:200]}")
@@ -205,8 +205,12 @@ class EmbeddingModel:
         try:
             given = msgspec.json.decode(request.parameters, type=dict[str, Any] | None)
             return check_parameters(self.spec, given or {})
-        except (msgspec.DecodeError, RecursionError):
-            error: PoolError = InvalidRequest("parameters: an object was expected")
+        except (msgspec.DecodeError, RecursionError) as exc:
+            error: PoolError = InvalidRequest(
+                "parameters has a number that no float64 holds"
+                if "out of range" in str(exc)
+                else "parameters: an object was expected"
+            )
         except (InvalidRequest, TooLarge) as exc:
             error = exc
         raise _about("parameters", error)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
@@ -45,25 +46,28 @@ def load_input(
     *,
     parameter: bool = False,
     allocate: Callable[[tuple[int, ...]], Array] | None = None,
+    most: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Array, Array | None]:
     """One input of the batch: array [rows, *row shape], sizes [rows, dynamic dimensions] or None.
 
+    most: what the sizes are clipped to, [dynamic dimensions]; None for the declared maxima.
     Without `allocate` the array is a view of the lane where the tensor is fixed and the batch is
     one extent. With it, the array is always a copy, in the array that `allocate(row shape)`
     returns; where that has more rows than the batch, the rest is left as it is.
     """
     columns = [_column(part, name, parameter) for part in parts]
     if len(parts) == 1 and allocate is None:
-        sizes = columns[0].sizes_of(parts[0].where)
+        sizes = columns[0].sizes_of(parts[0].where, most)
         return columns[0].load(parts[0].where, sizes=sizes), sizes
     tensor = columns[0].tensor
-    each = [c.sizes_of(p.where) for c, p in zip(columns, parts, strict=True)]
+    each = [c.sizes_of(p.where, most) for c, p in zip(columns, parts, strict=True)]
     known = [own for own in each if own is not None]
     sizes = np.concatenate(known) if known else None
     shape = list(tensor.max_shape)
     if sizes is not None:
-        for most, dim in zip(sizes.max(axis=0, initial=0).tolist(), tensor.dynamic, strict=True):
-            shape[dim] = most
+        largest = sizes.max(axis=0, initial=0).tolist()
+        for size, dim in zip(largest, tensor.dynamic, strict=True):
+            shape[dim] = size
     if allocate is None:
         array: Array = np.empty((parts[-1].stop, *shape), dtype=tensor.np_dtype)
     else:

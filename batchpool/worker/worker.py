@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from batchpool.core.errors import InvalidInput, Status
 from batchpool.core.layout.segments import REFUSED_LANE
@@ -24,6 +25,7 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane, Origin
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import Backend, BatchPart, describe_error
+from batchpool.worker.bucket_limits import BucketLimits
 from batchpool.worker.device_errors import (
     MustRestart,
     is_device_broken,
@@ -90,6 +92,7 @@ class Worker:
         self._ring_batcher = ring_batcher
         self._clock_ns = clock_ns
         self._padding = padding
+        self._bucket_limits = BucketLimits(spec)
         self._sq = worker_segment.sq_consumer()
         self._cq = worker_segment.cq_producer()
         self._in_flight: deque[LaunchedBatch] = deque()
@@ -166,8 +169,10 @@ class Worker:
         batch = LaunchedBatch(record, token, parts, rows, n, {}, None, None)
         try:
             inputs: dict[str, Array] = {}
+            limits = self._bucket_limits.of(worker_segment.bucket_of[record])
             for tensor in self.spec.inputs:
-                inputs[tensor.name], batch.sizes[tensor.name] = self._load(batch, tensor)
+                most = limits.get(tensor.name)
+                inputs[tensor.name], batch.sizes[tensor.name] = self._load(batch, tensor, most)
             for tensor in self.spec.parameters:
                 inputs[tensor.name], _ = self._load(batch, tensor, parameter=True)
             batch.loaded_ns = self._clock_ns()
@@ -179,10 +184,15 @@ class Worker:
         return batch
 
     def _load(
-        self, batch: LaunchedBatch, tensor: Tensor, *, parameter: bool = False
+        self,
+        batch: LaunchedBatch,
+        tensor: Tensor,
+        most: npt.NDArray[np.int64] | None = None,
+        *,
+        parameter: bool = False,
     ) -> tuple[Any, Array | None]:
         """One input or parameter, padding included: [n, *row shape], and its sizes
-        [n, dynamic dimensions]."""
+        [n, dynamic dimensions], which are at most `most`."""
         parts, name, backend = batch.parts, tensor.name, self._backend
         padding = self._padding if batch.n > batch.rows else None
         if name in backend.direct:
@@ -191,12 +201,12 @@ class Worker:
             if fetched is not None:
                 return fetched, None
         if padding is None and (tensor.is_bytes or not backend.gathers):
-            return load_input(parts, name, parameter=parameter)
+            return load_input(parts, name, parameter=parameter, most=most)
 
         def allocate(shape: tuple[int, ...]) -> Array:
             return backend.allocate(tensor, (batch.n, *shape))
 
-        array, sizes = load_input(parts, name, parameter=parameter, allocate=allocate)
+        array, sizes = load_input(parts, name, parameter=parameter, allocate=allocate, most=most)
         if padding is not None:
             sizes = padding.fill(name, array, sizes, batch.rows)
         return array, sizes

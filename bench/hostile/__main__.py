@@ -177,8 +177,9 @@ def hostile(served: Served, names: Sequence[str], uid: int) -> Iterator[list[dic
         for name, process in processes:
             try:
                 out, _ = process.communicate(timeout=60)
-                accounts.append({**json.loads(out), "status": process.returncode})
-            except (subprocess.TimeoutExpired, ValueError):
+                account = json.loads(out.splitlines()[-1])
+                accounts.append({**account, "status": process.returncode})
+            except (subprocess.TimeoutExpired, ValueError, IndexError):
                 process.kill()
                 process.wait()
                 accounts.append({"kind": name, "status": process.returncode})

@@ -3,8 +3,10 @@
     python -m bench.hostile.stranger KIND WHERE MODEL [UID]
 
 KIND is one of LOCAL_KINDS, with the control socket as WHERE, or of HTTP_KINDS, with the port. It
-prints the number of its rounds and the refusals that it met at the end, as JSON. Status 3: the pool
-let it do what it must not be able to do.
+prints a line when it begins and one after each of its first rounds, since who watches it has to
+wait for what it does and not for a time. At the end it prints the number of its rounds and the
+refusals that it met. Each line is JSON. Status 3: the pool let it do what it must not be able to
+do.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from bench.hostile.kind import NotStopped
 from bench.hostile.local_kinds import LOCAL_KINDS
 
 NOT_STOPPED = 3
+ROUNDS_TOLD = 5
 _PAUSE_S = 0.05  # after a refusal, as whoever is not stupid waits
 
 
@@ -49,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
             refusals[f"{type(exc).__name__}: {exc}"[:90]] += 1
             time.sleep(_PAUSE_S)
         rounds += 1
+        if rounds <= ROUNDS_TOLD:
+            print(json.dumps(rounds), flush=True)
     print(json.dumps({"kind": kind, "rounds": rounds, "refusals": refusals.most_common(5)}))
     return status
 

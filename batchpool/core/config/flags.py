@@ -161,6 +161,7 @@ def with_options(
     Raises ConfigError.
     """
     found = list(models)
+    given: dict[tuple[int, str], str] = {}
     for behind, text in placed:
         key, value = option_of(text)
         if not behind and len(found) != 1:
@@ -174,5 +175,11 @@ def with_options(
                 f"--option {text}: --model names the path {shown(found[at].options[key])} already;"
                 " leave one of them out"
             )
+        if (at, key) in given:
+            raise ConfigError(
+                f"--option {text}: --option {given[at, key]} gives the same model {key!r} already;"
+                " leave one of them out"
+            )
+        given[at, key] = text
         found[at] = replace(found[at], options={**found[at].options, key: value})
     return tuple(found)

@@ -6,7 +6,8 @@ becomes free for ever. So the length of the largest row that was refused is kept
 has come, or the time of the refused one is up, claims of smaller rows leave a run of so many bytes,
 if there is one, and so many bytes below the watermark. While a row as large as that is under way
 nothing is kept for a second one, and never more than half of the arena; so that small rows find
-room as well, however many large ones are refused.
+room as well, however many large ones are refused. A call that needs more than half has a turn
+(core/layout/whole_turn.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 from batchpool.core.layout.admission import Cause, Refusal
 from batchpool.core.layout.free_runs import FreeRuns
+from batchpool.core.layout.whole_turn import WholeTurn
 from batchpool.core.priority import DEFAULT as DEFAULT_PRIORITY
 
 
@@ -40,6 +42,7 @@ class ArenaAllocator:
         self._kept_bytes = 0
         self._kept_until_ns = 0
         self._as_large = 0  # claimed runs of at least the kept length
+        self._turn = WholeTurn()
         self.set_watermark(watermark)
 
     def set_watermark(self, watermark: float, reopen: float = 0.80) -> None:
@@ -66,8 +69,7 @@ class ArenaAllocator:
         if contested and (held := self.held.get(flow, 0)) and held + total > self.share:
             return Refusal(Cause.ARENA_SHARE, held, min(held, held + total - self.share))
         raised = 0 < priority < DEFAULT_PRIORITY
-        kept = 0 if raised else self._kept_from(max(sizes, default=0), now_ns)
-        kept_bytes = self._kept_bytes if kept else 0
+        kept, kept_bytes = (0, 0) if raised else self._kept_from(sizes, total, now_ns)
         over = self.used + total + kept_bytes - (self.nbytes if raised else self.bound)
         if self.shut and self.used < self.reopen_below:
             self.shut = False
@@ -93,8 +95,7 @@ class ArenaAllocator:
         """True if runs of these sizes may be claimed now, whatever their flow. Shuts nothing."""
         total = sum(sizes)
         raised = 0 < priority < DEFAULT_PRIORITY
-        kept = 0 if raised else self._kept_from(max(sizes, default=0), now_ns)
-        kept_bytes = self._kept_bytes if kept else 0
+        kept, kept_bytes = (0, 0) if raised else self._kept_from(sizes, total, now_ns)
         if self.used + total + kept_bytes > (self.nbytes if raised else self.bound):
             return False
         if not raised and self.shut and self.used >= self.reopen_below:
@@ -105,14 +106,24 @@ class ArenaAllocator:
         self._put_back(places, sizes)
         return True
 
-    def keep(self, size: int, until_ns: int, total: int = 0) -> None:
-        """Keep a run for a row that was refused and comes again before until_ns. total: the bytes
-        of all rows that come with it, of which half of the arena is kept at most."""
+    def keep(self, sizes: Sequence[int], now_ns: int, until_ns: int) -> None:
+        """Keep room for rows of these sizes that were refused and come again, together, before
+        until_ns: a run for the largest, and bytes for all, of which half of the arena is kept at
+        most; where they need more, their turn comes."""
+        size, total = max(sizes, default=0), sum(sizes)
+        if self.bound // 2 < total <= self.bound:
+            self._turn.want(total, now_ns, until_ns)
         if size < self._kept or not size or size > self.nbytes // 2 or size >= self.bound:
             return
         self._as_large = sum(run >= size for run in self._runs.values())
         self._kept, self._kept_until_ns = size, until_ns
         self._kept_bytes = max(size, min(total, self.bound // 2))
+
+    def forget(self, sizes: Sequence[int]) -> None:
+        """Keep no room for refused rows of these sizes: they do not come again."""
+        self._turn.forget(sum(sizes))
+        if max(sizes, default=0) == self._kept:
+            self._kept = 0
 
     def give_back(self, place: int, size: int, flow: int = 0) -> None:
         """Free a claimed run of a flow; one of no bytes is nothing."""
@@ -121,6 +132,7 @@ class ArenaAllocator:
         had = self._runs.pop(place)
         assert had == size, f"the run at {place} has {had} bytes, not {size}"
         self._free.give_back(place, size)
+        self._turn.gave_back(place)
         self.used -= size
         self._as_large -= size >= self._kept
         if flow:
@@ -131,11 +143,18 @@ class ArenaAllocator:
             else:
                 del self.held[flow]
 
-    def _kept_from(self, largest: int, now_ns: int) -> int:
-        """The bytes that a claim, whose largest row has so many, must leave."""
+    def _kept_from(self, sizes: Sequence[int], total: int, now_ns: int) -> tuple[int, int]:
+        """The length of a run, and the bytes, that a claim of these sizes must leave."""
+        if self._turn.total:
+            if self._turn.refuses(total, self.bound - self.used, now_ns):
+                return self._kept, self.bound
+            if self._turn.is_of(total):
+                return 0, 0
         if self._kept and now_ns >= self._kept_until_ns:
             self._kept = 0
-        return self._kept if largest < self._kept and not self._as_large else 0
+        if max(sizes, default=0) >= self._kept or self._as_large:
+            return 0, 0
+        return self._kept, self._kept_bytes
 
     def _admitted(self, places: Sequence[int], sizes: Sequence[int], total: int, flow: int) -> None:
         for place, size in zip(places, sizes, strict=True):
@@ -143,6 +162,9 @@ class ArenaAllocator:
                 self._runs[place] = size
                 self._as_large += size >= self._kept
         self.used += total
+        if self._turn.total == total and total:
+            runs = zip(places, sizes, strict=True)
+            self._turn.came(total, [place for place, size in runs if size])
         if flow and total:
             self.held[flow] = self.held.get(flow, 0) + total
 

@@ -294,8 +294,9 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     `token` names one use of a record. The batcher stores it when the record's rows are written;
     the worker copies it into `finished` when the outputs are written; the batcher copies it into
     `freed` when the completions are written. A record is free where token == freed. `due_ns`: the
-    earliest deadline of its rows. `cancels`: the sum of its lanes' `cancels` as the batcher last
-    read them. `expired`, `cancelled`: the rows that were over when the worker came to them, which
+    earliest deadline of its rows. `bucket`: the size bucket of its rows as the batcher read their
+    sizes, 0 for any sizes. `cancels`: the sum of its lanes' `cancels` as the batcher last read
+    them. `expired`, `cancelled`: the rows that were over when the worker came to them, which
     the model did not get. `refused`: the rows that the model refused as invalid. `tokens`: of a
     generator, those that are reserved for the row, its prompt among them. `lanes`: by lane
     number, the serial of the lane that the worker has mapped, REFUSED_LANE if it could not map it,
@@ -317,6 +318,7 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
         ("due_ns", "i8", "batcher"),
         ("cancels", "i8", "batcher"),
         ("tokens", "u4", "batcher"),
+        ("bucket", "i8", "batcher"),
         ("outcome", "u4", "worker"),
         ("refused", "u4", "worker"),
         ("expired", "u4", "worker"),

@@ -17,6 +17,7 @@ from batchpool.core.tensors.spec import ModelSpec
 
 SHARED_SIZES_MOST = 16  # up to this size padding costs less than a separate batch
 _CLASSES = 32  # buckets of one dimension, whose sizes have 32 bits
+_DIMENSIONS = 12  # more classes have no room in 64 bits; rows differ freely in later dimensions
 
 
 def sizes_of_bucket(bucket: int, most: Sequence[int]) -> list[int]:
@@ -27,8 +28,10 @@ def sizes_of_bucket(bucket: int, most: Sequence[int]) -> list[int]:
     """
     if not bucket:
         return list(most)
-    classes = [bucket // _CLASSES**at % _CLASSES for at in range(len(most))]
-    return [min(size, 1 << own) for size, own in zip(most, classes, strict=True)]
+    told = most[:_DIMENSIONS]
+    classes = [bucket // _CLASSES**at % _CLASSES for at in range(len(told))]
+    bounded = [min(size, 1 << own) for size, own in zip(told, classes, strict=True)]
+    return [*bounded, *most[_DIMENSIONS:]]
 
 
 class SizeBuckets:
@@ -36,6 +39,7 @@ class SizeBuckets:
 
     def __init__(self, spec: ModelSpec) -> None:
         most = [tensor.max_shape[at] for tensor in spec.inputs for at in tensor.dynamic]
+        most = most[:_DIMENSIONS]
         self.many = any(size > SHARED_SIZES_MOST for size in most)
         self._most = np.array(most, dtype=np.int64)
         self._weights = _CLASSES ** np.arange(len(most), dtype=np.int64)
@@ -48,7 +52,7 @@ class SizeBuckets:
         """
         if not self.many:
             return 0
-        capped = np.minimum(sizes, self._most)
+        capped = np.minimum(sizes[:, :_DIMENSIONS], self._most)
         classes = np.frexp(np.maximum(capped, SHARED_SIZES_MOST) - 1)[1].astype(np.int64)
         found: npt.NDArray[np.int64] = (classes * self._weights).sum(axis=1)
         return found

@@ -185,6 +185,12 @@ def test_a_record_holds_what_the_worker_needs_of_its_rows(proxy: WorkerProxy) ->
     assert proxy.runs_apart()
 
 
+def test_a_record_holds_the_bucket_that_all_of_its_rows_are_in(proxy: WorkerProxy) -> None:
+    for number, (buckets, told) in enumerate([([9, 9, 9], 9), ([9, 8, 9], 0), ([0, 0, 0], 0)]):
+        proxy.prepare(rows_of(3, bucket=buckets), DispatchReason.FULL, MS, number)
+        assert proxy.worker_segment.bucket_of[number] == told
+
+
 def test_free_records_are_used_again_and_their_tokens_rise(proxy: WorkerProxy) -> None:
     first, second = send(proxy, 1, MS), send(proxy, 1, MS)
     proxy.free(first)

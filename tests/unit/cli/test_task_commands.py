@@ -94,6 +94,11 @@ def test_show_cuts_a_long_input_and_export_does_not(
         ("dlq show", "dlq show: expected numbers of letters, or --all"),
         ("dlq replay", "dlq replay: expected numbers of letters, or --all"),
         ("dlq export", "dlq export: expected numbers of letters, or --all"),
+        ("dlq drop 17 --model ranker", "dlq drop: numbers name them; --model has no effect then"),
+        ("dlq show 17 --code model_error", "dlq show: numbers name them; --code has no effect"),
+        ("dlq replay --all -n 5", "dlq replay: -n counts the lines of list; leave it out"),
+        ("tasks show t_9 --state done", "tasks show: ids name them; --state has no effect then"),
+        ("tasks show t_9 -n 5", "tasks show: -n counts the lines of list; leave it out"),
         ("dlq drop 17 --all", "dlq drop: expected numbers of letters or --all, not both"),
     ],
 )

@@ -109,6 +109,25 @@ def test_texts_are_utf_8_in_their_slots() -> None:
     assert rows.tensors["text"].tolist() == ["ü".encode(), b"\0"]
 
 
+@pytest.mark.parametrize("dimensions", [0, -1, 2**24 + 1, 1.5, "2"])
+def test_dimensions_are_told_their_range(dimensions: object) -> None:
+    with pytest.raises(InvalidRequest, match="a whole number from 1 to 16777216 was expected"):
+        read(dimensions=dimensions)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (b'{"a": 1e999}', "parameters has a number that no float64 holds"),
+        (b"[1]", "parameters: an object was expected"),
+    ],
+)
+def test_parameters_are_told_what_is_wrong_with_them(parameters: bytes, text: str) -> None:
+    body = b'{"model": "m", "input": "x", "parameters": %b}' % parameters
+    with pytest.raises(InvalidRequest, match=text):
+        model(VECTOR).rows(read_embedding_request(body))
+
+
 def test_other_dimensions_than_the_vectors_are_refused() -> None:
     assert model(VECTOR).rows(read(dimensions=2)).n == 1
     with pytest.raises(InvalidRequest, match="have 2, and cannot be shortened") as caught:

@@ -85,6 +85,13 @@ def test_an_option_of_the_only_model_needs_no_place_and_wins_over_the_file() -> 
     assert isinstance(found["k"], OptionText)
 
 
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--option k=3: --option k=2 gives the same model 'k'"):
+        options("--model", "a=m:A", "--option", "k=2", "--option", "j=1", "--option", "k=3")
+    with pytest.raises(ConfigError, match="--option k=3: --option k=2 gives the same model 'k'"):
+        options("--option", "k=2", "--model", "a=m:A", "--option", "k=3")
+
+
 def test_an_option_of_none_of_several_models_is_refused() -> None:
     with pytest.raises(ConfigError, match="--option k=1: 2 models are served; expected it behind"):
         options("--option", "k=1", "--model", "a=m:A", "--model", "m:A")

@@ -88,7 +88,7 @@ def test_small_rows_leave_room_for_a_large_one_that_was_refused() -> None:
     it = arena()
     places = claimed(it, *[50] * 17)
     refused(it, 250)
-    it.keep(250, NOW + 100)
+    it.keep((250,), NOW, NOW + 100)
     for place in places[::2]:  # 9 gaps of 50 between 8 rows
         it.give_back(place, 50)
     assert it.used == 400
@@ -105,10 +105,10 @@ def test_a_second_large_row_does_not_keep_small_ones_out() -> None:
     it = arena()
     claimed(it, 250, 250, 250)
     refused(it, 250)
-    it.keep(250, NOW + 100)
+    it.keep((250,), NOW, NOW + 100)
     assert claimed(it, 100) == [750], "three large ones are under way"
     it = arena()
-    it.keep(250, NOW + 100)
+    it.keep((250,), NOW, NOW + 100)
     claimed(it, *[100] * 6)
     assert refused(it, 100).cause is Cause.ARENA, "700 + 250 are above the watermark"
     claimed(it, 250)
@@ -117,24 +117,24 @@ def test_a_second_large_row_does_not_keep_small_ones_out() -> None:
 
 def test_what_is_kept_ends_with_its_time() -> None:
     it = arena()
-    it.keep(250, NOW + 100)
+    it.keep((250,), NOW, NOW + 100)
     claimed(it, *[100] * 6)
     assert not it.has_room((100,), NOW + 99)
     assert it.has_room((100,), NOW + 100)
-    it.keep(100, NOW + 300)
-    it.keep(0, NOW + 900)
+    it.keep((100,), NOW, NOW + 300)
+    it.keep((), NOW, NOW + 900)
     assert claimed(it, 50, now_ns=NOW + 200) == [600]
 
 
 def test_more_than_half_is_not_kept() -> None:
     it = ArenaAllocator(SIZE, 800)
-    it.keep(501, NOW + 100)
+    it.keep((501,), NOW, NOW + 100)
     claimed(it, *[100] * 9)
 
 
 def test_half_of_the_arena_is_kept_which_is_what_the_smallest_one_has_for_the_largest_row() -> None:
     it = ArenaAllocator(SIZE, 500)
-    it.keep(500, NOW + 100)
+    it.keep((500,), NOW, NOW + 100)
     claimed(it, *[100] * 4)
     refused(it, 100)
     assert claimed(it, 500) == [400]
@@ -143,12 +143,12 @@ def test_half_of_the_arena_is_kept_which_is_what_the_smallest_one_has_for_the_la
 def test_rows_that_come_together_find_room_together() -> None:
     """As much is kept as all of them need, up to half of what may be claimed."""
     it = arena()
-    it.keep(200, NOW + 100, total=400)
+    it.keep((200, 200), NOW, NOW + 100)
     claimed(it, *[100] * 5)
     refused(it, 100)
     assert claimed(it, 200, 200) == [500, 700]
     other = arena()
-    other.keep(200, NOW + 100, total=900)
+    other.keep((200, 200, 200, 200, 100), NOW, NOW + 100)
     claimed(other, *[90] * 5)
     assert not other.has_room((90,), NOW)
 
@@ -183,7 +183,7 @@ def test_every_byte_comes_back(steps: list[tuple[int, int, bool]]) -> None:
         if isinstance(found, list):
             had.append((found[0], size, pick))
         else:
-            it.keep(size, now_ns + 5)
+            it.keep((size,), now_ns, now_ns + 5)
         assert it.used == sum(size for _, size, _ in had) <= it.bound
     for one in had:
         it.give_back(*one)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.queue import QueueColumn
-from batchpool.core.scheduler.size_buckets import SizeBuckets
+from batchpool.core.scheduler.size_buckets import SizeBuckets, sizes_of_bucket
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.core.scheduler.decisions import FAR, NOW, Case, Outcome, mask, waiting
 from tests.unit.core.scheduler.queued import MS, names
@@ -99,6 +99,16 @@ def test_small_and_fixed_models_have_one_bucket() -> None:
         assert SizeBuckets(spec_of(*most)).many is many
     assert buckets_of(spec_of(16, 3), [[1, 1], [16, 3], [99, 99]]) == [0, 0, 0]
     assert buckets_of(spec_of(), [[], []]) == [0, 0]
+
+
+def test_only_the_first_twelve_dimensions_are_told_apart() -> None:
+    """More would have no room in 64 bits: a later one may be of any size in each bucket."""
+    most = [4000] * 14
+    spec, small = spec_of(*most), [20] * 14
+    found = buckets_of(spec, [small, [*[20] * 11, 4000, 20, 20], [*[20] * 12, 4000, 4000]])
+    assert found[0] == found[2] != found[1]
+    assert sizes_of_bucket(found[0], most) == [32] * 12 + [4000] * 2
+    assert sizes_of_bucket(found[1], most) == [32] * 11 + [4000] * 3
 
 
 def test_no_rows() -> None:

@@ -57,8 +57,8 @@ class ClientLoop:
         self._heard = heard
         self._loop = asyncio.get_running_loop()
         self._dirty: set[LaneClient] = set()
-        self._streaming: dict[LaneClient, StreamingSlots] = {}
         self._flush_planned = False
+        self._streaming: dict[LaneClient, StreamingSlots] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  # the next look is too late for a deadline that comes now

@@ -24,7 +24,7 @@ def tokens_column(lane: Lane) -> TensorColumn:
 
 
 def lengths_of(lane: Lane) -> Array:
-    """How many tokens each slot has, u32 [slots]; a view of the lane."""
+    """The number of tokens of each slot, u32 [slots]; a view of the lane."""
     lengths: Array = tokens_column(lane).sizes[:, _LENGTH]
     return lengths
 
@@ -32,7 +32,7 @@ def lengths_of(lane: Lane) -> Array:
 class PublishedTokens:
     """The tokens of one row, whose slot was claimed just now and is not published yet.
 
-    taken: how many of them `new` has given.
+    taken: the number of those that `new` has given.
     """
 
     def __init__(self, lane: Lane, slot: int) -> None:
@@ -45,8 +45,8 @@ class PublishedTokens:
 
     @property
     def length(self) -> int:
-        """How many there are. Whatever the slot says, no more than it holds, and never fewer than
-        were given."""
+        """The number of all so far. Whatever the slot says, no more than it holds, and never fewer
+        than were given."""
         most = len(self._values)
         if self._lane is None:
             return most

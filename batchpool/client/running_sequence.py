@@ -49,7 +49,7 @@ class RunningSequence:
 
     @property
     def n_tokens(self) -> int:
-        """How many there are so far."""
+        """The number of all so far."""
         return self._published.length
 
     async def next_tokens(self) -> Array | None:

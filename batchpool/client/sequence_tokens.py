@@ -1,7 +1,7 @@
 """The interface of a running sequence to whoever passes its tokens on, on one event loop.
 
-`Endpoint.stream` and `AsyncClient.stream` give one; what writes responses, in whatever protocol,
-needs no more than this.
+`AsyncClient.stream` and the endpoints of a front end give one; what writes responses, in whatever
+protocol, needs no more than this.
 """
 
 from __future__ import annotations

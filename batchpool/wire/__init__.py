@@ -25,7 +25,7 @@ In reading order:
     openai        the errors and the models of OpenAI's API
     embeddings    its embeddings: texts to rows, vectors to the answer
     openai_members   the members of its other requests, one by one
-    generation    how a text is to be generated: what completions and chats share
+    generation_options   how a text is to be generated: what completions and chats share
     completions   the requests of its completions
     chats         those of its chat completions
     openai_texts  generated texts: answers, and the events of streams

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from batchpool.core.errors import InvalidRequest, TooLarge
-from batchpool.wire.generation import MAX_TOKENS, GenerationOptions
+from batchpool.wire.generation_options import MAX_TOKENS, GenerationOptions
 from batchpool.wire.openai_members import Members, about, missing, value_of
 from batchpool.wire.request import Body
 

@@ -85,6 +85,7 @@ class TextAnswer:
     def __init__(
         self, form: AnswerForm, name: str, created_s: int, model: str, *, with_usage: bool = False
     ) -> None:
+        self.with_usage = with_usage
         self._form = form
         self._facts = {"id": form.prefix + name, "created": created_s, "model": model}
         self._head = self._begin(form.event)

@@ -31,6 +31,8 @@ from batchpool.frontend.asgi.sending import (
 )
 from batchpool.frontend.asgi.submission import Submission
 from batchpool.frontend.asgi.tasks import task_routes
+from batchpool.frontend.asgi.text_routes import TEXT_ROUTES
+from batchpool.frontend.asgi.texts import Texts
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.request_body import RequestBody
@@ -53,6 +55,10 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
         Route("/v1/models", Query(view.openai.models, discard), methods=["GET"]),
         Route("/v1/models/{model}", Query(view.openai.model, discard), methods=["GET"]),
         Route("/v1/embeddings", Embeddings(view, discard), methods=["POST"]),
+    ]
+    routes += [
+        Route(path, Texts(view, discard, route), methods=["POST"])
+        for path, route in TEXT_ROUTES.items()
     ]
     if broadcaster is None:
         routes.append(Route("/", Query(view.metadata.root, discard), methods=["GET"]))

@@ -20,6 +20,7 @@ from batchpool.core.errors import (
 )
 from batchpool.frontend.asgi.embeddings import Embeddings
 from batchpool.frontend.asgi.entrance import Entrance
+from batchpool.frontend.asgi.generate import Generate
 from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
 from batchpool.frontend.asgi.queries import Query
@@ -49,6 +50,9 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
     """The application of one front end. broadcaster: of the dashboard; None serves none."""
     discard = discard_bytes(view.max_body_bytes)
     routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in model_paths("/infer")]
+    for tail, streams in (("/generate", False), ("/generate_stream", True)):
+        generate = Generate(view, discard, streams=streams)
+        routes += [Route(path, generate, methods=["POST"]) for path in model_paths(tail)]
     routes += protocol_routes(view, discard)
     routes += task_routes(view, discard)
     routes += [

@@ -43,8 +43,9 @@ def event(content: bytes) -> bytes:
 class EventStream:
     """The response to one request whose body has come. send: of ASGI.
 
-    lost: called at once when the caller goes; it is to end the wait for the next piece. beat_s: the
-    silence before a comment.
+    lost: called at once when the caller goes; it is to end the wait for the next piece. ended: told
+    of how it ended, as of `run`, just before the last bytes go out. beat_s: the silence before a
+    comment.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class EventStream:
         send: Send,
         *,
         lost: Callable[[], None],
+        ended: Callable[[HttpResponse | None], None] = lambda end: None,
         beat_s: float = BEAT_S,
     ) -> None:
         self._request_body = request_body
         self._send = send
         self._lost = lost
+        self._ended = ended
         self._beat_s = beat_s
         self._begun = self._writing = False
         self._wrote_s = 0.0
@@ -71,31 +74,29 @@ class EventStream:
         """
         watch = asyncio.create_task(self._watch())
         try:
-            end = await self._send_all(pieces)
+            return await self._send_all(pieces)
         finally:
             watch.cancel()
-        if end is not None:
-            note(code=end.code, error=end.error)
-        return end
 
     async def _send_all(self, pieces: Pieces) -> HttpResponse | None:
-        end = HttpResponse(200, [], b"")
+        error = None
         async with aclosing(pieces):
             try:
                 async for piece in pieces:
                     if self._request_body.lost:
-                        return None
+                        break
                     await self._write(piece)
             except Exception as exc:
-                if self._request_body.lost:
-                    return None
-                if not self._begun:
+                if not self._begun and not self._request_body.lost:
                     raise
-                end = error_response(exc)
-                await self._write(event(end.body))
+                error = error_response(exc)
         if self._request_body.lost:
+            self._ended(None)
             return None
-        await self._write(b"", more=False)
+        end = error or HttpResponse(200, [], b"")
+        note(code=end.code, error=end.error)
+        self._ended(end)
+        await self._write(event(error.body) if error else b"", more=False)
         return end
 
     async def _write(self, piece: bytes, *, more: bool = True) -> None:

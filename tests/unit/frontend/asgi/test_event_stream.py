@@ -25,9 +25,11 @@ class _Exchange:
         self._gone = asyncio.Event()
         self.pieces: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()
         self.closed = False
+        self.ends: list[tuple[str | None, int]] = []  # code, and the messages sent before
         self.stream = EventStream(
-            RequestBody(self._receive, {}), self._send, lost=self._lost, beat_s=beat_s
-        )
+            RequestBody(self._receive, {}), self._send,
+            lost=self._lost, ended=self._end, beat_s=beat_s,
+        )  # fmt: skip
 
     @property
     def bodies(self) -> list[bytes]:
@@ -35,6 +37,9 @@ class _Exchange:
 
     def leave(self) -> None:
         self._gone.set()
+
+    def _end(self, end: HttpResponse | None) -> None:
+        self.ends.append((end and end.code, len(self.sent)))
 
     def _lost(self) -> None:
         self.pieces.put_nowait(None)
@@ -81,6 +86,7 @@ async def test_head_goes_out_with_the_first_piece() -> None:
     end = await running
     assert end is not None
     assert end.code == "ok"
+    assert it.ends == [("ok", 2)], "before the last bytes"
     assert it.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -90,7 +96,7 @@ async def test_error_before_the_first_piece_is_raised() -> None:
     it.pieces.put_nowait(WorkerLost("it died"))
     with pytest.raises(WorkerLost, match="it died"):
         await it.run()
-    assert it.sent == []
+    assert (it.sent, it.ends) == ([], [])
 
 
 @on_loop
@@ -101,9 +107,9 @@ async def test_error_within_the_stream_is_its_last_event() -> None:
     end = await it.run()
     assert end is not None
     assert (end.status, end.code) == (500, "worker_lost")
-    assert it.bodies == [
-        b"data: 1\n\n", b'data: {"error":"it died","code":"worker_lost"}\n\n', b"",
-    ]  # fmt: skip
+    assert it.ends == [("worker_lost", 2)]
+    assert it.bodies == [b"data: 1\n\n", b'data: {"error":"it died","code":"worker_lost"}\n\n']
+    assert not it.sent[-1]["more_body"]
 
 
 @on_loop
@@ -115,6 +121,7 @@ async def test_caller_that_goes_ends_the_pieces() -> None:
     it.leave()
     assert await running is None
     assert it.closed
+    assert it.ends == [(None, 2)]
     assert it.bodies == [b"data: 1\n\n"]
 
 

@@ -151,8 +151,8 @@ def generator_tensors(
         raise ConfigError(
             f"generator {name!r}: max_tokens is {most!r}; a whole number of at least 1 was expected"
         )
-    if model.text is not None and not isinstance(model.text, Text):
-        raise ConfigError(f"generator {name!r}: text is {model.text!r}; a bp.Text was expected")
+    if model.text is not None:
+        _check_text(name, model.text, prompt, token)
     for method in ("join", "step", "leave"):
         if getattr(cls, method) is getattr(Generator, method):
             raise ConfigError(f"generator class {cls.__name__} does not define {method}")
@@ -165,3 +165,15 @@ def generator_tensors(
         parameters = (*parameters, Tensor(MAX_TOKENS, "int64", default=most))
     tokens = Tensor(token.name, token.dtype, (Dim(most), *token.shape), pad=token.pad)
     return (prompt,), (tokens, Tensor(FINISH_REASON, "bytes", max_bytes=8)), parameters
+
+
+def _check_text(name: str, text: object, prompt: Tensor, token: Tensor) -> None:
+    """Raise ConfigError unless prompt and tokens can be those of a tokenizer."""
+    if not isinstance(text, Text):
+        raise ConfigError(f"generator {name!r}: text is {text!r}; a bp.Text was expected")
+    for what, tensor, shape in (("prompt", prompt, prompt.shape[:1]), ("token", token, ())):
+        if tensor.np_dtype.kind not in "iu" or tensor.element.is_bfloat16 or tensor.shape != shape:
+            raise ConfigError(
+                f"generator {name!r} has a text, but its {what} is {tensor.dtype}"
+                f" {tensor.describe_shape()}; one whole number for each token was expected"
+            )

@@ -21,8 +21,8 @@ Parts = AsyncGenerator[list["TextPart"], None]
 
 
 class TextPart(NamedTuple):
-    """More of a text, perhaps "". number: of its prompt, from 0. is_first: nothing of it came before.
-    finish_reason: "stop" or "length" with its last part, else ""."""
+    """More of a text, perhaps "". number: of its prompt, from 0. is_first: nothing of it came
+    before. finish_reason: "stop" or "length" with its last part, else ""."""
 
     number: int
     text: str
@@ -43,8 +43,8 @@ class Running(NamedTuple):
 
 class TextSequences:
     """prompts: the tokens of each. start: submits one; raises why it is refused. generated: makes
-    the text of one sequence from its tokens. all_begun: called once no prompt waits any more. count:
-    how many prompts there are. given_up: they were taken back.
+    the text of one sequence from its tokens. all_begun: called once no prompt waits any more.
+    count: how many prompts there are. given_up: they were taken back.
     """
 
     def __init__(

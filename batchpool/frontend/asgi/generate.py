@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.client.running_sequence import RunningSequence
+from batchpool.client.stream_call import require_generator
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.frontend.asgi.event_stream import EventStream, Pieces, event
@@ -94,7 +95,7 @@ class _Generation:
     def __init__(
         self, view: PoolView, endpoint: HttpEndpoint, head: RequestHead, request_body: RequestBody
     ) -> None:
-        endpoint.check_generates()
+        require_generator(endpoint.endpoint.facts.spec)
         self._view = view
         self._endpoint = endpoint
         self._head = head

@@ -207,22 +207,18 @@ class HttpEndpoint:
         rows.tensors.clear()
         return pending
 
-    def check_generates(self) -> None:
-        """Raise InvalidRequest unless the model is a generator."""
-        require_generator(self.endpoint.facts.spec)
-
     @property
     def generation_answers(self) -> GenerationAnswers:
         """The writer of a generator's answers."""
-        assert self._generation_answers is not None, "check_generates comes first"
+        assert self._generation_answers is not None, "a generator's alone"
         return self._generation_answers
 
     def submit_prompt(
         self, head: RequestHead, request: InferRequest, listener: CompletionListener
     ) -> PendingRequest:
-        """As `submit`, of a generator's one row; InvalidRequest for more, and, after a reload, for
-        a model that is no generator."""
-        self.check_generates()
+        """As `submit`, of a generator's one row; InvalidRequest for more, and for a model that is
+        no generator, as after a reload."""
+        require_generator(self.endpoint.facts.spec)
         require_one_row(self.endpoint.facts.spec, request.rows.n)
         return self.submit(head, request, request.rows, listener)
 

@@ -2,7 +2,7 @@
 
 A template is a Jinja template as models of Hugging Face have it. It runs in Jinja's sandbox and
 finds what such templates expect: `messages`, `add_generation_prompt`, the special tokens by their
-names (as `bos_token`), `tools` and `documents` (both None), the functions `raise_exception` and
+names (as bos_token), `tools` and `documents` (both None), the functions `raise_exception` and
 `strftime_now`, the filter `tojson`, `break` and `continue` in loops, and the block `generation`.
 https://huggingface.co/docs/transformers/chat_templating_writing
 """

@@ -10,7 +10,7 @@ each new one, and the part that is new is the piece. Their number does not grow 
 
 The end of the text is held back while it may be a part of a character, where decoders write U+FFFD.
 
-The library's own `DecodeStream` is faster, but it does not give the end of a text that stops within
+The library's own DecodeStream is faster, but it does not give the end of a text that stops within
 a character, refuses to go on where bytes are no UTF-8, and reads ever more tokens meanwhile.
 
 The one exception are tokenizers that spell rare characters as tokens of one byte ("byte fallback",
@@ -83,7 +83,7 @@ class IncrementalDecoder:
             self._window, self._shown = rest, len(text)
 
     def _cut(self, text: str) -> str:
-        """What is sure of the text of a long window that ends within a character. The tokens before
+        """The sure part of the text of a long window that ends within a character. The tokens before
         a place at which the window decodes in two parts as it does whole are dropped."""
         window, shown = self._window, self._shown
         for at in range(len(window) - _LEAST_KEPT, len(window)):

@@ -33,6 +33,7 @@ In reading order:
     curl_samples  a curl command for each model
     openapi_routes   the paths of the OpenAPI document besides infer
     openapi_openai   those of OpenAI's API
+    openapi_texts    its completions and chats among them
     openapi       the OpenAPI document of a running pool
 
 Every refusal is a `PoolError` of `batchpool.core.errors`. Tensors are not copied here, except

@@ -5,7 +5,7 @@
      [{"index": 0, "message": {"role": "assistant", "content": "Hello", "refusal": null},
        "logprobs": null, "finish_reason": "stop"}], "usage": {...}}
 
-The events of a stream are "chat.completion.chunk" with a `delta` instead of `message`: first the
+The events of a stream are "chat.completion.chunk" with a member delta instead of message: first the
 role, then parts of the content, last nothing but the `finish_reason`.
 https://platform.openai.com/docs/api-reference/chat
 """

@@ -1,4 +1,4 @@
-"""What requests for completions and for chats share: how the text is to be generated.
+"""The options that requests for completions and for chats share.
 
 max_tokens, stop, stream, stream_options    read here
 parameters that the generator declares      by their names: temperature, top_p, seed, ...
@@ -67,23 +67,27 @@ class StreamOptions(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """How the texts of one request are to be generated.
+    """The options of one request.
 
-    max_tokens: None for the generator's own number.  stops: up to four strings.  stream: as events;
+    max_tokens: None where the request has none.  default_max_tokens: for that case, where the model
+    makes as many; None for the generator's own number.  stops: up to four strings.  stream: as events;
     with_usage: the last of which says how many tokens there were.  others: the members that are
     parameters, or nothing.
     """
 
     max_tokens: int | None
+    default_max_tokens: int | None
     stops: tuple[str, ...]
     stream: bool
     with_usage: bool
     others: Members
 
     @classmethod
-    def of(cls, members: Members, max_tokens: int | None) -> GenerationOptions:
-        """What the members say, all others of which were read. InvalidRequest names the one that is
-        at fault. max_tokens: as the request has it."""
+    def of(
+        cls, members: Members, max_tokens: int | None, default: int | None = None
+    ) -> GenerationOptions:
+        """The options in the members, all others of which were read. InvalidRequest names the one that is
+        at fault. max_tokens, default: the first two of the options."""
         if max_tokens is not None and max_tokens < 1:
             error = InvalidRequest(f"max_tokens is {max_tokens}; at least 1 was expected")
             raise about(MAX_TOKENS, error)
@@ -95,7 +99,7 @@ class GenerationOptions:
             )
             raise about("stream_options", error)
         with_usage = options is not None and options.include_usage
-        return cls(max_tokens, _stops(members), stream, with_usage, members)
+        return cls(max_tokens, default, _stops(members), stream, with_usage, members)
 
     def parameters(self, spec: ModelSpec) -> dict[str, Any]:
         """The values of all parameters of a generator. InvalidRequest or TooLarge name the member
@@ -107,6 +111,8 @@ class GenerationOptions:
                 text = f"max_tokens is {self.max_tokens}; model {spec.name!r} makes at most {most}"
                 raise about(MAX_TOKENS, InvalidRequest(text))
             values[MAX_TOKENS] = self.max_tokens
+        elif self.default_max_tokens is not None:
+            values[MAX_TOKENS] = min(self.default_max_tokens, most)
         for name, value in self._given().items():
             parameter = declared.get(name)
             if parameter is None:

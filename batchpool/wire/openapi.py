@@ -19,6 +19,7 @@ from batchpool.wire.openapi_openai import TAG, error_schema, openai_routes
 from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
 from batchpool.wire.openapi_tasks import HEADERS, accepted, task_routes, task_schema
 from batchpool.wire.openapi_tasks import TAG as TASK_TAG
+from batchpool.wire.openapi_texts import text_routes
 from batchpool.wire.plain_schemas import plain_schemas
 from batchpool.wire.request import PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
@@ -62,6 +63,7 @@ def document(
         "paths": {
             **paths,
             **openai_routes(specs, server_url, _parameter_refs()),
+            **text_routes(specs, server_url, _parameter_refs()),
             **task_routes(),
             **server_routes(),
         },

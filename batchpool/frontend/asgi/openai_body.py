@@ -28,7 +28,7 @@ async def read_openai_request(
     read: Callable[[Body], _Request],
     advice: str,
 ) -> _Request | None:
-    """What `read` makes of the body; None when the caller has gone.
+    """The request that `read` makes of the body; None when the caller has gone.
 
     reservation: counts the bytes, until the caller of this releases it. advice: what helps whose
     body is too large. Raises TooLarge for that, and what `read` raises.

@@ -1,4 +1,4 @@
-"""What distinguishes /v1/completions and /v1/chat/completions: `TEXT_ROUTES`."""
+"""The differences between /v1/completions and /v1/chat/completions: `TEXT_ROUTES`."""
 
 from __future__ import annotations
 

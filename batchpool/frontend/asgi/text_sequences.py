@@ -65,7 +65,7 @@ class TextSequences:
 
     @property
     def completion_tokens(self) -> int:
-        """How many tokens were made for all texts."""
+        """The number of tokens that were made for all texts."""
         return sum(each.text.tokens for each in self._begun)
 
     def begin(self) -> list[Running]:

@@ -19,7 +19,7 @@ _NO_FLOW = 0  # of loading, which no caller asks for
 
 
 class _Key(NamedTuple):
-    """What a text model is made of."""
+    """The parts of which a text model is made."""
 
     text: Text
     most_tokens: int

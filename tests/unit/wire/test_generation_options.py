@@ -1,8 +1,9 @@
-"""What a request for a completion or a chat may say, and how a refusal names the member."""
+"""The members of a request for a completion or a chat, and the refusals that name them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ SPEC = ModelSpec(
     ),
     generates=True,
 )
+FEW = replace(SPEC, outputs=(Tensor("token", "int32", (Dim(8),)), SPEC.outputs[1]))
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -79,8 +81,9 @@ def test_prompts_that_are_none(prompt: Any, kind: Any, param: str, text: str) ->
 
 
 def test_the_numbers_of_tokens_have_their_defaults() -> None:
-    assert completion().options.max_tokens == 16
-    assert completion(max_tokens=None).options.max_tokens == 16
+    assert completion().options.parameters(SPEC)["max_tokens"] == 16
+    assert completion(max_tokens=None).options.parameters(SPEC)["max_tokens"] == 16
+    assert completion().options.parameters(FEW)["max_tokens"] == 8
     assert completion(max_tokens=3).options.parameters(SPEC)["max_tokens"] == 3
     assert chat().options.parameters(SPEC)["max_tokens"] == 20
     assert chat(max_tokens=5).options.max_tokens == 5

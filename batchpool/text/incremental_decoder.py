@@ -83,8 +83,8 @@ class IncrementalDecoder:
             self._window, self._shown = rest, len(text)
 
     def _cut(self, text: str) -> str:
-        """The sure part of the text of a long window that ends within a character. The tokens before
-        a place at which the window decodes in two parts as it does whole are dropped."""
+        """The sure part of the text of a long window that ends within a character. Tokens before a
+        place at which the window decodes in two parts as it does whole are dropped."""
         window, shown = self._window, self._shown
         for at in range(len(window) - _LEAST_KEPT, len(window)):
             before, rest = self._decode(window[:at]), self._decode(window[at:])

@@ -25,6 +25,7 @@ from batchpool.wire.request import Body, brief
 MESSAGES = "messages"
 MAX_COMPLETION_TOKENS = "max_completion_tokens"  # the newer name, which goes before
 MOST_MESSAGES = 4096
+_MESSAGE_CHARACTERS = 64  # to encode as many takes as long as the template takes for a message
 _NOT_OFFERED = ("audio", "tool_calls", "function_call")  # members of a message
 
 
@@ -55,9 +56,9 @@ class ChatRequest:
     options: GenerationOptions
 
     @property
-    def characters(self) -> int:
-        """The length of all contents."""
-        return sum(len(message["content"]) for message in self.messages)
+    def size(self) -> int:
+        """The length of the prompt in characters, about what it takes to make it."""
+        return sum(_MESSAGE_CHARACTERS + len(message["content"]) for message in self.messages)
 
 
 def read_chat_request(body: Body) -> ChatRequest:

@@ -41,9 +41,9 @@ class CompletionRequest:
     options: GenerationOptions
 
     @property
-    def characters(self) -> int:
-        """The length of all texts among the prompts."""
-        return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, str))
+    def size(self) -> int:
+        """The length of all prompts, in characters or tokens."""
+        return sum(map(len, self.prompts))
 
     def place(self, index: int) -> str:
         """The name of a prompt in messages, as "prompt[1]"."""

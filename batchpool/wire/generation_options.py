@@ -70,9 +70,9 @@ class GenerationOptions:
     """The options of one request.
 
     max_tokens: None where the request has none.  default_max_tokens: for that case, where the model
-    makes as many; None for the generator's own number.  stops: up to four strings.  stream: as events;
-    with_usage: the last of which says how many tokens there were.  others: the members that are
-    parameters, or nothing.
+    makes as many; None for the generator's own number.  stops: up to four strings.  stream: the
+    answer is events.  with_usage: the last of them says how many tokens there were.  others: the
+    members that are parameters, or nothing.
     """
 
     max_tokens: int | None
@@ -86,8 +86,8 @@ class GenerationOptions:
     def of(
         cls, members: Members, max_tokens: int | None, default: int | None = None
     ) -> GenerationOptions:
-        """The options in the members, all others of which were read. InvalidRequest names the one that is
-        at fault. max_tokens, default: the first two of the options."""
+        """The options in the members, all others of which were read. InvalidRequest names the one
+        that is at fault. max_tokens, default: the first two of the options."""
         if max_tokens is not None and max_tokens < 1:
             error = InvalidRequest(f"max_tokens is {max_tokens}; at least 1 was expected")
             raise about(MAX_TOKENS, error)

@@ -84,8 +84,8 @@ class TextSequences:
             begun.append(Running(number, tokens, self._generated()))
             self._begun.append(begun[-1])
             self._under_way += 1
-        if not self._waiting:
-            self._all_begun()
+            if not self._waiting:
+                self._all_begun()
         return begun
 
     def cancel(self) -> None:

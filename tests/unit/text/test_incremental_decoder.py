@@ -104,3 +104,14 @@ def test_half_a_character_is_held_back_until_the_rest_comes() -> None:
     assert [decoder.push([token]) for token in tokens] == ["", "", "€"]
     assert decoder.push(tokens[:1]) == ""
     assert decoder.end() == "\ufffd"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5, 70])
+def test_tokens_that_come_together_are_shown_up_to_the_last_whole_character(size: int) -> None:
+    tokenizer = made("byte_fallback")
+    tokens = tokenizer.encode("€" * 100).ids  # "▁" and three bytes for each
+    decoder, shown = IncrementalDecoder(tokenizer.decode, frozenset()), ""
+    for at in range(0, len(tokens), size):
+        shown += decoder.push(tokens[at : at + size])
+        assert shown == "€" * ((min(at + size, len(tokens)) - 1) // 3)
+    assert decoder.end() == ""

@@ -167,7 +167,7 @@ def test_messages_are_texts_or_lists_of_texts() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     found = chat(messages=[{"role": "user", "content": parts, "name": "me"}, *HI])
     assert found.messages == [{"role": "user", "content": "a\nb", "name": "me"}, *HI]
-    assert found.characters == 5
+    assert 5 < found.size < 500
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,9 @@ async def test_long_prompts_are_encoded_in_the_thread(
         assert works == ["_prompts_of_completion"]
         await it.http.post(COMPLETIONS, content=body(prompt="the dog " * 100_000))
         assert works[1:] == ["read_completion_request", "_prompts_of_completion"]
+        await it.http.post(COMPLETIONS, content=body(prompt=[[66] * 60] * 100))
+        await it.http.post(CHATS, json={"model": "tale", "messages": HI * 100})
+        assert works[3:] == ["_prompts_of_completion", "_prompts_of_chat"]
 
 
 @on_loop

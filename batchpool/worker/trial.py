@@ -24,7 +24,7 @@ from typing import Any
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
 from batchpool.process.bootstrap import start
-from batchpool.worker.generation.load import LoadedGenerator, load_generator
+from batchpool.worker.loaded_generator import LoadedGenerator, load_generator
 from batchpool.worker.loaded_model import LoadedModel, Unload, load_model
 from batchpool.worker.report import print_report
 

@@ -1,4 +1,4 @@
-"""What workers are told of lanes: that there is one, that its client is gone, that it is closed."""
+"""The messages to workers about a lane: there is one, its client is gone, it is closed."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import pytest
 
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
-from tests.unit.worker.generation.sequence_bench import SequenceBench
-from tests.unit.worker.generation.toy_generator import TOKENS_MOST, Toy, tokens_of
+from tests.unit.worker.sequence_bench import SequenceBench
+from tests.unit.worker.toy_generator import TOKENS_MOST, Toy, tokens_of
 
 
 def two_rows(bench: SequenceBench, n: int = 10) -> list[int]:

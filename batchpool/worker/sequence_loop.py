@@ -28,16 +28,16 @@ from batchpool.shm.lane import Lane, Origin
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart, is_device_broken, is_out_of_memory
-from batchpool.worker.generation.calls import GeneratorCalls
-from batchpool.worker.generation.ends import SequenceEnds
-from batchpool.worker.generation.joining import joining_sequence, submit_ns_of
-from batchpool.worker.generation.metrics import GeneratorMetrics
-from batchpool.worker.generation.records import RecordRing, RowRecord
-from batchpool.worker.generation.sequence_lane import I64, LENGTH, STOP, SequenceLane
-from batchpool.worker.generation.sequence_table import SequenceTable
-from batchpool.worker.generation.step_result import StepChecker
-from batchpool.worker.generation.token_writer import TokenWriter
+from batchpool.worker.generator_calls import GeneratorCalls
+from batchpool.worker.generator_metrics import GeneratorMetrics
+from batchpool.worker.joining_row import joining_sequence, submit_ns_of
 from batchpool.worker.model_check import ModelCheck
+from batchpool.worker.sequence_ends import SequenceEnds
+from batchpool.worker.sequence_lane import I64, LENGTH, STOP, SequenceLane
+from batchpool.worker.sequence_records import RecordRing, RowRecord
+from batchpool.worker.sequence_table import SequenceTable
+from batchpool.worker.step_result import StepChecker
+from batchpool.worker.token_writer import TokenWriter
 
 _LOG = logging.getLogger("batchpool.worker")
 

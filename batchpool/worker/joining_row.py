@@ -12,7 +12,7 @@ from batchpool.generator import MAX_TOKENS, JoiningSequence
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import BatchPart
 from batchpool.worker.gather import load_input
-from batchpool.worker.generation.sequence_lane import SequenceLane
+from batchpool.worker.sequence_lane import SequenceLane
 
 
 def joining_sequence(

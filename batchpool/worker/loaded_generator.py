@@ -15,11 +15,11 @@ from batchpool.core.tensors.spec import ModelSpec
 from batchpool.generator import MAX_TOKENS, Generator, JoiningSequence
 from batchpool.model import make_instance, spec_of
 from batchpool.worker.backends.select import prepare_process
-from batchpool.worker.generation.calls import GeneratorCalls
-from batchpool.worker.generation.step_result import StepChecker
+from batchpool.worker.generator_calls import GeneratorCalls
 from batchpool.worker.load import check_declaration, load_class
 from batchpool.worker.loaded_model import Unload
 from batchpool.worker.options import converted_options
+from batchpool.worker.step_result import StepChecker
 from batchpool.worker.warm_up import BatchTime
 
 _TIMES = 2  # the first run pays for what is done once

@@ -12,9 +12,9 @@ import batchpool as bp
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, spec_of
-from batchpool.worker.generation.load import LoadedGenerator, load_generator
+from batchpool.worker.loaded_generator import LoadedGenerator, load_generator
 from batchpool.worker.loaded_model import Unload
-from tests.unit.worker.generation.toy_generator import Toy
+from tests.unit.worker.toy_generator import Toy
 
 
 class Warmed(Toy):

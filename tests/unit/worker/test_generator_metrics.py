@@ -1,11 +1,11 @@
-"""What a generator's worker counts."""
+"""The counters of a generator's worker: tokens, times and ends of sequences."""
 
 from __future__ import annotations
 
 from batchpool.core.metrics.table import BLOCKS, TIME_BOUNDS_S
-from batchpool.worker.generation.metrics import GeneratorMetrics
-from tests.unit.worker.generation.sequence_bench import SequenceBench
-from tests.unit.worker.generation.toy_generator import Toy, tokens_of
+from batchpool.worker.generator_metrics import GeneratorMetrics
+from tests.unit.worker.sequence_bench import SequenceBench
+from tests.unit.worker.toy_generator import Toy, tokens_of
 
 BLOCK = BLOCKS["worker"]
 MS = 1_000_000

@@ -12,8 +12,8 @@ import batchpool as bp
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.worker.device_errors import MustRestart
-from tests.unit.worker.generation.sequence_bench import SequenceBench
-from tests.unit.worker.generation.toy_generator import Toy, tokens_of
+from tests.unit.worker.sequence_bench import SequenceBench
+from tests.unit.worker.toy_generator import Toy, tokens_of
 
 
 class Scripted(Toy):

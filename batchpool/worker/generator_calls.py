@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from batchpool.core.errors import ModelError
 from batchpool.generator import Generator, JoiningSequence
 from batchpool.worker.backends.backend import describe_error
+from batchpool.worker.backends.select import calls_context
 
 _Found = TypeVar("_Found")
 
@@ -22,11 +22,7 @@ class GeneratorCalls:
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
-        self._context: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if generator.framework == "torch":
-            import torch
-
-            self._context = torch.inference_mode
+        self._context = calls_context(generator.framework)
 
     def join(self, sequences: Sequence[JoiningSequence]) -> Any:
         """The sequences that the generator refuses, {number: error} or None."""

@@ -29,9 +29,9 @@ from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.worker.process import WorkerProcess
 from tests.unit.core.scheduler.queued import rows_of
-from tests.unit.worker.generation.toy_generator import TOKENS_MOST, Toy, tokens_of
 from tests.unit.worker.process_bench import MOST, PATIENCE_S, SERIAL, SLOTS, Pool
 from tests.unit.worker.test_process import Served
+from tests.unit.worker.toy_generator import TOKENS_MOST, Toy, tokens_of
 
 WARM_UP = ("load", "join", "leave", "join", "leave")
 

@@ -11,11 +11,11 @@ from batchpool.core.layout.states import BatchOutcome
 from batchpool.shm.lane import Origin
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.failed_rows import refusal_details, refusal_text
-from batchpool.worker.generation.metrics import GeneratorMetrics
-from batchpool.worker.generation.records import EndedRecord, RecordRing
-from batchpool.worker.generation.sequence_lane import I64, SequenceLane
-from batchpool.worker.generation.sequence_table import SequenceTable
-from batchpool.worker.generation.token_writer import by_lane
+from batchpool.worker.generator_metrics import GeneratorMetrics
+from batchpool.worker.sequence_lane import I64, SequenceLane
+from batchpool.worker.sequence_records import EndedRecord, RecordRing
+from batchpool.worker.sequence_table import SequenceTable
+from batchpool.worker.token_writer import by_lane
 
 _REASONS = {Status.CANCELLED: "cancelled", Status.DEADLINE: "deadline_exceeded"}
 

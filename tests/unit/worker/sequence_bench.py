@@ -15,10 +15,10 @@ from batchpool.model import spec_of
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.worker_segment import WorkerSegment
-from batchpool.worker.generation.loop import SequenceLoop
-from batchpool.worker.generation.sequence_table import NEVER_NS
+from batchpool.worker.sequence_loop import SequenceLoop
+from batchpool.worker.sequence_table import NEVER_NS
 from tests.unit.lanes import new_lane, other_side, segment_of
-from tests.unit.worker.generation.toy_generator import Toy
+from tests.unit.worker.toy_generator import Toy
 
 MAX_LANES, SLOTS = 8, 8
 SERIALS = {1: 11, 4: 44}
@@ -106,7 +106,7 @@ class SequenceBench:
         return Status(int(own.status[slot])), reason
 
     def was_rung(self, lane: int) -> bool:
-        """Whether a client was rung since the last look."""
+        """True if a client was rung since the last look."""
         rung = bool(Waiter(self.bells[lane].fd).wait_ms(0))
         self.bells[lane].clear()
         return rung

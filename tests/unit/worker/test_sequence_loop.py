@@ -7,8 +7,8 @@ import numpy as np
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import BatchOutcome
-from tests.unit.worker.generation.sequence_bench import SequenceBench
-from tests.unit.worker.generation.toy_generator import Toy, tokens_of
+from tests.unit.worker.sequence_bench import SequenceBench
+from tests.unit.worker.toy_generator import Toy, tokens_of
 
 OK = Status.OK, b"length"
 

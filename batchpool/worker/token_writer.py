@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from batchpool.core.tensors.dtypes import Array
-from batchpool.worker.generation.metrics import GeneratorMetrics
-from batchpool.worker.generation.sequence_lane import I64, SequenceLane
-from batchpool.worker.generation.sequence_table import SequenceTable
-from batchpool.worker.generation.step_result import CheckedStep
+from batchpool.worker.generator_metrics import GeneratorMetrics
+from batchpool.worker.sequence_lane import I64, SequenceLane
+from batchpool.worker.sequence_table import SequenceTable
+from batchpool.worker.step_result import CheckedStep
 
 
 class EndedBySteps(NamedTuple):

@@ -130,6 +130,31 @@ def test_a_worker_lost_between_the_last_token_and_the_end_adds_none(
     assert heir.generator.log == []  # type: ignore[attr-defined]
 
 
+def test_the_mark_of_an_earlier_uses_stop_is_forgotten() -> None:
+    bench = SequenceBench()
+    bench.fill(1, 0, [5], 6, stop_at=4)
+    bench.send(1, 0)
+    bench.run()
+    bench.take_finished()
+    bench.fill(1, 0, [6], 6)
+    bench.send(1, 0)
+    bench.run(4)
+    heir = SequenceBench()  # the worker is lost at the length at which the earlier row stopped
+    heir.lanes[1].memory.cells()[:] = bench.lanes[1].memory.cells()[:]  # type: ignore[index]
+    heir.send(1, 0)
+    heir.run()
+    assert heir.tokens(1, 0) == tokens_of([6], 6)
+
+
+def test_one_that_stops_with_its_last_token_ends_once() -> None:
+    bench = SequenceBench()
+    bench.fill(1, 0, [5], 4, stop_at=4)
+    bench.send(1, 0)
+    bench.run()
+    assert bench.end(1, 0) == (Status.OK, b"stop")
+    assert len(bench.take_finished()) == 1
+
+
 def test_a_client_that_writes_into_its_running_rows_changes_only_its_own() -> None:
     bench = SequenceBench()
     bench.fill(1, 0, [5], 10)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_name_is_the_one_of_its_module() -> None:
-    homes = (generator, text, aio, sync, errors, spec, inprocess, model)
+    homes = (aio, sync, errors, spec, text, inprocess, model, generator)
     for name in bp.__all__:
         found = getattr(bp, name)
         assert found in [vars(home).get(name) for home in homes], name

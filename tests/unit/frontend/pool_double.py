@@ -121,7 +121,7 @@ class PoolDouble:
         old, models = self.session.models[name], dict(self.session.models)
         lane_client, facts = None, None
         if model is not None:
-            index, spec = len(self.workers), spec_of(model)
+            index, spec = len(self.batcher.models), spec_of(model)
             self.batcher.add_model(index, ModelQueue(name, Limits(old.max_batch, 0)))
             lane_client = self._serve(index, model(), spec, 32, old.max_batch)
             facts = replace(old, index=index, spec=spec)

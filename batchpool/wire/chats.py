@@ -79,7 +79,8 @@ def read_chat_request(body: Body) -> ChatRequest:
     messages = [_message(message, index) for index, message in enumerate(found)]
     older = members.take(MAX_TOKENS, int, "a whole number")
     newer = members.take(MAX_COMPLETION_TOKENS, int, "a whole number")
-    options = GenerationOptions.of(members, older if newer is None else newer)
+    most, named = (older, MAX_TOKENS) if newer is None else (newer, MAX_COMPLETION_TOKENS)
+    options = GenerationOptions.of(members, most, named)
     return ChatRequest(model, messages, options)
 
 

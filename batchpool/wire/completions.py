@@ -59,7 +59,7 @@ def read_completion_request(body: Body) -> CompletionRequest:
         raise missing(PROMPT)
     prompts, has_list = _prompts(raw)
     max_tokens = members.take(MAX_TOKENS, int, "a whole number")
-    options = GenerationOptions.of(members, max_tokens, DEFAULT_MAX_TOKENS)
+    options = GenerationOptions.of(members, max_tokens, default=DEFAULT_MAX_TOKENS)
     return CompletionRequest(model, prompts, has_list, options)
 
 

@@ -69,13 +69,15 @@ class StreamOptions(msgspec.Struct):
 class GenerationOptions:
     """The options of one request.
 
-    max_tokens: None where the request has none.  default_max_tokens: for that case, where the model
-    makes as many; None for the generator's own number.  stops: up to four strings.  stream: the
-    answer is events.  with_usage: the last of them says how many tokens there were.  others: the
-    members that are parameters, or nothing.
+    max_tokens: None where the request has none.  named: the member that says it.
+    default_max_tokens: for a request that has none, where the model makes as many; None for the
+    generator's own number.  stops: up to four strings.  stream: the answer is events.  with_usage:
+    the last of them says how many tokens there were.  others: the members that are parameters, or
+    nothing.
     """
 
     max_tokens: int | None
+    named: str
     default_max_tokens: int | None
     stops: tuple[str, ...]
     stream: bool
@@ -84,13 +86,17 @@ class GenerationOptions:
 
     @classmethod
     def of(
-        cls, members: Members, max_tokens: int | None, default: int | None = None
+        cls,
+        members: Members,
+        max_tokens: int | None,
+        named: str = MAX_TOKENS,
+        default: int | None = None,
     ) -> GenerationOptions:
         """The options in the members, all others of which were read. InvalidRequest names the one
-        that is at fault. max_tokens, default: the first two of the options."""
+        that is at fault. max_tokens, named, default: the first of the options."""
         if max_tokens is not None and max_tokens < 1:
-            error = InvalidRequest(f"max_tokens is {max_tokens}; at least 1 was expected")
-            raise about(MAX_TOKENS, error)
+            error = InvalidRequest(f"{named} is {max_tokens}; at least 1 was expected")
+            raise about(named, error)
         stream = members.take("stream", bool, "true or false") or False
         options = members.take("stream_options", StreamOptions, "an object")
         if options is not None and not stream:
@@ -99,7 +105,7 @@ class GenerationOptions:
             )
             raise about("stream_options", error)
         with_usage = options is not None and options.include_usage
-        return cls(max_tokens, default, _stops(members), stream, with_usage, members)
+        return cls(max_tokens, named, default, _stops(members), stream, with_usage, members)
 
     def parameters(self, spec: ModelSpec) -> dict[str, Any]:
         """The values of all parameters of a generator. InvalidRequest or TooLarge name the member
@@ -108,8 +114,10 @@ class GenerationOptions:
         values, most = {}, spec.outputs[0].max_shape[0]
         if self.max_tokens is not None:
             if self.max_tokens > most:
-                text = f"max_tokens is {self.max_tokens}; model {spec.name!r} makes at most {most}"
-                raise about(MAX_TOKENS, InvalidRequest(text))
+                text = (
+                    f"{self.named} is {self.max_tokens}; model {spec.name!r} makes at most {most}"
+                )
+                raise about(self.named, InvalidRequest(text))
             values[MAX_TOKENS] = self.max_tokens
         elif self.default_max_tokens is not None:
             values[MAX_TOKENS] = min(self.default_max_tokens, most)

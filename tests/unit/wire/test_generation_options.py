@@ -88,6 +88,8 @@ def test_the_numbers_of_tokens_have_their_defaults() -> None:
     assert chat().options.parameters(SPEC)["max_tokens"] == 20
     assert chat(max_tokens=5).options.max_tokens == 5
     assert chat(max_tokens=5, max_completion_tokens=7).options.max_tokens == 7
+    too_many = chat(max_tokens=5, max_completion_tokens=41).options
+    assert refused(lambda: too_many.parameters(SPEC))[1] == "max_completion_tokens"
 
 
 def test_parameters_go_by_their_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import batchpool as bp
 from batchpool.client.control import ask_reload
 from tests.process.generating_models import GATE_AT, KILLER, TOKENS_MOST, tokens_of
 from tests.process.pool_under_test import Pool, serving, until
-from tests.process.web import ask
+from tests.process.web import ask, outputs
 
 MODEL = {
     "import": "tests.process.generating_models:Story", "name": "story", "max_batch": 32,
@@ -136,6 +137,15 @@ def test_a_sequence_ends_at_its_deadline(pool: Pool) -> None:
             late.result(60)
         until(lambda: left(pool, 6) == 1, "its place in the worker is free")
         until(lambda: pool.claimed() == 0, "its slot is free")
+
+
+def test_a_generator_answers_an_infer_request_as_any_model(pool: Pool) -> None:
+    prompt = {"name": "prompt", "datatype": "INT32", "shape": [1, 3], "data": [0, 8, 9]}
+    request = {"inputs": [prompt], "parameters": {"max_tokens": 7}}
+    answer = ask(pool, "/v2/models/story/infer", json.dumps(request).encode())
+    found = outputs(answer)
+    assert found["token"] == tokens_of([0, 8, 9], 7)
+    assert found["finish_reason"] == ["length"]
 
 
 def test_sequences_go_on_in_the_heir_of_a_reload(pool: Pool) -> None:

@@ -7,7 +7,8 @@ one store of the worker's ring, so that they are seen together here.
 
 While a group of suspects is on probation (batcher/probation.py) only that group is held to be the
 cause. The other sequences of the worker had run well beside each other; they go back to the front
-of the queue as rows that were never launched do, without a failure.
+of the queue as rows that were never launched do, without a failure. Since one of them may have been
+the cause after all, a row that fails alone beside others gets the error one failure later.
 
 In every case a row keeps the tokens that it has, and the next worker goes on behind them.
 """
@@ -115,7 +116,10 @@ class SequenceCompletion(Completion):
             return
         blamed = [batch for batch in batches if batch.apart] or batches
         beside = [batch for batch in batches if not any(batch is each for each in blamed)]
-        group = _joined(blamed, size - len(beside))
+        size -= len(beside)
+        if beside and blamed[0].attempt < model.attempts_after(outcome == LOST):
+            size += 1  # it is not quite sure yet that the row alone is the cause
+        group = _joined(blamed, size)
         if self.now_ns:
             group.rows[QueueColumn.SINCE_NS] = self.now_ns
         self._count_group(worker, model, group, len(blamed), outcome)

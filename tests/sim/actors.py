@@ -161,7 +161,7 @@ class BatcherActor(Actor):
         apart = [
             proxy.model for proxy in self.batcher.workers.by_number.values() if proxy.runs_apart()
         ]
-        if len(apart) > len(set(apart)):
+        if len(apart) > len(set(apart)) and not self.world.profile.generates:
             raise Fault(f"{self.process} runs two groups of suspects at once")
 
     def _start(self) -> None:
@@ -196,7 +196,10 @@ class BatcherActor(Actor):
                 idempotent=True,
                 metrics=BatcherMetrics(entry.words[stage]),
                 stage=stage,
+                generates=entry.spec.generates,
             )
+            if model.generates:
+                model.waits_since = QueueColumn.SINCE_NS
             if earlier is not None:
                 model.follow(earlier)
             self.batcher.add_model(stage_number(entry.number, stage), model)

@@ -13,7 +13,6 @@ from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.suspect_rows import SuspectRows
 from batchpool.core.tensors.stages import Stage
 
-
 # A model that raises twice for a row, the second time for it alone, would raise again. The death
 # of a worker may have other causes, so there the model's `attempts` hold.
 _MODEL_ATTEMPTS = 2

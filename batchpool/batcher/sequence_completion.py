@@ -27,7 +27,7 @@ from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.batch_sizes import smaller_size
-from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.shm.stats.flight_recorder import LOST
 
 _OK, _RETURNED = int(BatchOutcome.OK), int(BatchOutcome.RETURNED)
@@ -172,7 +172,7 @@ class SequenceCompletion(Completion):
                 model.suspects.add_first(again)
             else:
                 first = min(batch.number for batch in some)
-                model.queue.prepend(_in_order_of_dispatch(again), first)
+                model.queue.prepend(again, first)
             self._stop_running(rows)
         self._free_all(worker, batches)
 
@@ -208,8 +208,3 @@ def _joined(batches: Sequence[DispatchedBatch], size: int) -> DispatchedBatch:
     rows = np.concatenate(parts, axis=1)
     rows = rows[:, np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE]))]
     return replace(first, rows=rows, size=size, tokens=0)
-
-
-def _in_order_of_dispatch(rows: I64) -> I64:
-    ordered: I64 = rows[:, np.argsort(rows[QueueColumn.RETURN], kind="stable")]
-    return ordered

@@ -6,11 +6,13 @@ another row's. It reads the length of each running row, then as many tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from batchpool.batcher.probation import PROVEN_AFTER
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import Layout
-from batchpool.core.layout.states import BatchOutcome, SlotState
+from batchpool.core.layout.states import BatchOutcome, DispatchReason, SlotState
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
 from batchpool.shm.lane import Lane
@@ -39,18 +41,44 @@ def new_worker(
     """A worker of a model, and the rules for its records."""
     if spec.generates:
         story_worker = StoryWorkerActor(world, number)
-        return story_worker, StoryRules(memory, story_worker.process)
+        return story_worker, StoryRules(memory, story_worker.process, world.lanes)
     worker = WorkerActor(world, number)
     return worker, RecordRules(memory, worker.process)
 
 
 class StoryRules(RecordRules):
-    """The rules of a generator's worker: no more sequences and tokens than it said."""
+    """The rules of a generator's worker: no more sequences and tokens than it said; and nothing
+    joins suspects, nor do they join anything, but what has made some tokens there."""
+
+    def __init__(self, memory: SimMemory, worker: Process, lanes: Mapping[int, SimLane]) -> None:
+        super().__init__(memory, worker)
+        self._lanes = lanes
+        # By record: its length and the batcher's step when its sequence joined.
+        self._joined: dict[int, tuple[int, int]] = {}
 
     def __call__(self, who: Process, name: str, at: int, value: Any) -> None:
         super().__call__(who, name, at, value)
-        if name != "token":
-            return
+        if name == "token":
+            self._check_room(who, at)
+            self._check_company(who, at)
+            self._joined[at] = self._length(at), who.since
+
+    def _length(self, record: int) -> int:
+        memory = self._memory
+        lane = self._lanes.get(memory.column("rows.lane")[record])
+        slot = memory.column("rows.slot")[record]
+        return 0 if lane is None else lane.memory.column("size.out")[slot]
+
+    def _check_company(self, who: Process, at: int) -> None:
+        apart = [reason == DispatchReason.APART for reason in self._memory.column("reason")]
+        for other in set(self.held().values()) - {at}:
+            length, since = self._joined[other]
+            proven = self._length(other) >= length + PROVEN_AFTER
+            together = apart[at] and apart[other] and since == who.since
+            if (apart[at] or apart[other]) and not (proven or together):
+                raise Fault(f"{who} lets suspects and others meet in {self._worker}")
+
+    def _check_room(self, who: Process, at: int) -> None:
         memory = self._memory
         if memory.column("n")[at] != 1:
             raise Fault(f"{who} dispatches {memory.column('n')[at]} rows as one sequence")

@@ -80,8 +80,9 @@ class FakeGeneratorWorker:
         self.running: dict[int, RunningSequence] = {}  # by record
         self._ring_batcher = ring_batcher
         self._sq, self._cq = segment.sq_consumer(), segment.cq_producer()
-        segment.sequences.set(sequences)
-        segment.kv_tokens.set(kv_tokens)
+        if sequences or kv_tokens:
+            segment.sequences.set(sequences)
+            segment.kv_tokens.set(kv_tokens)
 
     def join(self, now_ns: int = 1) -> list[RunningSequence]:
         """Take all records of the ring."""

@@ -52,11 +52,16 @@ HTTP_OUTCOMES = (
 )
 ROW_OUTCOMES = (
     *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
-    *("client_gone", "not_ready", "invalid_input"),
+    *("client_gone", "not_ready", "invalid_input", "too_large"),
 )
-RETRIES = ("model_error", "worker_lost", "no_memory", "not_started", "invalid_input")
+RETRIES = ("model_error", "worker_lost", "no_memory", "not_started", "invalid_input", "returned")
 REASONS = tuple(reason.name.lower() for reason in DispatchReason)
-BATCH_OUTCOMES = ("ok", "failed", "no_memory", "invalid_input", "lost")
+BATCH_OUTCOMES = ("ok", "failed", "no_memory", "invalid_input", "returned", "lost")
+TOKEN_KINDS = ("prompt", "generated")
+SEQUENCE_ENDS = (
+    *("stop", "length", "cancelled", "deadline_exceeded", "model_error", "invalid_input"),
+    "returned",
+)
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ METRICS: tuple[Metric, ...] = (
         "batcher",
         "rows that are done; ok: their batch ran, though single outputs may not have fitted;"
         " invalid_input: the model refused them (bp.InvalidInput); client_gone: their client died"
-        " first",
+        " first; too_large: no worker of the generator can ever hold so many tokens",
         ("reason",),
         _cases(ROW_OUTCOMES),
     ),
@@ -190,7 +195,8 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "batches_finished", "batcher",
         "batches that came back, and how; invalid_input: the model refused one of several rows"
-        " without naming it, so they ran again in parts", ("outcome",),
+        " without naming it, so they ran again in parts; returned: a worker that goes off duty gave"
+        " a sequence back; a sequence of a generator is a batch of one row", ("outcome",),
         _cases(BATCH_OUTCOMES),
     ),
     _sizes("batch_rows", "rows of a batch, without padding", _ROWS),
@@ -209,12 +215,17 @@ METRICS: tuple[Metric, ...] = (
         per_unit=_NS_PER_S, most=True, lasting=True,
     ),
     _gauge("queue_rows", "batcher", "rows that wait in the batcher"),
+    _gauge("running_sequences", "batcher", "sequences of a generator that workers run"),
+    _gauge(
+        "reserved_tokens", "batcher",
+        "tokens that the running sequences of a generator may have together, prompts among them",
+    ),
     _gauge(
         "batch_rows_limit", "batcher", "most rows of a batch, as learnt from the device", most=True
     ),
     _counter(
         "worker_batches", "worker", "batches that a worker ran, and how they ended", ("outcome",),
-        _cases(BATCH_OUTCOMES[:4]),
+        _cases(BATCH_OUTCOMES[:-1]),
     ),
     _counter(
         "worker_rows", "worker", "rows that a worker ran, without padding", ("outcome",),
@@ -230,6 +241,34 @@ METRICS: tuple[Metric, ...] = (
         "from the call of infer to its outputs on the host; on a GPU batches overlap",
     ),
     _times("worker_scatter", "worker", "a batch's outputs, checked and written into lanes"),
+    _counter(
+        "worker_tokens", "worker",
+        "tokens of a generator's sequences; prompt: of those that joined, what a lost worker had"
+        " made of them among it; generated: made here", ("kind",), _cases(TOKEN_KINDS),
+    ),
+    _counter(
+        "worker_sequences", "worker",
+        "sequences of a generator that ended in this worker, by how; returned: to go on in the"
+        " worker that takes this one's place", ("reason",), _cases(SEQUENCE_ENDS),
+    ),
+    _counter(
+        "worker_sequences_resumed", "worker",
+        "sequences that joined with tokens which another worker had made",
+    ),
+    _gauge("worker_sequences_running", "worker", "sequences of a generator that run now"),
+    _gauge(
+        "worker_kv_tokens_reserved", "worker",
+        "tokens that are set aside for the sequences that run, their prompts among them",
+    ),
+    _times("worker_step", "worker", "one call of `step` of a generator"),
+    _times(
+        "worker_first_token", "worker",
+        "from a row's submission to its sequence's first token; of those begun in this worker",
+    ),
+    _times(
+        "worker_token_gap", "worker",
+        "between two steps that made tokens of one sequence, which is what a reader waits",
+    ),
     _gauge("lanes", "supervisor", "lanes that are open", ("client",), _cases(CLIENTS)),
     _gauge("lane_slots", "supervisor", "slots of these lanes", ("client",), _cases(CLIENTS)),
     _gauge(

@@ -34,9 +34,6 @@ from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
 _OK, _NO_MEMORY = int(BatchOutcome.OK), int(BatchOutcome.NO_MEMORY)
 _INVALID_INPUT = int(BatchOutcome.INVALID_INPUT)
-# A model that raises twice for a row, the second time for it alone, would raise again. The death
-# of a worker may have other causes, so there the model's `attempts` hold.
-_MODEL_ATTEMPTS = 2
 _QUEUED = int(SlotState.QUEUED)
 _STATUS_OK = int(Status.OK)
 
@@ -284,9 +281,7 @@ class Completion:
         """
         rows = self._without_closing_lanes(model, batch.rows).copy()
         rows[QueueColumn.ATTEMPT] += 1
-        attempts = model.attempts
-        if why is Retry.MODEL_ERROR:
-            attempts = min(attempts, _MODEL_ATTEMPTS)
+        attempts = model.attempts_after(why is Retry.WORKER_LOST)
         spent = model.suspects.add_failed(rows, attempts, batch.size)
         if spent.shape[1] == 0:
             self._requeue(rows)

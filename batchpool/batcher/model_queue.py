@@ -13,6 +13,10 @@ from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.suspect_rows import SuspectRows
 from batchpool.core.tensors.stages import Stage
 
+# A model that raises twice for a row, the second time for it alone, would raise again. The death
+# of a worker may have other causes, so there the model's `attempts` hold.
+_MODEL_ATTEMPTS = 2
+
 
 @dataclass
 class ModelQueue:
@@ -42,6 +46,11 @@ class ModelQueue:
     def follow(self, earlier: ModelQueue) -> None:
         """Take the rows of an earlier stage from now on."""
         earlier.following, self.waits_since = self, QueueColumn.SINCE_NS
+
+    def attempts_after(self, lost: bool) -> int:
+        """The failed batches after which a row that fails alone gets the error. lost: their worker
+        died, else the model raised."""
+        return self.attempts if lost else min(self.attempts, _MODEL_ATTEMPTS)
 
     def onward(self) -> Iterator[ModelQueue]:
         """This stage, then those that follow it."""

@@ -7,7 +7,8 @@ one store of the worker's ring, so that they are seen together here.
 
 While a group of suspects is on probation (batcher/probation.py) only that group is held to be the
 cause. The other sequences of the worker had run well beside each other; they go back to the front
-of the queue as rows that were never launched do, without a failure.
+of the queue as rows that were never launched do, without a failure. Since one of them may have been
+the cause after all, a row that fails alone beside others gets the error one failure later.
 
 In every case a row keeps the tokens that it has, and the next worker goes on behind them.
 """
@@ -26,7 +27,7 @@ from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.batch_sizes import smaller_size
-from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.shm.stats.flight_recorder import LOST
 
 _OK, _RETURNED = int(BatchOutcome.OK), int(BatchOutcome.RETURNED)
@@ -115,7 +116,10 @@ class SequenceCompletion(Completion):
             return
         blamed = [batch for batch in batches if batch.apart] or batches
         beside = [batch for batch in batches if not any(batch is each for each in blamed)]
-        group = _joined(blamed, size - len(beside))
+        size -= len(beside)
+        if beside and blamed[0].attempt < model.attempts_after(outcome == LOST):
+            size += 1  # it is not quite sure yet that the row alone is the cause
+        group = _joined(blamed, size)
         if self.now_ns:
             group.rows[QueueColumn.SINCE_NS] = self.now_ns
         self._count_group(worker, model, group, len(blamed), outcome)
@@ -168,7 +172,7 @@ class SequenceCompletion(Completion):
                 model.suspects.add_first(again)
             else:
                 first = min(batch.number for batch in some)
-                model.queue.prepend(_in_order_of_dispatch(again), first)
+                model.queue.prepend(again, first)
             self._stop_running(rows)
         self._free_all(worker, batches)
 
@@ -204,8 +208,3 @@ def _joined(batches: Sequence[DispatchedBatch], size: int) -> DispatchedBatch:
     rows = np.concatenate(parts, axis=1)
     rows = rows[:, np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE]))]
     return replace(first, rows=rows, size=size, tokens=0)
-
-
-def _in_order_of_dispatch(rows: I64) -> I64:
-    ordered: I64 = rows[:, np.argsort(rows[QueueColumn.RETURN], kind="stable")]
-    return ordered

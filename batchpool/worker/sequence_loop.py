@@ -253,6 +253,9 @@ class SequenceLoop:
             return
         stopped, full = self._writer.write(found, began_ns, self._clock_ns())
         self._model_check.passed()
+        if len(found.numbers):
+            # A worker that is lost before a sequence has ended was useful all the same.
+            self._segment.good.set(self._segment.good.get() + 1)
         if len(stopped) or len(full):
             self._ends.finish(stopped, STOP)
             self._ends.finish(full, LENGTH)

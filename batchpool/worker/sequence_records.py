@@ -75,10 +75,8 @@ class RecordRing:
         segment.fence()
         for record, token, _, _ in ended:
             segment.finished_of[record] = token
-        good = sum(row.outcome is BatchOutcome.OK and row.status is Status.OK for row in ended)
-        n = len(ended)
-        for word, more in ((segment.batches, n), (segment.good, good), (segment.rows, n)):
-            word.set(word.get() + more)
+        for word in (segment.batches, segment.rows):
+            word.set(word.get() + len(ended))
         self._cq.push(_entries(ended))
         self._ring_batcher()
 

@@ -80,8 +80,9 @@ class FakeGeneratorWorker:
         self.running: dict[int, RunningSequence] = {}  # by record
         self._ring_batcher = ring_batcher
         self._sq, self._cq = segment.sq_consumer(), segment.cq_producer()
-        segment.sequences.set(sequences)
-        segment.kv_tokens.set(kv_tokens)
+        if sequences or kv_tokens:
+            segment.sequences.set(sequences)
+            segment.kv_tokens.set(kv_tokens)
 
     def join(self, now_ns: int = 1) -> list[RunningSequence]:
         """Take all records of the ring."""
@@ -122,6 +123,7 @@ class FakeGeneratorWorker:
         *sequences: RunningSequence,
         status: Status = Status.OK,
         outcome: BatchOutcome = BatchOutcome.OK,
+        text: str = "of the worker",
         told: bool = True,
     ) -> None:
         """End sequences at once. told: it lives until the ring entries are there."""
@@ -130,7 +132,7 @@ class FakeGeneratorWorker:
             record, slots = sequence.record, np.array([sequence.slot])
             del self.running[record]
             if outcome is not BatchOutcome.RETURNED:
-                self._write_end(sequence, slots, status)
+                self._write_end(sequence, slots, status, text)
             segment.outcome_of[record] = int(outcome)
             segment.fence()
             segment.finished_of[record] = sequence.token
@@ -139,7 +141,9 @@ class FakeGeneratorWorker:
             self._cq.push(np.array(entries, dtype=np.uint64))
             self._ring_batcher()
 
-    def _write_end(self, sequence: RunningSequence, slots: Array, status: Status) -> None:
+    def _write_end(
+        self, sequence: RunningSequence, slots: Array, status: Status, text: str
+    ) -> None:
         lane = sequence.lane
         if status is Status.OK:
             reason = b"length" if sequence.length >= sequence.room else b"stop"
@@ -147,4 +151,4 @@ class FakeGeneratorWorker:
             assert column.lengths is not None
             column.values[sequence.slot, : len(reason)] = np.frombuffer(reason, np.uint8)
             column.lengths[sequence.slot] = len(reason)
-        lane.write_status(slots, status, "" if status is Status.OK else "of the worker")
+        lane.write_status(slots, status, "" if status is Status.OK else text)

@@ -124,10 +124,10 @@ HEADER_COLUMNS: dict[str, tuple[str, str]] = {
 
 # A worker's segment: the rings of batch records, and the worker's progress and counts.
 # running: the token of its oldest batch in flight, 0 for none; progress_ns: when that became the
-# oldest. launched: the token of the last batch that it began. batches, good, rows: batches that it
-# finished, those without a failure, rows of all. ready: 1 once the model is warm. sequences,
-# kv_tokens: of a generator, how many sequences run at once, and how many tokens all of them may
-# have, 0 for any number; stored before `ready`.
+# oldest, or a generator's step began. launched: the token of the last batch that it began. batches,
+# good, rows: batches that it finished, those without a failure (a generator's steps with tokens),
+# rows of all. ready: 1 once the model is warm. sequences, kv_tokens: of a generator, how many run
+# at once, and how many tokens all may have, 0 for any number; stored before `ready`.
 WORKER_WORDS: dict[str, str] = {
     "sq_tail": "batcher",
     "sq_head": "worker",

@@ -23,7 +23,8 @@ def test_rows_of_two_lanes_get_their_tokens() -> None:
     assert bench.tokens(4, 0) == tokens_of([9], 3)
     assert bench.end(1, 2) == bench.end(4, 0) == OK
     assert bench.take_finished() == [(records[1], BatchOutcome.OK), (records[0], BatchOutcome.OK)]
-    assert bench.segment.rows.get() == bench.segment.good.get() == 2
+    assert bench.segment.rows.get() == bench.segment.batches.get() == 2
+    assert bench.segment.good.get() == 5, "steps that made tokens"
     assert bench.segment.running.get() == 0
 
 

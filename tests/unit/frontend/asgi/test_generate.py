@@ -201,6 +201,20 @@ async def test_tokens_go_out_as_they_are_made() -> None:
         assert_all_free(it)
 
 
+@on_loop
+async def test_the_reason_may_come_after_the_last_tokens() -> None:
+    async with edge(Story) as it:
+        it.pool.hold = True
+        async with streaming(it) as caller:
+            story = it.pool.stories["story"]
+            await until(lambda: bool(story.running), "it runs")
+            story.step()
+            await caller.reader.readuntil(b'"token":[11]}\n\n')
+            story.end(0)
+            await caller.reader.readuntil(b'"token":[],"finish_reason":"stop"}\n\n')
+        assert_all_free(it)
+
+
 @pytest.mark.parametrize("made", [0, 2])
 @on_loop
 async def test_a_caller_that_goes_gives_its_place_back(made: int) -> None:

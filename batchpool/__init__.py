@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batchpool.client.aio import AsyncClient
+    from batchpool.client.async_token_stream import AsyncTokenStream
     from batchpool.client.lent_slots import OutputViews
     from batchpool.client.served_model import ServedModel
     from batchpool.client.sync import Client
+    from batchpool.client.token_stream import TokenStream
     from batchpool.core.errors import (
         Cancelled,
         DeadlineExceeded,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AsyncTokenStream",
     "Batch",
     "Cancelled",
     "Client",
@@ -80,6 +83,7 @@ __all__ = [
     "TasksFull",
     "Tensor",
     "Text",
+    "TokenStream",
     "TooLarge",
     "Unauthorized",
     "UnsupportedMediaType",
@@ -88,9 +92,11 @@ __all__ = [
 ]
 _HOMES = {
     "AsyncClient": "client.aio",
+    "AsyncTokenStream": "client.async_token_stream",
     "Client": "client.sync",
     "OutputViews": "client.lent_slots",
     "ServedModel": "client.served_model",
+    "TokenStream": "client.token_stream",
     "Batch": "model",
     "Model": "model",
     "Dim": "core.tensors.spec",

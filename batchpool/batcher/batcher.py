@@ -7,6 +7,9 @@ batcher can take over from them (batcher/recovery.py).
 A model has a queue and workers for each of its stages, which are all alike to the decision: rows
 whose batch of one stage was good are queued for the next one, and are done after the last.
 
+The rows of a generator join workers one by one (batcher/sequence_dispatch.py) and end one by one
+(batcher/sequence_completion.py).
+
 A step: complete the batches that workers finished, admit the rows that clients submitted, drop
 cancelled and late rows, then let core/scheduler/decide.py decide for each model. The end of rows is
 in batcher/completion.py, the lanes in batcher/mapped_lanes.py, the workers in
@@ -22,17 +25,21 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.batcher.completion import Completion
+from batchpool.batcher.decided_rows import take
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
+from batchpool.batcher.probation import Probation
+from batchpool.batcher.sequence_completion import SequenceCompletion
+from batchpool.batcher.sequence_dispatch import SequenceDispatch
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.batcher.worker_table import WorkerTable
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason, SlotState
-from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, decide
+from batchpool.core.scheduler.decide import NEVER_NS, Limits, decide
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, Queue, QueueColumn, every
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 _RUNNING = int(SlotState.RUNNING)
@@ -64,7 +71,12 @@ class Batcher:
         self.dispatched = 0  # the number of the last batch
         self.warnings: list[str] = []
         self.flight_recorder = FlightRecorder() if flight_recorder is None else flight_recorder
-        self.completion = Completion(self.models, self.lanes, self.flight_recorder)
+        ends = self.models, self.lanes, self.flight_recorder
+        self.completion, self.sequence_ends = Completion(*ends), SequenceCompletion(*ends)
+        self.probation = Probation(self.lanes)
+        self.sequences = SequenceDispatch(
+            self.lanes, self.sequence_ends, self.probation, self._next_number
+        )
         for index, model in enumerate(models):
             self.add_model(index, model)
 
@@ -123,6 +135,8 @@ class Batcher:
         worker = self.workers.remove(number)
         if worker is None:
             return
+        if self.models[worker.model].generates:
+            self.sequence_ends.lose(worker, cause)
         for batch in sorted(worker.batches.values(), key=lambda b: b.token):
             if worker.has_finished(batch):
                 self.completion.finish_batch(worker, batch)
@@ -162,9 +176,13 @@ class Batcher:
 
     def step(self, now_ns: int) -> int:
         """Complete, admit, decide and dispatch; return the time of the next step at the latest."""
-        self.completion.now_ns = now_ns
+        self.completion.now_ns = self.sequence_ends.now_ns = now_ns
         for worker in self.workers.by_number.values():
-            for batch in worker.finished():
+            done = worker.finished()
+            if done and self.models[worker.model].generates:
+                self.sequence_ends.finish(worker, done)
+                done = []
+            for batch in done:
                 self.completion.finish_batch(worker, batch)
                 worker.measure(batch, now_ns)
                 self.models[worker.model].traffic.finished(now_ns)
@@ -179,6 +197,10 @@ class Batcher:
                 model.metrics.show(len(model.queue) + apart)
             elif model.metrics.queued:  # the rows were cancelled, or their client died
                 model.metrics.show(0)
+            if model.generates:
+                own = self.workers.of_model(index)
+                reserved = sum(worker.reserved_tokens for worker in own)
+                model.metrics.run(sum(worker.in_flight for worker in own), reserved)
         return wake_at_ns
 
     def _admit(self, now_ns: int) -> None:
@@ -224,6 +246,8 @@ class Batcher:
 
     def _decide(self, index: int, model: ModelQueue, now_ns: int) -> int:
         """Dispatch, expire and refuse rows of one model; return when to decide again."""
+        if model.generates:
+            return self.sequences.decide(model, self.workers.of_model(index), now_ns)
         workers = [
             worker
             for worker in self.workers.by_number.values()
@@ -250,7 +274,7 @@ class Batcher:
         if model.following is not None and (limits.max_wait_ns or limits.target_ns):
             limits = limits.before(self._later_ns(model.following))
         decision = decide(now_ns, model.queue.view(), views, limits, model.traffic)
-        groups, late, refused = _take(model.queue, decision)
+        groups, late, refused = take(model.queue, decision)
         for dispatch, rows in zip(decision.dispatch, groups, strict=True):
             worker = self.workers.by_number[dispatch.worker]
             self._dispatch(model, worker, rows, dispatch.reason, now_ns)
@@ -300,6 +324,10 @@ class Batcher:
                 )
                 return
 
+    def _next_number(self) -> int:
+        self.dispatched += 1
+        return self.dispatched
+
     def _dispatch(
         self, model: ModelQueue, worker: WorkerProxy, rows: I64, reason: DispatchReason, now_ns: int
     ) -> DispatchedBatch:
@@ -311,10 +339,9 @@ class Batcher:
         # Neighbouring slots side by side: an extent is one copy.
         if rows.shape[1] > 1 and not _in_order_of_slots(rows):
             rows = rows.take(np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE])), axis=1)
-        self.dispatched += 1
         parts = list(self.lanes.by_lane(rows))
         cancels = sum([lane.cancels_heard for lane, _ in parts])
-        batch = worker.prepare(rows, reason, now_ns, self.dispatched, cancels)
+        batch = worker.prepare(rows, reason, now_ns, self._next_number(), cancels)
         for lane, part in parts:
             lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
             lane.running += part.shape[1]
@@ -334,24 +361,3 @@ def _take_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
     found = np.flatnonzero(model.queue.view()[QueueColumn.LANE] == lane.number)
     queued = model.queue.drop(found) if len(found) else _NO_ROWS
     return np.concatenate([queued, model.suspects.take_lane(lane.number)], axis=1)
-
-
-def _take(queue: Queue, decision: Decision) -> tuple[list[I64], I64, I64]:
-    """Take the rows of a decision out of the queue: the groups to dispatch, the late rows, the
-    refused rows. All positions in the decision refer to the queue before this call."""
-    expire, refuse = decision.expire, decision.refuse
-    fronts = [dispatch.rows for dispatch in decision.dispatch if isinstance(dispatch.rows, slice)]
-    if fronts or not (decision.dispatch or len(expire) or len(refuse)):
-        # The usual case: the batches are the front of the queue, one after the other, or none.
-        return [queue.take_front(rows.stop - rows.start) for rows in fronts], _NO_ROWS, _NO_ROWS
-    view = queue.view()
-    groups = [view[:, dispatch.rows] for dispatch in decision.dispatch]
-    late, refused = view[:, expire], view[:, refuse]
-    gone = np.concatenate([expire, refuse])
-    if groups:
-        sent = np.sort(np.concatenate([dispatch.rows for dispatch in decision.dispatch]))
-        queue.take(sent)
-        gone -= np.searchsorted(sent, gone)
-    if len(gone):
-        queue.drop(gone)
-    return groups, late, refused

@@ -34,9 +34,6 @@ from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
 _OK, _NO_MEMORY = int(BatchOutcome.OK), int(BatchOutcome.NO_MEMORY)
 _INVALID_INPUT = int(BatchOutcome.INVALID_INPUT)
-# A model that raises twice for a row, the second time for it alone, would raise again. The death
-# of a worker may have other causes, so there the model's `attempts` hold.
-_MODEL_ATTEMPTS = 2
 _QUEUED = int(SlotState.QUEUED)
 _STATUS_OK = int(Status.OK)
 
@@ -72,13 +69,7 @@ class Completion:
             elif outcome == _INVALID_INPUT and model.idempotent:
                 self._run_in_parts(model, batch)
             else:
-                spent = batch.rows
-                if model.idempotent:
-                    spent = self._suspect(model, batch, Retry.MODEL_ERROR)
-                others = self._count_others(worker, model, batch) if spent is batch.rows else 0
-                model.metrics.end(End.MODEL_ERROR, spent.shape[1] - others)
-                self._note_error(worker, spent)
-                self._complete(spent)  # with the status and text that the worker wrote
+                self._fail_rows(worker, model, batch)
             self._stop_running(batch.rows)
         worker.free(batch)
 
@@ -98,19 +89,35 @@ class Completion:
             else:
                 self._put_back(model, batch, again)
         else:
-            spent = batch.rows
-            if model.idempotent:
-                spent = self._suspect(model, batch, Retry.WORKER_LOST)
-            spent = self._without_lost_clients(model, spent)
-            text = f"the worker was lost with this row on every attempt; at last it {cause}"
-            origin = batch.token, *worker.identity
-            if spent.shape[1]:
-                self._flight_recorder.recent_errors.note(
-                    entry_of(worker.model), worker.row, Status.WORKER_LOST, text, self.now_ns
-                )
-            self.end(model, spent, Status.WORKER_LOST, text if cause else "", origin)
+            self._lose_rows(worker, model, batch, cause)
         self._stop_running(batch.rows)
         worker.free(batch)
+
+    def _fail_rows(self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch) -> None:
+        """Suspect the rows of a batch that the model failed, or complete them with that error."""
+        spent = batch.rows
+        if model.idempotent:
+            spent = self._suspect(model, batch, Retry.MODEL_ERROR)
+        others = self._count_others(worker, model, batch) if spent is batch.rows else 0
+        model.metrics.end(End.MODEL_ERROR, spent.shape[1] - others)
+        self._note_error(worker, spent)
+        self._complete(spent)  # with the status and text that the worker wrote
+
+    def _lose_rows(
+        self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch, cause: str
+    ) -> None:
+        """Suspect the rows of a batch that died with its worker, or complete them with an error."""
+        spent = batch.rows
+        if model.idempotent:
+            spent = self._suspect(model, batch, Retry.WORKER_LOST)
+        spent = self._without_lost_clients(model, spent)
+        text = f"the worker was lost with this row on every attempt; at last it {cause}"
+        origin = batch.token, *worker.identity
+        if spent.shape[1]:
+            self._flight_recorder.recent_errors.note(
+                entry_of(worker.model), worker.row, Status.WORKER_LOST, text, self.now_ns
+            )
+        self.end(model, spent, Status.WORKER_LOST, text if cause else "", origin)
 
     def end(
         self,
@@ -274,9 +281,7 @@ class Completion:
         """
         rows = self._without_closing_lanes(model, batch.rows).copy()
         rows[QueueColumn.ATTEMPT] += 1
-        attempts = model.attempts
-        if why is Retry.MODEL_ERROR:
-            attempts = min(attempts, _MODEL_ATTEMPTS)
+        attempts = model.attempts_after(why is Retry.WORKER_LOST)
         spent = model.suspects.add_failed(rows, attempts, batch.size)
         if spent.shape[1] == 0:
             self._requeue(rows)

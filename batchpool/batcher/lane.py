@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from batchpool.batcher.reservation import Reservations
 from batchpool.batcher.stage_buckets import StageBuckets
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest, least
@@ -30,6 +31,7 @@ def _all_different(slots: Array) -> bool:
     return every(ranked[1:] != ranked[:-1])
 
 
+# methods: one for each step of the batcher on a lane, whose words and ring ends they share
 class AdmittedLane:
     """One lane, as the batcher admits its rows and completes them.
 
@@ -41,7 +43,7 @@ class AdmittedLane:
     found. admitted: rows so far. own_flow: all rows are of one flow, the lane's own; False: each
     row carries its flow, as those of a front end do, whose callers share one lane. mapped_ns: when
     it was mapped, by which the times of rows that a former batcher left are bounded; 0: they are
-    not.
+    not. reservations: of a generator's lane, the token counts of its rows; else None.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class AdmittedLane:
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
+        self.reservations = Reservations(lane) if lane.spec.generates else None
         self._buckets = SizeBuckets(lane.spec)
         first, *later = stages or stages_of(lane.spec)
         self._first, self._later = int(first), [int(stage) for stage in later]
@@ -121,7 +124,7 @@ class AdmittedLane:
         n = len(entries)
         if n == 0:
             return _NO_ROWS
-        if n == 1 and self._admit_one(int(entries[0])):
+        if n == 1 and self.reservations is None and self._admit_one(int(entries[0])):
             rows = self._one
         else:
             slots, sequences = unpack(entries)
@@ -141,6 +144,8 @@ class AdmittedLane:
             lane.attempt[slots] = 0
             if self._later:
                 lane.stage[slots] = self._first
+            if self.reservations is not None:
+                self.reservations.start(slots)
             lane.state[slots] = _QUEUED
         self._sq.advance(n)
         self._sq_head += n
@@ -219,6 +224,10 @@ class AdmittedLane:
             self._report_damage(self.number, damage)
         self.set_gate(LaneGate.BROKEN)
         self.ring_client()
+
+    def length(self, slot: int) -> int:
+        """The tokens that the row of a generator in this slot has; 0 for other rows."""
+        return 0 if self.reservations is None else self.reservations.length(slot)
 
     def is_quiet(self) -> bool:
         """True if nothing was submitted or cancelled since the last admission.
@@ -315,13 +324,19 @@ class AdmittedLane:
         rows[QueueColumn.DEADLINE_NS] = lane.deadline_ns[slots]
         rows[QueueColumn.PRIORITY] = lane.priority[slots]
         rows[QueueColumn.FLOW] = lane.flow[slots] if self._own_flow is None else self._own_flow
-        many = self._buckets.many
-        rows[QueueColumn.BUCKET] = self._buckets.of(lane.input_sizes[slots]) if many else 0
+        rows[QueueColumn.BUCKET] = self._first_buckets(slots)
         return rows
+
+    def _first_buckets(self, slots: Array) -> Array | int:
+        """The buckets of the rows in these slots by their inputs; of a generator's rows, the tokens
+        that they reserve."""
+        if self.reservations is not None:
+            return self.reservations.of(slots)
+        return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0
 
     def _buckets_at(self, slots: Array, stage: Stage) -> Array | int:
         """The buckets of the rows in these slots, by the tensors that the stage reads."""
         later = self._later_buckets.get(stage)
         if later is not None:
             return later.of(self.lane, slots)
-        return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0
+        return self._first_buckets(slots)

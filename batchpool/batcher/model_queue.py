@@ -13,6 +13,10 @@ from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.suspect_rows import SuspectRows
 from batchpool.core.tensors.stages import Stage
 
+# A model that raises twice for a row, the second time for it alone, would raise again. The death
+# of a worker may have other causes, so there the model's `attempts` hold.
+_MODEL_ATTEMPTS = 2
+
 
 @dataclass
 class ModelQueue:
@@ -21,7 +25,8 @@ class ModelQueue:
     attempts: failed batches after which a row that fails alone gets the error. idempotent: rows
     may run again after a failure. suspects: rows of failed batches, which run apart from others.
     following: where rows go whose batch was good; None after the last stage. waits_since: the
-    column with the time from which a row's wait is counted.
+    column with the time from which a row's wait is counted. generates: the rows are sequences of a
+    generator, which join workers one by one.
     """
 
     name: str
@@ -35,11 +40,17 @@ class ModelQueue:
     stage: Stage = Stage.INFER
     following: ModelQueue | None = None
     waits_since: int = QueueColumn.SUBMIT_NS
+    generates: bool = False
     _warned_target_ns: int = 0
 
     def follow(self, earlier: ModelQueue) -> None:
         """Take the rows of an earlier stage from now on."""
         earlier.following, self.waits_since = self, QueueColumn.SINCE_NS
+
+    def attempts_after(self, lost: bool) -> int:
+        """The failed batches after which a row that fails alone gets the error. lost: their worker
+        died, else the model raised."""
+        return self.attempts if lost else min(self.attempts, _MODEL_ATTEMPTS)
 
     def onward(self) -> Iterator[ModelQueue]:
         """This stage, then those that follow it."""
@@ -53,6 +64,13 @@ class ModelQueue:
         return (
             f"model {self.name!r} is overloaded: this request would not be answered in time"
             f" (target_p99_ms = {self._target_ms:g})"
+        )
+
+    def too_large_text(self, tokens: int, most: int) -> str:
+        """The error message of a row that reserves more tokens than any worker holds."""
+        return (
+            f"model {self.name!r}: the prompt and max_tokens make {tokens} tokens; at most {most}"
+            " fit into a worker; send a shorter prompt or a smaller max_tokens"
         )
 
     def target_warning(self, workers: Sequence[WorkerView]) -> str:

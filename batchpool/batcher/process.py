@@ -48,6 +48,7 @@ from batchpool.core.layout.arena import arena_of
 from batchpool.core.layout.segments import lane_layout, worker_layout_of
 from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.decide import Limits
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.log import setup
@@ -221,6 +222,8 @@ class BatcherProcess:
             metrics = BatcherMetrics(self._counters.cells, place, epoch_ns)
             model = ModelQueue(spec.name, limits, form.attempts, form.idempotent, metrics=metrics)
             model.stage = stage
+            if spec.generates:
+                model.generates, model.waits_since = True, QueueColumn.SINCE_NS
             if earlier is not None:
                 model.follow(earlier)
             self.batcher.add_model(number, model)

@@ -30,6 +30,9 @@ def take_over(batcher: Batcher) -> None:
     """Take over the rows and batches in the added lanes and workers, before the first step."""
     lanes, workers = batcher.lanes.by_number.values(), batcher.workers.by_number.values()
     for worker in workers:
+        if batcher.models[worker.model].generates:
+            _take_over_sequences(batcher, worker)
+            continue
         published = _published(worker)
         for record in range(worker.worker_segment.layout.slots):
             _take_over_record(batcher, worker, record, published)
@@ -79,11 +82,8 @@ def _take_over_record(
     token = int(worker_segment.token[record])
     if token == int(worker_segment.freed[record]):
         return
-    n = min(int(worker_segment.n[record]), worker_segment.row_slot.shape[1])
-    rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
-    rows[QueueColumn.LANE] = worker_segment.row_lane[record, :n]
-    rows[QueueColumn.SLOT] = worker_segment.row_slot[record, :n]
-    rows[QueueColumn.SEQUENCE] = worker_segment.row_sequence[record, :n]
+    rows = _rows_of(worker, record)
+    n = rows.shape[1]
     rows = _rows_in_state(batcher, rows, SlotState.RUNNING, batcher.models[worker.model].stage)
     finished = int(worker_segment.finished[record]) == token
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
@@ -102,6 +102,47 @@ def _take_over_record(
         for lane, part in batcher.lanes.by_lane(rows):
             lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
         worker_segment.freed[record] = token
+
+
+def _take_over_sequences(batcher: Batcher, worker: WorkerProxy) -> None:
+    """Take over the records of a generator's worker, each of which is a running sequence.
+
+    Finished ones are completed when their ring entries, which are pending, are taken, or when the
+    worker is lost: so those that failed at once are still one failed batch. Probation begins anew
+    for all suspects that run, those too that were proven, which is not stored.
+    """
+    segment = worker.worker_segment
+    recorded = {(batch.process, batch.token) for batch in batcher.flight_recorder.last()}
+    for record in np.flatnonzero(segment.token[:] != segment.freed[:]).tolist():
+        rows, token = _rows_of(worker, record), segment.token_of[record]
+        rows = _rows_in_state(batcher, rows, SlotState.RUNNING, batcher.models[worker.model].stage)
+        reason, attempt = segment.reason_of[record], segment.attempt_of[record]
+        batch = DispatchedBatch(
+            record, token, rows, 0, 1, token, reason == DispatchReason.APART, reason, attempt,
+            counted=(worker.number, token) in recorded, tokens=segment.tokens_of[record],
+        )  # fmt: skip
+        if not worker.has_published(batch):
+            for lane, part in batcher.lanes.by_lane(rows):
+                lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
+            segment.freed[record] = token
+            continue
+        rows[QueueColumn.BUCKET] = batch.tokens
+        batcher.dispatched = max(batcher.dispatched, token)
+        worker.adopt(batch)
+        batcher.probation.begin(batch)
+        for lane, part in batcher.lanes.by_lane(rows):
+            lane.running += part.shape[1]
+
+
+def _rows_of(worker: WorkerProxy, record: int) -> I64:
+    """The rows [QUEUE_COLUMNS, n] of a record, of which nothing is known but their tickets."""
+    segment = worker.worker_segment
+    n = min(int(segment.n[record]), segment.row_slot.shape[1])
+    rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
+    rows[QueueColumn.LANE] = segment.row_lane[record, :n]
+    rows[QueueColumn.SLOT] = segment.row_slot[record, :n]
+    rows[QueueColumn.SEQUENCE] = segment.row_sequence[record, :n]
+    return rows
 
 
 def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState, stage: Stage) -> I64:

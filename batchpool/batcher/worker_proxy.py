@@ -30,6 +30,9 @@ class DispatchedBatch:
     dispatched; 0 if by an earlier batcher. number: rises with each batch of the pool; the token of
     one that an earlier batcher dispatched. reason, attempt: as in its record. queued_ns: the wait
     of its oldest row. counted: it is in the metrics and in the flight recorder.
+
+    A running sequence of a generator is a batch of one row. tokens: those that are reserved for it.
+    proven_at: the number of its tokens from which on its row is held to be no danger to the worker.
     """
 
     record: int
@@ -43,8 +46,11 @@ class DispatchedBatch:
     attempt: int = 0
     queued_ns: int = 0
     counted: bool = False
+    tokens: int = 0
+    proven_at: int = 0
 
 
+# methods: one for each step of the batcher on a worker's segment, and its state for decisions
 class WorkerProxy:
     """One worker, as the batcher drives it through the worker's segment.
 
@@ -52,6 +58,7 @@ class WorkerProxy:
     the index of its model where that has one stage. active: it gets new
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
+    reserved_tokens: of a generator's worker, those that its sequences may have.
     """
 
     def __init__(
@@ -73,6 +80,9 @@ class WorkerProxy:
         self.worker_segment = worker_segment
         self.ring = ring
         self.batches: dict[int, DispatchedBatch] = {}  # by record
+        self.reserved_tokens = 0  # of the sequences in flight
+        # Records that are free unless they stand in `batches`; the last one is used first.
+        self._unused = list(range(worker_segment.layout.slots - 1, -1, -1))
         self.service_time = ServiceTime()
         self._acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
         self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
@@ -111,16 +121,22 @@ class WorkerProxy:
         return bool((self._acknowledged | (serials == 0)).all())
 
     def prepare(
-        self, rows: I64, reason: DispatchReason, now_ns: int, number: int, cancels: int = 0
+        self,
+        rows: I64,
+        reason: DispatchReason,
+        now_ns: int,
+        number: int,
+        cancels: int = 0,
+        tokens: int = 0,
     ) -> DispatchedBatch:
         """Write a free record; storing its token last makes it the rows' record. The caller then
         marks the rows RUNNING and calls `publish`. number: see `DispatchedBatch`. cancels: the sum
-        of `cancels_heard` of the rows' lanes."""
-        worker_segment = self.worker_segment
-        record = 0
-        while record in self.batches:
-            record += 1
-        assert record < self.worker_segment.layout.slots, "more batches in flight than records"
+        of `cancels_heard` of the rows' lanes. tokens: those that are reserved for a sequence."""
+        worker_segment, unused = self.worker_segment, self._unused
+        assert unused, "more batches in flight than records"
+        record = unused.pop()
+        while record in self.batches:  # one that was adopted
+            record = unused.pop()
         n = rows.shape[1]
         attempt = largest(rows[QueueColumn.ATTEMPT])
         worker_segment.n_of[record] = n
@@ -128,10 +144,14 @@ class WorkerProxy:
         worker_segment.attempt_of[record] = attempt
         worker_segment.due_ns_of[record] = least(rows[QueueColumn.DEADLINE_NS])
         worker_segment.cancels_of[record] = cancels & CANCELS_MASK
-        bucket = int(rows[QueueColumn.BUCKET, 0])
-        if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
-            bucket = 0
-        worker_segment.bucket_of[record] = bucket
+        if tokens:  # of a generator, whose bucket this is
+            worker_segment.tokens_of[record] = tokens
+            self.reserved_tokens += tokens
+        else:
+            bucket = int(rows[QueueColumn.BUCKET, 0])
+            if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
+                bucket = 0
+            worker_segment.bucket_of[record] = bucket
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
@@ -139,15 +159,32 @@ class WorkerProxy:
         worker_segment.token_of[record] = self._token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
-            record, self._token, rows, now_ns, n, number, apart, int(reason), attempt
+            record, self._token, rows, now_ns, n, number, apart, int(reason), attempt, tokens=tokens
         )
         self.batches[record] = batch
         return batch
 
+    def adopt(self, batch: DispatchedBatch) -> None:
+        """Take over a batch that an earlier batcher dispatched."""
+        self.batches[batch.record] = batch
+        self.reserved_tokens += batch.tokens
+
     def publish(self, batch: DispatchedBatch) -> None:
         """Push the record's ring entry and ring the worker."""
-        self._sq.push_few([batch.record | (batch.token & 0xFFFFFFFF) << 32])
+        self._sq.push_few([_entry_of(batch)])
         self.ring()
+
+    def publish_all(self, batches: Sequence[DispatchedBatch]) -> None:
+        """Push the ring entries of records in the order of their tokens, and ring the worker."""
+        self._sq.push(np.array([_entry_of(batch) for batch in batches], dtype=np.uint64))
+        self.ring()
+
+    def has_published(self, batch: DispatchedBatch) -> bool:
+        """True if the record's ring entry was pushed: entries are pushed in the order of their
+        tokens, and the last one stays in the ring's memory when the worker has taken it."""
+        last = self._sq.last()
+        behind = ((last >> 32) - batch.token) & 0xFFFFFFFF
+        return last >= 0 and behind < 1 << 31
 
     def finished(self) -> list[DispatchedBatch]:
         """The batches with an entry in the completion ring, oldest first.
@@ -261,3 +298,9 @@ class WorkerProxy:
         """Release the record of a batch all of whose rows are completed."""
         self.worker_segment.freed[batch.record] = batch.token
         del self.batches[batch.record]
+        self.reserved_tokens -= batch.tokens
+        self._unused.append(batch.record)
+
+
+def _entry_of(batch: DispatchedBatch) -> int:
+    return batch.record | (batch.token & 0xFFFFFFFF) << 32

@@ -30,6 +30,10 @@ class WorkerTable:
         self._deactivated.pop(number, None)
         return self.by_number.pop(number, None)
 
+    def of_model(self, index: int) -> list[WorkerProxy]:
+        """The workers of one stage of a model, active or not."""
+        return [worker for worker in self.by_number.values() if worker.model == index]
+
     def set_active(self, on: Iterable[int], off: Iterable[int], change: int) -> None:
         """Give new batches to the workers `on` and to none of `off`, from the next step on.
 

@@ -8,11 +8,13 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from batchpool.client.aio_driver import LoopDriver
+from batchpool.client.async_token_stream import AsyncTokenStream
 from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer
 from batchpool.client.lent_slots import OutputViews
 from batchpool.client.mapped_rows import RowMap
 from batchpool.client.served_model import ServedModel
+from batchpool.client.stream_call import StreamCall
 from batchpool.client.window_call import MapOptions
 
 
@@ -136,3 +138,26 @@ class AsyncClient:
         options = MapOptions(parameters, outputs, timeout_s, priority, window, ordered, outage_s)
         mapped = RowMap(inputs, tensors, options, errors)
         return mapped.rows(self._driver, model)
+
+    def stream(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        wait_for_room: bool = True,
+        **tensors: Any,
+    ) -> AsyncTokenStream:
+        """Run one prompt of a generator; its tokens come with `async for`, as they are made.
+
+        Arguments and errors as of Client.stream. It begins with the first use: the first token that
+        is asked for, or `async with`. Leaving the loop or the block takes the sequence back.
+        """
+        call = StreamCall(
+            named_inputs(inputs, tensors), parameters, None, timeout_s, priority,
+            wait_for_room=wait_for_room,
+        )  # fmt: skip
+        return AsyncTokenStream(self._driver, model, call)

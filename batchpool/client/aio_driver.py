@@ -11,11 +11,12 @@ from typing import Any, cast
 
 from batchpool.client.call import Call
 from batchpool.client.lane_client import LaneClient
-from batchpool.client.loop import ClientLoop
+from batchpool.client.loop import ClientLoop, CompletionListener
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.process_id import this_process
 from batchpool.client.reply import Reply
+from batchpool.client.running_sequence import RunningSequence
 from batchpool.client.served_model import ServedModel, served_models, state_of
 from batchpool.client.session import Session
 from batchpool.core.errors import DeadlineExceeded, Moved, PoolError, PoolStopped
@@ -149,7 +150,20 @@ class LoopDriver:
         call: Call,
         under_way: deque[PendingRequest],
     ) -> bool:
-        client_loop = self._loop_of(lane_client)
+        pending = self._submit(self._loop_of(lane_client), lane_client, window, call, Reply())
+        if pending is None:
+            return False
+        under_way.append(pending)
+        return True
+
+    def _submit(
+        self,
+        client_loop: ClientLoop,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        listener: CompletionListener,
+    ) -> PendingRequest | None:
         lent = lane_client.lent
         if lent.any_ended:
             lent.take_back(lane_client)
@@ -159,13 +173,21 @@ class LoopDriver:
             now_ns = time.monotonic_ns()
             if not lane_client.has_room(window, now_ns, call.priority):
                 lane_client.check_gate(now_ns)
-                return False
+                return None
         pending = lane_client.submit(
-            window, call.start_ns, call.deadline_ns, priority=call.priority, tag=Reply()
+            window, call.start_ns, call.deadline_ns, priority=call.priority, tag=listener
         )
-        under_way.append(pending)
         client_loop.publish(lane_client)
-        return True
+        return pending
+
+    async def start_sequence(self, lane_client: LaneClient, call: Call) -> RunningSequence | None:
+        client_loop = self._loop_of(lane_client)
+        sequence = RunningSequence(client_loop, lane_client)
+        pending = self._submit(client_loop, lane_client, call.rows, call, sequence)
+        if pending is None:
+            return None
+        sequence.follow(pending)
+        return sequence
 
     async def wait_for_room(self, lane_client: LaneClient, window: Rows, call: Call) -> None:
         client_loop = self._loop_of(lane_client)

@@ -15,6 +15,7 @@ from typing import Protocol
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.session import Session
+from batchpool.client.streaming_slots import StreamingSlots
 from batchpool.control.edges import ToFrontend
 from batchpool.core.errors import DeadlineExceeded, PoolError
 from batchpool.shm.doorbell import Waiter
@@ -56,6 +57,7 @@ class ClientLoop:
         self._loop = asyncio.get_running_loop()
         self._dirty: set[LaneClient] = set()
         self._flush_planned = False
+        self._streaming: dict[LaneClient, StreamingSlots] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # in their order, quick to leave
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  # the next look is too late for a deadline that comes now
@@ -79,6 +81,20 @@ class ClientLoop:
         if not self.over and pending.remaining:
             lane_client.abandon(pending)
             self._publish_soon(lane_client)
+
+    def watch(self, lane_client: LaneClient, slot: int, grew: Callable[[], None]) -> None:
+        """Call `grew` in the loop when the row of a generator in this slot has got tokens."""
+        slots = self._streaming.get(lane_client)
+        if slots is None:
+            slots = self._streaming[lane_client] = StreamingSlots(lane_client.lane)
+        slots.add(slot, grew)
+
+    def unwatch(self, lane_client: LaneClient, slot: int) -> None:
+        """The row has ended, or nobody reads its tokens any more."""
+        slots = self._streaming[lane_client]
+        slots.remove(slot)
+        if not len(slots):
+            del self._streaming[lane_client]
 
     def runs_here(self) -> bool:
         """True if the running loop is the one that drives it."""
@@ -151,6 +167,9 @@ class ClientLoop:
                 any_finished = True
                 if not pending.tag.finished(pending):
                     lane_client.release(pending)
+        if self._streaming:
+            for slots in self._streaming.values():
+                slots.look()
         if self.session.lane_set.moving:
             self.session.let_go()
         if any_finished or self._waiting:

@@ -13,7 +13,9 @@ from batchpool.client.infer import infer, run_blocking
 from batchpool.client.lent_slots import OutputViews
 from batchpool.client.mapped_rows import RowMap, blocking
 from batchpool.client.served_model import ServedModel
+from batchpool.client.stream_call import StreamCall, open_stream
 from batchpool.client.sync_driver import ThreadDriver
+from batchpool.client.token_stream import TokenStream
 from batchpool.client.window_call import MapOptions
 from batchpool.core.errors import InvalidRequest, Moved
 
@@ -180,6 +182,40 @@ class Client:
                 " expected"
             )
         return blocking(mapped.rows(self._driver, model))
+
+    def stream(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        wait_for_room: bool = True,
+        **tensors: Any,
+    ) -> TokenStream:
+        """Run one prompt of a generator; returns an iterator over its tokens, as they are made.
+
+            for token in pool.stream("story", prompt=ids, parameters={"max_tokens": 64}):
+                ...
+
+        The prompt is one row, [n, ...] or [1, n, ...]. It is submitted at once; a full lane makes
+        the call wait for room, or with wait_for_room=False raise Overloaded. A token is a Python
+        number where its shape is (), else an array. A loop that is slow holds nothing up: it gets
+        later what was made meanwhile, `next_tokens` all of it as one array.
+
+        The stream has `tokens`, all that were made so far, and at the end `finish_reason`, "stop"
+        or "length". An error comes when the tokens before it were given, as of `infer`:
+        DeadlineExceeded where timeout_s, or the model's request_timeout_s, was not enough,
+        WorkerLost where no other worker could go on with it. Leaving the loop, `close` and
+        dropping the stream take the sequence back, so that its place is free for others.
+        """
+        call = StreamCall(
+            named_inputs(inputs, tensors), parameters, None, timeout_s, priority,
+            wait_for_room=wait_for_room,
+        )  # fmt: skip
+        return TokenStream(self._driver, run_blocking(open_stream(self._driver, model, call)))
 
     def models(self) -> dict[str, ServedModel]:
         """The pool's models by name, with their tensors and limits."""

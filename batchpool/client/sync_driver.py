@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic_ns
 from typing import Any
 
@@ -17,6 +17,7 @@ from batchpool.client.process_id import this_process
 from batchpool.client.reaper import Reaper
 from batchpool.client.served_model import ServedModel, served_models, state_of
 from batchpool.client.session import Session
+from batchpool.client.thread_sequence import ThreadSequence
 from batchpool.core.errors import DeadlineExceeded, PoolError, PoolStopped
 from batchpool.core.tensors.rows import Rows
 
@@ -163,6 +164,16 @@ class ThreadDriver:
         call: Call,
         under_way: deque[PendingRequest],
     ) -> bool:
+        return self._claim(lane_client, window, call, under_way.append)
+
+    def _claim(
+        self,
+        lane_client: LaneClient,
+        window: Rows,
+        call: Call,
+        claimed: Callable[[PendingRequest], None],
+    ) -> bool:
+        """As `submit`. claimed: takes the request before the batcher may have it."""
         with self._lock:
             session = self._usable()
             if lane_client not in session.lane_set.driven:
@@ -170,7 +181,7 @@ class ThreadDriver:
             if lane_client.lent.any_ended:
                 _take_back_views(self.reaper, lane_client)
             now_ns = monotonic_ns()
-            if not lane_client.has_room(window, now_ns, call.priority):
+            if call.wait_for_room and not lane_client.has_room(window, now_ns, call.priority):
                 lane_client.check_gate(now_ns)
                 lane_client.lent.check_room(lane_client, window.n)
                 return False
@@ -182,11 +193,19 @@ class ThreadDriver:
             except PoolError:
                 self.reaper.torn = False
                 raise
-            under_way.append(pending)
+            claimed(pending)
             lane_client.flush()
             session.ring()
             self.reaper.torn = False
         return True
+
+    async def start_sequence(self, lane_client: LaneClient, call: Call) -> ThreadSequence | None:
+        opened: list[ThreadSequence] = []
+
+        def follow(pending: PendingRequest) -> None:
+            opened.append(ThreadSequence(self.reaper, lane_client, pending, self.drop))
+
+        return opened[0] if self._claim(lane_client, call.rows, call, follow) else None
 
     def submit_future(self, lane_client: LaneClient, call: Call) -> RowsFuture:
         """Submit all rows; Overloaded when the lane is full. A thread resolves the future."""

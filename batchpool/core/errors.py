@@ -283,6 +283,7 @@ class Status(enum.IntEnum):
     OVERLOADED = 7
     NOT_READY = 8
     INVALID_INPUT = 9
+    TOO_LARGE = 10
 
 
 _BY_STATUS: dict[int, type[PoolError]] = {
@@ -295,6 +296,7 @@ _BY_STATUS: dict[int, type[PoolError]] = {
     Status.OVERLOADED: Overloaded,
     Status.NOT_READY: NotReady,
     Status.INVALID_INPUT: InvalidInput,
+    Status.TOO_LARGE: TooLarge,
 }
 
 _DEFAULT_TEXT: dict[int, str] = {
@@ -307,6 +309,7 @@ _DEFAULT_TEXT: dict[int, str] = {
     Status.OVERLOADED: "the request could not be answered in time; come back after Retry-After",
     Status.NOT_READY: "the model was replaced before this row was run; send it again",
     Status.INVALID_INPUT: "the model refused this input",
+    Status.TOO_LARGE: "the row may take more tokens than a worker can hold",
 }
 
 

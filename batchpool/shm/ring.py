@@ -95,6 +95,10 @@ class Producer:
         """The number of entries that may be pushed now."""
         return self._mask + 1 - (self._tail - self._cells[self._head_at])
 
+    def last(self) -> int:
+        """The entry that was pushed last, whether it was taken or not; -1 if none ever was."""
+        return int(self._entries[(self._tail - 1) & self._mask]) if self._tail else -1
+
     def push(self, entries: U64) -> None:
         """Publish a group of entries (payload and header stand already). Never waits."""
         n = len(entries)

@@ -24,10 +24,16 @@ In reading order:
     repository    the JSON of the model repository's routes
     openai        the errors and the models of OpenAI's API
     embeddings    its embeddings: texts to rows, vectors to the answer
+    openai_members   the members of its other requests, one by one
+    generation_options   how a text is to be generated: what completions and chats share
+    completions   the requests of its completions
+    chats         those of its chat completions
+    openai_texts  generated texts: answers, and the events of streams
     schemas       JSON Schemas of one model's request and response
     curl_samples  a curl command for each model
     openapi_routes   the paths of the OpenAPI document besides infer
     openapi_openai   those of OpenAI's API
+    openapi_texts    its completions and chats among them
     openapi       the OpenAPI document of a running pool
 
 Every refusal is a `PoolError` of `batchpool.core.errors`. Tensors are not copied here, except

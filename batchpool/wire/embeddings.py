@@ -28,12 +28,11 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows, check_parameters
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.wire.json_text import no_text
-from batchpool.wire.openai import INPUT
+from batchpool.wire.openai import INPUT, MOST_BODY_BYTES
 from batchpool.wire.request import Body, brief
 
 TOKENS = "prompt_tokens"  # the output that counts a row's tokens
 MOST_INPUTS = 2048  # of one request, as OpenAI has it
-MOST_BODY_BYTES = 8 << 20  # decoding them keeps the interpreter for 15 ms at most
 _MANY_BYTES = 256 << 10  # of a body whose strings are counted before they are made
 _MOST_PARAMETER_BYTES = 64 << 10
 _MOST_DIMENSIONS = 1 << 24

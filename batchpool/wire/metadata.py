@@ -20,6 +20,7 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 EXTENSIONS = (
     "binary_tensor_data",
     "classification",
+    "generate",
     "model_configuration",
     "model_repository",
     "parameters",
@@ -34,14 +35,18 @@ def server_metadata(version: str) -> dict[str, Any]:
 
 
 def model_metadata(spec: ModelSpec, versions: Sequence[str] = ("1",)) -> dict[str, Any]:
-    """The tensors of a model."""
-    return {
+    """The tensors of a model. "generates": it makes its first output token by token, and has the
+    routes of the extension "generate"."""
+    metadata: dict[str, Any] = {
         "name": spec.name,
         "versions": list(versions),
         "platform": FRAMEWORKS[spec.framework].platform,
         "inputs": [_tensor(tensor) for tensor in spec.inputs],
         "outputs": [_tensor(tensor) for tensor in spec.outputs],
     }
+    if spec.generates:
+        metadata["generates"] = True
+    return metadata
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

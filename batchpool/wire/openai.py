@@ -3,6 +3,8 @@
     GET  /v1/models          model_list
     GET  /v1/models/M        model_object
     POST /v1/embeddings      batchpool/wire/embeddings.py
+    POST /v1/completions     batchpool/wire/completions.py
+    POST /v1/chat/completions    batchpool/wire/chats.py
 
 Every refusal under /v1 is `{"error": {"message", "type", "param", "code"}}`, from which OpenAI's
 clients make their exceptions. `code` is the one of core/errors.py; what other refusals say beside
@@ -19,6 +21,7 @@ from batchpool.core.errors import InternalError, PoolError
 
 PREFIX = "/v1"
 OWNER = "batchpool"
+MOST_BODY_BYTES = 8 << 20  # decoding them keeps the interpreter for 15 ms at most
 INPUT = "input"  # the request's member that holds the rows
 
 

@@ -14,15 +14,18 @@ from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.curl_samples import curl, plain_sample, sample_request
 from batchpool.wire.forms import FORMS
+from batchpool.wire.openapi_generation import generation_routes, generation_schemas
 from batchpool.wire.openapi_openai import TAG, error_schema, openai_routes
 from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
 from batchpool.wire.openapi_tasks import HEADERS, accepted, task_routes, task_schema
 from batchpool.wire.openapi_tasks import TAG as TASK_TAG
+from batchpool.wire.openapi_texts import text_routes
 from batchpool.wire.plain_schemas import plain_schemas
 from batchpool.wire.request import PRIORITY, TIMEOUT_MS
 from batchpool.wire.schemas import Json, model_schemas
 
 _NEVER_OVER_HTTP = (Cancelled,)
+_GENERATE_ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503, 504)
 _INFER_ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 422, 500, 503, 504, 507)
 
 
@@ -60,6 +63,7 @@ def document(
         "paths": {
             **paths,
             **openai_routes(specs, server_url, _parameter_refs()),
+            **text_routes(specs, server_url, _parameter_refs()),
             **task_routes(),
             **server_routes(),
         },
@@ -68,7 +72,7 @@ def document(
                 **{
                     f"{spec.name}.{kind}": schema
                     for spec in specs
-                    for kind, schema in (model_schemas(spec) | plain_schemas(spec)).items()
+                    for kind, schema in _schemas(spec).items()
                 },
                 "Task": task_schema(),
                 "Error": _error_schema(),
@@ -78,6 +82,10 @@ def document(
             "parameters": _header_parameters(),
         },
     }
+
+
+def _schemas(spec: ModelSpec) -> Json:
+    return model_schemas(spec) | plain_schemas(spec) | generation_schemas(spec)
 
 
 # -- paths ------------------------------------------------------------------------------
@@ -120,7 +128,8 @@ def _model_paths(spec: ModelSpec, server_url: str, most_rows: int) -> Json:
         },
         "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": curl(spec, server_url)}],
     }
-    return {f"{path}/infer": {"post": infer}, **model_routes(name)}
+    generation = generation_routes(spec, server_url, _parameter_refs(), _GENERATE_ERRORS)
+    return {f"{path}/infer": {"post": infer}, **generation, **model_routes(name)}
 
 
 def _ragged_note(spec: ModelSpec) -> str:

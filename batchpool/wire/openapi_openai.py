@@ -13,27 +13,27 @@ from batchpool.wire.openapi_routes import JSON
 from batchpool.wire.schemas import Json
 
 TAG: Json = {"name": "OpenAI", "description": "OpenAI's API, for its clients."}
-_STRING: Json = {"type": "string"}
-_NULL: Json = {"type": "null"}  # as if the member were absent
-_INTEGER: Json = {"type": "integer", "minimum": 0}
-_ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503, 504)
+STRING: Json = {"type": "string"}
+NULL: Json = {"type": "null"}  # as if the member were absent
+INTEGER: Json = {"type": "integer", "minimum": 0}
+ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503, 504)
 
 
 def openai_routes(specs: Sequence[ModelSpec], server_url: str, parameters: list[Json]) -> Json:
     """The paths: of embeddings only where a model makes some. parameters: of the headers."""
     routes: Json = {
-        "/v1/models": {"get": _operation("openai_models", "The models", _list_of(_model()), ())},
+        "/v1/models": {"get": operation_of("openai_models", "The models", _list_of(_model()), ())},
     }
     for spec in specs:
         summary = f"The model {spec.name}"
-        operation = _operation(f"openai_model_{spec.name}", summary, _model(), (404,))
+        operation = operation_of(f"openai_model_{spec.name}", summary, _model(), (404,))
         routes[f"/v1/models/{spec.name}"] = {"get": operation}
     models = [model for spec in specs if (model := EmbeddingModel.of(spec)) is not None]
     if not models:
         return routes
     sample = {"model": models[0].spec.name, "input": ["Hello", "World"]}
     target = shlex.quote(f"{server_url}/v1/embeddings")
-    operation = _operation("openai_embeddings", "Embed texts", _answer(), _ERRORS)
+    operation = operation_of("openai_embeddings", "Embed texts", _answer(), ERRORS)
     operation |= {
         "description": "What OpenAI's clients call `embeddings.create`, unmodified.",
         "parameters": parameters,
@@ -87,7 +87,7 @@ def error_schema() -> Json:
         "type": "object",
         "required": ["message", "type", "param", "code"],
         "properties": {
-            "message": _STRING,
+            "message": STRING,
             "type": {"enum": ["invalid_request_error", "server_error"]},
             "param": {
                 "type": ["string", "null"],
@@ -106,18 +106,18 @@ def error_schema() -> Json:
 
 def _request(model: EmbeddingModel) -> Json:
     name = {"enum": [model.spec.name]}
-    texts: Json = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": MOST_INPUTS}
+    texts: Json = {"type": "array", "items": STRING, "minItems": 1, "maxItems": MOST_INPUTS}
     properties: Json = {
         "model": name,
-        "input": {"anyOf": [_STRING, texts]},
+        "input": {"anyOf": [STRING, texts]},
         "encoding_format": {"enum": ["float", "base64", None]},
         "dimensions": {"enum": [model.dimensions, None]},
-        "user": {"anyOf": [_STRING, _NULL]},
+        "user": {"anyOf": [STRING, NULL]},
     }
     if model.spec.parameters:
         names = ", ".join(parameter.name for parameter in model.spec.parameters)
         some: Json = {"type": "object", "description": f"Of the model: {names}."}
-        properties["parameters"] = {"anyOf": [some, _NULL]}
+        properties["parameters"] = {"anyOf": [some, NULL]}
     return {
         "type": "object",
         "required": ["model", "input"],
@@ -129,29 +129,31 @@ def _request(model: EmbeddingModel) -> Json:
 def _answer() -> Json:
     vector: Json = {
         "anyOf": [
-            {"type": "array", "items": {"anyOf": [{"type": "number"}, _NULL]}},
+            {"type": "array", "items": {"anyOf": [{"type": "number"}, NULL]}},
             {"type": "string", "description": "base64 of little-endian float32"},
         ]
     }
-    item = _object(object={"enum": ["embedding"]}, index=_INTEGER, embedding=vector)
-    usage = _object(prompt_tokens=_INTEGER, total_tokens=_INTEGER)
-    return _list_of(item, model=_STRING, usage=usage)
+    item = object_of(object={"enum": ["embedding"]}, index=INTEGER, embedding=vector)
+    usage = object_of(prompt_tokens=INTEGER, total_tokens=INTEGER)
+    return _list_of(item, model=STRING, usage=usage)
 
 
 def _model() -> Json:
     kind: Json = {"enum": ["model"]}
-    return _object(id=_STRING, object=kind, created=_INTEGER, owned_by=_STRING)
+    return object_of(id=STRING, object=kind, created=INTEGER, owned_by=STRING)
 
 
 def _list_of(item: Json, **more: Json) -> Json:
-    return _object(object={"enum": ["list"]}, data={"type": "array", "items": item}, **more)
+    return object_of(object={"enum": ["list"]}, data={"type": "array", "items": item}, **more)
 
 
-def _object(**properties: Json) -> Json:
+def object_of(**properties: Json) -> Json:
+    """An object that has all these members."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _operation(operation: str, summary: str, schema: Json, statuses: Sequence[int]) -> Json:
+def operation_of(operation: str, summary: str, schema: Json, statuses: Sequence[int]) -> Json:
+    """An operation under /v1. schema: of its answer. statuses: of its refusals."""
     return {
         "tags": [TAG["name"]],
         "operationId": operation,

@@ -44,6 +44,11 @@ def plain_json(
     return _object({answer.member: value}) if answer.member else value
 
 
+def array_json(tensor: Tensor, array: Array) -> bytes:
+    """The JSON of an array whose elements are those of the tensor, whatever its shape."""
+    return _json(tensor, array)
+
+
 def _row_objects(tensors: Sequence[Tensor], outputs: Mapping[str, Array]) -> Iterator[bytes]:
     """The JSON of one object a row."""
     names = [msgspec.json.encode(tensor.name) for tensor in tensors]

@@ -116,6 +116,11 @@ class PlainReader:
         unknown = _UNKNOWN.search(str(exc))
         if unknown is None:
             text = f"the request's JSON: {no_text(body) or exc}{no_number_hint(body)}"
+        elif unknown[1] in self._tables.declared:
+            text = (
+                f"{brief(unknown[1])} is a parameter of model {self._spec.name!r}; it was expected"
+                ' in the member "parameters"'
+            )
         else:
             name, model = brief(unknown[1]), self._spec.name
             text = f"model {model!r} has no input {name}; it has {self._listed()}"

@@ -51,6 +51,11 @@ def plain_schemas(spec: ModelSpec) -> Json:
     return {"PlainRequest": {"anyOf": ways}, "PlainResponse": {"anyOf": answers}}
 
 
+def row_schema(tensor: Tensor) -> Json:
+    """The schema of one row of an output."""
+    return _row(tensor, sent=False)
+
+
 def _object(properties: Json, required: Sequence[str]) -> Json:
     return {
         "type": "object",

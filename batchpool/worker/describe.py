@@ -1,7 +1,8 @@
 """The process that makes one model, prints its declaration, and exits.
 
 It runs in a worker's environment and calls `__init__`, but not `load`, so that the supervisor can
-plan a pool and the front ends can serve its metadata without importing a user's code. Its report
+plan a pool and the front ends can serve its metadata without importing a user's code. The
+tokenizer and the chat template of a generator are read as front ends will read them. Its report
 (`batchpool/worker/report.py`) has:
 
     spec      ModelSpec.to_wire
@@ -23,6 +24,7 @@ from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, make_instance, spec_of
 from batchpool.process.bootstrap import start
+from batchpool.text.text_model import TextModel
 from batchpool.worker.backends.select import has_cuda
 from batchpool.worker.load import load_class
 from batchpool.worker.options import converted_options, plain_options
@@ -40,6 +42,8 @@ def describe(
     cls = load_class(import_name)
     arguments = converted_options(cls, options or {})
     spec = spec_of(make_instance(cls, name, arguments))
+    if spec.text is not None:
+        TextModel(spec.text, spec.inputs[0].max_shape[0])  # so that the pool does not start in vain
     return {
         "spec": spec.to_wire(),
         "cuda": has_cuda(spec),

@@ -38,11 +38,11 @@ from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart
-from batchpool.worker.generation.load import load_generator
-from batchpool.worker.generation.loop import SequenceLoop
-from batchpool.worker.generation.metrics import GeneratorMetrics
+from batchpool.worker.generator_metrics import GeneratorMetrics
+from batchpool.worker.loaded_generator import load_generator
 from batchpool.worker.loaded_model import Unload, load_model
 from batchpool.worker.metrics import WorkerMetrics
+from batchpool.worker.sequence_loop import SequenceLoop
 from batchpool.worker.warm_up import BatchTime
 from batchpool.worker.worker import Worker
 
@@ -102,9 +102,9 @@ class WorkerProcess:
             found.generator,
             self._batcher_bell.ring,
             time.monotonic_ns,
-            start.place,
-            GeneratorMetrics(*self._counters),
-            found.run_warm_up,
+            number=start.place,
+            metrics=GeneratorMetrics(*self._counters),
+            run_warm_up=found.run_warm_up,
         )
 
     def _load_model(self) -> Worker:

@@ -24,6 +24,7 @@ FLOORS = (
     "core/config",
     "core/scheduler",
     "core/metrics",
+    "text",
     "arrow",
     "wire",
     "shm",

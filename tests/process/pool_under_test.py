@@ -313,10 +313,12 @@ def start(
 
 
 def model_table(model: str | Settings) -> dict[str, Any]:
+    """The table of a model. None takes back a setting that models of tests have."""
     given = {"import": model} if isinstance(model, str) else dict(model)
     if ":" not in given["import"]:
         given["import"] = f"{MODELS}:{given['import']}"
-    return {"devices": "cpu", "max_wait_ms": 1, **given}
+    table = {"devices": "cpu", "max_wait_ms": 1, **given}
+    return {key: value for key, value in table.items() if value is not None}
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from batchpool.worker.device_errors import MustRestart
 from batchpool.worker.worker import Worker
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import SimBackend
-from tests.sim.rules import LaneRules, RecordRules
+from tests.sim.rules import LaneRules, RecordRules, Ticket
 
 if TYPE_CHECKING:
     from tests.sim.callers import ClientActor
@@ -161,7 +161,7 @@ class BatcherActor(Actor):
         apart = [
             proxy.model for proxy in self.batcher.workers.by_number.values() if proxy.runs_apart()
         ]
-        if len(apart) > len(set(apart)):
+        if len(apart) > len(set(apart)) and not self.world.profile.generates:
             raise Fault(f"{self.process} runs two groups of suspects at once")
 
     def _start(self) -> None:
@@ -196,7 +196,10 @@ class BatcherActor(Actor):
                 idempotent=True,
                 metrics=BatcherMetrics(entry.words[stage]),
                 stage=stage,
+                generates=entry.spec.generates,
             )
+            if model.generates:
+                model.waits_since = QueueColumn.SINCE_NS
             if earlier is not None:
                 model.follow(earlier)
             self.batcher.add_model(stage_number(entry.number, stage), model)
@@ -247,13 +250,29 @@ class BatcherActor(Actor):
                 world.lost[(lane.serial, slot, use)][records.stage].add(records.number)
         proxy = self.batcher.workers.by_number.get(records.number)
         unlaunched = [] if proxy is None else in_order_of_service(proxy)
+        before = self._attempts(records)
         self.batcher.lose_worker(records.number)
+        self._compare_attempts(before, self._attempts(records), unlaunched)
         world.worker_lost(records)
         model = stage_number(records.entry.number, records.stage)
         queued = tickets(self.batcher.models[model].queue.view())
         back = [ticket for ticket in unlaunched if ticket in set(queued)]
         if [ticket for ticket in queued if ticket in set(back)] != back:
             raise Fault(f"rows of lost batches are queued in another order than {back}")
+
+    def _attempts(self, records: SimRecords) -> dict[Ticket, int]:
+        """The failed batches of the rows of all records of a worker."""
+        memory, lanes = records.memory, self.world.lanes
+        columns = [memory.column(f"rows.{name}") for name in ("lane", "slot", "sequence")]
+        rows = {row for row in zip(*columns, strict=True) if row[0] in lanes}
+        return {row: lanes[row[0]].memory.column("attempt")[row[1]] for row in rows}
+
+    def _compare_attempts(
+        self, before: dict[Ticket, int], after: dict[Ticket, int], unlaunched: list[Ticket]
+    ) -> None:
+        for row in before.keys() & after.keys():
+            if after[row] > before[row] + (row not in unlaunched):
+                raise Fault(f"{row} was in {before[row]} failed batches, now in {after[row]}")
 
 
 TICKET = QueueColumn.LANE, QueueColumn.SLOT, QueueColumn.SEQUENCE

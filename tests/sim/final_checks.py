@@ -85,6 +85,8 @@ def wrong_counts(world: World) -> list[str]:
     well = ended_last[End.OK] + ended_last[End.INVALID_INPUT]
     # A worker leaves out rows that were over when it came to their batch.
     over = ended_last[End.DEADLINE] + ended_last[End.CANCELLED]
+    if world.serving.spec.generates:  # its sequences end as such
+        over += ended_last[End.CLIENT_GONE]
     if len(batches) < BATCHES_KEPT and not well <= ok <= well + over:
         wrong.append(
             f"{well} rows ended well or were refused, {over} were late or cancelled,"

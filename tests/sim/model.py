@@ -21,6 +21,7 @@ from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
 from batchpool.worker.backends.backend import FAILED_ROWS
 from batchpool.worker.backends.cpu import CpuBackend
 from tests.sim.memory import Fault, Killed, Process
+from tests.unit.generator_worker import token_of
 
 X = Tensor("x", "int64", (2,))
 Y = Tensor("y", "int64", (2,))
@@ -70,8 +71,17 @@ def length_of(first: int) -> int:
     return LENGTHS[first // 64 % len(LENGTHS)]
 
 
+def tokens_of(first: int) -> int:
+    """The tokens of the sequences of a request whose first number this is; of some, more than end a
+    probation."""
+    return 1 + first // 64 % 6 * 7
+
+
 def rows_of(spec: ModelSpec, numbers: list[int]) -> Rows:
     """One request whose rows carry these numbers."""
+    if spec.generates:
+        prompts = np.repeat(np.array(numbers)[:, None], 1 + numbers[0] // 64 % 3, axis=1)
+        return check_rows(spec, {"prompt": prompts}, {"max_tokens": tokens_of(numbers[0])})
     each = np.array(numbers, dtype=np.int64)
     tensors: dict[str, Any] = {"x": np.stack([each, -each], axis=1)}
     if spec is not PLAIN:
@@ -100,6 +110,9 @@ def trouble_stage(spec: ModelSpec, number: int) -> Stage:
 
 def expected(spec: ModelSpec, numbers: list[int]) -> dict[str, Array]:
     """The right answer to that request."""
+    if spec.generates:
+        indices = range(tokens_of(numbers[0]))
+        return {"token": np.array([[token_of(n, i) for i in indices] for n in numbers])}
     rows = rows_of(spec, numbers)
     answer = {"y": 2 * rows.tensors["x"] + rows.parameters["k"] + 1}
     if spec is not PLAIN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpool.batcher import completion, recovery
+from batchpool.batcher import model_queue, recovery
 from batchpool.batcher.completion import Completion
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import Retry
@@ -50,4 +50,4 @@ def refusals_count_as_failures(patch: Patch) -> None:
 
 
 def failed_rows_are_not_confirmed(patch: Patch) -> None:
-    patch.setattr(completion, "_MODEL_ATTEMPTS", 1)
+    patch.setattr(model_queue, "_MODEL_ATTEMPTS", 1)

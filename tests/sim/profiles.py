@@ -17,6 +17,8 @@ class Profile:
     staged: the model has stages besides `infer`, with as many workers of their own: "before" it,
     "after" it, or "around" it. arena: its lanes have an arena, too small for the rows of all slots.
 
+    generates: the model is a generator, whose rows are sequences.
+
     steps: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
     replaces, moves: the probability per step that a worker is replaced, or that a move begins.
@@ -42,6 +44,7 @@ class Profile:
     moves: float = 0.0
     staged: str = ""
     arena: bool = False
+    generates: bool = False
     enforce: bool = True
 
 
@@ -130,6 +133,28 @@ PROFILES = {
         raises=0.03,
         moves=0.02,
         cancels=0.2,
+    ),
+    "generator": Profile(
+        generates=True,
+        slots=(8, 12),
+        preempt=(20, 60, 200),
+        kills={"client": 0.005, "batcher": 0.05, "worker": 0.03},
+        poison=0.02,
+        raises=0.03,
+        refuses=0.03,
+        replaces=0.02,
+        cancels=0.15,
+    ),
+    "sequences that fail": Profile(
+        generates=True,
+        clients=1,
+        workers=1,
+        preempt=(60,),
+        kills={"batcher": 0.1},
+        poison=0.05,
+        raises=0.15,
+        late=0,
+        cancels=0,
     ),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

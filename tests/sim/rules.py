@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchpool.core.layout.segments import LANE_WORDS, RECORDS, WORKER_WORDS
+from batchpool.core.layout.segments import LANE_WORDS, WORKER_WORDS
 from batchpool.core.layout.states import MOVES, OWNER, LaneGate, SlotOwner, SlotState
 from tests.sim.memory import Fault, Process, SimMemory
 
@@ -146,6 +146,11 @@ class LaneRules:
             ):
                 return
             self._held(who, name, slot, state)
+        elif name == "size.out" and who.role == "batcher":
+            if state != SlotState.SUBMITTED or value:
+                raise Fault(
+                    f"{who} stores length {value} of slot {slot} in {SlotState(state).name}"
+                )
         elif self._writers[name] == "worker":
             self._held(who, name, slot, state)
         elif name in ("attempt", "stage"):
@@ -206,10 +211,11 @@ class RecordRules:
         """The rows of all active records, each with its record."""
         key = bytes(self._token) + bytes(self._freed) + bytes(self._finished)
         if key != self._seen[0]:
-            most = len(self._memory.column("rows.slot")) // RECORDS
+            records = self._memory.layout.slots
+            most = len(self._memory.column("rows.slot")) // records
             columns = [self._memory.column(f"rows.{c}") for c in ("lane", "slot", "sequence")]
             rows: dict[Ticket, int] = {}
-            for record in filter(self.active, range(RECORDS)):
+            for record in filter(self.active, range(records)):
                 first = record * most
                 for at in range(first, first + self._memory.column("n")[record]):
                     rows[(columns[0][at], columns[1][at], columns[2][at])] = record
@@ -239,6 +245,6 @@ class RecordRules:
             if value != self._token[at] or not self.active(at):
                 raise Fault(f"{who} finishes record {at} as {value}: it is not active")
         elif name != "lanes":
-            record = at // (len(memory.column(name)) // RECORDS)
+            record = at // (len(memory.column(name)) // memory.layout.slots)
             if (writer == "batcher") != (self._token[record] == self._freed[record]):
                 raise Fault(f"{who} stores {name} of record {record} while it may not")

@@ -18,6 +18,7 @@ from batchpool.worker.worker import Worker
 from tests.sim import mutations as m
 from tests.sim import mutations_arena as a
 from tests.sim import mutations_batcher as b
+from tests.sim import mutations_generators as g
 from tests.sim import mutations_lane_migration as v
 from tests.sim import mutations_metrics as c
 from tests.sim import mutations_refusals as r
@@ -154,6 +155,22 @@ CASES = [
     Case(a.place_is_written_after_the_entry, "arena"),
     Case(a.rows_are_written_where_the_last_ones_stood, "arena"),
     Case(a.slots_keep_the_runs_of_their_last_use, "arena"),
+    Case(g.lengths_are_not_reset, "generator"),
+    Case(g.length_before_its_tokens, "generator"),
+    Case(g.no_fence_before_length, "generator"),
+    Case(g.only_pending_records_are_published, "generator", found_by=58),
+    Case(g.every_record_is_published, "generator", found_by=9),
+    Case(g.reservations_do_not_count, "generator", enforce=True),
+    Case(g.takeover_forgets_reservations, "sequences that fail", enforce=True, found_by=5),
+    Case(g.others_join_suspects, "sequences that fail", found_by=3),
+    Case(g.suspects_join_others, "generator", enforce=True),
+    Case(g.takeover_forgets_probation, "generator", enforce=True, found_by=8),
+    Case(g.each_sequence_fails_alone, "sequences that fail"),
+    Case(g.unlaunched_sequences_are_suspects, "generator"),
+    Case(g.sequences_come_back_by_slot, "generator"),
+    Case(g.records_are_freed_before_rows_are_queued, "generator", found_by=29),
+    Case(g.sequences_given_back_are_done, "generator"),
+    Case(g.sequences_of_the_gone_come_back, "generator", found_by=17),
     Case(m.no_bell(AdmittedLane, "complete", "ring_client"), "calm", name="no_bell_for_clients"),
     Case(m.no_bell(WorkerProxy, "publish", "ring"), "calm", name="no_bell_for_workers"),
     Case(m.no_bell(Worker, "_publish", "_ring_batcher"), "calm", name="no_bell_for_the_batcher"),

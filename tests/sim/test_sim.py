@@ -13,6 +13,7 @@ import pytest
 
 from batchpool.core.layout.states import SlotState
 from tests.sim.callers import ClientActor
+from tests.sim.generators import StoryClientActor
 from tests.sim.memory import Fault
 from tests.sim.profiles import PROFILES, Profile
 from tests.sim.run import sweep
@@ -24,6 +25,7 @@ SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
 MOVE = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, moves=1.0, max_lanes=10)
 SHORTEST = Profile(slots=(8,), preempt=(0,), clients=1, workers=1, late=0.2, cancels=0.2)
 ARENA = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, arena=True)
+STORY = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, generates=True)
 STAGES = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2, staged="before")
 
 
@@ -95,6 +97,23 @@ def test_a_death_after_any_store_of_a_model_that_postprocesses(name: str, step: 
 @pytest.mark.parametrize(("name", "step"), [("client 1", 23), ("batcher 1", 3), ("worker 1", 2)])
 def test_a_death_after_any_store_with_an_arena(name: str, step: int) -> None:
     assert sum(1 for _ in each_store(1, ARENA, name, step)) > 15
+
+
+@pytest.mark.parametrize(("name", "step"), [("client 1", 5), ("batcher 1", 3), ("worker 1", 3)])
+def test_a_death_after_any_store_of_a_generator(name: str, step: int) -> None:
+    assert sum(1 for _ in each_store(1, STORY, name, step)) > 15
+
+
+def test_worker_and_batcher_of_a_generator_die_together() -> None:
+    for store in each_store(2, STORY, "worker 1", 41):
+        for batcher in range(1, 120, 29):
+            survive(2, STORY, {"worker 1": store, "batcher 1": batcher, "batcher 2": 1 + batcher})
+
+
+def test_clients_see_tokens_while_their_rows_run() -> None:
+    world = simulate(3, "generator")
+    clients = [actor for actor in world.actors if isinstance(actor, StoryClientActor)]
+    assert sum(client.streamed for client in clients) > 10
 
 
 def test_a_successor_dies_while_rows_are_between_stages() -> None:

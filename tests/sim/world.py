@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 
-from batchpool.core.layout.segments import worker_layout
+from batchpool.core.layout.segments import worker_layout_of
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.tensors.stages import Stage, stages_of
@@ -25,11 +25,12 @@ from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.actors import Actor, BatcherActor, SimLane, SimRecords, WorkerActor
 from tests.sim.callers import ClientActor, Request
 from tests.sim.final_checks import left_over, wrong_counts
+from tests.sim.generators import STORY, client_class, new_worker
 from tests.sim.lane_migration import Moving, SimEntry
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import DYNAMIC, LARGE, PLAIN, STAGES, Trouble
 from tests.sim.profiles import PROFILES, Profile
-from tests.sim.rules import LaneRules, RecordRules, Ticket
+from tests.sim.rules import LaneRules, Ticket
 
 MS = 1_000_000
 DEPTH = 3  # steps nested in steps
@@ -46,6 +47,7 @@ class World:
         self.plan = plan or {}
         spec = DYNAMIC if random.random() < 0.25 else PLAIN
         spec = STAGES.get(profile.staged, LARGE if profile.arena else spec)
+        spec = STORY if profile.generates else spec
         self.max_batch = random.choice((2, 4, 4, 8))
         self.max_wait_ns = random.choice((0, 0, 2 * MS))
         self.limits = Limits(
@@ -75,7 +77,7 @@ class World:
         self.metrics = [self.serving.words]
         self.stages: dict[int, Stage] = {}  # of every worker so far
         self.moving = Moving(self)
-        self.records_layout = worker_layout(self.max_batch, profile.max_lanes)
+        self.records_layout = worker_layout_of(spec, self.max_batch, profile.max_lanes)
         self.idle: deque[tuple[int, int]] = deque()
         self._change_number = 0
         self._born: defaultdict[str, int] = defaultdict(int)
@@ -108,7 +110,7 @@ class World:
         if len(self.lanes) + bool(coming) >= self.profile.max_lanes:
             self.wanted_clients += 1  # when a dead client's lane is closed
             return
-        client = ClientActor(self, self._number("client"))
+        client = client_class(self.serving.spec)(self, self._number("client"))
         lane = self.new_lane(client, self.serving)
         if coming:
             self.new_lane(client, coming)
@@ -141,9 +143,8 @@ class World:
     ) -> SimRecords:
         number = self._number("worker")
         self.stages[number] = stage
-        worker = WorkerActor(self, number)
         memory = SimMemory(self.records_layout, self.profile.enforce)
-        rules = RecordRules(memory, worker.process)
+        worker, rules = new_worker(self, number, entry.spec, memory)
         records = SimRecords(number, entry, stage, memory, rules, worker, active=active)
         with self._undisturbed():
             worker.attach(records, self.records_layout)
@@ -168,17 +169,16 @@ class World:
             on = self.random.choice(others)
         else:
             on = self.start_worker(self.serving, off.stage, active=False)
-        self._change_number += 1
-        on.active, off.active = True, False
-        on.change = off.change = change = self._change_number
+        self._change_number = change = self._change_number + 1
+        on.active, off.active, on.change, off.change = True, False, change, change
         batcher = self.batcher
         batcher.inbox.append(lambda: batcher.set_active(on, off, change))
 
     def release(self, records: SimRecords) -> None:
         """Deactivate a worker, which is ended once it is idle."""
-        self._change_number += 1
-        records.active, records.change = False, self._change_number
-        batcher, change = self.batcher, self._change_number
+        self._change_number = change = self._change_number + 1
+        records.active, records.change = False, change
+        batcher = self.batcher
         batcher.inbox.append(lambda: batcher.release(records, change))
 
     def _dismiss(self) -> bool:

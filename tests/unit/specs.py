@@ -34,6 +34,15 @@ def model(
 
 X = Tensor("x", "float32", (4,))
 AFFINE = model(X, outputs=(Tensor("y", "float32", (4,)),))
+# A generator of at most eight tokens.
+STORY = ModelSpec(
+    "m",
+    "numpy",
+    (Tensor("prompt", "int32", (Dim(16),)),),
+    (Tensor("token", "int32", (Dim(8),)), Tensor("finish_reason", "bytes", max_bytes=8)),
+    (Tensor("max_tokens", "int64", default=8),),
+    generates=True,
+)
 # Fixed, dynamic and bytes tensors on both roads, and a parameter.
 MIXED = ModelSpec(
     "mixed",

@@ -52,11 +52,11 @@ HTTP_OUTCOMES = (
 )
 ROW_OUTCOMES = (
     *("ok", "model_error", "worker_lost", "deadline_exceeded", "cancelled", "overloaded"),
-    *("client_gone", "not_ready", "invalid_input"),
+    *("client_gone", "not_ready", "invalid_input", "too_large"),
 )
-RETRIES = ("model_error", "worker_lost", "no_memory", "not_started", "invalid_input")
+RETRIES = ("model_error", "worker_lost", "no_memory", "not_started", "invalid_input", "returned")
 REASONS = tuple(reason.name.lower() for reason in DispatchReason)
-BATCH_OUTCOMES = ("ok", "failed", "no_memory", "invalid_input", "lost")
+BATCH_OUTCOMES = ("ok", "failed", "no_memory", "invalid_input", "returned", "lost")
 TOKEN_KINDS = ("prompt", "generated")
 SEQUENCE_ENDS = (
     *("stop", "length", "cancelled", "deadline_exceeded", "model_error", "invalid_input"),
@@ -177,7 +177,7 @@ METRICS: tuple[Metric, ...] = (
         "batcher",
         "rows that are done; ok: their batch ran, though single outputs may not have fitted;"
         " invalid_input: the model refused them (bp.InvalidInput); client_gone: their client died"
-        " first",
+        " first; too_large: no worker of the generator can ever hold so many tokens",
         ("reason",),
         _cases(ROW_OUTCOMES),
     ),
@@ -195,7 +195,8 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "batches_finished", "batcher",
         "batches that came back, and how; invalid_input: the model refused one of several rows"
-        " without naming it, so they ran again in parts", ("outcome",),
+        " without naming it, so they ran again in parts; returned: a worker that goes off duty gave"
+        " a sequence back; a sequence of a generator is a batch of one row", ("outcome",),
         _cases(BATCH_OUTCOMES),
     ),
     _sizes("batch_rows", "rows of a batch, without padding", _ROWS),
@@ -214,12 +215,17 @@ METRICS: tuple[Metric, ...] = (
         per_unit=_NS_PER_S, most=True, lasting=True,
     ),
     _gauge("queue_rows", "batcher", "rows that wait in the batcher"),
+    _gauge("running_sequences", "batcher", "sequences of a generator that workers run"),
+    _gauge(
+        "reserved_tokens", "batcher",
+        "tokens that the running sequences of a generator may have together, prompts among them",
+    ),
     _gauge(
         "batch_rows_limit", "batcher", "most rows of a batch, as learnt from the device", most=True
     ),
     _counter(
         "worker_batches", "worker", "batches that a worker ran, and how they ended", ("outcome",),
-        _cases(BATCH_OUTCOMES[:4]),
+        _cases(BATCH_OUTCOMES[:-1]),
     ),
     _counter(
         "worker_rows", "worker", "rows that a worker ran, without padding", ("outcome",),

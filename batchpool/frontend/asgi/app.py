@@ -20,6 +20,7 @@ from batchpool.core.errors import (
 )
 from batchpool.frontend.asgi.embeddings import Embeddings
 from batchpool.frontend.asgi.entrance import Entrance
+from batchpool.frontend.asgi.generate import Generate
 from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
 from batchpool.frontend.asgi.queries import Query
@@ -31,6 +32,8 @@ from batchpool.frontend.asgi.sending import (
 )
 from batchpool.frontend.asgi.submission import Submission
 from batchpool.frontend.asgi.tasks import task_routes
+from batchpool.frontend.asgi.text_routes import TEXT_ROUTES
+from batchpool.frontend.asgi.texts import Texts
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
 from batchpool.frontend.http.request_body import RequestBody
@@ -47,12 +50,19 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
     """The application of one front end. broadcaster: of the dashboard; None serves none."""
     discard = discard_bytes(view.max_body_bytes)
     routes = [Route(path, Infer(view, discard), methods=["POST"]) for path in model_paths("/infer")]
+    for tail, streams in (("/generate", False), ("/generate_stream", True)):
+        generate = Generate(view, discard, streams=streams)
+        routes += [Route(path, generate, methods=["POST"]) for path in model_paths(tail)]
     routes += protocol_routes(view, discard)
     routes += task_routes(view, discard)
     routes += [
         Route("/v1/models", Query(view.openai.models, discard), methods=["GET"]),
         Route("/v1/models/{model}", Query(view.openai.model, discard), methods=["GET"]),
         Route("/v1/embeddings", Embeddings(view, discard), methods=["POST"]),
+    ]
+    routes += [
+        Route(path, Texts(view, discard, route), methods=["POST"])
+        for path, route in TEXT_ROUTES.items()
     ]
     if broadcaster is None:
         routes.append(Route("/", Query(view.metadata.root, discard), methods=["GET"]))

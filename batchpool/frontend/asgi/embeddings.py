@@ -10,7 +10,8 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from batchpool.core.errors import InvalidInput, Moved, TooLarge
+from batchpool.core.errors import InvalidInput, Moved
+from batchpool.frontend.asgi.openai_body import read_openai_request
 from batchpool.frontend.asgi.sending import count_end, headers_of, send_response
 from batchpool.frontend.asgi.windows import Windows
 from batchpool.frontend.http.memory_budget import MemoryReservation
@@ -19,17 +20,10 @@ from batchpool.frontend.http.request_context import caller_in, note
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response, ok_response
 from batchpool.frontend.service.pool_view import PoolView
-from batchpool.wire.embeddings import (
-    MOST_BODY_BYTES,
-    EmbeddingRequest,
-    embedding_answer,
-    read_embedding_request,
-)
-from batchpool.wire.encoding import MOST_EXPANSION, decode_body
+from batchpool.wire.embeddings import EmbeddingRequest, embedding_answer, read_embedding_request
 from batchpool.wire.model_tables import json_fields
 from batchpool.wire.openai import INPUT
 from batchpool.wire.request import (
-    Body,
     InferRequest,
     OutputChoice,
     header_priority,
@@ -37,7 +31,6 @@ from batchpool.wire.request import (
 )
 
 # Work below these sizes takes at most a few milliseconds of the loop.
-_LONG_BODY_BYTES = 256 * 1024
 _LONG_FLOATS = 16 * 1024  # values that are written as JSON
 _LONG_BASE64 = 256 * 1024  # values
 
@@ -74,7 +67,6 @@ class _EmbeddingCall:
         self._view = view
         self._head = head
         self._request_body = request_body
-        self._most_bytes = min(view.max_body_bytes, MOST_BODY_BYTES)
         self.model_name = ""
 
     async def run(self) -> HttpResponse | None:
@@ -84,37 +76,17 @@ class _EmbeddingCall:
         view.memory.check()
         reservation = MemoryReservation(view.memory, flow)
         try:
-            body = await self._body(reservation)
-            if body is None:
-                return None
-            request = await self._read(body, reservation)
-            del body
-            return await self._answer(request)
+            request = await read_openai_request(
+                view,
+                self._head,
+                self._request_body,
+                reservation,
+                read_embedding_request,
+                "send fewer texts at a time",
+            )
+            return None if request is None else await self._answer(request)
         finally:
             reservation.release()
-
-    async def _body(self, reservation: MemoryReservation) -> Body | None:
-        announced = self._head.headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > self._most_bytes:
-            raise TooLarge(
-                f"the body has {int(announced)} bytes; at most {self._most_bytes} are taken here:"
-                " send fewer texts at a time"
-            )
-        return await self._request_body.read(self._most_bytes, reservation)
-
-    async def _read(self, body: Body, reservation: MemoryReservation) -> EmbeddingRequest:
-        """The request in the body, whose texts are counted until they stand in their slots."""
-        headers, flow, run = self._head.headers, self._head.flow, self._view.background.run
-        if headers.get(b"content-encoding"):
-            most_bytes = min(len(body) * MOST_EXPANSION, self._most_bytes)
-            return await run(
-                flow,
-                lambda: read_embedding_request(decode_body(headers, body, self._most_bytes)),
-                begin=partial(reservation.grow_to, max(most_bytes, reservation.size)),
-            )
-        if len(body) <= _LONG_BODY_BYTES:
-            return read_embedding_request(body)
-        return await run(flow, read_embedding_request, body)
 
     async def _answer(self, request: EmbeddingRequest) -> HttpResponse | None:
         headers, view = self._head.headers, self._view

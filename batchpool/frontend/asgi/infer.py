@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reply import Reply
@@ -18,6 +20,8 @@ from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.request import Body, InferRequest
 
+Submitted = TypeVar("Submitted")
+
 
 async def infer(
     endpoint: HttpEndpoint,
@@ -27,21 +31,13 @@ async def infer(
     memory: MemoryBudget,
 ) -> HttpResponse | None:
     """The response to one request; None when the caller has gone. Raises what refuses it."""
-    endpoint.check_head(head)
-    memory.check()
-    endpoint = endpoint.admit(head)
     done = Reply()
-    reservation = MemoryReservation(memory, head.flow)
-    decoded = MemoryReservation(memory, head.flow)
-    try:
-        body = await request_body.read(endpoint.max_body_bytes, reservation, ADVICE)
-        if body is None:
-            return None
-        endpoint, request, pending = await _submit(endpoint, head, body, done, background, decoded)
-        del body
-    finally:
-        reservation.release()
-        decoded.release()
+    submit = partial(_submit_rows, head, done)
+    found = await submitted(endpoint, head, request_body, background, memory, submit)
+    del submit
+    if found is None:
+        return None
+    endpoint, request, pending = found
     try:
         if not await finished(endpoint, pending, done, request_body):
             return None
@@ -54,14 +50,48 @@ async def infer(
     return endpoint.fetch_and_encode(head, request, pending)
 
 
+def _submit_rows(
+    head: RequestHead, done: Reply, endpoint: HttpEndpoint, request: InferRequest
+) -> PendingRequest:
+    return endpoint.submit(head, request, request.rows, done)
+
+
+async def submitted(
+    endpoint: HttpEndpoint,
+    head: RequestHead,
+    request_body: RequestBody,
+    background: BackgroundThread,
+    memory: MemoryBudget,
+    submit: Callable[[HttpEndpoint, InferRequest], Submitted],
+) -> tuple[HttpEndpoint, InferRequest, Submitted] | None:
+    """Read one request and submit its rows; None when the caller has gone. Raises what refuses it.
+
+    submit: submits the rows of a request at an endpoint. Returns the endpoint at which it was, the
+    request, and what `submit` returned.
+    """
+    endpoint.check_head(head)
+    memory.check()
+    endpoint = endpoint.admit(head)
+    reservation = MemoryReservation(memory, head.flow)
+    decoded = MemoryReservation(memory, head.flow)
+    try:
+        body = await request_body.read(endpoint.max_body_bytes, reservation, ADVICE)
+        if body is None:
+            return None
+        return await _submit(endpoint, head, body, background, decoded, submit)
+    finally:
+        reservation.release()
+        decoded.release()
+
+
 async def _submit(
     endpoint: HttpEndpoint,
     head: RequestHead,
     body: Body,
-    done: Reply,
     background: BackgroundThread,
     decoded: MemoryReservation,
-) -> tuple[HttpEndpoint, InferRequest, PendingRequest]:
+    submit: Callable[[HttpEndpoint, InferRequest], Submitted],
+) -> tuple[HttpEndpoint, InferRequest, Submitted]:
     """Parse and submit at this endpoint, or at the one that a moved model has by then.
 
     decoded: counts the bytes that a compressed body may have when it is decoded in the thread.
@@ -80,7 +110,7 @@ async def _submit(
             request = endpoint.parse(head, body)
         note(rows=request.rows.n)
         try:
-            return endpoint, request, endpoint.submit(head, request, request.rows, done)
+            return endpoint, request, submit(endpoint, request)
         except Moved:
             endpoint = endpoint.successor()
 

@@ -10,6 +10,7 @@ Fields:
     duration_ms  from complete headers until the response was written
     error        the message that the caller got
     model        absent where the path names none of the server's
+    tokens       made by a generator, also for a caller that left
     client       the X-Client-Id
     key          the name of the key that the caller showed, where the server asks for one
     bytes_in     of the request's body, as many as came
@@ -45,7 +46,7 @@ class LoggedRequest(NamedTuple):
 
     headers: with lower-case names. begun_ns: CLOCK_MONOTONIC. model: "" if the path names none of
     the server's. rows: 0 if they are not known. bytes_in: of the body, as many as came. key: the
-    name of its caller's.
+    name of its caller's. tokens: that a generator has made, 0 for other models.
     """
 
     road: str
@@ -59,6 +60,7 @@ class LoggedRequest(NamedTuple):
     rows: int = 0
     bytes_in: int = 0
     key: str = ""
+    tokens: int = 0
 
 
 class RequestOutcome(NamedTuple):
@@ -121,6 +123,7 @@ class AccessLog:
             "error": cut(outcome.error, _MAX_CHARACTERS) or None,
             "model": request.model or None,
             "rows": request.rows or None,
+            "tokens": request.tokens or None,
             "bytes_in": request.bytes_in,
             "bytes_out": outcome.bytes_out,
             "client": cut(client.decode("latin-1"), _MAX_CHARACTERS) if client else None,

@@ -30,14 +30,15 @@ _current: ContextVar[RequestContext | None] = ContextVar("request_context", defa
 
 
 class RequestContext:
-    """One request. model, rows: set once they are known. code, error: of its response; "ok" and ""
-    for no error."""
+    """One request. model, rows, tokens: set once they are known. code, error: of its response; "ok"
+    and "" for no error."""
 
     def __init__(self, scope: Scope, access: AccessLog) -> None:
         self.code = "ok"
         self.error = ""
         self.model = ""
         self.rows = 0
+        self.tokens = 0
         self._begun_ns = time.monotonic_ns()
         self._scope = scope
         self._access = access
@@ -115,6 +116,7 @@ class RequestContext:
             rows=self.rows,
             bytes_in=self._bytes_in,
             key=caller.key,
+            tokens=self.tokens,
         )
 
 
@@ -167,12 +169,15 @@ def current() -> RequestContext | None:
     return _current.get()
 
 
-def note(*, model: str = "", rows: int = 0, code: str = "", error: str = "") -> None:
+def note(
+    *, model: str = "", rows: int = 0, tokens: int = 0, code: str = "", error: str = ""
+) -> None:
     """Add facts to the running task's context, if it has one."""
     context = _current.get()
     if context is not None:
         context.model = model or context.model
         context.rows = rows or context.rows
+        context.tokens = tokens or context.tokens
         context.code = code or context.code
         context.error = error or context.error
 

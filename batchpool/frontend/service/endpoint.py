@@ -22,6 +22,7 @@ from batchpool.client.lane_client import LaneClient
 from batchpool.client.loop import ClientLoop, CompletionListener
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
+from batchpool.client.running_sequence import RunningSequence
 from batchpool.core.errors import Cancelled, DeadlineExceeded
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
@@ -90,6 +91,11 @@ class Endpoint:
         )
         self._client_loop.publish(self.lane_client)
         return pending
+
+    def new_sequence(self) -> RunningSequence:
+        """The listener of a row whose tokens are read while it runs. Give `submit` one, and what
+        that returns to its `follow`, with nothing between."""
+        return RunningSequence(self._client_loop, self.lane_client)
 
     def fetch(
         self, pending: PendingRequest, outputs: Iterable[str] | None = None

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping
 from batchpool.client.loop import CompletionListener
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
+from batchpool.client.running_sequence import RunningSequence
+from batchpool.client.stream_call import require_generator, require_one_row
 from batchpool.core.errors import Moved, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
@@ -36,6 +38,7 @@ from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
 from batchpool.wire.forms import form_of
+from batchpool.wire.generation import GenerationAnswers
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.raw import FixedSizeReader
 from batchpool.wire.request import Body, InferRequest, header_priority
@@ -76,6 +79,7 @@ class HttpEndpoint:
         self._after = after
         self._parser = parser
         self._codec = Codec(spec, VERSION)
+        self._generation_answers = GenerationAnswers(spec, VERSION) if spec.generates else None
         self._takes_bytes = any(tensor.is_bytes for tensor in spec.inputs)
         self._row_values = {t.name: max(1, math.prod(t.max_shape)) for t in spec.outputs}
         self._row_bytes = {t.name: t.row_bytes for t in spec.outputs}
@@ -202,6 +206,28 @@ class HttpEndpoint:
         # The rows stand in their slots: a waiting request need not keep its body too.
         rows.tensors.clear()
         return pending
+
+    @property
+    def generation_answers(self) -> GenerationAnswers:
+        """The writer of a generator's answers."""
+        assert self._generation_answers is not None, "a generator's alone"
+        return self._generation_answers
+
+    def submit_prompt(
+        self, head: RequestHead, request: InferRequest, listener: CompletionListener
+    ) -> PendingRequest:
+        """As `submit`, of a generator's one row; InvalidRequest for more, and for a model that is
+        no generator, as after a reload."""
+        require_generator(self.endpoint.facts.spec)
+        require_one_row(self.endpoint.facts.spec, request.rows.n)
+        return self.submit(head, request, request.rows, listener)
+
+    def stream(self, head: RequestHead, request: InferRequest) -> RunningSequence:
+        """As `submit_prompt`, and follow the row while it runs. The caller owes `cancel`, unless
+        the sequence has ended; its error comes with its tokens."""
+        sequence = self.endpoint.new_sequence()
+        sequence.follow(self.submit_prompt(head, request, sequence))
+        return sequence
 
     def encodes_long(self, head: RequestHead, request: InferRequest, n: int) -> bool:
         """True if `encode` of n rows would keep other requests waiting too long."""

@@ -16,7 +16,7 @@ _LONGEST_NAME = 128  # of a model; a longer one is not repeated
 
 
 class OpenAIModels:
-    """The served models, and those among them that embed."""
+    """The served models, those among them that embed, and those that generate texts."""
 
     def __init__(self, endpoints: EndpointTable) -> None:
         self._endpoints = endpoints
@@ -43,6 +43,21 @@ class OpenAIModels:
             error.param = "model"
             raise error
         return endpoint, model
+
+    def generator(self, name: str) -> HttpEndpoint:
+        """The endpoint of a generator that has a text; NotFound or InvalidRequest say why there is
+        none."""
+        endpoint = self._find(name)
+        spec = endpoint.endpoint.facts.spec
+        if spec.text is None:
+            kind = "generator without a text (bp.Text)" if spec.generates else "model"
+            way = "generate" if spec.generates else "infer"
+            error = InvalidRequest(
+                f"{name!r} is a {kind} and makes no texts; ask it at /v2/models/{name}/{way}"
+            )
+            error.param = "model"
+            raise error
+        return endpoint
 
     def _find(self, name: str) -> HttpEndpoint:
         try:

@@ -25,6 +25,7 @@ from batchpool.frontend.service.reloads import Reloads
 from batchpool.frontend.service.repository import ModelRepository
 from batchpool.frontend.service.statistics import StatisticsResponses
 from batchpool.frontend.service.task_link import TaskLink
+from batchpool.frontend.service.text_models import TextModels
 from batchpool.shm.stats.counters import Counters
 
 _LOG = logging.getLogger("batchpool.frontend")
@@ -76,6 +77,7 @@ class PoolView:
         )
         self.not_offered = NotOffered(self.endpoints)
         self.openai = OpenAIModels(self.endpoints)
+        self.texts = TextModels(self.endpoints, background)
         self.tasks: TaskLink | None = None
         if session.server.get("tasks"):
             self.tasks = TaskLink(task_socket_path(session.server["socket"]))
@@ -103,4 +105,5 @@ class PoolView:
         except ConfigError as exc:  # the supervisor has read it just now, and found no fault
             _LOG.error("the proxies, hosts, origins and keys stay as they were: %s", exc)
         self.endpoints.learn()
+        self.texts.learn()
         self.metadata.learn()

@@ -22,7 +22,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.recent_errors import RecentErrors
 
-LOST = 5  # an outcome beside those of core/layout/states.py: the worker died with the batch
+LOST = 6  # an outcome beside those of core/layout/states.py: the worker died with the batch
 _ROW = struct.Struct(f"<{BATCH_WORDS}Q")
 
 

@@ -101,10 +101,12 @@ def test_batches_that_came_back_and_those_that_did_not() -> None:
     metrics.finish(BatchOutcome.FAILED, 1, 0)
     metrics.finish(BatchOutcome.NO_MEMORY, 1, 5)
     metrics.finish(BatchOutcome.INVALID_INPUT, 0, 0)
+    metrics.finish(BatchOutcome.RETURNED, 0, 0)
     metrics.lose()
     totals = totals_of(metrics)
     assert totals.values("batches_finished_total", "outcome") == {
-        "ok": 1, "failed": 1, "no_memory": 1, "invalid_input": 1, "lost": 1,
+        "ok": 1, "failed": 1, "no_memory": 1, "invalid_input": 1, "returned": 1,
+        "lost": 1,
     }  # fmt: skip
     assert totals.value("batch_extents_total") == 5
     # One that an earlier batcher sent took nobody knows how long.
@@ -122,12 +124,13 @@ def test_rows_end_once_for_one_reason() -> None:
     assert totals.values("rows_ended_total", "reason") == {
         "ok": 1, "model_error": 2, "worker_lost": 3, "deadline_exceeded": 4, "cancelled": 5,
         "overloaded": 6, "client_gone": 7, "not_ready": 8, "invalid_input": 9,
+        "too_large": 10,
     }  # fmt: skip
     assert totals.values("rows_retried_total", "reason") == {
         "model_error": 1, "worker_lost": 2, "no_memory": 3, "not_started": 4,
-        "invalid_input": 5,
+        "invalid_input": 5, "returned": 6,
     }  # fmt: skip
-    assert (metrics.admitted, metrics.completed, metrics.cancelled) == (100, 38, 5)
+    assert (metrics.admitted, metrics.completed, metrics.cancelled) == (100, 48, 5)
 
 
 def test_every_status_that_the_batcher_gives_is_an_end() -> None:

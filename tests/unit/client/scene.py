@@ -22,6 +22,7 @@ from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session
 from batchpool.core.layout.states import PoolState
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.doorbell import Waiter
 from tests.unit.client.lane_clients import NOW, Pool, rows_of
 from tests.unit.frontend.pool_double import SessionDouble
@@ -113,7 +114,8 @@ class Scene:
     each connection.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spec: ModelSpec = AFFINE) -> None:
+        self.spec = spec
         self.clock = Clock()
         self.clock.now_ns = NOW
         self.waits = Waits(self.clock)
@@ -134,10 +136,10 @@ class Scene:
         self.connected.append((path, timeout_s, pinned))
         session = SessionDouble(1, self._ring, {})
         lane_client = LaneClient(
-            new_lane(AFFINE, SLOTS), moved=session.lane_set.note_move, serial=7
+            new_lane(self.spec, SLOTS), moved=session.lane_set.note_move, serial=7
         )
         session.lane_set["m"] = lane_client
-        session.models["m"] = ModelFacts(0, AFFINE, 0.9, 30.0, 4)
+        session.models["m"] = ModelFacts(0, self.spec, 0.9, 30.0, 4)
         session.theirs.sock.setblocking(False)
         self.sessions.append(session)
         self.lane_clients.append(lane_client)

@@ -213,6 +213,7 @@ def test_method_not_allowed_names_the_verbs() -> None:
         (Status.OVERLOADED, Overloaded),
         (Status.NOT_READY, NotReady),
         (Status.INVALID_INPUT, InvalidInput),
+        (Status.TOO_LARGE, TooLarge),
     ],
 )
 def test_a_status_word_comes_back_as_its_error(status: Status, kind: type[PoolError]) -> None:
@@ -230,7 +231,7 @@ def test_every_status_but_ok_has_an_error() -> None:
     assert Status.OK == 0, "fresh, zeroed memory is no failure"
 
 
-@pytest.mark.parametrize("status", [10, 255, 2**32 - 1])
+@pytest.mark.parametrize("status", [11, 255, 2**32 - 1])
 def test_a_status_word_nobody_wrote_is_an_internal_error(status: int) -> None:
     error = error_for(status, "text that may be garbage")
     assert type(error) is InternalError

@@ -1,6 +1,7 @@
 """A pool without its processes: real lanes, batcher and workers, stepped from the test's loop.
 
-`hold` keeps the workers from running anything, so that a test decides when rows finish.
+`hold` keeps the workers from running anything, so that a test decides when rows finish. Generators
+have a `StoryDouble` in the place of both.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.cpu import NumpyBackend
 from batchpool.worker.worker import Worker
 from tests.unit.frontend.loops import until
+from tests.unit.frontend.story_double import StoryDouble
+from tests.unit.lanes import new_lane, other_side
 
 SERVER: dict[str, Any] = {
     "host": "127.0.0.1",
@@ -104,6 +107,7 @@ class PoolDouble:
         specs = [spec_of(model) for model in models]
         self.batcher = Batcher([ModelQueue(s.name, Limits(max_batch, 0)) for s in specs], 8)
         self.workers: list[Worker] = []
+        self.stories: dict[str, StoryDouble] = {}
         self._worker_segments: list[WorkerSegment] = []
         for index, (model, spec) in enumerate(zip(models, specs, strict=True)):
             self.session.lane_set[spec.name] = self._serve(index, model(), spec, slots, max_batch)
@@ -117,7 +121,7 @@ class PoolDouble:
         old, models = self.session.models[name], dict(self.session.models)
         lane_client, facts = None, None
         if model is not None:
-            index, spec = len(self.workers), spec_of(model)
+            index, spec = len(self.batcher.models), spec_of(model)
             self.batcher.add_model(index, ModelQueue(name, Limits(old.max_batch, 0)))
             lane_client = self._serve(index, model(), spec, 32, old.max_batch)
             facts = replace(old, index=index, spec=spec)
@@ -134,6 +138,8 @@ class PoolDouble:
     def _serve(
         self, index: int, model: Model, spec: ModelSpec, slots: int, rows: int
     ) -> LaneClient:
+        if spec.generates:
+            return self._tell(index, spec, slots)
         layout, of_worker = lane_layout(spec, slots), worker_layout(rows, 8)
         lane_fd, worker_fd = create(layout, sealed=True), create(of_worker, sealed=False)
 
@@ -156,17 +162,29 @@ class PoolDouble:
         self.batcher.add_worker(proxy)
         self.workers.append(worker)
         self._worker_segments.append(proxy.worker_segment)
+        lane_client = self._lane_client(index, lane())
+        os.close(lane_fd)
+        os.close(worker_fd)
+        return lane_client
+
+    def _tell(self, index: int, spec: ModelSpec, slots: int) -> LaneClient:
+        lane = new_lane(spec, slots)
+        admitted = AdmittedLane(
+            index, index + 1, index, other_side(lane), self.session.batchers_end.ring,
+            own_flow=False,
+        )  # fmt: skip
+        self.stories[spec.name] = StoryDouble(admitted)
+        return self._lane_client(index, lane)
+
+    def _lane_client(self, index: int, lane: Lane) -> LaneClient:
         state_page = self.session.state_page
-        lane_client = lane_client_of(
-            lane(),
+        return lane_client_of(
+            lane,
             watermark=0.9,
             accepting=lambda: state_page.accepts(index),
             serial=index + 1,
             moved=self.session.lane_set.note_move,
         )
-        os.close(lane_fd)
-        os.close(worker_fd)
-        return lane_client
 
     def lane_client(self, model: str) -> LaneClient:
         return self.session.lane_set[model]
@@ -203,10 +221,14 @@ class PoolDouble:
             now_ns = time.monotonic_ns()
             wake_at_ns = self.batcher.step(now_ns)
             worked = False
+            for story in self.stories.values():
+                story.take()
+                worked |= not self.hold and story.step()
             for worker in () if self.hold else self.workers:
                 while worker.step():
                     worked = True
             if worked:
+                await asyncio.sleep(0)
                 continue
             wait_s = min(_LOOK_S, max(0.0, (wake_at_ns - now_ns) / 1e9))
             with suppress(TimeoutError):

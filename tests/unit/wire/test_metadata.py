@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire import metadata
+from tests.unit.specs import STORY
 from tests.unit.wire.calls import AFFINE, MIXED
 
 
@@ -13,10 +14,19 @@ def test_server_metadata_lists_only_what_works() -> None:
         "name": "batchpool",
         "version": "1.2.3",
         "extensions": [
-            "binary_tensor_data", "classification", "model_configuration", "model_repository",
-            "parameters", "schedule_policy", "statistics",
+            "binary_tensor_data", "classification", "generate", "model_configuration",
+            "model_repository", "parameters", "schedule_policy", "statistics",
         ],
     }  # fmt: skip
+
+
+def test_a_generator_says_so() -> None:
+    assert metadata.model_metadata(STORY)["generates"] is True
+    assert metadata.model_metadata(STORY)["outputs"] == [
+        {"name": "token", "datatype": "INT32", "shape": [-1, -1]},
+        {"name": "finish_reason", "datatype": "BYTES", "shape": [-1]},
+    ]
+    assert "generates" not in metadata.model_metadata(AFFINE)
 
 
 def test_model_metadata_shows_the_row_dimension_first() -> None:

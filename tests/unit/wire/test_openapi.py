@@ -19,12 +19,13 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.curl_samples import curl, sample_request, sample_shape
+from batchpool.wire.generation import GenerationAnswers
 from batchpool.wire.metadata import model_config
 from batchpool.wire.openapi import document
 from batchpool.wire.repository import index_entry
 from batchpool.wire.schemas import model_schemas
 from batchpool.wire.statistics import statistics
-from tests.unit.specs import AFFINE, MIXED, model, specs
+from tests.unit.specs import AFFINE, MIXED, STORY, model, specs
 
 BASE = "http://localhost:8000"
 
@@ -268,3 +269,17 @@ def test_requests_and_answers_with_the_sizes_of_rows_fit_the_schemas() -> None:
     text = made(spec)["paths"]["/v2/models/m/infer"]["post"]["description"]
     assert "ids.sizes" in text
     assert "sizes" not in made(AFFINE)["paths"]["/v2/models/m/infer"]["post"]["description"]
+
+
+def test_a_generator_has_paths_of_its_own_whose_schemas_are_true() -> None:
+    validate(made(STORY))
+    paths = made(STORY)["paths"]
+    for tail, media_type in (("", "application/json"), ("_stream", "text/event-stream")):
+        answer = paths[f"/v2/models/m/generate{tail}"]["post"]["responses"]["200"]
+        assert list(answer["content"]) == [media_type]
+    assert not any("/generate" in path for path in made(AFFINE)["paths"])
+    schemas, answers = made(STORY)["components"]["schemas"], GenerationAnswers(STORY, "1")
+    for reason in ("stop", "length", None):
+        part = json.loads(answers.answer("one", np.array([5, 6], "i4"), reason))
+        assert errors_of(schemas["m.GenerationPart"], part) == []
+        assert (errors_of(schemas["m.Generation"], part) == []) == (reason is not None)

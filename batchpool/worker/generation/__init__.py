@@ -1,1 +1,0 @@
-"""The worker of a generator: sequences that join, make tokens step by step, and leave."""

@@ -3,7 +3,7 @@
     pip install 'batchpool[causal-lm,text]'
     batchpool serve --model causal_lm:models/SmolLM2-135M-Instruct
 
-    curl -s localhost:8000/v2/models/SmolLM2-135M-Instruct/generate -d '{"text_input": "Once"}'
+    curl -s localhost:8000/v1/completions -d '{"model": "SmolLM2-135M-Instruct", "prompt": "Once"}'
 
 The folder has the model as the library saves it, with tokenizer.json for text and a chat template
 for chats. The model's own code runs unchanged, over a KV cache with a slot of `max_length` tokens

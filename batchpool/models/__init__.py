@@ -7,6 +7,7 @@
     sentence_transformer   a folder of Sentence Transformers: text to vector
     image_classifier       weights of a classifier of torchvision: picture to labels
     text_classifier        a folder of a sequence classifier of transformers: text to label
+    causal_lm              a folder of a decoder of transformers: prompt to tokens, by streams
     exported               a program of torch.export
 
 The arguments of a class's `__init__` are its options. Each class reads what tells its tensors in

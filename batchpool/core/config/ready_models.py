@@ -14,6 +14,7 @@ READY_MODELS = {
     "sentence_transformer": "batchpool.models.sentence_transformer:SentenceTransformer",
     "image_classifier": "batchpool.models.image_classifier:ImageClassifier",
     "text_classifier": "batchpool.models.text_classifier:TextClassifier",
+    "causal_lm": "batchpool.models.causal_lm:CausalLM",
     "exported": "batchpool.models.exported:Exported",
 }
 _FILE_ENDINGS = (".onnx", ".pt2", ".safetensors", ".pth", ".pt")

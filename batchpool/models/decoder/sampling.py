@@ -1,0 +1,92 @@
+"""The next token of each sequence: the temperature, top-k and top-p of a request, and the noise of
+its seed, computed on the device.
+
+Temperature, then top-k, then top-p, as transformers orders them. The choice is made by the Gumbel
+trick: the largest of log probability + Gumbel noise is a sample of the distribution. The noise of a
+token is a hash of seed, position and token alone. So a seed gives the same tokens whatever other
+sequences run beside, and after a worker was lost, where the logits are the same; and a difference
+in their last digits seldom changes the largest sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+_MASK = 2**64 - 1
+# The steps of splitmix64 (Steele, Lea, Flood, 2014), and of a multiplicative hash.
+_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_LARGEST = 1 - 2**-24  # the float32 below 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The choice of a sequence's tokens. temperature: above 0. top_k: 0 for any number of tokens.
+    top_p: above 0, at most 1. seed: 64 bits."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+    def key(self, position: int) -> int:
+        """The key of the noise at a position, as a signed number of 64 bits."""
+        return _signed(_mixed(_mixed(self.seed & _MASK) + position * _GAMMA))
+
+
+def _mixed(word: int) -> int:
+    word = (word + _GAMMA) & _MASK
+    word = ((word ^ (word >> 30)) * _MIX_1) & _MASK
+    word = ((word ^ (word >> 27)) * _MIX_2) & _MASK
+    return word ^ (word >> 31)
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
+
+
+def sampled(
+    logits: torch.Tensor, samplings: Sequence[Sampling], positions: Sequence[int]
+) -> torch.Tensor:
+    """A token for each row, [n] int64. logits: [n, vocabulary]. positions: of the tokens in their
+    sequences, prompt and all."""
+    keys = [each.key(at) for each, at in zip(samplings, positions, strict=True)]
+    noise = gumbel(keys, logits.shape[1], logits.device)
+    return torch.argmax(allowed(logits, samplings) + noise, dim=-1)
+
+
+def allowed(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """The logits [n, vocabulary] float32 by temperature, -inf for tokens that top-k and top-p leave
+    out. Tokens that are as likely as the last one let in are let in too."""
+    device, vocabulary = logits.device, logits.shape[1]
+    # A top_p of 1 is no bound: the sum of the others may be rounded to 1.
+    rows = [(each.temperature, each.top_p if each.top_p < 1 else 2.0) for each in samplings]
+    temperature, top_p = torch.tensor(rows, device=device).T[:, :, None]
+    scores = torch.div(logits.float(), temperature)
+    ranks = [min(each.top_k or vocabulary, vocabulary) for each in samplings]
+    if min(ranks) == vocabulary and all(each.top_p == 1 for each in samplings):
+        return scores
+    best = scores.topk(max(ranks)).values  # sorted, the largest first
+    last = torch.tensor(ranks, device=device)[:, None] - 1
+    best = best.masked_fill(best < best.gather(1, last), -torch.inf)
+    share = best.softmax(-1)
+    before = share.cumsum(-1) - share  # of the tokens that are likelier
+    # The first of them is let in whatever top_p is: nothing is likelier.
+    within = (before < top_p) & (best > -torch.inf)
+    within[:, 0] = True
+    least = best.masked_fill(~within, torch.inf).amin(-1, keepdim=True)
+    return scores.masked_fill(scores < least, -torch.inf)
+
+
+def gumbel(keys: Sequence[int], vocabulary: int, device: torch.device) -> torch.Tensor:
+    """Gumbel noise [n, vocabulary] float32 of the keys."""
+    row = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
+    word = torch.arange(1, vocabulary + 1, dtype=torch.int64, device=device) * _signed(_GAMMA) + row
+    # The masks drop the copies of the sign that a shift of signed words brings in.
+    word = (word ^ ((word >> 30) & (2**34 - 1))) * _signed(_MIX_1)
+    word = (word ^ ((word >> 27) & (2**37 - 1))) * _signed(_MIX_2)
+    upper = (word >> 32) & (2**32 - 1)
+    uniform = ((upper.float() + 0.5) * 2**-32).clamp(max=_LARGEST)
+    return -(-torch.log1p(-uniform)).log()

@@ -1,0 +1,101 @@
+"""The command line of `python -m bench.generate`; its package says what it is for."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import bench.generate
+from bench.generate.answers import Answer, equal, figures
+from bench.generate.bare import Bare
+from bench.generate.folders import SIZES, write_folder
+from bench.generate.library import Library, Static
+from bench.generate.loads import Load, arrivals, mixed, nano
+from bench.generate.pool import Http, Local
+from bench.support.machine import report, spread
+
+
+class Engine(Protocol):
+    """One that is ready. run: the answers to a load, in its order."""
+
+    def run(self, load: Load) -> list[Answer]: ...
+
+
+ENGINES: dict[str, Callable[[Path, str, int, Load], Engine]] = {
+    "bare": Bare,
+    "local": Local,
+    "http": Http,
+    "static": Static,
+    "library": Library,
+}
+LOADS = {"mixed": mixed, "nano": nano}
+
+
+def load_of(args: argparse.Namespace, folder: Path) -> Load:
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    requests = LOADS[args.load](args.requests, vocabulary, args.shorten)
+    due_s = arrivals(len(requests), args.rate) if args.rate else ()
+    return Load(requests, args.at_once, due_s)
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Every engine's figures, one engine after the other, as each needs the device for itself."""
+    load = load_of(args, folder)
+    warm_up = Load(load.requests[:4])
+    found: dict[str, Any] = {}
+    expected: list[Answer] | None = None
+    for name in ["bare", *(name for name in args.engines if name != "bare")]:
+        engine = ENGINES[name](folder, args.device, args.slots, load)
+        with ExitStack() as stack:
+            if close := getattr(engine, "close", None):
+                stack.callback(close)
+            engine.run(warm_up)
+            rounds = defaultdict(list)
+            for _ in range(args.rounds):
+                answers = engine.run(load)
+                expected = expected or answers
+                same = equal(answers, expected)
+                if same < len(answers) and args.device == "cpu":
+                    raise SystemExit(f"{name}: {same} of {len(answers)} sequences are equal")
+                for what, value in {**figures(answers), "equal": same}.items():
+                    rounds[what].append(value)
+        found |= {f"{name}: {what}": spread(values, 2) for what, values in rounds.items()}
+        print(f"{name}: {found[f'{name}: tokens/s']['median']:,} tokens/s", flush=True)
+        del engine
+        gc.collect()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.generate",
+        description=bench.generate.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--path", type=Path, help="a folder of a decoder, instead of --model")
+    parser.add_argument("--model", choices=SIZES, default="tiny", help="random weights")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--load", choices=LOADS, default="mixed")
+    parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--shorten", type=int, default=8, help="divide all lengths; 1 on a GPU")
+    parser.add_argument("--slots", type=int, default=16, help="sequences that run at once")
+    parser.add_argument("--at-once", type=int, default=0, help="closed loop; 0: all at once")
+    parser.add_argument("--rate", type=float, default=0.0, help="open loop: requests a second")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--save", help="JSON, as bench/results/generate_MACHINE.json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = args.path or write_folder(Path(place), args.model)
+        report("Tokens by mixed lengths", measure(args, folder), args.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Requests of mixed lengths, and when they are sent."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Request:
+    """prompt: its tokens. tokens: how many are wanted."""
+
+    prompt: list[int]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """requests: in the order in which they are sent. at_once: a closed loop of so many under way,
+    0 for all of them. due_s: an open loop, when each is sent after the start; () for a closed one.
+    """
+
+    requests: list[Request]
+    at_once: int = 0
+    due_s: tuple[float, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence, its prompt among them."""
+        return max(len(each.prompt) + each.tokens for each in self.requests)
+
+    @property
+    def most_tokens(self) -> int:
+        return max(each.tokens for each in self.requests)
+
+    def may_send(self, number: int, done: int, since_s: float) -> bool:
+        """True when request `number` is due. done: the requests that are answered. since_s: since
+        the start."""
+        if self.due_s:
+            return since_s >= self.due_s[number]
+        return not self.at_once or number - done < self.at_once
+
+
+def mixed(n: int, vocabulary: int, shorten: int = 1) -> list[Request]:
+    """Prompts of 16 to 512 tokens and 8 to 384 new ones, both log-normal: many short, few long.
+
+    shorten: lengths are divided by it.
+    """
+    draw = random.Random(1)
+
+    def length(mean: float, deviation: float, least: int, most: int) -> int:
+        return max(1, int(min(most, max(least, draw.lognormvariate(mean, deviation)))) // shorten)
+
+    return [
+        Request(_tokens(draw, length(4.6, 0.8, 16, 512), vocabulary), length(4.3, 0.9, 8, 384))
+        for _ in range(n)
+    ]
+
+
+def nano(n: int, vocabulary: int, shorten: int = 1) -> list[Request]:
+    """Prompts and answers of 100 to 1,024 tokens, evenly, as in the benchmark of nano-vllm."""
+    draw = random.Random(0)
+    least, most = max(1, 100 // shorten), 1024 // shorten
+    return [
+        Request(_tokens(draw, draw.randint(least, most), vocabulary), draw.randint(least, most))
+        for _ in range(n)
+    ]
+
+
+def _tokens(draw: random.Random, n: int, vocabulary: int) -> list[int]:
+    return [draw.randrange(vocabulary // 100, vocabulary) for _ in range(n)]
+
+
+def arrivals(n: int, rate: float) -> tuple[float, ...]:
+    """Seconds after the start at which n requests are sent, `rate` of them a second (Poisson)."""
+    draw = random.Random(2)
+    at, found = 0.0, []
+    for _ in range(n):
+        at += draw.expovariate(rate)
+        found.append(at)
+    return tuple(found)

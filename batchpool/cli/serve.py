@@ -57,19 +57,26 @@ def serve(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     from batchpool.cli.folder_check import check_task_folder
     from batchpool.cli.port_check import port_state
+    from batchpool.cli.store_check import check_task_store
     from batchpool.shm.memory_limits import check_room, read_limits
     from batchpool.shm.resource_errors import descriptors_lack
     from batchpool.supervisor.plan.discover import discover_plan
 
     plan = discover_plan(config_of(args), os.environ)
-    folder = task_folder(plan.server, os.environ, os.getuid()) if plan.server.tasks else ""
-    print(plan.text(os.environ, folder and f"in {folder}"), flush=True)
+    shared = plan.server.tasks_store if plan.server.tasks else ""
+    has_folder = plan.server.tasks and not shared
+    folder = task_folder(plan.server, os.environ, os.getuid()) if has_folder else ""
+    where = f"at {shared}" if shared else folder and f"in {folder}"
+    print(plan.text(os.environ, where), flush=True)
     if plan.server.port:
         tls = bool(plan.server.ssl_certfile)
         state = port_state(plan.server.host, plan.server.port, tls=tls)
         print(f"  port           {state}", flush=True)
     if folder and (unseen := check_task_folder(Path(folder))):
         print(f"  note           {unseen}", flush=True)
+    if shared:
+        for line in check_task_store(plan.server):
+            print(f"  note           {line}", flush=True)
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)

@@ -52,6 +52,7 @@ from batchpool.tasks.record import (
     TaskState,
     fingerprint_of,
     key_digest,
+    partition_for,
     submitted_of,
     task_id,
 )
@@ -160,7 +161,8 @@ class TaskAnswers:
             key = key_digest(message.model, message.caller, message.principal, message.key)
             fingerprint = fingerprint_of(packed, answer)
         try:
-            identifier = task_id(message.submitted_ms, message.token)
+            partition = partition_for(key, message.token)
+            identifier = task_id(message.submitted_ms, message.token, partition)
         except (ValueError, OverflowError) as exc:
             raise NotReady(f"the front end sent no token of a task: {exc}") from None
         task = NewTask(

@@ -29,6 +29,10 @@ class Ends:
                     if not events:
                         del self._waits[identifier]
 
+    def ids(self) -> list[str]:
+        """The tasks whose end somebody waits for."""
+        return list(self._waits)
+
     def tell(self, ids: Iterable[str]) -> None:
         """These tasks have ended."""
         for identifier in ids:

@@ -14,7 +14,7 @@ from batchpool.tasks.body_files import BodyFiles
 
 _LOG = logging.getLogger("batchpool.tasks")
 LETTERS_MOST = 100_000
-_SHARE = 4  # dead letters have at most this part of the bytes that a store may have
+LETTER_SHARE = 4  # dead letters have at most this part of the bytes that a store may have
 _FORM = "n, id, model, code, error, attempts, rows, submitted_ms, died_ms, caller, facts"
 
 _FORM_COLUMNS = 11
@@ -30,7 +30,7 @@ class LetterBox:
     def __init__(self, db: sqlite3.Connection, files: BodyFiles, most_bytes: int) -> None:
         self._db = db
         self._files = files
-        self._most_bytes = most_bytes // _SHARE
+        self._most_bytes = most_bytes // LETTER_SHARE
         self.kept = 0
         self._bytes = 0
 

@@ -23,7 +23,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import uvloop
@@ -36,6 +36,7 @@ from batchpool.process import bootstrap
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns
 from batchpool.tasks.alerts import Alerts
 from batchpool.tasks.answers import TaskAnswers
+from batchpool.tasks.choice import open_store
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.ends import Ends
 from batchpool.tasks.engine import PoolEngine
@@ -43,15 +44,12 @@ from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.runner import Runner
 from batchpool.tasks.server import TaskServer
 from batchpool.tasks.settings import TaskSettings
-from batchpool.tasks.sqlite import SqliteStore
-from batchpool.tasks.store import StoreAway
+from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
 from batchpool.tasks.task_ends import TaskEnds
 from batchpool.tasks.upkeep import Upkeep
 
 _LOG = logging.getLogger("batchpool.tasks")
 _EXIT_OK, _EXIT_FAILED = 0, 1
-# The process before this one may still be on its way out, with the lock of the store.
-_LOCK_TRIES, _LOCK_TRY_S = 50, 0.1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,32 +69,15 @@ def main(argv: Sequence[str]) -> int:
     os.close(fds[1])
     settings = TaskSettings.of(message.server)
     try:
-        store = open_store(Path(message.folder), settings)
+        store, clock_ms = open_store(Path(message.folder), settings)
     except StoreAway as exc:
         channel.send(TasksFailed(str(exc)))
         _LOG.error("%s", exc)
         return _EXIT_FAILED
     bootstrap.settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        process = TaskProcess(channel, message, settings, store, heartbeats, listener)
+        process = TaskProcess(channel, message, settings, store, clock_ms, heartbeats, listener)
         return runner.run(process.run())
-
-
-def open_store(folder: Path, settings: TaskSettings) -> SqliteStore:
-    """The store of tasks; StoreAway if it cannot be had."""
-    for tries_left in range(_LOCK_TRIES, -1, -1):
-        try:
-            return SqliteStore(folder, settings.limits)
-        except StoreAway as exc:
-            if not tries_left or not isinstance(exc.__cause__ or exc.__context__, BlockingIOError):
-                raise
-        time.sleep(_LOCK_TRY_S)
-    raise AssertionError("the last try returns or raises")
-
-
-def now_ms() -> int:
-    """Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class TaskProcess:
@@ -107,7 +88,8 @@ class TaskProcess:
         channel: Channel,
         start: StartTasks,
         settings: TaskSettings,
-        store: SqliteStore,
+        store: TaskStore,
+        clock_ms: Callable[[], int],
         heartbeats: Heartbeats,
         listener: socket.socket,
     ) -> None:
@@ -115,6 +97,7 @@ class TaskProcess:
         self._start = start
         self._settings = settings
         self._store = store
+        self._clock_ms = clock_ms
         self._heartbeats = heartbeats
         self._listener = listener
         self._stall_timeout_s: float = start.server["stall_timeout_s"]
@@ -126,18 +109,19 @@ class TaskProcess:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_reader(self._channel.fileno(), self._hear)
         self._beat()
-        metrics, ends = TaskMetrics(), Ends()
+        metrics, ends, now_ms = TaskMetrics(), Ends(), self._clock_ms
         committer = Committer(self._store, now_ms, metrics.committed)
         engine = PoolEngine(self._start.socket)
         alerts = Alerts(self._settings.alert_command, loop.time)
         task_ends = TaskEnds(committer, self._settings.attempts, ends, metrics, alerts, now_ms)
         runner = Runner(committer, engine, self._settings, task_ends, metrics, now_ms)
         answers = TaskAnswers(
-            committer, runner, self._settings, ends, metrics, now_ms, self._start.folder
-        )
+            committer, runner, self._settings, ends, metrics, now_ms,
+            self._settings.store or self._start.folder,
+        )  # fmt: skip
         upkeep = Upkeep(committer, runner, ends, metrics, alerts, self._store.lease_s)
         server = TaskServer(answers)
-        await runner.reclaim()
+        await self._take_over(runner)
         await server.listen(self._listener)
         works = [asyncio.create_task(runner.run()), asyncio.create_task(upkeep.run())]
         for work in works:
@@ -153,6 +137,16 @@ class TaskProcess:
         await engine.close()
         await committer.close()
         return _EXIT_OK
+
+    async def _take_over(self, runner: Runner) -> None:
+        """Begin with what owners that have vanished had claimed. A server that is away keeps
+        nothing else waiting: the upkeep asks again."""
+        try:
+            await runner.reclaim()
+        except (StoreAway, StoreFull) as exc:
+            if not self._store.lease_s:
+                raise
+            _LOG.error("the store of tasks cannot be used yet: %s", exc)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         """The runner or the upkeep has ended: by a fault of ours the next process goes on."""

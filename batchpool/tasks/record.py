@@ -71,14 +71,33 @@ def task_id(submitted_ms: int, token: bytes, partition: int = 0) -> str:
 
 def submitted_of(identifier: str) -> int | None:
     """The time in an id; None for a text that is no id."""
+    raw = _bytes_of(identifier)
+    return None if raw is None else int.from_bytes(raw[:_TIME_BYTES], "big")
+
+
+def partition_of(identifier: str) -> int | None:
+    """The partition in an id; None for a text that is no id."""
+    raw = _bytes_of(identifier)
+    if raw is None:
+        return None
+    return int.from_bytes(raw[_TIME_BYTES : _TIME_BYTES + _PARTITION_BYTES], "big")
+
+
+def partition_for(key: bytes, token: bytes) -> int:
+    """The partition of a new task. key: `key_digest` of its Idempotency-Key, b"" without one: the
+    tasks that may be the same one are in one partition."""
+    return int.from_bytes((key or token)[-_PARTITION_BYTES:], "big")
+
+
+def _bytes_of(identifier: str) -> bytes | None:
+    """The bytes that an id is made of; None for a text that is no id."""
     text = identifier.removeprefix(_PREFIX)
     if len(text) != _ID_CHARACTERS or text == identifier or text != text.lower():
         return None
     try:
-        raw = b32hexdecode(text.upper() + "=")
+        return b32hexdecode(text.upper() + "=")
     except ValueError:
         return None
-    return int.from_bytes(raw[:_TIME_BYTES], "big")
 
 
 def fingerprint_of(packed_input: bytes, packed_answer: bytes) -> bytes:

@@ -15,7 +15,8 @@ PRIORITY = 200  # behind every interactive request
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
     """limits: of the store. most_body_bytes: of one input. max_age_ms: of an open task.
-    client_slots: rows that a local client may have in flight."""
+    client_slots: rows that a local client may have in flight. store, password_file: of a server
+    that keeps the tasks; "" for a store on the disk."""
 
     limits: StoreLimits
     most_body_bytes: int
@@ -23,6 +24,8 @@ class TaskSettings:
     attempts: int
     client_slots: int
     alert_command: str
+    store: str = ""
+    password_file: str = ""
 
     @classmethod
     def of(cls, server: Mapping[str, Any]) -> TaskSettings:
@@ -40,4 +43,6 @@ class TaskSettings:
             attempts=server["task_attempts"],
             client_slots=server["client_slots"],
             alert_command=server["task_alert_command"],
+            store=server["tasks_store"],
+            password_file=server["tasks_store_password_file"],
         )

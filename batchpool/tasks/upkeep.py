@@ -43,6 +43,8 @@ class Upkeep:
         while True:
             try:
                 await self.sweep()
+                if self._lease_s:
+                    await self.hear_others()
                 since_reclaim_s += _EVERY_S
                 if self._lease_s and since_reclaim_s >= self._lease_s / _RECLAIMS_A_LEASE:
                     since_reclaim_s = 0.0
@@ -51,6 +53,20 @@ class Upkeep:
                 _LOG.error("the store of tasks cannot be swept: %s", exc)
             self._alerts.look()
             await asyncio.sleep(_EVERY_S)
+
+    async def hear_others(self) -> None:
+        """Learn what other pools have done with tasks of a store that they share: which have ended
+        that somebody waits for here, and which models have some to run."""
+        ids = self._ends.ids()
+        if ids:
+            kept = await self._committer.run(lambda store, now_ms: store.look(ids, now_ms))
+            self._ends.tell(
+                identifier
+                for identifier, task in zip(ids, kept, strict=True)
+                if task is None or task.form.finished_ms
+            )
+        for model in await self._committer.run(lambda store, now_ms: store.models()):
+            self._runner.submitted(model)
 
     async def sweep(self) -> None:
         """End what is too old and drop what nobody collects, all of it."""

@@ -1,4 +1,5 @@
-"""The forms of network names in the configuration: addresses of proxies, origins, hosts. Pure."""
+"""The forms of network names in the configuration: addresses of proxies and stores, origins, hosts.
+Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +9,14 @@ import re
 ANY = "*"
 UNIX_PEERS = "unix:"  # as in nginx: whoever connects over a unix socket
 PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
+# Without a password: has_password says so before this pattern would show it.
+STORE_URL = re.compile(
+    r"rediss?://([^\s:@/?]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[0-9]*)?(\?\S*)?"
+    r"|unix://([^\s:@/?]+@)?/[^\s?]+(\?\S*)?"
+    r"|rediss?\+sentinel://([^\s:@/?]+@)?[A-Za-z0-9._-]+(:[0-9]{1,5})?"
+    r"(,[A-Za-z0-9._-]+(:[0-9]{1,5})?)*/[^\s/?]+(/[0-9]+)?"
+)
+_PASSWORD = re.compile(r"[a-z+]+://[^/?]*:[^/?]*@|[?&](username|password)=")
 _ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -21,6 +30,11 @@ def is_trusted_peer(text: str) -> bool:
     except ValueError:
         return False
     return "%" not in text
+
+
+def has_password(url: str) -> bool:
+    """True for the address of a server with a password, or a user with one, in it."""
+    return _PASSWORD.search(url) is not None
 
 
 def is_origin(text: str) -> bool:

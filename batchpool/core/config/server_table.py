@@ -6,7 +6,14 @@ import re
 from dataclasses import dataclass
 
 from batchpool.core.config.key import Texts
-from batchpool.core.config.network_names import PREFIX, is_host, is_origin, is_trusted_peer
+from batchpool.core.config.network_names import (
+    PREFIX,
+    STORE_URL,
+    has_password,
+    is_host,
+    is_origin,
+    is_trusted_peer,
+)
 from batchpool.core.config.table import check_fields, key_field
 from batchpool.core.errors import ConfigError
 
@@ -120,6 +127,21 @@ class ServerConfig:
         "whether callers may have requests answered later (Prefer: respond-async): such tasks are"
         " kept in state_dir until they are done, whatever dies or restarts meanwhile; without it"
         " that preference is ignored",
+    )
+    tasks_store: str = key_field(
+        "",
+        "Redis or Valkey server that keeps tasks for the pools of several machines; needs the extra"
+        " redis; a password stands in tasks_store_password_file, never here",
+        form="redis://[USER@]HOST[:PORT][/DB], rediss://... for TLS, unix://PATH[?db=N], or"
+        " redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]",
+        pattern=STORE_URL,
+        auto="a database of this pool alone in state_dir",
+    )
+    tasks_store_password_file: str = key_field(
+        "",
+        "file whose first line is the password of tasks_store",
+        form="a path",
+        auto="that of the environment variable BATCHPOOL_TASKS_STORE_PASSWORD, if there is one",
     )
     tasks_max: int = key_field(
         1_000_000, "tasks that may wait or run at the same time", least=1, most=1 << 30
@@ -239,6 +261,12 @@ class ServerConfig:
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.tasks_store, str) and has_password(self.tasks_store):
+            raise ConfigError(
+                "tasks_store has a password in it, which others would see with the configuration:"
+                " put it into a file and its path into tasks_store_password_file, or set"
+                " BATCHPOOL_TASKS_STORE_PASSWORD"
+            )
         check_fields(self)
         if not self.port and not self.uds:
             raise ConfigError("port = 0: expected a TCP port from 1 to 65535, or uds")

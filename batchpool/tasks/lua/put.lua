@@ -1,0 +1,28 @@
+-- Keep new tasks. ARGV: again, now, then 13 of each task: as in `create`, and the limit that keeps
+-- it out, '' for none. Answers for each {'new'}, {'mismatch'}, {limit} or {'known', principal, form}.
+local now = ARGV[2]
+local answers = {}
+for at = 3, #ARGV, 13 do
+  local task = {unpack(ARGV, at, at + 11)}
+  local lack = ARGV[at + 12]
+  local id, key = task[1], task[11]
+  local known = key ~= '' and redis.call('GET', BASE .. 'i:' .. key)
+  if not known or redis.call('EXISTS', task_key(known)) == 0 then
+    known = redis.call('EXISTS', task_key(id)) == 1 and id
+  end
+  if known then
+    local print = redis.call('HGET', task_key(known), 'print')
+    if key ~= '' and print ~= task[12] then
+      answers[#answers + 1] = {'mismatch'}
+    else
+      local principal = redis.call('HGET', task_key(known), 'principal')
+      answers[#answers + 1] = {'known', principal, redis.call('HMGET', task_key(known), unpack(FORM))}
+    end
+  elseif lack ~= '' then
+    answers[#answers + 1] = {lack}
+  else
+    create(task, now)
+    answers[#answers + 1] = {'new'}
+  end
+end
+return answers

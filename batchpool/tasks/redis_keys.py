@@ -1,0 +1,42 @@
+"""Names of keys, and the partition of a task.
+
+All keys of a partition have its number as their hash tag, so that they lie in one slot of a
+cluster:
+
+    bp:{p}:n         hash: tasks by STATE:MODEL, open tasks, bytes, dead letters
+    bp:{p}:c         hash: open tasks by caller
+    bp:{p}:t:ID      hash: a task, its input while it is open, its result after that
+    bp:{p}:q:MODEL   stream of new tasks that are queued or run; r: of those that come again
+    bp:{p}:later:MODEL   sorted set: tasks that are tried again, by the time
+    bp:{p}:i:KEY     the id of the task with an Idempotency-Key
+    bp:{p}:open      sorted set: open tasks by submission; until: by deadline
+    bp:{p}:ended     sorted set: ID STATE SIZE MODEL by the time at which the result is dropped
+    bp:{p}:dead      sorted set: numbers of dead letters; bp:{p}:l:N is the hash of one
+    bp:boxes         sorted set: owners by their last sign of life
+    bp:letters       the number of the last dead letter, of all partitions
+    bp:cfg           hash: version and partitions, fixed when the store was made
+"""
+
+from __future__ import annotations
+
+from batchpool.tasks.record import partition_of
+
+VERSION = 1
+PARTITIONS = 16
+BOXES, LETTERS, CONFIG = "bp:boxes", "bp:letters", "bp:cfg"
+
+
+def key(partition: int, name: str) -> str:
+    """The key `name` of a partition."""
+    return f"bp:{{{partition}}}:{name}"
+
+
+def counts_key(partition: int) -> str:
+    """The key by which a script learns its partition."""
+    return key(partition, "n")
+
+
+def task_partition(identifier: str, partitions: int) -> int | None:
+    """The partition of a task; None for a text that is no id."""
+    number = partition_of(identifier)
+    return None if number is None else number % partitions

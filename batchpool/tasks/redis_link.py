@@ -1,0 +1,238 @@
+"""The connection to the server: commands in one round trip, and its errors as those of a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchpool.tasks.redis_address import StoreAddress
+from batchpool.tasks.redis_scripts import Script
+from batchpool.tasks.store import StoreAway, StoreFull
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ModuleNotFoundError as missing:
+    raise StoreAway(
+        "tasks_store needs the package redis, which is not installed: pip install"
+        " 'batchpool[redis]', or leave tasks_store empty for a store on the disk"
+    ) from missing
+
+_CONNECT_S, _ANSWER_S = 2.0, 10.0
+_PAUSE_S = 0.5  # after a failure, in which nobody waits for another one
+_LEAST_VERSION = (7, 0)
+_MOVED = (
+    redis.exceptions.MovedError,
+    redis.exceptions.AskError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. key: by which a cluster knows its server. words: all of it; of a script, its
+    arguments, before which a word says whether the call is repeated. again: it is, whatever the
+    link knows."""
+
+    key: str
+    words: tuple[Any, ...]
+    script: Script | None = None
+    again: bool = False
+
+
+class Link:
+    """Commands to one server, or one cluster. It is used by one thread.
+
+    The connection is made when it is needed, and again after it broke. Raises StoreFull where the
+    server takes no more, StoreAway where it cannot be used.
+    """
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = address
+        self._client: Any = None
+        self._is_cluster = False
+        self._resume_s = 0.0
+
+    def run(self, commands: Sequence[Command], *, errors: str = "raise") -> list[Any]:
+        """The replies, in order. A broken connection is tried once more, and scripts are told.
+
+        errors: "return" gives a StoreFull in place of the reply of the command it is of.
+        """
+        if not commands:
+            return []
+        if time.monotonic() < self._resume_s:
+            raise StoreAway(f"{self._address.url} could not be used a moment ago")
+        try:
+            try:
+                replies = self._send(commands, again=b"0")
+            except redis.exceptions.ConnectionError:
+                self.close()
+                replies = self._send(commands, again=b"1")
+        except (redis.exceptions.RedisError, OSError, ValueError) as exc:
+            self.close()
+            self._resume_s = time.monotonic() + _PAUSE_S
+            raise StoreAway(f"{self._address.url}: {exc}") from exc
+        found = [self._judged(reply) for reply in replies]
+        for reply in found:
+            if isinstance(reply, StoreAway) or (errors == "raise" and isinstance(reply, StoreFull)):
+                raise reply
+        return found
+
+    def _judged(self, reply: Any) -> Any:
+        """A reply, or the store's error that it stands for."""
+        if not isinstance(reply, Exception):
+            return reply
+        text = f"{self._address.url}: {reply}"
+        full = isinstance(reply, redis.exceptions.OutOfMemoryError)
+        if full or str(reply).startswith(("OOM", "MISCONF")):
+            return StoreFull(text)
+        if not isinstance(reply, redis.exceptions.ConnectionError):
+            self.close()  # READONLY and the like: another server may be the right one by now
+        return StoreAway(text)
+
+    def _send(self, commands: Sequence[Command], again: bytes) -> list[Any]:
+        client = self._connected()
+        if not self._is_cluster:
+            return _pipelined(client, commands, again)
+        by_node: dict[str, tuple[Any, list[int]]] = {}
+        for number, command in enumerate(commands):
+            node = client.get_node_from_key(command.key)
+            by_node.setdefault(node.name, (node, []))[1].append(number)
+        replies: list[Any] = [None] * len(commands)
+        for node, numbers in by_node.values():
+            server = client.get_redis_connection(node)
+            found = _pipelined(server, [commands[n] for n in numbers], again)
+            for number, reply in zip(numbers, found, strict=True):
+                replies[number] = reply
+        for number, reply in enumerate(replies):
+            if isinstance(reply, _MOVED):  # the client follows, and learns the slots anew
+                try:
+                    words = _words(commands[number], again, whole=True)
+                    replies[number] = client.execute_command(*words)
+                except redis.exceptions.ResponseError as exc:
+                    replies[number] = exc
+        return replies
+
+    # -- connecting ---------------------------------------------------------------------
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            client = self._open()
+            try:
+                facts = client.info("server")
+                version = str(facts["redis_version"])
+                if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
+                    raise StoreAway(
+                        f"{self._address.url} is Redis {version}; 7.0 or newer is needed, or Valkey"
+                    )
+                self._is_cluster = facts.get("redis_mode") == "cluster"
+                if self._is_cluster:
+                    client.close()
+                    client = self._open_cluster()
+            except BaseException:
+                client.close()
+                raise
+            self._client = client
+        return self._client
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "password": self._address.password,
+            "socket_timeout": _ANSWER_S,
+            "socket_connect_timeout": _CONNECT_S,
+            "protocol": 2,
+        }
+
+    def _open(self) -> Any:
+        address, settings = self._address, self._settings()
+        # A command is repeated here, where it is known what that means, and nowhere below.
+        settings["retry"] = Retry(NoBackoff(), 0)
+        if not address.is_sentinel:
+            return redis.Redis.from_url(address.url, **settings)
+        from redis import sentinel
+
+        name, number = address.master()
+        tls = {"ssl": True} if address.is_tls else {}
+        made: Any = sentinel.Sentinel  # it has no types
+        sentinels = made(address.sentinels(), sentinel_kwargs=tls | {
+            "socket_timeout": _CONNECT_S, "socket_connect_timeout": _CONNECT_S
+        })  # fmt: skip
+        return sentinels.master_for(name, db=number, username=address.user, **tls, **settings)
+
+    def _open_cluster(self) -> Any:
+        from redis.cluster import RedisCluster
+
+        return RedisCluster.from_url(self._address.url, **self._settings())
+
+    def server_ms(self) -> int:
+        """Unix time of the server, or of one of them."""
+        client = self._connected()
+        try:
+            if self._is_cluster:
+                client = client.get_redis_connection(client.get_primaries()[0])
+            seconds, microseconds = client.time()
+        except (redis.exceptions.RedisError, OSError) as exc:
+            self.close()
+            raise StoreAway(f"{self._address.url}: {exc}") from exc
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def server_setting(self, name: str) -> str | None:
+        """A setting of the server; None where it does not say."""
+        try:
+            client = self._connected()
+            if self._is_cluster:
+                client = client.get_redis_connection(client.get_primaries()[0])
+            found = client.config_get(name)
+        except redis.exceptions.ResponseError:
+            return None
+        except (redis.exceptions.RedisError, OSError) as exc:
+            raise StoreAway(f"{self._address.url}: {exc}") from exc
+        for key, value in found.items():
+            if _text(key) == name:
+                return _text(value)
+        return None
+
+    def close(self) -> None:
+        """Let go of the connection; the next command makes another one."""
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                client.close()
+            except (redis.exceptions.RedisError, OSError):
+                return  # it had gone
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _words(command: Command, again: bytes, *, whole: bool = False) -> tuple[Any, ...]:
+    """The words that are sent. whole: with the text of a script that the server does not know."""
+    script = command.script
+    if script is None:
+        return command.words
+    start = ("EVAL", script.text) if whole else ("EVALSHA", script.digest)
+    return (*start, 1, command.key, b"1" if command.again else again, *command.words)
+
+
+def _pipelined(client: Any, commands: Sequence[Command], again: bytes) -> list[Any]:
+    """The replies of one server; an exception in the place of one that it refused."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*_words(command, again))
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    unknown = [
+        number for number, reply in enumerate(replies)
+        if isinstance(reply, redis.exceptions.NoScriptError)
+    ]  # fmt: skip
+    if unknown:
+        for number in unknown:
+            pipeline.execute_command(*_words(commands[number], again, whole=True))
+        found = pipeline.execute(raise_on_error=False)
+        for number, reply in zip(unknown, found, strict=True):
+            replies[number] = reply
+    return replies

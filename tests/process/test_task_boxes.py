@@ -39,9 +39,7 @@ def test_boxes_share_their_tasks_and_outlive_each_other_and_the_server(
     ) as other:  # fmt: skip
         path = accepted(one, "gated", probe_body(7), {"Idempotency-Key": "k", "X-Client-Id": "c"})
         assert tags(result(other, path)) == [7]
-        again = submit(
-            other, "gated", probe_body(7), {"Idempotency-Key": "k", "X-Client-Id": "c"}
-        )
+        again = submit(other, "gated", probe_body(7), {"Idempotency-Key": "k", "X-Client-Id": "c"})
         assert again.headers["idempotency-replayed"] == "true"
         assert again.headers["location"] == path
         assert server.address.url in str(ask_status(other))
@@ -66,7 +64,7 @@ def test_boxes_share_their_tasks_and_outlive_each_other_and_the_server(
         assert found == [[tag] for tag in range(TASKS - 1)]
         assert {state(other, path)["state"] for path in paths} == {"done"}
         assert state(other, cancelled)["state"] == "cancelled"
-        assert b":0\r\n" == server.say("EXISTS", "bp:{0}:open"), "nothing is open any more"
+        assert server.say("EXISTS", "bp:{0}:open") == b":0\r\n", "nothing is open any more"
 
         queued = accepted(other, "gated", probe_body(8, gate=2))
         server.kill()

@@ -56,9 +56,10 @@ def test_rows_of_a_dead_worker_are_right_after_a_retry(workers: int) -> None:
 
 
 def test_a_row_that_kills_every_worker_gets_the_error_and_the_next_one_an_answer() -> None:
-    """C31: nobody waits for ever."""
+    """C31: nobody waits for ever. A row that may not run twice is not run twice."""
     model = {"import": "Deadly", "attempts": 2, "workers_per_device": 2}
-    with serving(model) as pool, pool.client() as client:
+    once = {"import": "Deadly", "name": "once", "idempotent": False}
+    with serving(model, once) as pool, pool.client() as client:
         assert submit(client, 1).result(10)["tag"].tolist() == [1]
         with pytest.raises(bp.WorkerLost, match=r"every attempt"):
             submit(client, 2, -DEATHS["exit"]).result(20)
@@ -67,14 +68,11 @@ def test_a_row_that_kills_every_worker_gets_the_error_and_the_next_one_an_answer
         assert submit(client, 3).result(10)["tag"].tolist() == [3]
         assert pool.tally("deadly")["lost"] == 1
 
-
-def test_a_row_that_may_not_run_twice_is_not_run_twice() -> None:
-    with serving({"import": "Deadly", "idempotent": False}) as pool, pool.client() as client:
         with pytest.raises(bp.WorkerLost):
-            submit(client, 1, DEATHS["kill"]).result(20)
-        assert restarts(pool) == 1
-        serves_again(pool, "deadly", 1)
-        assert submit(client, 1).result(10)["tag"].tolist() == [1]
+            client.submit("once", tag=[1], death=[DEATHS["kill"]]).result(20)
+        assert restarts(pool) == 3
+        serves_again(pool, "once", 1)
+        assert client.submit("once", tag=[1], death=[0]).result(10)["tag"].tolist() == [1]
 
 
 def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_answered() -> None:
@@ -94,16 +92,14 @@ def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_
         assert 0.5 <= time.monotonic() - start < 6
         assert pool.log.count(stuck) == restarts(pool) == 2
 
-
-def test_a_worker_that_was_stopped_while_idle_takes_no_new_lane_and_is_replaced() -> None:
-    """A client that attaches later waits for the worker to map its lane, not for a batch."""
-    with serving({"import": "Deadly", "batch_timeout_s": 0.5}) as pool:
+        # A client that attaches later waits for the worker to map its lane, not for a batch.
+        serves_again(pool, "deadly", 1)
         (pid,) = pool.pids("worker")
         os.kill(pid, signal.SIGSTOP)
-        with pool.client() as client:
-            assert submit(client, 1).result(30)["tag"].tolist() == [1]
+        with pool.client() as other:
+            assert submit(other, 1).result(30)["tag"].tolist() == [1]
         assert pool.log.count("takes no new lane for more than batch_timeout_s = 0.5") == 1
-        assert restarts(pool) == 1
+        assert (pool.log.count(stuck), restarts(pool)) == (2, 3)
 
 
 def test_a_deadline_is_kept_although_the_worker_hangs() -> None:

@@ -33,15 +33,18 @@ class Ending(Probe):
     """A Probe that prints, keeps a file open that nobody closes or flushes, and is unloaded.
 
     It leaves the notes "unloads" and "exits", with a line of its pid for each time, and
-    "rows-PID", the file.
+    "rows-PID", the file. how: what it does when its worker ends; by default as HOW says.
     """
+
+    def __init__(self, how: str = "") -> None:
+        self.how = how or os.environ.get(HOW, "")
 
     def load(self, device: str) -> None:
         super().load(device)
         print("load")
         self.rows = note(f"rows-{os.getpid()}").open("w")
         atexit.register(self.at_exit)
-        if os.environ.get(HOW) == "thread":
+        if self.how == "thread":
             threading.Thread(target=wait_for, args=("never",)).start()
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
@@ -55,7 +58,7 @@ class Ending(Probe):
     def unload(self) -> None:
         append("unloads", str(os.getpid()))
         print("unload")
-        match os.environ.get(HOW):
+        match self.how:
             case "unload":
                 wait_for("never")
             case "raises":
@@ -74,7 +77,7 @@ class Ending(Probe):
     def at_exit(self) -> None:
         append("exits", str(os.getpid()))
         print("at exit")
-        if os.environ.get(HOW) == "atexit":
+        if self.how == "atexit":
             wait_for("never")
 
 

@@ -36,7 +36,7 @@ from tests.process.models import NOTES
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = "tests.process.models"
 PATIENCE_S = 90.0  # for what must happen, on a machine that is busy with something else
-POLL_S = 0.003
+POLL_S, POLL_S_MOST = 0.002, 0.02
 # Ends a pool with the test process that started it, however that one ends.
 _TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
@@ -46,15 +46,20 @@ Settings = Mapping[str, Any]
 def until(
     condition: Callable[[], Any], what: str = "the condition", timeout_s: float = PATIENCE_S
 ) -> Any:
-    """Wait until the condition gives something true, and return that."""
+    """Wait until the condition gives something true, and return that.
+
+    What takes long to come is asked for less often, since each question costs the pool time.
+    """
     give_up = time.monotonic() + timeout_s
+    pause_s = POLL_S
     while True:
         found = condition()
         if found:
             return found
         if time.monotonic() > give_up:
             raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
-        time.sleep(POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, POLL_S_MOST)
 
 
 def command(*arguments: str) -> list[str]:

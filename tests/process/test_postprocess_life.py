@@ -57,33 +57,53 @@ def test_kills_of_postprocessing_workers_lose_and_change_no_row() -> None:
 
 
 def test_a_reload_never_mixes_the_stages_of_two_versions() -> None:
+    """No row goes through the old code in one stage and the new in another, and none fails."""
+    stages = ("preprocess 0", "worker 0", "postprocess 0")
     with serving(ONE) as pool, Asking(pool) as asking:
+        before = workers(pool)
         write(pool, "version", 5)
-        configure(pool, {**ONE, "postprocess_workers": 2, "postprocess_max_batch": 2})
         status, line = end(begin(pool))
         assert status == 0, line
-        assert "4 workers of answered" in line
+        assert "3 workers of answered" in line
         asking.await_more()
         assert asking.versions == {(0, 0, 0), (5, 5, 5)}
-        until(lambda: "postprocess 1 of answered" in workers(pool), "another worker")
-        until(
-            lambda: pool.tally("answered")["stages"]["postprocess"]["max_batch"] == 2,
-            "the batcher has the new limit",
-        )
+        until(lambda: len(workers(pool)) == len(before), "the end of the old workers")
+        after = workers(pool)
+        for name in (f"{stage} of answered" for stage in stages):
+            assert after[name] not in (before[name], 0)
+        more = {"preprocess_workers": 2, "postprocess_workers": 2}
+        limits = {"preprocess_max_batch": 2, "postprocess_max_batch": 2}
+        configure(pool, {**ONE, **more, **limits})
+        status, line = end(begin(pool))
+        assert status == 0, line
+        asking.await_more()
+        for stage in ("preprocess", "postprocess"):
+            until(lambda: f"{stage} 1 of answered" in workers(pool), "another worker")  # noqa: B023
+            until(
+                lambda: pool.tally("answered")["stages"][stage]["max_batch"] == 2,  # noqa: B023
+                "the batcher has the new limit",
+            )
 
 
-def test_a_stop_answers_rows_in_postprocess() -> None:
+def test_a_stop_answers_rows_in_every_stage() -> None:
+    """Rows stand at a gate in each stage when it comes, and others wait behind them."""
     with serving(ONE) as pool, pool.client() as client:
-        futures = [client.submit("answered", text=["post gate 1"], tag=[i]) for i in range(1, 10)]
-        until(lambda: any(batches(pool, "post", i) for i in range(1, 10)), "the gate")
+        futures = []
+        for first, stage in ((1, "post"), (11, "run"), (21, "pre")):
+            tags = range(first, first + 9)
+            futures += [
+                client.submit("answered", text=[f"{stage} gate 1"], tag=[tag]) for tag in tags
+            ]
+            until(lambda: any(batches(pool, stage, tag) for tag in tags), "the gate")  # noqa: B023
         pool.signal(signal.SIGTERM)
         until(lambda: "SIGTERM" in pool.log, "the beginning of the end")
         open_gate(pool, 1)
-        assert [future.result(60)["tag"].item() for future in futures] == list(range(1, 10))
+        found = [future.result(60)["tag"].item() for future in futures]
+        assert found == [*range(1, 10), *range(11, 20), *range(21, 30)]
         assert pool.wait_end() == 0
         assert "stopped: every accepted request was answered" in pool.last_line
         ends = (pool.notes / "batches-ends").read_text().splitlines()
-        assert {line.split()[0] for line in ends} == {"pre", "run", "post"}
+        assert {line.split()[0] for line in ends} == {"pre", "run", "post"}, "each was unloaded"
 
 
 def test_check_tries_all_stages(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

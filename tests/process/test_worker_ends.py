@@ -34,6 +34,17 @@ def ending(how: str = "", **server: Any) -> dict[str, Any]:
     return {"env": {HOW: how, "PYTHONUNBUFFERED": ""}, "server": server}
 
 
+def models_that(*hows: str) -> list[dict[str, Any]]:
+    """A model for each way to end, which has that name."""
+    return [{**MODEL, "name": how, "options": {"how": how}} for how in hows]
+
+
+def pids_of(pool: Pool) -> dict[str, int]:
+    """The worker of each model."""
+    rows = [row for row in pool.status()["processes"] if row["name"].startswith("worker 0 of ")]
+    return {row["name"].removeprefix("worker 0 of "): row["pid"] for row in rows}
+
+
 @pytest.mark.parametrize(
     ("number", "whole_group"),
     [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
@@ -41,38 +52,34 @@ def ending(how: str = "", **server: Any) -> dict[str, Any]:
 def test_a_stop_unloads_each_model_once_and_loses_nothing_it_wrote(
     number: signal.Signals, whole_group: bool
 ) -> None:
+    """A batch that runs then is answered before that."""
     with serving(MODEL, **ending()) as pool, pool.client() as client:
         (pid,) = pool.pids("worker")
         for tag in (1, 2):
             client.infer("ending", tag=[tag], seconds=[0.0])
+        future = client.submit("ending", tag=[3], seconds=[0.3])
+        until(lambda: pool.tally("ending")["batches"] == 3, "the start of the row")
         (pool.signal_all if whole_group else pool.signal)(number)
         assert pool.wait_end() == 0
+        assert future.result(10)["tag"].tolist() == [3]
         assert lines_of(pool, "unloads") == lines_of(pool, "exits") == [str(pid)]
-        assert lines_of(pool, f"rows-{pid}") == ["1"] * ROWS + ["2"] * ROWS
-        assert said(pool) == ["load", "infer 1", "infer 2", "unload", "at exit"]
+        assert lines_of(pool, f"rows-{pid}") == ["1"] * ROWS + ["2"] * ROWS + ["3"] * ROWS
+        assert said(pool) == ["load", "infer 1", "infer 2", "infer 3", "unload", "at exit"]
         assert "stopped: every accepted request was answered" in pool.last_line
         assert "WARNING" not in pool.log
         assert "ERROR" not in pool.log
 
 
-def test_a_batch_that_runs_is_answered_before_its_model_is_unloaded() -> None:
-    with serving(MODEL, **ending()) as pool, pool.client() as client:
-        future = client.submit("ending", tag=[1], seconds=[0.3])
-        until(lambda: pool.tally("ending")["batches"], "the start of the row")
+def test_workers_that_do_not_end_are_killed_when_their_time_is_up() -> None:
+    models = models_that("unload", "atexit", "thread")
+    with serving(*models, **ending(unload_timeout_s=1.5)) as pool:
+        pids = pids_of(pool)
         assert pool.stop() == 0
-        assert future.result(10)["tag"].tolist() == [1]
-        assert said(pool) == ["load", "infer 1", "unload", "at exit"]
-
-
-@pytest.mark.parametrize("how", ["unload", "atexit", "thread"])
-def test_a_worker_that_does_not_end_is_killed_when_its_time_is_up(how: str) -> None:
-    with serving(MODEL, **ending(how, unload_timeout_s=0.5)) as pool:
-        (pid,) = pool.pids("worker")
-        assert pool.stop() == 0
-        text = f"ERROR worker 0 of ending (pid {pid}) did not end within unload_timeout_s = 0.5"
-        assert pool.log.count(text) == 1
-        assert len(lines_of(pool, "unloads")) == 1
-        assert len(lines_of(pool, "exits")) == (how == "atexit")
+        for how, pid in pids.items():
+            text = f"ERROR worker 0 of {how} (pid {pid}) did not end within unload_timeout_s = 1.5"
+            assert pool.log.count(text) == 1
+            assert lines_of(pool, "unloads").count(str(pid)) == 1
+            assert lines_of(pool, "exits").count(str(pid)) == (how == "atexit")
 
 
 def test_workers_end_at_the_same_time() -> None:
@@ -84,25 +91,18 @@ def test_workers_end_at_the_same_time() -> None:
         assert sorted(map(int, lines_of(pool, "exits"))) == sorted(pids)
 
 
-@pytest.mark.parametrize(
-    ("how", "error"),
-    [("raises", "RuntimeError: nothing to put away"), ("exits", "SystemExit: 9")],
-)
-def test_an_error_in_unload_is_logged_and_changes_nothing(how: str, error: str) -> None:
-    with serving(MODEL, **ending(how)) as pool:
+def test_an_error_in_unload_is_logged_and_changes_nothing() -> None:
+    """And a worker that dies there is named."""
+    with serving(*models_that("raises", "exits", "dies"), **ending()) as pool:
         pool.tracebacks_expected = True
+        pids = pids_of(pool)
         assert pool.stop() == 0
-        assert f"ERROR unload of the model failed: {error}" in pool.log
-        assert "in unload" in pool.log, "its traceback"
-        assert len(lines_of(pool, "exits")) == 1
-        assert "stopped: every accepted request was answered" in pool.last_line
-
-
-def test_a_worker_that_dies_in_unload_is_named() -> None:
-    with serving(MODEL, **ending("dies")) as pool:
-        (pid,) = pool.pids("worker")
-        assert pool.stop() == 0
-        text = f"WARNING worker 0 of ending (pid {pid}) ended with exit status 7 at its end"
+        for error in ("RuntimeError: nothing to put away", "SystemExit: 9"):
+            assert pool.log.count(f"ERROR unload of the model failed: {error}") == 1
+        assert pool.log.count("ending_models.py") == 2, "the tracebacks"
+        ended = sorted(str(pids[how]) for how in ("raises", "exits"))
+        assert sorted(lines_of(pool, "exits")) == ended
+        text = f"WARNING worker 0 of dies (pid {pids['dies']}) ended with exit status 7 at its end"
         assert text in pool.log
         assert "starting another" not in pool.log
         assert "stopped: every accepted request was answered" in pool.last_line

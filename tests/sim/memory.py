@@ -48,19 +48,13 @@ class Process:
         self.since = 0  # when its present step began, in events of the world
         self.now_ns = 0  # the time its present step was told
         self.hidden: dict[Place, dict[int, int]] = {}
-        self._pulse = pulse
+        self.pulse = pulse
 
     def event(self) -> None:
         """Before each load and store: others may run; the dead do nothing."""
         if self.dead:
             raise Killed(self.name)
-        self._pulse()
-
-    def stored(self) -> None:
-        self.stores += 1
-        if self.stores == self.kill_at:
-            self.dead = True
-            raise Killed(self.name)
+        self.pulse()
 
     def fence(self) -> None:
         self.event()
@@ -97,15 +91,20 @@ class Place:
         self.hides = name.startswith(TENSOR_COLUMNS)
 
     def store(self, who: Process, at: int, value: int) -> None:
-        """One elementary store."""
-        who.event()
+        """One elementary store. Most of the simulation's time is spent here."""
+        if who.dead:
+            raise Killed(who.name)
+        who.pulse()
         if self.memory.enforce:
             self.memory.rule(who, self.name, at, value)
         if self.hides:
             who.hidden.setdefault(self, {})[at] = value
         else:
             self.flat[at] = value
-        who.stored()
+        who.stores += 1
+        if who.stores == who.kill_at:
+            who.dead = True
+            raise Killed(who.name)
 
 
 class SharedWords:
@@ -158,9 +157,17 @@ class SharedArray:
         if not isinstance(where, np.ndarray):
             self._place.store(self._who, int(where), self.dtype.type(value).item())
             return
-        values = np.broadcast_to(np.asarray(value).astype(self.dtype), where.shape)
-        for at, element in zip(where.ravel().tolist(), values.ravel().tolist(), strict=True):
-            self._place.store(self._who, at, element)
+        values = np.asarray(value).astype(self.dtype)
+        store, who, places = self._place.store, self._who, where.ravel().tolist()
+        if values.ndim == 0:
+            element = values.item()
+            for at in places:
+                store(who, at, element)
+            return
+        if values.shape != where.shape:
+            values = np.broadcast_to(values, where.shape)
+        for at, element in zip(places, values.ravel().tolist(), strict=True):
+            store(who, at, element)
 
     def __eq__(self, other: object) -> Any:
         return self[:] == other

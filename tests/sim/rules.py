@@ -25,6 +25,8 @@ from batchpool.core.layout.segments import LANE_WORDS, WORKER_WORDS
 from batchpool.core.layout.states import MOVES, OWNER, LaneGate, SlotOwner, SlotState
 from tests.sim.memory import Fault, Process, SimMemory
 
+_IN_THE_POOL = (int(SlotState.QUEUED), int(SlotState.RUNNING))  # plain ints compare faster
+
 Ticket = tuple[int, int, int]  # lane number, slot, sequence
 
 
@@ -94,8 +96,8 @@ class LaneRules:
     def _store_in_arena(self, who: Process, at: int) -> None:
         self._only(who, "client", "arena")
         memory = self._memory
-        for slot, state in enumerate(self._state):
-            if state not in (SlotState.QUEUED, SlotState.RUNNING):
+        for slot, state in enumerate(self._state.tolist()):
+            if state not in _IN_THE_POOL:
                 continue
             lengths = memory.column("len.in.note")[2 * slot : 2 * slot + 2]
             size, notes = memory.column("size.in")[2 * slot : 2 * slot + 2]

@@ -8,7 +8,10 @@ ends a connection after:
     arrival_s     one request has not arrived completely, even if bytes keep coming
     keep_alive_s  no request was under way
 
-A request that does not arrive is answered 408, unless it has a response already.
+A request that does not arrive is answered 408, unless it has a response already. Time in which the
+server itself does not read is not the caller's. If that lasts for `_PAUSED_ARRIVALS` times the
+limit of an arrival, without a byte and with no request that the server works on, whoever was to
+resume reading has not: the connection is cut, and the log says so.
 
 All that a connection holds counts in the front end's `MemoryBudget`. While that is used up, callers
 that are behind with reading are cut.
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import sys
 import termios
 from collections.abc import Iterable, Mapping
@@ -35,6 +39,8 @@ from batchpool.frontend.http.request_counters import NOT_HTTP, RequestCounters
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
+_LOG = logging.getLogger("batchpool.frontend")
+_PAUSED_ARRIVALS = 4.0
 _BEHIND_S = 1.0  # a caller that is behind for longer may be cut while memory is short
 
 
@@ -54,6 +60,8 @@ class Connection(OneMessageConnection):
         self._behind_s = 0.0  # when the caller fell behind with reading
         self._unsent_bytes = 0
         self._sent_s = 0.0  # when the unsent bytes last got fewer
+        self._paused_s = 0.0  # when nothing was read, and nothing else happened, for the first time
+        self._excused_s = 0.0  # when time without reading was last not counted
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -173,8 +181,19 @@ class Connection(OneMessageConnection):
     def _end_wait(self, now_s: float) -> None:
         limits = self.limits
         if self.flow.read_paused:  # the server keeps the caller from sending
+            if self._active_s != self._excused_s:
+                self._paused_s = now_s
+            elif self._is_forgotten(now_s):
+                _LOG.error(
+                    "a connection of %s was not read from for %.0f s, although nothing was under"
+                    " way: it is closed",
+                    self.peer,
+                    now_s - self._paused_s,
+                )
+                self.cut()
+                return
             self._begun_s += now_s - self._active_s
-            self._active_s = now_s
+            self._active_s = self._excused_s = now_s
         quiet_s = now_s - self._active_s
         if self._arriving:
             if now_s - self._begun_s > limits.arrival_s:
@@ -184,6 +203,10 @@ class Connection(OneMessageConnection):
                 self.end_with(RequestTimeout(f"no more of it came for {limits.stall_s:g} s"))
         elif quiet_s > limits.keep_alive_s and self.is_idle():
             self.transport.close()
+
+    def _is_forgotten(self, now_s: float) -> bool:
+        most_s = _PAUSED_ARRIVALS * self.limits.arrival_s
+        return now_s - self._paused_s > most_s and (self._arriving or self.is_idle())
 
 
 def sweep_all(connections: Iterable[object], now_s: float) -> None:

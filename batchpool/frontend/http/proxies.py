@@ -50,11 +50,8 @@ class TrustedProxies:
             return True
         if address == UNIX:
             return self._unix
-        try:
-            found = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(found in network for network in self._networks)
+        found = _parsed(address)
+        return found is not None and any(found in network for network in self._networks)
 
     def caller(self, peer: Caller, fields: HeaderList) -> Caller:
         """The caller of a request that came from this trusted peer."""
@@ -67,6 +64,14 @@ class TrustedProxies:
             if not self.trusts(found):
                 break
         return peer if address == peer.address else Caller(address)
+
+
+@lru_cache(4096)
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
 
 
 def site_of(headers: Headers, scheme: str, prefix: str, *, trusted: bool) -> Site:

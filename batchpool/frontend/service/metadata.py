@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata
 
 from batchpool.core.errors import PoolError
@@ -90,6 +91,7 @@ def _model_config(http_endpoint: HttpEndpoint) -> HttpResponse:
     )
 
 
+@cache
 def package_version() -> str:
     """The installed version of batchpool; "unknown" for a source tree that is not installed."""
     try:

@@ -176,6 +176,35 @@ def test_time_in_which_the_server_does_not_read_is_not_the_callers(scene: Scene)
     assert b" 408 " in transport.written
 
 
+@pytest.mark.parametrize("sent", [GET[:9], b""], ids=["arriving", "idle"])
+def test_who_is_never_read_again_is_cut_and_told(
+    scene: Scene, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    connection, transport = scene.connect()
+    connection.data_received(sent)
+    connection.flow.pause_reading()
+    for _ in range(24):
+        scene.sweep(20.0)
+    scene.sweep(20.0)
+    assert transport.ended == "", "480 s since the first look"
+    scene.sweep(0.5)
+    assert transport.ended == "aborted"
+    assert "was not read from for 480 s, although nothing was under way" in caplog.text
+
+
+def test_who_is_read_now_and_then_or_waits_for_an_answer_is_not_cut(scene: Scene) -> None:
+    trickles, waits = scene.connect(), scene.connect()
+    waits[0].data_received(GET)
+    for connection, _ in (trickles, waits):
+        connection.flow.pause_reading()
+    for at in range(9):
+        scene.now_s += 0.1
+        trickles[0].data_received(GET[at : at + 1])
+        for _ in range(6):
+            scene.sweep(60.0)
+    assert (trickles[1].ended, waits[1].ended) == ("", "")
+
+
 def test_a_reader_that_takes_nothing_is_cut_after_a_stall(scene: Scene) -> None:
     _, transport = scene.connect()
     transport.buffered = 4 * KIB

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.spec import Dim, Tensor
+from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.core.tensors.text import Text
 from batchpool.model import Model
 
@@ -111,8 +111,33 @@ class Generator(Model):
 
     def leave(self, numbers: Sequence[int]) -> None:
         """Free what these sequences hold: they have ended, or their callers have gone. The numbers
-        may join again, as other sequences, at once."""
+        may join again, as other sequences, at once.
+
+        After an exception of `join` there may be some among them that it had not taken up yet. An
+        exception of this method ends the worker, since what it still holds is unknown.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define leave")
+
+    @classmethod
+    def _generator_spec(
+        cls,
+        model: Any,
+        name: str,
+        lists: tuple[tuple[Tensor, ...], ...],
+        between: tuple[Tensor, ...],
+    ) -> ModelSpec:
+        """The declaration of a generator, which has a prompt and a token instead of these lists,
+        but for the parameters."""
+        inputs, outputs, parameters = lists
+        if inputs or outputs or between:
+            raise ConfigError(
+                f"generator {name!r} declares inputs, outputs or stages; prompt and token were"
+                " expected"
+            )
+        inputs, outputs, parameters = generator_tensors(model, name, parameters)
+        return ModelSpec(
+            name, model.framework, inputs, outputs, parameters, generates=True, text=model.text
+        )
 
     def warm_up_prompt(self) -> Any:
         """The prompt of the sequence that warms the generator up, [n, ...]. Default: the pad value
@@ -161,6 +186,12 @@ def generator_tensors(
             f"generator class {cls.__name__} defines infer, which is for bp.Model; a generator has"
             " join, step and leave"
         )
+    for parameter in parameters:
+        if parameter.name == MAX_TOKENS and parameter.np_dtype.kind not in "iu":
+            raise ConfigError(
+                f"generator {name!r}: its parameter {MAX_TOKENS!r} is {parameter.dtype}; whole"
+                " numbers were expected"
+            )
     if not any(parameter.name == MAX_TOKENS for parameter in parameters):
         parameters = (*parameters, Tensor(MAX_TOKENS, "int64", default=most))
     tokens = Tensor(token.name, token.dtype, (Dim(most), *token.shape), pad=token.pad)

@@ -202,6 +202,17 @@ class Model:
     def unload_postprocess(self) -> None:
         """Put away what `load_postprocess` made; `unload` of a postprocessing worker. Optional."""
 
+    @classmethod
+    def _generator_spec(
+        cls,
+        model: type[Model] | Model,
+        name: str,
+        lists: tuple[tuple[Tensor, ...], ...],
+        between: tuple[Tensor, ...],
+    ) -> ModelSpec:
+        """The declaration of a `bp.Generator`, which overrides this."""
+        raise NotImplementedError
+
     def warm_up_row(self) -> Mapping[str, Any]:
         """One row, {input name: value of the row's shape}, for the warm-up calls.
 
@@ -243,7 +254,9 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
     lists = (_listed(model, name, kind, "bp.Tensor", Tensor) for kind in _KINDS)
     inputs, outputs, parameters = lists
     if cls.generates:
-        return _generator_spec(model, name, (inputs, outputs, parameters), features + predictions)
+        return cls._generator_spec(
+            model, name, (inputs, outputs, parameters), features + predictions
+        )
     spec = ModelSpec(
         name, model.framework, inputs, outputs, parameters, features, kept_inputs, predictions, kept
     )
@@ -256,24 +269,6 @@ def spec_of(model: type[Model] | Model) -> ModelSpec:
         model, "postprocess", "predictions", spec.predictions, "infer makes and postprocess reads"
     )
     return spec
-
-
-def _generator_spec(
-    model: Any, name: str, lists: tuple[tuple[Tensor, ...], ...], between: tuple[Tensor, ...]
-) -> ModelSpec:
-    """The declaration of a generator, which has a prompt and a token instead of these lists, but
-    for the parameters."""
-    from batchpool.generator import generator_tensors  # a subclass of Model is made there
-
-    inputs, outputs, parameters = lists
-    if inputs or outputs or between:
-        raise ConfigError(
-            f"generator {name!r} declares inputs, outputs or stages; prompt and token were expected"
-        )
-    inputs, outputs, parameters = generator_tensors(model, name, parameters)
-    return ModelSpec(
-        name, model.framework, inputs, outputs, parameters, generates=True, text=model.text
-    )
 
 
 def _check_stage(

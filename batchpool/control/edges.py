@@ -46,12 +46,14 @@ from batchpool.control.process_messages import (
     DrainBatcher,
     Drained,
     DropLane,
+    EndSequences,
     EndWorker,
     EvictLane,
     LaneBroken,
     LaneClosed,
     MoveLanes,
     RemoveModel,
+    ReturnSequences,
     SetDuty,
     SetLimits,
     StartBatcher,
@@ -123,7 +125,9 @@ ToBatcher: TypeAlias = (
 FromBatcher: TypeAlias = (
     BatcherRunning | LaneClosed | LaneBroken | WorkerHandled | WorkerIdle | Drained
 )
-ToWorker: TypeAlias = StartWorker | AddWorkerLane | DropLane | EndWorker
+ToWorker: TypeAlias = (
+    StartWorker | AddWorkerLane | DropLane | EndSequences | ReturnSequences | EndWorker
+)
 FromWorker: TypeAlias = WorkerReady | WorkerFailed
 FromDiscovery: TypeAlias = Discovered | DiscoveryFailed
 ToTaskProcess: TypeAlias = StartTasks | SetTasks

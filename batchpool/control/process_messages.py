@@ -233,21 +233,39 @@ class StartWorker(Message, frozen=True, tag="start"):
 
 class AddWorkerLane(Message, frozen=True, tag="add_lane"):
     """A lane to map. pinned: GPUs may read and write it directly. arena_bytes: of its arena, 0 for
-    none."""
+    none. rings: the worker rings the lane's client, as that of a generator does."""
 
-    descriptors = ("the lane's segment",)
+    descriptors = ("the lane's segment", "where the worker rings, the bell that its client hears")
 
     lane: Natural
     serial: Natural
     slots: Natural
     pinned: bool
     arena_bytes: Natural = 0
+    rings: bool = False
+
+    def descriptor_count(self) -> int:
+        return 2 if self.rings else 1
 
 
 class DropLane(Message, frozen=True, tag="drop_lane"):
     """The batcher has closed a lane: unmap it."""
 
     lane: Natural
+
+
+class EndSequences(Message, frozen=True, tag="end_sequences"):
+    """To a generator's worker: the client of this lane is gone or has left it, so that its
+    sequences end now, and those that still come."""
+
+    lane: Natural
+
+
+class ReturnSequences(Message, frozen=True, tag="return_sequences"):
+    """To a generator's worker: give all sequences back, and those that still come, since another
+    worker goes on with them. on: false where the worker serves again after all."""
+
+    on: bool = True
 
 
 class EndWorker(Message, frozen=True, tag="end"):

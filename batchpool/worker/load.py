@@ -89,10 +89,15 @@ def _whose(module: str) -> str:
     return ""
 
 
+def _kind_of(spec: ModelSpec) -> str:
+    return "bp.Generator" if spec.generates else "bp.Model"
+
+
 def check_declaration(served: ModelSpec, found: ModelSpec) -> None:
     """Raise ModelError, naming the first difference, unless framework and tensors are equal."""
     found = ModelSpec.from_wire(found.to_wire())  # as the served one came here
     differences = [("framework", served.framework, found.framework)]
+    differences += [("kinds", _kind_of(served), _kind_of(found))]
     differences += [("text", repr(served.text), repr(found.text))]
     for kind in _DECLARED:
         pairs = zip_longest(getattr(served, kind), getattr(found, kind))

@@ -15,10 +15,13 @@ from typing import assert_never
 
 from batchpool.control.channel import Channel, Closed, close_all
 from batchpool.control.edges import TO_WORKER, FromWorker, InvalidMessage
+from batchpool.control.messages import Message
 from batchpool.control.process_messages import (
     AddWorkerLane,
     DropLane,
+    EndSequences,
     EndWorker,
+    ReturnSequences,
     StartWorker,
     WorkerFailed,
     WorkerReady,
@@ -35,8 +38,11 @@ from batchpool.shm.stats.counters import Counters
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart
+from batchpool.worker.generator_metrics import GeneratorMetrics
+from batchpool.worker.loaded_generator import load_generator
 from batchpool.worker.loaded_model import Unload, load_model
 from batchpool.worker.metrics import WorkerMetrics
+from batchpool.worker.sequence_loop import SequenceLoop
 from batchpool.worker.warm_up import BatchTime
 from batchpool.worker.worker import Worker
 
@@ -46,7 +52,8 @@ _MOVES_BETWEEN_LOOKS = 16
 
 
 class WorkerProcess:
-    """The process around a `Worker`: control messages, load, warm-up, the loop, unload.
+    """The process around a `Worker`, or a generator's `SequenceLoop`: control messages, load,
+    warm-up, the loop, unload.
 
     It runs one stage of the model, or all as one. spec: as lanes have it.
     """
@@ -65,9 +72,7 @@ class WorkerProcess:
         self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         counters = Counters(counters_fd, start.frontends)
         row = start.row
-        self._metrics = (
-            WorkerMetrics(counters.cells, counters.place("worker", row)) if row >= 0 else None
-        )
+        self._counters = (counters.cells, counters.place("worker", row)) if row >= 0 else ()
         close_all((segment_fd, counters_fd))
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)
@@ -76,8 +81,33 @@ class WorkerProcess:
         self._slowest = BatchTime(0, 0.0)
         self._is_to_end = False
 
-    def load(self) -> Worker:
+    def load(self) -> Worker | SequenceLoop:
         """Import, load and warm up the model; its exceptions are the caller's."""
+        return self._load_generator() if self.spec.generates else self._load_model()
+
+    def _load_generator(self) -> SequenceLoop:
+        start = self._start
+        found = load_generator(
+            self._declared,
+            start.import_name,
+            start.device,
+            start.max_batch,
+            start.options,
+            self._unloads.append,
+        )
+        self._slowest = found.slowest
+        return SequenceLoop(
+            self.spec,
+            self._worker_segment,
+            found.generator,
+            self._batcher_bell.ring,
+            time.monotonic_ns,
+            number=start.place,
+            metrics=GeneratorMetrics(*self._counters),
+            run_warm_up=found.run_warm_up,
+        )
+
+    def _load_model(self) -> Worker:
         start = self._start
         found = load_model(
             self._declared,
@@ -100,11 +130,11 @@ class WorkerProcess:
             time.monotonic_ns,
             found.padding,
             start.place,
-            self._metrics,
+            WorkerMetrics(*self._counters),
             found.run_warm_up_row,
         )
 
-    def run(self, worker: Worker) -> None:
+    def run(self, worker: Worker | SequenceLoop) -> None:
         """Serve until the supervisor says the end, and no batch is in flight."""
         bootstrap.settle()
         self._hear(worker)
@@ -112,9 +142,11 @@ class WorkerProcess:
         self._send(WorkerReady(self._slowest.rows, self._slowest.seconds))
         self._batcher_bell.ring()
         control, moves = self._channel.fileno(), 0
+        # A step of a generator may take long, and who it is done for may be gone.
+        between = 1 if isinstance(worker, SequenceLoop) else _MOVES_BETWEEN_LOOKS
         while True:
             moves += 1
-            if moves % _MOVES_BETWEEN_LOOKS == 0:
+            if moves % between == 0:
                 self._hear(worker)
             if worker.step():
                 continue
@@ -134,7 +166,7 @@ class WorkerProcess:
             except BaseException as exc:  # sys.exit too: the worker ends anyway
                 _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
 
-    def _hear(self, worker: Worker) -> None:
+    def _hear(self, worker: Worker | SequenceLoop) -> None:
         """Take all control messages there are."""
         while True:
             try:
@@ -146,6 +178,10 @@ class WorkerProcess:
                     self._map_lane(worker, message, *fds)
                 case DropLane():
                     worker.drop_lane(message.lane)
+                case EndSequences():
+                    _sequences_of(worker, message).leave_lane(message.lane)
+                case ReturnSequences():
+                    _sequences_of(worker, message).return_sequences(message.on)
                 case EndWorker():
                     self._is_to_end = True
                 case StartWorker():
@@ -156,7 +192,14 @@ class WorkerProcess:
     def _send(self, message: FromWorker) -> None:
         self._channel.send(message)
 
-    def _map_lane(self, worker: Worker, message: AddWorkerLane, fd: int) -> None:
+    def _map_lane(
+        self,
+        worker: Worker | SequenceLoop,
+        message: AddWorkerLane,
+        fd: int,
+        client_bell_fd: int = -1,
+    ) -> None:
+        client_bell = Doorbell(client_bell_fd)
         arena = arena_of(self.spec, message.arena_bytes)
         layout = lane_layout(self.spec, message.slots, arena)
         try:
@@ -164,11 +207,21 @@ class WorkerProcess:
         except ValueError as exc:  # its client overwrote the head, which must end no other lane
             _LOG.error("lane %d stays unmapped: %s", message.lane, exc)
             worker.refuse_lane(message.lane)
+            client_bell.close()
             return
         finally:
             os.close(fd)
-        worker.add_lane(message.lane, message.serial, lane, pinned=message.pinned)
+        if isinstance(worker, SequenceLoop):
+            worker.add_lane(message.lane, message.serial, lane, client_bell)
+        else:
+            worker.add_lane(message.lane, message.serial, lane, pinned=message.pinned)
         self._batcher_bell.ring()
+
+
+def _sequences_of(worker: Worker | SequenceLoop, message: Message) -> SequenceLoop:
+    if not isinstance(worker, SequenceLoop):
+        raise InvalidMessage(f"{type(message).__name__} is for the worker of a generator")
+    return worker
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,10 +2,12 @@
 
 Its report (`batchpool/worker/report.py`) has:
 
-    load_s    seconds of import, load and warm-up
-    rows      of the slowest batch of the warm-up
-    batch_s   seconds of that batch
-    unloaded  whether `unload` ended in its time
+    load_s     seconds of import, load and warm-up
+    rows       of the slowest batch of the warm-up; of a generator 1
+    batch_s    seconds of that batch, or of a generator's slowest step
+    sequences  of a generator, how many run at once; else 0
+    kv_tokens  of a generator, how many tokens all of them may have, 0 for any number; else 0
+    unloaded   whether `unload` ended in its time
 """
 
 from __future__ import annotations
@@ -22,28 +24,43 @@ from typing import Any
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
 from batchpool.process.bootstrap import start
-from batchpool.worker.loaded_model import Unload, load_model
+from batchpool.worker.loaded_generator import LoadedGenerator, load_generator
+from batchpool.worker.loaded_model import LoadedModel, Unload, load_model
 from batchpool.worker.report import print_report
 
 
 def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Load a model, warm it up, unload it, and tell the times. Raises what its code raises."""
     unloads: list[Unload] = []
-    stage = Stage(settings["stage"])
+    stage, spec = Stage(settings["stage"]), ModelSpec.from_wire(settings["spec"])
     begun_s = time.monotonic()
+    limits = {"sequences": 0, "kv_tokens": 0}
+    found: LoadedModel | LoadedGenerator
     try:
-        found = load_model(
-            ModelSpec.from_wire(settings["spec"]),
-            import_name,
-            settings["device"],
-            settings["max_batch"],
-            settings["batch_sizes"],
-            settings["options"],
-            unloads.append,
-            stage,
-            settings["max_elements"],
-            settings["fused_rows"],
-        )
+        if spec.generates:
+            found = load_generator(
+                spec,
+                import_name,
+                settings["device"],
+                settings["max_batch"],
+                settings["options"],
+                unloads.append,
+            )
+            generator = found.generator
+            limits = {"sequences": generator.sequences, "kv_tokens": generator.kv_tokens}
+        else:
+            found = load_model(
+                spec,
+                import_name,
+                settings["device"],
+                settings["max_batch"],
+                settings["batch_sizes"],
+                settings["options"],
+                unloads.append,
+                stage,
+                settings["max_elements"],
+                settings["fused_rows"],
+            )
         took_s = time.monotonic() - begun_s
     finally:
         timeout_s = settings["unload_timeout_s"]
@@ -53,6 +70,7 @@ def try_out(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
         "load_s": took_s,
         "rows": slowest.rows,
         "batch_s": slowest.seconds,
+        **limits,
         "unloaded": all(ended),
     }
 

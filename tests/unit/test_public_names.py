@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import batchpool as bp
-from batchpool import inprocess, model
+from batchpool import generator, inprocess, model
 from batchpool.client import aio, sync
 from batchpool.core import errors
-from batchpool.core.tensors import spec
+from batchpool.core.tensors import spec, text
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_name_is_the_one_of_its_module() -> None:
-    homes = (aio, sync, errors, spec, inprocess, model)
+    homes = (aio, sync, errors, spec, text, inprocess, model, generator)
     for name in bp.__all__:
         found = getattr(bp, name)
         assert found in [vars(home).get(name) for home in homes], name

@@ -12,7 +12,7 @@ from batchpool.core.config.schema import ModelConfig
 
 def default_text(key: Key) -> str:
     """The default as TOML writes it; "auto" for a number that the pool decides."""
-    if key.auto and key.kind == "int" and key.default == 0:
+    if key.is_auto_number and key.default == 0:
         return '"auto"'
     if key.kind == "float":
         return f"{key.default:g}"
@@ -23,7 +23,7 @@ def values_text(key: Key) -> str:
     """The allowed values, and the one that the pool chooses where the key is left open."""
     if not key.auto:
         return key.expected
-    if key.kind == "int":
+    if key.is_auto_number:
         return f"{key.expected}, which is {key.auto}"
     return f'{key.expected}; "" means {key.auto}'
 

@@ -95,7 +95,9 @@ def _given(
 
 def _parsed(key: Key, text: Any) -> Any:
     """A flag's text as the value of a TOML file; ValueError where it cannot be converted."""
-    if key.kind == "int" and not (key.auto and text == "auto"):
+    if key.is_auto_number and text == "auto":
+        return text
+    if key.kind == "int":
         return int(text)
     if key.kind == "float":
         return float(text)

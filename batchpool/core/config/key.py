@@ -42,6 +42,11 @@ class Key:
     auto: str = ""
 
     @property
+    def is_auto_number(self) -> bool:
+        """True for a number that may be "auto", which is kept as 0."""
+        return bool(self.auto) and self.kind in ("int", "float")
+
+    @property
     def expected(self) -> str:
         """The legal values in words, for messages and documents."""
         if self.choices:
@@ -61,7 +66,7 @@ class Key:
         kind = "a whole number" if self.kind == "int" else "a number"
         of = f" of {self.unit}" if self.unit else ""
         # 0 of a key with `auto` is how "auto" is kept, and nothing that may be written.
-        least = 1 if self.auto else self.least
+        least = 1 if self.auto and self.kind == "int" else self.least
         auto = ' or "auto"' if self.auto else ""
         return f"{kind}{of} from {least:g} to {self.most:.10g}{auto}"
 
@@ -83,7 +88,7 @@ def shown(value: Any) -> str:
 
 def as_value(key: Key, value: Any) -> Any:
     """A value from a file or a flag as the field's value; ValueError where it is not legal."""
-    if key.kind == "int" and key.auto and value == "auto":
+    if key.is_auto_number and value == "auto":
         value = 0
     if key.kind == "Devices" and isinstance(value, (list, tuple)):
         legal = bool(value) and all(type(v) is int and v >= 0 for v in value)
@@ -105,6 +110,7 @@ def as_value(key: Key, value: Any) -> Any:
     else:
         kinds = (int,) if key.kind == "int" else (int, float)
         legal = type(value) in kinds and key.least <= value <= key.most
+        legal = legal or (key.is_auto_number and type(value) in kinds and value == 0)
     if not legal:
         raise ValueError
     return float(value) if key.kind == "float" else value
@@ -113,7 +119,7 @@ def as_value(key: Key, value: Any) -> Any:
 def as_written(key: Key, value: Any) -> Any:
     """`as_value` of what somebody wrote: "auto" is written so, and not as the 0 that it is kept
     as."""
-    if key.kind == "int" and key.auto and value == 0:
+    if key.is_auto_number and value == 0:
         raise ValueError
     return as_value(key, value)
 

@@ -72,7 +72,11 @@ class ModelConfig:
         auto="OMP_NUM_THREADS, else the cores divided among the workers that compute there",
     )
     max_batch: int = key_field(
-        _DEFAULT_MAX_BATCH, "most rows of one batch", unit="rows", least=1, most=MOST_ROWS
+        _DEFAULT_MAX_BATCH,
+        "most rows of one batch; of a generator, the most sequences that run at once in a worker",
+        unit="rows",
+        least=1,
+        most=MOST_ROWS,
     )
     batch_sizes: Sizes = key_field(  # noqa: RUF009
         (),
@@ -160,11 +164,16 @@ class ModelConfig:
         most=1,
     )
     request_timeout_s: float = key_field(
-        30.0, "deadline of a request that brings none", unit="seconds", least=0.001, most=86400
+        0.0,
+        "deadline of a request that brings none",
+        unit="seconds",
+        least=0.001,
+        most=86400,
+        auto="30, and 600 for a generator",
     )
     batch_timeout_s: float = key_field(
         30.0,
-        "time one batch gets; after that its worker is restarted",
+        "time one batch gets, or one step of a generator; after that its worker is restarted",
         unit="seconds",
         least=0.01,
         most=86400,

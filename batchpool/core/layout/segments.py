@@ -124,10 +124,10 @@ HEADER_COLUMNS: dict[str, tuple[str, str]] = {
 
 # A worker's segment: the rings of batch records, and the worker's progress and counts.
 # running: the token of its oldest batch in flight, 0 for none; progress_ns: when that became the
-# oldest. launched: the token of the last batch that it began. batches, good, rows: batches that it
-# finished, those without a failure, rows of all. ready: 1 once the model is warm. sequences,
-# kv_tokens: of a generator, how many sequences run at once, and how many tokens all of them may
-# have, 0 for any number; stored before `ready`.
+# oldest, or a generator's step began. launched: the token of the last batch that it began. batches,
+# good, rows: batches that it finished, those without a failure (a generator's steps with tokens),
+# rows of all. ready: 1 once the model is warm. sequences, kv_tokens: of a generator, how many run
+# at once, and how many tokens all may have, 0 for any number; stored before `ready`.
 WORKER_WORDS: dict[str, str] = {
     "sq_tail": "batcher",
     "sq_head": "worker",
@@ -278,11 +278,8 @@ def lane_layout(spec: ModelSpec, slots: int, arena: Arena | None = None) -> Layo
 
 
 def worker_layout_of(spec: ModelSpec, max_batch: int, max_lanes: int) -> Layout:
-    """The layout of the segment of a model's worker.
-
-    A generator's running sequence is a batch record of one row, so that its worker has at least
-    max_batch records.
-    """
+    """The layout of the segment of a model's worker. Each running sequence of a generator is a
+    batch record of one row, so that its worker has at least max_batch records."""
     if spec.generates:
         return worker_layout(1, max_lanes, power_of_two(max_batch))
     return worker_layout(max_batch, max_lanes)
@@ -307,25 +304,16 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     # has advanced past its previous entry.
     adder.add("sq", "u8", (2 * records,), "batcher")
     adder.add("cq", "u8", (2 * records,), "worker")
-    for name, dtype, writer in (
-        ("token", "u8", "batcher"),
-        ("freed", "u8", "batcher"),
-        ("finished", "u8", "worker"),
-        ("n", "u4", "batcher"),
-        ("reason", "u4", "batcher"),
-        ("attempt", "u4", "batcher"),
-        ("due_ns", "i8", "batcher"),
-        ("cancels", "i8", "batcher"),
-        ("tokens", "u4", "batcher"),
-        ("outcome", "u4", "worker"),
-        ("refused", "u4", "worker"),
-        ("expired", "u4", "worker"),
-        ("cancelled", "u4", "worker"),
-        ("extents", "u4", "worker"),
-        ("start_ns", "i8", "worker"),
-        ("end_ns", "i8", "worker"),
+    for names, dtype, writer in (
+        (("token", "freed"), "u8", "batcher"),
+        (("finished",), "u8", "worker"),
+        (("n", "reason", "attempt", "tokens"), "u4", "batcher"),
+        (("due_ns", "cancels"), "i8", "batcher"),
+        (("outcome", "refused", "expired", "cancelled", "extents"), "u4", "worker"),
+        (("start_ns", "end_ns"), "i8", "worker"),
     ):
-        adder.add(name, dtype, (records,), writer)
+        for name in names:
+            adder.add(name, dtype, (records,), writer)
     for name in ("lane", "slot", "sequence"):
         adder.add(f"rows.{name}", "u4", (records, max_batch), "batcher")
     adder.add("lanes", "u4", (max_lanes,), "worker")

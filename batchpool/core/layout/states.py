@@ -26,7 +26,8 @@ While a slot is RUNNING a worker owns its outputs, sizes, status and message, bu
 A ticket (lane, slot, sequence) names one use of one slot: the client raises the slot's sequence
 with every claim, and a process that finds an older sequence counts the ticket as stale and skips
 it. A deadline or a cancel word does not end RUNNING: the client answers its caller without the
-slot and keeps it, abandoned, until DONE.
+slot and keeps it, abandoned, until DONE. A generator's worker looks at both between two steps and
+ends such rows itself, which makes them DONE soon.
 """
 
 from __future__ import annotations

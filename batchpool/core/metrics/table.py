@@ -57,6 +57,11 @@ ROW_OUTCOMES = (
 RETRIES = ("model_error", "worker_lost", "no_memory", "not_started", "invalid_input", "returned")
 REASONS = tuple(reason.name.lower() for reason in DispatchReason)
 BATCH_OUTCOMES = ("ok", "failed", "no_memory", "invalid_input", "returned", "lost")
+TOKEN_KINDS = ("prompt", "generated")
+SEQUENCE_ENDS = (
+    *("stop", "length", "cancelled", "deadline_exceeded", "model_error", "invalid_input"),
+    "returned",
+)
 
 
 @dataclass(frozen=True)
@@ -236,6 +241,34 @@ METRICS: tuple[Metric, ...] = (
         "from the call of infer to its outputs on the host; on a GPU batches overlap",
     ),
     _times("worker_scatter", "worker", "a batch's outputs, checked and written into lanes"),
+    _counter(
+        "worker_tokens", "worker",
+        "tokens of a generator's sequences; prompt: of those that joined, what a lost worker had"
+        " made of them among it; generated: made here", ("kind",), _cases(TOKEN_KINDS),
+    ),
+    _counter(
+        "worker_sequences", "worker",
+        "sequences of a generator that ended in this worker, by how; returned: to go on in the"
+        " worker that takes this one's place", ("reason",), _cases(SEQUENCE_ENDS),
+    ),
+    _counter(
+        "worker_sequences_resumed", "worker",
+        "sequences that joined with tokens which another worker had made",
+    ),
+    _gauge("worker_sequences_running", "worker", "sequences of a generator that run now"),
+    _gauge(
+        "worker_kv_tokens_reserved", "worker",
+        "tokens that are set aside for the sequences that run, their prompts among them",
+    ),
+    _times("worker_step", "worker", "one call of `step` of a generator"),
+    _times(
+        "worker_first_token", "worker",
+        "from a row's submission to its sequence's first token; of those begun in this worker",
+    ),
+    _times(
+        "worker_token_gap", "worker",
+        "between two steps that made tokens of one sequence, which is what a reader waits",
+    ),
     _gauge("lanes", "supervisor", "lanes that are open", ("client",), _cases(CLIENTS)),
     _gauge("lane_slots", "supervisor", "slots of these lanes", ("client",), _cases(CLIENTS)),
     _gauge(

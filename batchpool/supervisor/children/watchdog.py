@@ -2,9 +2,9 @@
 
     batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop, or
                          deadlocked. Before its first heartbeat: load_timeout_s, at least a minute
-    worker               load_timeout_s to load, then batch_timeout_s for each batch, and to take
-                         a new lane while it has no batch. Its end has a limit of its own:
-                         `WorkerFleet.kill_overdue`
+    worker               load_timeout_s to load, then batch_timeout_s for each batch (a generator's
+                         for each step), and to take a new lane while it has no batch. Its end has
+                         a limit of its own: `WorkerFleet.kill_overdue`
 
 Three kinds of time are not held against a child:
 
@@ -181,7 +181,8 @@ class Watchdog:
         elif self._has_expired(worker, now_ns - worker_slot.work_age_ns(now_ns), batch_s, now_ns):
             limit = f"for more than batch_timeout_s = {batch_s:g}"
             if worker_slot.has_batch():
-                _terminate(worker, "is stuck in a batch", "was stuck in a batch", limit)
+                what = "a step" if worker_slot.model.spec.generates else "a batch"
+                _terminate(worker, f"is stuck in {what}", f"was stuck in {what}", limit)
             else:
                 _terminate(worker, "takes no new lane", "took no new lane", limit)
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from batchpool.control.process_messages import AddWorkerLane, DropLane, EndWorker
+from batchpool.control.process_messages import (
+    AddWorkerLane,
+    DropLane,
+    EndWorker,
+    ReturnSequences,
+)
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import DispatchReason
@@ -131,11 +136,17 @@ class WorkerSlot:
         if child is not None and not child.end_by_ns:
             child.end_by_ns = now_ns + int(self.server.unload_timeout_s * 1e9)
 
-    def send_lane(self, message: AddWorkerLane, fd: int) -> None:
+    def return_sequences(self, *, on: bool) -> None:
+        """Let a generator's worker give its sequences back, and those that still come; or, with
+        `on` false, run them again."""
+        if self.ready and self.child is not None and self.model.spec.generates:
+            self.child.send(ReturnSequences(on))
+
+    def send_lane(self, message: AddWorkerLane, fds: Sequence[int]) -> None:
         """Tell the process of a lane, which it is to take in time."""
         assert self.child is not None
         self.untaken[message.lane] = message.serial
-        self.child.send(message, [fd])
+        self.child.send(message, fds)
 
     def send_drop(self, message: DropLane) -> None:
         """Tell the process that a lane is closed, unless it was not told of it yet."""

@@ -145,11 +145,13 @@ class ProcessFleet:
         rows may be RUNNING."""
         entry.closing = True
         self.batcher.send(CloseLane(entry.number))
+        self.workers.end_sequences(entry)
 
     def evict_lane(self, entry: LaneEntry) -> None:
         """Close a lane that its client has not left in time."""
         entry.closing = entry.evicted = True
         self.batcher.send(EvictLane(entry.number))
+        self.workers.end_sequences(entry)
 
     def lane_closed(self, number: int) -> None:
         """The batcher has closed a lane: the workers drop it, and its number is free again."""

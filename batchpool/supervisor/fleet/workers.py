@@ -19,8 +19,6 @@ from typing import assert_never
 from batchpool.control.edges import FromWorker
 from batchpool.control.process_messages import (
     AddWorker,
-    AddWorkerLane,
-    DropLane,
     SetDuty,
     StartWorker,
     WorkerFailed,
@@ -39,6 +37,7 @@ from batchpool.supervisor.children.roles import WORKER
 from batchpool.supervisor.children.worker_slot import WorkerSlot, serving_of
 from batchpool.supervisor.fleet.lost_workers import LostWorkers, TellBatcher
 from batchpool.supervisor.fleet.outages import Outages
+from batchpool.supervisor.fleet.worker_lanes import drop_lane, end_sequences, tell_lane
 from batchpool.supervisor.fleet.worker_observer import WorkerObserver
 from batchpool.supervisor.plan.trial import slow_batch_warning
 from batchpool.supervisor.resources.lane_table import LaneEntry
@@ -147,7 +146,7 @@ class WorkerFleet:
         )
         for entry in resources.lanes:
             if entry.model == worker_slot.entry:
-                _tell_lane(worker_slot, entry)
+                tell_lane(worker_slot, entry)
         self._introduce(worker_slot, self._tell_batcher)
         self._watch(child)
 
@@ -203,12 +202,18 @@ class WorkerFleet:
     def announce_lane(self, entry: LaneEntry) -> None:
         for worker_slot in (*self.worker_slots, *self.off_plan):
             if worker_slot.entry == entry.model and worker_slot.child is not None:
-                _tell_lane(worker_slot, entry)
+                tell_lane(worker_slot, entry)
+
+    def end_sequences(self, entry: LaneEntry) -> None:
+        """The client of a lane is gone or has left it: nothing is generated for it any more."""
+        for worker_slot in (*self.worker_slots, *self.off_plan):
+            if worker_slot.entry == entry.model:
+                end_sequences(worker_slot, entry)
 
     def drop_lane(self, entry: LaneEntry) -> None:
         for worker_slot in (*self.worker_slots, *self.off_plan):
             if worker_slot.entry == entry.model and worker_slot.child is not None:
-                worker_slot.send_drop(DropLane(entry.number))
+                drop_lane(worker_slot, entry)
 
     # -- new batches --------------------------------------------------------------------
 
@@ -240,7 +245,7 @@ class WorkerFleet:
                 entry,
                 serving=bool(serving),
                 useful=useful,
-                timeout_ns=int(worker_slots[0].model.config.request_timeout_s * 1e9),
+                timeout_ns=int(worker_slots[0].model.request_timeout_s * 1e9),
                 now_ns=now_ns,
             )
 
@@ -268,8 +273,8 @@ class WorkerFleet:
             "%s is warm on %s after %.1f s",
             worker_slot.name, worker_slot.where(os.environ), took_ns / 1e9,
         )  # fmt: skip
-        config = worker_slot.model.config
-        if warning := slow_batch_warning(config, message.rows, message.seconds):
+        model = worker_slot.model
+        if warning := slow_batch_warning(model, message.rows, message.seconds):
             _LOG.warning("%s: %s", worker_slot.name, warning)
         if self.observer is not None:
             self.observer.warm(worker_slot)
@@ -383,9 +388,3 @@ class WorkerFleet:
             worker_slot.start_at_ns = now_ns + int(
                 worker_slot.process_slot.start_failed_s(exc) * 1e9
             )
-
-
-def _tell_lane(worker_slot: WorkerSlot, entry: LaneEntry) -> None:
-    slots, arena = entry.layout.slots, entry.layout.arena_bytes
-    message = AddWorkerLane(entry.number, entry.serial, slots, entry.pinned, arena)
-    worker_slot.send_lane(message, entry.fd)

@@ -40,6 +40,7 @@ from batchpool.supervisor.plan.cpu_stage_counts import (
     stage_place,
 )
 from batchpool.supervisor.plan.devices import NO_GPU, tokenizer_settings
+from batchpool.supervisor.plan.generator_settings import check_settings, request_timeout_s
 from batchpool.supervisor.plan.lanes import arena_lines, plan_lanes
 from batchpool.supervisor.plan.model_devices import devices_of
 from batchpool.supervisor.plan.probe_model import ProbedModel
@@ -105,6 +106,11 @@ class ModelPlan:
     def stages(self) -> tuple[Stage, ...]:
         """The stages that have workers, in the order in which a row takes them."""
         return tuple(stage for stage in stages_of(self.spec) if self.workers_of(stage))
+
+    @property
+    def request_timeout_s(self) -> float:
+        """The deadline of a request that brings none, in seconds."""
+        return self.config.request_timeout_s or request_timeout_s(self.spec)
 
     def workers_of(self, stage: Stage) -> tuple[WorkerPlan, ...]:
         """The workers of one stage."""
@@ -251,7 +257,9 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         *([f"  options        {options_text(config.options)}"] if config.options else []),
         f"  workers        {len(model.workers)}: {workers}",
         f"  threads        {model.workers[0].threads.text(env)}",
-        f"  batches        {batches_text(config)}",
+        f"  batches        {batches_text(config)}"
+        if not model.spec.generates
+        else f"  sequences      at most {config.max_batch} at once in a worker",
         *_cpu_stage_lines(model),
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}"
@@ -286,8 +294,9 @@ def make_plan(
     described: the probed models in the order of the configuration. visible: the GPUs as in
     CUDA_VISIBLE_DEVICES. cores: the number that this pool may use. socket: of the control socket.
 
-    Raises ConfigError for two models of one name and for more than MODELS_MOST, StartError for
-    devices that are not there and for rows that do not fit.
+    Raises ConfigError for two models of one name, for more than MODELS_MOST and for settings that
+    do not apply to a generator, StartError for devices that are not there and for rows that do not
+    fit.
     """
     if len(config.models) > MODELS_MOST:
         raise ConfigError(f"{len(config.models)} models; a pool serves at most {MODELS_MOST}")
@@ -335,7 +344,7 @@ def max_lanes(models: int, frontends: int, server: ServerConfig) -> int:
 
 
 def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> list[ModelSpec]:
-    """Each model's spec under the name it is served by; ConfigError for a repeated name."""
+    """Each model's spec under the name it is served by, checked with its settings."""
     specs: list[ModelSpec] = []
     imports: dict[str, str] = {}
     for model, found in zip(models, described, strict=True):
@@ -352,6 +361,7 @@ def _named(models: Sequence[ModelConfig], described: Sequence[ProbedModel]) -> l
             )
         imports[name] = model.import_name
         specs.append(replace(found.spec, name=name))
+        check_settings(model, specs[-1])
     return specs
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchpool.core.config.schema import ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.process.python_command import python_command
 from batchpool.supervisor.plan.plan import ModelPlan, WorkerPlan
@@ -16,17 +15,26 @@ from batchpool.supervisor.plan.probe_model import model_label, report_of
 
 @dataclass(frozen=True)
 class Trial:
-    """The times of a trial. rows, batch_s: of the slowest batch. warnings: what serving it would
-    suffer from."""
+    """The times of a trial. rows, batch_s: of the slowest batch, or of a generator's slowest step.
+    warnings: what serving it would suffer from. sequences, kv_tokens: of a generator, as it has set
+    them; 0 of another model."""
 
     device: str
     load_s: float
     rows: int
     batch_s: float
     warnings: tuple[str, ...]
+    sequences: int = 0
+    kv_tokens: int = 0
 
     def text(self) -> str:
         """The trial in one line."""
+        if self.sequences:
+            kv = f" of {self.kv_tokens} tokens together" if self.kv_tokens else ""
+            return (
+                f"on {self.device} in {self.load_s:.1f} s: {self.sequences} sequences at once{kv};"
+                f" the slowest step of its warm-up takes {self.batch_s * 1e3:.3g} ms"
+            )
         return (
             f"on {self.device} in {self.load_s:.1f} s; its slowest batch, of {self.rows} rows,"
             f" takes {self.batch_s * 1e3:.3g} ms"
@@ -68,20 +76,28 @@ def try_model(
         shown=True,
     )
     rows, batch_s = int(report["rows"]), float(report["batch_s"])
-    warnings = [slow_batch_warning(config, rows, batch_s)]
+    warnings = [slow_batch_warning(model, rows, batch_s)]
     if not report["unloaded"]:
         warnings.append(
             f"unload did not end within unload_timeout_s = {server.unload_timeout_s:g}: its worker"
             " would be killed there"
         )
     found = tuple(filter(None, warnings))
-    return Trial(worker.device, float(report["load_s"]), rows, batch_s, found)
+    limits = int(report["sequences"]), int(report["kv_tokens"])
+    return Trial(worker.device, float(report["load_s"]), rows, batch_s, found, *limits)
 
 
-def slow_batch_warning(config: ModelConfig, rows: int, seconds: float) -> str:
+def slow_batch_warning(model: ModelPlan, rows: int, seconds: float) -> str:
     """The warning of a batch that took longer in the warm-up than a batch may take, else ""."""
+    config = model.config
     if seconds <= config.batch_timeout_s:
         return ""
+    if model.spec.generates:
+        return (
+            f"a step took {seconds:.3g} s in the warm-up, longer than batch_timeout_s ="
+            f" {config.batch_timeout_s:g}: its worker would be taken for stuck and restarted; raise"
+            " batch_timeout_s"
+        )
     return (
         f"a batch of {rows} rows took {seconds:.3g} s in the warm-up, longer than"
         f" batch_timeout_s = {config.batch_timeout_s:g}: its worker would be taken for stuck and"

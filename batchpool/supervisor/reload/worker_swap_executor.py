@@ -226,6 +226,8 @@ class WorkerSwapExecutor:
         self._move_off_plan(worker_slot, version)
         worker_slot.swap_role = swap_role or worker_slot.swap_role
         self._workers.relieve(None, worker_slot)
+        if not self._pairs[number].migrates:  # others of its entry go on with them
+            worker_slot.return_sequences(on=True)
         if not was_ready:  # it was about to be restarted
             worker_slot.start_at_ns = None
             if worker_slot.child is None:
@@ -253,7 +255,11 @@ class WorkerSwapExecutor:
             taker.swap_role = "replacement"  # its slot is not in the plan before the commit
         if other is not None and other.child is not None:
             self._move_off_plan(other, Version.OLD if version is Version.NEW else Version.NEW)
+        if version is Version.OLD:
+            taker.return_sequences(on=False)
         self._workers.relieve(taker, other)
+        if other is not None:
+            other.return_sequences(on=True)
         if version is Version.NEW and other is not None and not other.ready:
             # The old worker was about to be restarted. As a standby it would serve nobody.
             other.start_at_ns = None
@@ -270,6 +276,8 @@ class WorkerSwapExecutor:
         if pair.new is not None and pair.new.child is not None:
             self._move_off_plan(pair.new, Version.NEW)
         self._workers.relieve(empty, pair.new)
+        if pair.new is not None:
+            pair.new.return_sequences(on=True)
         empty.start_at_ns = 0
 
     def _put_in_plan(self, taker: WorkerSlot, other: WorkerSlot | None) -> None:

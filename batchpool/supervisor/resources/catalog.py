@@ -21,7 +21,7 @@ def model_form(model: ModelPlan) -> ModelForm:
         entry=model.entry,
         spec=model.spec.to_wire(),
         watermark=model.config.watermark,
-        request_timeout_s=model.config.request_timeout_s,
+        request_timeout_s=model.request_timeout_s,
         max_batch=model.config.max_batch,
         batch_sizes=tuple(model.config.batch_sizes),
         idempotent=model.config.idempotent,

@@ -9,8 +9,10 @@ import importlib.util
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.spec import ModelSpec
@@ -28,12 +30,14 @@ class FrameworkBackend:
     of a batch) -> backend.
     prepare: sets up the process for a device before the model is imported; raises RuntimeError
     where the framework does not see the device. has_cuda: returns whether the framework was built
-    with CUDA; raises ImportError where it is not installed.
+    with CUDA; raises ImportError where it is not installed. calls: within it a generator's methods
+    are called.
     """
 
     make: Callable[[Model, ModelSpec, str, int, Sequence[int], int], Backend]
     prepare: Callable[[str], None] = lambda device: None
     has_cuda: Callable[[], bool] = lambda: False
+    calls: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def make_backend(
@@ -56,6 +60,11 @@ def make_backend(
 def prepare_process(spec: ModelSpec, device: str) -> None:
     """Set up this process for models of the spec's framework on a device."""
     BACKENDS[spec.framework].prepare(device)
+
+
+def calls_context(framework: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes the context in which the methods of a generator of a framework are called."""
+    return BACKENDS[framework].calls
 
 
 def has_cuda(spec: ModelSpec) -> bool:
@@ -113,6 +122,12 @@ def _prepare_torch(device: str) -> None:
         torch.cuda.set_device(device)
 
 
+def _torch_without_gradients() -> AbstractContextManager[Any]:
+    import torch
+
+    return torch.inference_mode()
+
+
 def _torch_has_cuda() -> bool:
     """True if torch was built with CUDA, by its module of versions: to import all takes seconds."""
     found = importlib.util.find_spec("torch")
@@ -128,5 +143,7 @@ def _torch_has_cuda() -> bool:
 
 BACKENDS = {
     "numpy": FrameworkBackend(_make_numpy),
-    "torch": FrameworkBackend(_make_torch, _prepare_torch, _torch_has_cuda),
+    "torch": FrameworkBackend(
+        _make_torch, _prepare_torch, _torch_has_cuda, _torch_without_gradients
+    ),
 }

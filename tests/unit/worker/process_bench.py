@@ -11,7 +11,7 @@ from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.control.channel import close_all, pair
 from batchpool.control.edges import FROM_WORKER
 from batchpool.control.process_messages import AddWorkerLane, StartWorker
-from batchpool.core.layout.segments import lane_layout, worker_layout
+from batchpool.core.layout.segments import lane_layout, worker_layout_of
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.metrics.segments import counters_layout
 from batchpool.core.scheduler.queue import QueueColumn
@@ -45,7 +45,7 @@ class Pool:
         self.channel, self.own = pair()
         self.channel.sock.settimeout(PATIENCE_S)
         self.spec = spec or spec_of(cls)
-        layout = worker_layout(MOST, LANES)
+        layout = worker_layout_of(self.spec, MOST, LANES)
         segment_fd = create(layout, sealed=True)
         self.segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         counters_fd = create(counters_layout(1), sealed=True)

@@ -70,10 +70,13 @@ def test_every_key_but_import_and_options_is_a_flag() -> None:
 
 
 def test_auto_gives_a_number_back_to_the_pool() -> None:
-    file = Config(ServerConfig(frontends=3), (ModelConfig(import_name="a:B", slots=9),))
-    config = with_flags(file, parsed("--frontends", "auto", "--slots", "auto"))
+    file = Config(
+        ServerConfig(frontends=3), (ModelConfig(import_name="a:B", slots=9, request_timeout_s=5),)
+    )
+    words = "--frontends", "auto", "--slots", "auto", "--request-timeout-s", "auto"
+    config = with_flags(file, parsed(*words))
     assert config.server.frontends == 0
-    assert config.models[0].slots == 0
+    assert (config.models[0].slots, config.models[0].request_timeout_s) == (0, 0)
 
 
 @pytest.mark.parametrize(

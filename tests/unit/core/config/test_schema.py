@@ -92,7 +92,7 @@ def test_a_model_needs_only_its_import() -> None:
         "slots": 0,
         "input_arena_mib": 0,
         "watermark": 0.9,
-        "request_timeout_s": 30.0,
+        "request_timeout_s": 0.0,
         "batch_timeout_s": 30.0,
         "attempts": 3,
         "idempotent": True,
@@ -144,6 +144,11 @@ def test_every_value_of_a_full_file_arrives() -> None:
         (
             '[[model]]\nimport = "a:B"\npreprocess_workers = 0',
             '[[model]] 1: preprocess_workers = 0: expected a whole number from 1 to 256 or "auto"',
+        ),
+        (
+            '[[model]]\nimport = "a:B"\nrequest_timeout_s = 0.0',
+            "[[model]] 1: request_timeout_s = 0.0: expected a number of seconds from 0.001 to"
+            ' 86400 or "auto"',
         ),
         (
             "[server]\nmax_batch = 8",

@@ -29,10 +29,10 @@ from batchpool.core.layout.tensor_columns import size_columns
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 6
-GOLDEN_DIGEST = "2cd5afbad4ac99fea95b0609301b9203"
+GOLDEN_VERSION = 7
+GOLDEN_DIGEST = "bdc1f21dd0318f0729a6fa026797048e"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 6, digest 2cd5afbad4ac99fea95b0609301b9203
+lane: 6 slots, 36864 bytes, version 7, digest bdc1f21dd0318f0729a6fa026797048e
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher

@@ -218,12 +218,15 @@ def test_a_front_end_that_stalls_is_not_on_the_pool_state_page() -> None:
 # -- workers --------------------------------------------------------------------------------
 
 
-def with_worker(scene: WatchdogScene) -> tuple[WorkerSlot, WorkerSegment]:
+def with_worker(
+    scene: WatchdogScene, *, generates: bool = False
+) -> tuple[WorkerSlot, WorkerSegment]:
     layout = worker_layout(8, 3)
     fd = create(layout, sealed=False)
     segment = WorkerSegment(map_checked(fd, layout), layout)
     os.close(fd)
-    model = SimpleNamespace(config=ModelConfig(import_name="a:B", batch_timeout_s=30.0))
+    config = ModelConfig(import_name="a:B", batch_timeout_s=30.0)
+    model = SimpleNamespace(config=config, spec=SimpleNamespace(generates=generates))
     server = ServerConfig(load_timeout_s=scene.load_timeout_s)
     worker_slot = WorkerSlot(
         0, cast(Any, None), ProcessSlot("worker 0 of b"), cast(Any, model), server
@@ -260,6 +263,20 @@ def test_a_worker_has_batch_timeout_s_for_a_batch() -> None:
     assert scene.killed() == ["worker 0 of b"]
     assert worker_slot.child is not None
     assert worker_slot.child.reason() == "was stuck in a batch for more than batch_timeout_s = 30"
+
+
+def test_a_generator_has_batch_timeout_s_for_each_step() -> None:
+    scene = WatchdogScene()
+    worker_slot, segment = with_worker(scene, generates=True)
+    worker_slot.ready = True
+    segment.running.set(1)
+    for _ in range(9):
+        segment.progress_ns.set(scene.now_ns)
+        scene.run(20, *ALL)
+    assert scene.killed() == []
+    scene.run(10.25, *ALL)
+    assert worker_slot.child is not None
+    assert worker_slot.child.reason() == "was stuck in a step for more than batch_timeout_s = 30"
 
 
 def test_a_worker_has_batch_timeout_s_to_take_a_lane_while_it_is_idle() -> None:

@@ -121,9 +121,9 @@ def test_a_load_that_takes_too_long_is_given_up(folder: Path) -> None:
 
 def test_a_batch_that_may_not_take_so_long_is_warned_of(folder: Path) -> None:
     model = planned(folder, max_batch=8)
-    config = replace(model.config, batch_timeout_s=2)
-    assert slow_batch_warning(config, 8, 2.0) == ""
-    assert slow_batch_warning(config, 8, 2.5) == (
+    model = replace(model, config=replace(model.config, batch_timeout_s=2))
+    assert slow_batch_warning(model, 8, 2.0) == ""
+    assert slow_batch_warning(model, 8, 2.5) == (
         "a batch of 8 rows took 2.5 s in the warm-up, longer than batch_timeout_s = 2: its worker"
         " would be taken for stuck and restarted; raise batch_timeout_s or lower max_batch"
     )

@@ -1,0 +1,98 @@
+"""The batch records of a generator's worker: each is one row, which is taken and ended alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from batchpool.core.errors import Status
+from batchpool.core.layout.states import BatchOutcome
+from batchpool.shm.worker_segment import WorkerSegment
+
+_LOW_HALF = 2**32 - 1
+
+
+class RowRecord(NamedTuple):
+    """A record as the batcher wrote it, for a row of a lane. use: the slot's sequence number.
+    reserved: the tokens that are set aside for the row."""
+
+    record: int
+    token: int
+    lane: int
+    slot: int
+    use: int
+    due_ns: int
+    reserved: int
+
+
+class EndedRecord(NamedTuple):
+    """A record that is over. status: of its row; OK also where the row has none to be told."""
+
+    record: int
+    token: int
+    outcome: BatchOutcome
+    status: Status = Status.OK
+
+
+class RecordRing:
+    """The worker's end of the ring of records. Records are taken in order and ended in any."""
+
+    def __init__(self, segment: WorkerSegment, ring_batcher: Callable[[], None]) -> None:
+        self._segment = segment
+        self._ring_batcher = ring_batcher
+        self._sq = segment.sq_consumer()
+        self._cq = segment.cq_producer()
+
+    def pending(self, most: int) -> list[RowRecord]:
+        """The next records, at most so many; they stay pending until `begin`."""
+        if most == 0 or self._sq.pending() == 0:
+            return []
+        return [self._read(entry & _LOW_HALF) for entry in self._sq.peek()[:most].tolist()]
+
+    def begin(self, records: Sequence[RowRecord], now_ns: int) -> None:
+        """These are begun, before the generator hears of them: where the worker dies from now on,
+        they may be the cause."""
+        segment = self._segment
+        for row in records:
+            segment.start_ns_of[row.record] = now_ns
+            segment.extents_of[row.record] = 1
+        segment.launched.set(max(row.token for row in records))
+        self._sq.advance(len(records))
+
+    def end(self, ended: Sequence[EndedRecord], now_ns: int) -> None:
+        """Announce rows, whose tokens and statuses are written: store `finished`, push the ring
+        entries, ring the bell, in this order."""
+        segment = self._segment
+        for record, _, outcome, status in ended:
+            segment.end_ns_of[record] = now_ns
+            segment.refused_of[record] = int(status is Status.INVALID_INPUT)
+            segment.expired_of[record] = int(status is Status.DEADLINE)
+            segment.cancelled_of[record] = int(status is Status.CANCELLED)
+            segment.outcome_of[record] = int(outcome)
+        segment.fence()
+        for record, token, _, _ in ended:
+            segment.finished_of[record] = token
+        for word in (segment.batches, segment.rows):
+            word.set(word.get() + len(ended))
+        self._cq.push(_entries(ended))
+        self._ring_batcher()
+
+    def _read(self, record: int) -> RowRecord:
+        segment = self._segment
+        return RowRecord(
+            record,
+            segment.token_of[record],
+            int(segment.row_lane[record, 0]),
+            int(segment.row_slot[record, 0]),
+            int(segment.row_sequence[record, 0]),
+            segment.due_ns_of[record],
+            segment.tokens_of[record],
+        )
+
+
+def _entries(ended: Sequence[EndedRecord]) -> npt.NDArray[np.uint64]:
+    values = [row.record | (row.token & _LOW_HALF) << 32 for row in ended]
+    return np.array(values, dtype=np.uint64)

@@ -1,0 +1,68 @@
+"""The plan of a generator: its defaults, and the settings that do not apply to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import batchpool as bp
+from batchpool.core.errors import ConfigError
+from batchpool.core.layout.segments import worker_layout_of
+from batchpool.model import spec_of
+from batchpool.supervisor.plan.plan import ModelPlan
+from tests.unit.supervisor.plan.test_plan import SMALL, plan
+
+
+class Story(bp.Generator):
+    framework = "numpy"
+    prompt = bp.Tensor("prompt", "int32", (bp.Dim(max=64),))
+    max_tokens = 32
+
+    def join(self, sequences: Any) -> None:  # type: ignore[override]
+        raise NotImplementedError
+
+    def step(self) -> bp.StepTokens:
+        raise NotImplementedError
+
+    def leave(self, numbers: Any) -> None:
+        raise NotImplementedError
+
+
+SPEC = spec_of(Story)
+
+
+def generator(**model: Any) -> ModelPlan:
+    return plan(spec=SPEC, **model).models[0]
+
+
+def test_its_worker_has_a_record_for_each_sequence() -> None:
+    model = generator(max_batch=100)
+    assert model.worker_segment.slots == 128
+    assert model.worker_segment == worker_layout_of(SPEC, 100, plan(spec=SPEC).max_lanes)
+
+
+def test_its_requests_get_ten_minutes_where_the_configuration_says_nothing() -> None:
+    assert generator().request_timeout_s == 600
+    assert generator(request_timeout_s=30.0).request_timeout_s == 30
+    assert plan(spec=SMALL).models[0].request_timeout_s == 30
+
+
+def test_its_text_tells_of_sequences_and_not_of_batches() -> None:
+    text = plan(spec=SPEC, max_batch=7).text({})
+    assert "  sequences      at most 7 at once in a worker" in text
+    assert "batches" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_sizes", (2, 4)), ("max_batch_elements", 100), ("policy", "fixed"),
+        ("max_wait_ms", 3.0), ("max_wait_peak_ms", 7.0), ("target_p99_ms", 50.0),
+        ("preprocess_workers", 2), ("preprocess_max_batch", 2), ("postprocess_workers", 1),
+        ("postprocess_max_batch", 8),
+    ],
+)  # fmt: skip
+def test_a_setting_of_batches_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = .* of model 'story': it is a generator"):
+        generator(**{name: value})

@@ -250,9 +250,10 @@ class BatcherActor(Actor):
                 world.lost[(lane.serial, slot, use)][records.stage].add(records.number)
         proxy = self.batcher.workers.by_number.get(records.number)
         unlaunched = [] if proxy is None else in_order_of_service(proxy)
-        before = self._attempts(records)
+        held = [row for row in records.rules.held() if row[0] in world.lanes]
+        before = self._attempts(held)
         self.batcher.lose_worker(records.number)
-        self._compare_attempts(before, self._attempts(records), unlaunched)
+        self._compare_attempts(before, self._attempts(held), unlaunched)
         world.worker_lost(records)
         model = stage_number(records.entry.number, records.stage)
         queued = tickets(self.batcher.models[model].queue.view())
@@ -260,12 +261,11 @@ class BatcherActor(Actor):
         if [ticket for ticket in queued if ticket in set(back)] != back:
             raise Fault(f"rows of lost batches are queued in another order than {back}")
 
-    def _attempts(self, records: SimRecords) -> dict[Ticket, int]:
-        """The failed batches of the rows of all records of a worker."""
-        memory, lanes = records.memory, self.world.lanes
-        columns = [memory.column(f"rows.{name}") for name in ("lane", "slot", "sequence")]
-        rows = {row for row in zip(*columns, strict=True) if row[0] in lanes}
-        return {row: lanes[row[0]].memory.column("attempt")[row[1]] for row in rows}
+    def _attempts(self, rows: list[Ticket]) -> dict[Ticket, int]:
+        """The failed batches of rows whose lanes are still there."""
+        lanes = self.world.lanes
+        columns = {row: lanes[row[0]].memory.column("attempt") for row in rows if row[0] in lanes}
+        return {row: column[row[1]] for row, column in columns.items() if row[1] < len(column)}
 
     def _compare_attempts(
         self, before: dict[Ticket, int], after: dict[Ticket, int], unlaunched: list[Ticket]

@@ -61,7 +61,7 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> Deaths:
 
 
 def begun() -> tuple[SequenceBench, dict[int, int]]:
-    """A worker with all rows in its ring, of which three run at once; the rows' places by record."""
+    """A worker with all rows in its ring, of which three run; the rows' places by record."""
     bench = SequenceBench(sequences=3, records=8)
     records = {}
     for at, (lane, slot, prompt, most, stop_at) in enumerate(ROWS):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -128,6 +129,18 @@ def test_the_sequences_of_a_client_that_leaves_end_at_once(pool: Pool) -> None:
         until(lambda: len(pool.lanes()) == 1, "the end of its lane")
         open_gate(pool, 4)
         assert_whole(theirs, futures)
+
+
+def test_the_sequences_of_a_front_end_that_dies_end_at_once(pool: Pool) -> None:
+    prompt = {"name": "prompt", "datatype": "INT32", "shape": [1, 1], "data": [8]}
+    body = json.dumps({"inputs": [prompt]}).encode()
+    with socket.create_connection(("127.0.0.1", pool.port)) as caller:
+        head = f"POST /v2/models/story/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}"
+        caller.sendall(f"{head}\r\n\r\n".encode() + body)
+        at_gate(pool, 8, 1)
+        (frontend,) = pool.pids("frontend")
+        os.kill(frontend, signal.SIGKILL)
+        until(lambda: left(pool, 8) == 1, "the end of the sequence of a front end that died")
 
 
 def test_a_sequence_ends_at_its_deadline(pool: Pool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ class SequenceBench:
         for number, serial in SERIALS.items():
             self.lanes[number] = lane = new_lane(self.spec, slots)
             self.bells[number] = bell = Doorbell()
+            weakref.finalize(self, bell.close)
             self.loop.add_lane(number, serial, other_side(lane), bell)
         self._sq, self._cq = self.segment.sq_producer(), self.segment.cq_consumer()
         self._tokens = 0

@@ -51,7 +51,7 @@ def test_labels_are_bounded_and_every_case_has_its_values(metric: Metric) -> Non
     names = metric.label_names
     assert len(set(names)) == len(names)
     assert set(names) <= {
-        *("model", "worker", "device", "process", "name", "version", "python"),
+        *("model", "worker", "device", "process", "name", "version", "python", "kind"),
         *("road", "code", "reason", "outcome", "client", "state", "stage"),
     }
     assert len(set(metric.cases)) == len(metric.cases)

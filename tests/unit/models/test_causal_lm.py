@@ -193,6 +193,14 @@ def test_a_wrong_request_is_refused_alone(
     assert [int(step.tokens[0]) for step in made] == generated(folder, [4, 5], 2)
 
 
+def test_tokens_that_a_client_has_written_over_are_refused(folders: Any) -> None:
+    model = loaded(folders("llama"), 2)
+    refused = model.join([sequence(0, [1], 9, [5, VOCABULARY]), sequence(1, [1], 9, [5, 6])])
+    assert list(refused) == [0]
+    assert "tokens made so far have the token 97" in str(refused[0])
+    assert list(model.step().numbers) == [1]
+
+
 def test_logits_that_are_no_numbers_are_an_error_and_leave_nothing_behind(folders: Any) -> None:
     folder = folders("llama")
     model = loaded(folder, 2)

@@ -21,12 +21,14 @@ def check_generation(device: str = "cuda:0") -> dict[str, Any]:
     wanted = []
     for at in range(_SEQUENCES):
         prompt = [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 300))]
-        chosen = {"temperature": 0.8, "top_p": 0.95, "seed": at} if at % 3 == 0 else {}
+        chosen: dict[str, Any] = (
+            {"temperature": 0.8, "top_p": 0.95, "seed": at} if at % 3 == 0 else {}
+        )
         wanted.append(sequence(0, prompt, draw.randint(1, 90), **chosen))
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = llama(Path(place), max_position_embeddings=512)
-        options = {"max_length": _LENGTH, "chunk_tokens": 128}
+        options: dict[str, Any] = {"max_length": _LENGTH, "chunk_tokens": 128}
         expected = Loop(loaded(folder, 24, **options), wanted).run()
         for dtype, graphs in (("float32", True), ("float32", False), ("bfloat16", True)):
             begun_s = time.monotonic()

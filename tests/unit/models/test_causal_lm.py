@@ -135,6 +135,9 @@ def test_the_end_token_stops_a_sequence_unless_it_is_ignored(folders: Any) -> No
     loop = Loop(model, [sequence(0, [3, 4, 5], 20, until)])
     assert loop.run() == {0: []}
     assert loop.stopped == {0}
+    model.join([sequence(0, [3, 4, 5], 20, until)])
+    model.leave([0])
+    assert list(model.step().stopped) == []
 
 
 def test_a_seed_gives_the_same_tokens_alone_in_company_and_after_a_loss(folders: Any) -> None:

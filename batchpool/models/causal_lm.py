@@ -98,32 +98,39 @@ class CausalLM(bp.Generator):
             import transformers  # noqa: F401
         on = torch.device(device)
         with torch.inference_mode():
-            self._build(self._loaded(on), on)
+            self._build(*self._loaded(on), on)
 
-    def _loaded(self, device: torch.device) -> Any:
-        import torch
-        from transformers import AutoModelForCausalLM
+    def _loaded(self, device: torch.device) -> tuple[Any, bool]:
+        """The model, and whether its attention adds a mask to its scores."""
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
+        reason = ""
+        # PyTorch's attention, which takes a mask of truths; else that of the model's own code.
+        for attention, adds_mask in (("sdpa", False), ("eager", True)):
+            try:
+                return self._with_attention(attention, device), adds_mask
+            except ValueError as error:
+                reason = str(error).partition(". ")[0].partition("\n")[0]
+        raise ValueError(f"the model in {self._folder.path} cannot be served: {reason}")
+
+    def _with_attention(self, attention: str, device: torch.device) -> Any:
+        """Raises ValueError for a model that has no such attention, or is no decoder."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
         name = dtype_on(device.type, self._dtype, self._folder.config)
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                str(self._folder.path),
-                use_safetensors=None if self._trust else True,
-                dtype=getattr(torch, name),
-                attn_implementation="sdpa",  # the one that takes a mask of truths
-                local_files_only=True,
-                trust_remote_code=self._trust,
-            )
-        except ValueError as error:  # no decoder, or one with attention of its own kind alone
-            reason = str(error).partition(". ")[0].partition("\n")[0]
-            raise ValueError(
-                f"the model in {self._folder.path} cannot be served: {reason}"
-            ) from error
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(self._folder.path),
+            use_safetensors=None if self._trust else True,
+            dtype=getattr(torch, name),
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=self._trust,
+        )
         return model.to(device).eval()
 
-    def _build(self, model: Any, device: torch.device) -> None:
+    def _build(self, model: Any, adds_mask: bool, device: torch.device) -> None:
         """Check the model, and make the cache, the calls and the engine; capture the calls."""
         from batchpool.models.decoder import buckets, slot_check
         from batchpool.models.decoder.engine import DecoderEngine, Shapes
@@ -132,7 +139,7 @@ class CausalLM(bp.Generator):
 
         layers, expected = slot_check.reference(model, device)
         tried = SlotCache(layers, 2, slot_check.TRIED_TOKENS, model.dtype, device)
-        slot_check.check(model, tried, expected)
+        slot_check.check(model, tried, expected, adds_mask)
         slots = self._slots(layers, model.dtype, device)
         cache = SlotCache(layers, slots, self._length, model.dtype, device)
         self.sequences = slots
@@ -141,7 +148,7 @@ class CausalLM(bp.Generator):
         budget = self._chunk_tokens or (_CHUNK_TOKENS if on_gpu else _CHUNK_TOKENS_ON_CPU)
         chunks = buckets.chunks(min(budget, self._length), slots)
         logits, dtype = expected.shape[1], expected.dtype
-        call = SlotModel(model, cache, device)
+        call = SlotModel(model, cache, device, adds_mask)
         capture = self._capture(device)
         if capture is None:
             shapes = Shapes(chunks)
@@ -209,12 +216,14 @@ class CausalLM(bp.Generator):
                 f" than the {self._length} of a sequence; ask for at most"
                 f" {self._length - len(prompt)}"
             )
-        least, most = int(prompt.min()), int(prompt.max())
-        if least < 0 or most >= self._vocabulary:
-            wrong = least if least < 0 else most
-            raise bp.InvalidInput(
-                f"the prompt has the token {wrong}; the model knows 0 to {self._vocabulary - 1}"
-            )
+        # Those made already stand in memory that a local client may have written since.
+        for what, ids in (("prompt has", prompt), ("tokens made so far have", sequence.tokens)):
+            unknown = ids[(ids < 0) | (ids >= self._vocabulary)]
+            if len(unknown):
+                raise bp.InvalidInput(
+                    f"the {what} the token {unknown[0]}; the model knows 0 to"
+                    f" {self._vocabulary - 1}"
+                )
 
     def step(self) -> bp.StepTokens:
         made = self._engine.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import bench.generate
+from bench.embed.infinity import PASSIVE
 from bench.generate.answers import Answer, equal, figures
 from bench.generate.bare import Bare
 from bench.generate.folders import SIZES, write_folder
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--save", help="JSON, as bench/results/generate_MACHINE.json")
     args = parser.parse_args()
+    os.environ.update(PASSIVE)  # as in the pool's worker; torch reads it when it is imported
     with tempfile.TemporaryDirectory() as place:
         folder = args.path or write_folder(Path(place), args.model)
         report("Tokens by mixed lengths", measure(args, folder), args.save)

@@ -11,6 +11,7 @@
 7. texts through both stages: tokenizers without a CUDA context, half precision, graphs
 8. the MLP of the examples through local clients and HTTP: answers equal a direct call
 9. rows per second of a local client, checked
+10. a decoder's tokens by CUDA graphs and without, in single and half precision
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from batchpool.examples.mlp import MLP
 from bench.support.machine import facts, report
 from bench.support.serving import serving
 from tests.gpu.copies import check_copies
+from tests.gpu.generation import check_generation
 from tests.gpu.stages import check_stages
 
 
@@ -325,6 +327,7 @@ def main() -> None:
         check_dynamic_graphs,
         check_stages,
         lambda: check_mlp(args.seconds),
+        check_generation,
     )
     for step in steps:
         found = step()

@@ -85,6 +85,8 @@ class DecoderEngine:
             sequence = self._running.pop(number, None)
             if sequence is None:
                 continue
+            if number in self._ended:
+                self._ended.remove(number)
             if sequence.is_tainted:
                 with torch.inference_mode():
                     self._cache.clear(sequence.slot)

@@ -43,6 +43,10 @@ def capture_on(device: torch.device) -> Capture:
     pool = torch.cuda.graph_pool_handle()
 
     def capture(call: Call) -> Call:
+        with torch.cuda.device(device):
+            return captured(call)
+
+    def captured(call: Call) -> Call:
         side = torch.cuda.Stream(device=device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):

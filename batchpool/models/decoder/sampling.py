@@ -18,6 +18,7 @@ import torch
 _MASK = 2**64 - 1
 # The steps of splitmix64 (Steele, Lea, Flood, 2014), and of a multiplicative hash.
 _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_ROWS_AT_ONCE = 32  # bounds the memory, some tens of bytes for each token of the vocabulary
 _LARGEST = 1 - 2**-24  # the float32 below 1
 
 
@@ -53,8 +54,13 @@ def sampled(
     """A token for each row, [n] int64. logits: [n, vocabulary]. positions: of the tokens in their
     sequences, prompt and all."""
     keys = [each.key(at) for each, at in zip(samplings, positions, strict=True)]
-    noise = gumbel(keys, logits.shape[1], logits.device)
-    return torch.argmax(allowed(logits, samplings) + noise, dim=-1)
+    chosen = []
+    for first in range(0, len(keys), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        scores = allowed(logits[part], samplings[part])
+        noise = gumbel(keys[part], logits.shape[1], logits.device)
+        chosen.append(torch.argmax(scores + noise, dim=-1))
+    return torch.cat(chosen)
 
 
 def allowed(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:

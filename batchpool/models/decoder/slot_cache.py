@@ -52,7 +52,7 @@ class SlotCache(Cache):
         device: torch.device,
     ) -> None:
         super().__init__(layers=[])
-        self.slots, self.length = slots, length
+        self.slots, self.length, self.dtype = slots, length, dtype
         self._keys, self._values = (
             [torch.zeros((slots + 1, heads, length, size), dtype=dtype, device=device)
              for heads, size in shapes]

@@ -39,11 +39,23 @@ def cache_argument(model: torch.nn.Module) -> str | None:
 
 
 class SlotModel:
-    """The model as a function of tokens and of their places in a cache."""
+    """The model as a function of tokens and of their places in a cache.
 
-    def __init__(self, model: torch.nn.Module, cache: SlotCache, device: torch.device) -> None:
+    adds_mask: its attention adds the mask to its scores, as that written out in the model's own
+    code does; else it takes a mask of truths, as PyTorch's does.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        cache: SlotCache,
+        device: torch.device,
+        adds_mask: bool = False,
+    ) -> None:
         self._model = model
         self._cache = cache
+        self._hidden = torch.tensor(torch.finfo(cache.dtype).min, dtype=cache.dtype, device=device)
+        self._adds_mask = adds_mask
         self._places = torch.arange(cache.length, device=device)
         name = cache_argument(model)
         assert name is not None, "checked when the model is loaded"
@@ -63,6 +75,8 @@ class SlotModel:
         others as in `SlotCache.aim`."""
         self._cache.aim(into, positions, rows, seen)
         mask = (self._places[:seen] <= positions[:, :, None])[:, None]
+        if self._adds_mask:
+            mask = torch.where(mask, torch.zeros_like(self._hidden), self._hidden)
         found = self._model(
             input_ids=ids, attention_mask=mask, position_ids=positions, **self._arguments
         )

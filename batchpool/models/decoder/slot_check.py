@@ -60,13 +60,16 @@ def reference(model: Any, device: torch.device) -> tuple[list[LayerShape], torch
     return layers, logits
 
 
-def check(model: torch.nn.Module, cache: SlotCache, expected: torch.Tensor) -> None:
+def check(
+    model: torch.nn.Module, cache: SlotCache, expected: torch.Tensor, adds_mask: bool = False
+) -> None:
     """Raise UnfitModelError unless the model gives the logits `expected` in slots of this cache.
 
     expected: as `reference` gives them. The cache needs two slots and TRIED_TOKENS tokens.
+    adds_mask: as of SlotModel.
     """
     device = expected.device
-    call = SlotModel(model, cache, device)
+    call = SlotModel(model, cache, device, adds_mask)
     ids = _tried_ids(model, device)
     try:
         for first, tokens in ((0, 5), (5, 4), (9, 1), (10, 1), (11, 1)):
@@ -104,8 +107,8 @@ def _compare(model: torch.nn.Module, found: torch.Tensor, expected: torch.Tensor
         raise _refusal(
             model,
             f"with keys and values in slots its logits differ by {difference:.3g} from those of the"
-            f" library's own cache, by more than {allowed:.3g}; its attention follows no mask and"
-            " no position ids, as with ALiBi",
+            f" library's own cache, by more than {allowed:.3g}; its attention seems to follow"
+            " neither the mask nor the position ids that it is given",
         )
 
 

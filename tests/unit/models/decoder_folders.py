@@ -60,13 +60,13 @@ def _saved(folder: Path, model: Any, config: Any, **settings: Any) -> Path:
     return folder
 
 
-def loaded(folder: Path, sequences: int, **options: Any) -> CausalLM:
+def loaded(folder: Path, sequences: int, device: str = "cpu", **options: Any) -> CausalLM:
     """The generator as a worker has it."""
     options = {"max_length": LENGTH, "max_tokens": LENGTH - 1, **options}
     model = make_instance(CausalLM, "m", {"path": folder, **options})
     assert isinstance(model, CausalLM)
     model.sequences = sequences
-    model.load("cpu")
+    model.load(device)
     return model
 
 

@@ -135,6 +135,9 @@ def test_the_end_token_stops_a_sequence_unless_it_is_ignored(folders: Any) -> No
     loop = Loop(model, [sequence(0, [3, 4, 5], 20, until)])
     assert loop.run() == {0: []}
     assert loop.stopped == {0}
+    model.join([sequence(0, [3, 4, 5], 20, until)])
+    model.leave([0])
+    assert list(model.step().stopped) == []
 
 
 def test_a_seed_gives_the_same_tokens_alone_in_company_and_after_a_loss(folders: Any) -> None:
@@ -191,6 +194,14 @@ def test_a_wrong_request_is_refused_alone(
     made = [model.step() for _ in range(2)]
     assert [list(step.numbers) for step in made] == [[1], [1]]
     assert [int(step.tokens[0]) for step in made] == generated(folder, [4, 5], 2)
+
+
+def test_tokens_that_a_client_has_written_over_are_refused(folders: Any) -> None:
+    model = loaded(folders("llama"), 2)
+    refused = model.join([sequence(0, [1], 9, [5, VOCABULARY]), sequence(1, [1], 9, [5, 6])])
+    assert list(refused) == [0]
+    assert "tokens made so far have the token 97" in str(refused[0])
+    assert list(model.step().numbers) == [1]
 
 
 def test_logits_that_are_no_numbers_are_an_error_and_leave_nothing_behind(folders: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lazy import library
-from tests.unit.models.decoder_folders import VOCABULARY, llama, loaded
+from tests.unit.models.decoder_folders import VOCABULARY, Loop, llama, loaded, sequence
 
 transformers = library("transformers")
 torch = library("torch")
@@ -16,11 +16,28 @@ slot_check = library("batchpool.models.decoder.slot_check")
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "pad_token_id": 0}
 
 
-def test_attention_without_a_mask_of_truths_is_refused(tmp_path: Path) -> None:
+def test_attention_that_follows_no_mask_is_refused(tmp_path: Path) -> None:
+    """Bloom computes the distances of ALiBi from a mask of its own."""
     config = transformers.BloomConfig(**SMALL, n_layer=2, n_head=4)
     transformers.BloomForCausalLM(config).save_pretrained(str(tmp_path))
-    with pytest.raises(ValueError, match=r"cannot be served: BloomForCausalLM does not support"):
+    with pytest.raises(ValueError, match=r"^BloomForCausalLM cannot be served as a generator: "):
         loaded(tmp_path, 2)
+
+
+def test_attention_of_the_models_own_code_adds_the_mask(tmp_path: Path) -> None:
+    config = transformers.Gemma2Config(
+        **SMALL, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        intermediate_size=48, initializer_range=0.2, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    transformers.Gemma2ForCausalLM(config).save_pretrained(str(tmp_path))
+    prompts = [[1], [5, 6, 7], list(range(1, 40))]
+    wanted = [sequence(0, prompt, 8) for prompt in prompts]
+    found = Loop(loaded(tmp_path, 2, chunk_tokens=16), wanted).run()
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path))
+    for prompt, tokens in zip(prompts, found.values(), strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0]
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
 
 
 def test_what_is_no_decoder_is_refused(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_who_gives_up_leaves_the_room_kept_for_it_to_those_who_wait(scene: Scene
     running(scene, test)
 
 
+@pytest.mark.interpreted
 def test_a_loop_looks_for_room_each_half_second_though_nothing_rings(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_thread_that_gives_up_tells_those_who_wait(driver: ThreadDriver, scene
     assert scene.clock() < NOW + S, "the room would be kept still"
 
 
+@pytest.mark.interpreted
 def test_a_thread_looks_for_room_each_half_second_though_nothing_rings(
     driver: ThreadDriver, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

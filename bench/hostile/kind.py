@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.hostile.intruder import Intruder
 
-ROUND_S = 0.5
+ROUND = "BATCHPOOL_HOSTILE_ROUND_S"  # environment: the length of a round
+ROUND_S = float(os.environ.get(ROUND, "0.5"))
 LARGEST = 2**64 - 1
 
 # Of the control socket's path, or the HTTP port as text, and a model's name.

@@ -59,7 +59,9 @@ def running(scene: Scene, test: Any) -> None:
 @pytest.mark.parametrize("end", ["its time is up", "it is cancelled"])
 def test_who_gives_up_leaves_the_room_kept_for_it_to_those_who_wait(scene: Scene, end: str) -> None:
     async def test(driver: LoopDriver) -> None:
-        lane_client = lane_with_arena(scene, Reply())
+        forgotten = Reply()
+        forgotten.cancel()
+        lane_client = lane_with_arena(scene, forgotten)
         claimed = lane_client.allocator.claimed
         large, small = call_of(LARGE, 0.3), call_of(SMALL, 5.0)
         first = asyncio.create_task(infer(driver, "m", large))
@@ -79,6 +81,7 @@ def test_who_gives_up_leaves_the_room_kept_for_it_to_those_who_wait(scene: Scene
     running(scene, test)
 
 
+@pytest.mark.interpreted
 def test_a_loop_looks_for_room_each_half_second_though_nothing_rings(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ def test_a_thread_that_gives_up_tells_those_who_wait(driver: ThreadDriver, scene
     assert scene.clock() < NOW + S, "the room would be kept still"
 
 
+@pytest.mark.interpreted
 def test_a_thread_looks_for_room_each_half_second_though_nothing_rings(
     driver: ThreadDriver, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

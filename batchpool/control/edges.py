@@ -72,6 +72,7 @@ from batchpool.control.task_messages import (
     ListLetters,
     ListTasks,
     LookAtTasks,
+    MarkRead,
     ReplayLetters,
     SetTasks,
     StartTasks,
@@ -132,6 +133,7 @@ ToTasks: TypeAlias = (
     SubmitTask
     | LookAtTasks
     | CollectResult
+    | MarkRead
     | CancelTask
     | GetTaskStatus
     | ListTasks

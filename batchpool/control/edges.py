@@ -74,6 +74,7 @@ from batchpool.control.task_messages import (
     ListLetters,
     ListTasks,
     LookAtTasks,
+    MarkRead,
     ReplayLetters,
     SetTasks,
     StartTasks,
@@ -136,6 +137,7 @@ ToTasks: TypeAlias = (
     SubmitTask
     | LookAtTasks
     | CollectResult
+    | MarkRead
     | CancelTask
     | GetTaskStatus
     | ListTasks

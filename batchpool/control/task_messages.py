@@ -79,11 +79,18 @@ class LookAtTasks(Message, frozen=True, tag="look"):
 
 
 class CollectResult(Message, frozen=True, tag="collect"):
-    """Asks for the result of a task, which counts as read: nobody waits with this one, since the
-    caller may have gone when the task ends."""
+    """Asks for the result of a task. It counts as read when `MarkRead` says so, since the caller
+    may have gone when the task ends. wait_ms: the reply may wait so long for that end."""
 
     id: str
     principal: str = ""
+    wait_ms: Natural = 0
+
+
+class MarkRead(Message, frozen=True, tag="mark_read"):
+    """The callers of these tasks have their results. The reply is `TaskStates` of none."""
+
+    ids: tuple[str, ...]
 
 
 class CancelTask(Message, frozen=True, tag="cancel"):

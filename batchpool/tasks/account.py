@@ -44,6 +44,10 @@ class Account:
             return None
         return PutOutcome.SHARE_FULL
 
+    def has_open(self, caller: str) -> bool:
+        """True if this caller has open tasks."""
+        return caller in self._open_of
+
     def models(self) -> set[str]:
         """The models with open tasks."""
         return {model for model, state in self._tasks if not state.has_ended}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, assert_never
 
 from batchpool.control.edges import TaskReply, ToTasks
@@ -19,6 +19,7 @@ from batchpool.control.task_messages import (
     ListLetters,
     ListTasks,
     LookAtTasks,
+    MarkRead,
     ReplayLetters,
     SubmitTask,
     TaskForm,
@@ -39,11 +40,11 @@ from batchpool.core.errors import (
     TasksFull,
     TooLarge,
 )
+from batchpool.tasks.collecting import Collecting, Desk, Turn
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.ends import Ends
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.record import (
-    KeptResult,
     KeptTask,
     NewTask,
     Put,
@@ -59,6 +60,7 @@ from batchpool.tasks.record import (
 from batchpool.tasks.runner import Runner
 from batchpool.tasks.settings import TaskSettings
 from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.wire.task_form import without_id
 
 _LOG = logging.getLogger("batchpool.tasks")
 _OPEN = (TaskState.QUEUED.label, TaskState.RUNNING.label)
@@ -88,36 +90,34 @@ class TaskAnswers:
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._where = where
+        self._desk = Desk(committer, ends, self._missing, lambda: self.stopping)
         self._status: TaskStatus | None = None
         self._status_ms = 0
         self.stopping = False
 
-    async def answer(
-        self, message: ToTasks, turn: AbstractAsyncContextManager[Any] | None = None
-    ) -> TaskReply:
-        """The reply to one message, whatever happens. turn: of the asker's, to read a long result
-        in: once it has taken the one before."""
-        try:
-            return await self._answer(message, turn or nullcontext())
-        except PoolError as exc:
-            after_ms = exc.retry_after_ms if isinstance(exc, Retryable) else 0
-            return TaskRefused(exc.code, exc.message, after_ms)
-        except StoreFull as exc:
-            return TaskRefused(StorageFull.code, str(exc), _DISK_RETRY_MS)
-        except StoreAway as exc:
-            return TaskRefused(NotReady.code, str(exc), _FULL_RETRY_MS)
-        except Exception:  # whatever one asker says, the others are answered
-            _LOG.exception("a question about tasks cannot be answered")
-            return TaskRefused(InternalError.code, "internal error; the server's log has more")
+    def collecting(self, turn: Turn) -> Collecting:
+        """Answers one asker's questions for results. turn: of it, to read a long one in: once it
+        has taken the one before."""
+        return Collecting(self._desk, turn)
 
-    async def _answer(self, message: ToTasks, turn: AbstractAsyncContextManager[Any]) -> TaskReply:
+    async def answer(self, message: ToTasks, turn: Turn = nullcontext) -> TaskReply:
+        """The reply to one message, whatever happens. turn: as in `collecting`."""
+        try:
+            return await self._answer(message, turn)
+        except Exception as exc:
+            return refused(exc)
+
+    async def _answer(self, message: ToTasks, turn: Turn) -> TaskReply:
         match message:
             case SubmitTask():
-                return await self._submit(message)
+                return (await self.submit([message]))[0]
             case LookAtTasks():
                 return TaskStates(await self._look(message))
             case CollectResult():
                 return await self._collect(message, turn)
+            case MarkRead():
+                await self._committer.ask_all("mark_read", message.ids)
+                return TaskStates(())
             case CancelTask():
                 return TaskStates((await self._cancel(message),))
             case GetTaskStatus():
@@ -146,7 +146,24 @@ class TaskAnswers:
 
     # -- new tasks ----------------------------------------------------------------------
 
-    async def _submit(self, message: SubmitTask) -> TaskSubmitted:
+    async def submit(self, messages: Sequence[SubmitTask]) -> list[TaskReply]:
+        """The replies to new tasks that came together, once those that are kept are on the disk."""
+        asked = [self._new_task(message) for message in messages]
+        tasks = [task for task in asked if isinstance(task, NewTask)]
+        for model in {task.model for task in tasks}:
+            self._runner.submitted(model)  # now, so that they are claimed with the same commit
+        puts = iter(await self._committer.ask_each("put", tasks))
+        return [
+            self._put(task, next(puts)) if isinstance(task, NewTask) else task for task in asked
+        ]
+
+    def _new_task(self, message: SubmitTask) -> NewTask | TaskRefused:
+        try:
+            return self._checked(message)
+        except Exception as exc:
+            return refused(exc)
+
+    def _checked(self, message: SubmitTask) -> NewTask:
         packed, answer = bytes(message.input), bytes(message.answer)
         settings = self._settings
         if len(packed) > settings.most_body_bytes:
@@ -159,34 +176,44 @@ class TaskAnswers:
         key = fingerprint = b""
         if message.key:
             key = key_digest(message.model, message.caller, message.principal, message.key)
-            fingerprint = fingerprint_of(packed, answer)
+            fingerprint = fingerprint_of(packed, without_id(answer))
         try:
             partition = partition_for(key, message.token)
             identifier = task_id(message.submitted_ms, message.token, partition)
         except (ValueError, OverflowError) as exc:
             raise NotReady(f"the front end sent no token of a task: {exc}") from None
-        task = NewTask(
+        return NewTask(
             identifier, message.model, message.rows, packed, answer, message.caller,
             message.principal, message.submitted_ms, deadline_ms,
             0 < own_ms < settings.max_age_ms, key, fingerprint,
         )  # fmt: skip
-        put: Put = await self._committer.ask("put", task)
+
+    def _put(self, task: NewTask, put: Put | BaseException) -> TaskReply:
+        """The reply for what the store says of a new task."""
+        try:
+            if isinstance(put, BaseException):
+                raise put
+            return self._submitted(task, put)
+        except Exception as exc:
+            return refused(exc)
+
+    def _submitted(self, task: NewTask, put: Put) -> TaskSubmitted:
         match put.outcome:
             case PutOutcome.NEW:
                 self._metrics.counts["submitted"] += 1
-                self._runner.submitted(message.model)
             case PutOutcome.MISMATCH:
                 raise IdempotencyMismatch(
                     "this Idempotency-Key came with another request before; a new key was expected"
                 )
             case PutOutcome.FULL | PutOutcome.SHARE_FULL | PutOutcome.BYTES_FULL:
-                raise TasksFull(_full_text(put.outcome, settings.limits), _FULL_RETRY_MS)
+                limits = self._settings.limits
+                raise TasksFull(_full_text(put.outcome, limits), _FULL_RETRY_MS)
             case PutOutcome.DISK_FULL:
                 raise StorageFull(
                     "the disk below the tasks is full: no new one is kept", _DISK_RETRY_MS
                 )
         assert put.task is not None
-        replayed = put.task.id != identifier
+        replayed = put.task.id != task.id
         self._metrics.counts["replayed"] += replayed
         return TaskSubmitted(put.task, replayed)
 
@@ -225,27 +252,21 @@ class TaskAnswers:
                 return TaskForm(identifier, "expired")
         return TaskForm(identifier, "not_found")
 
-    async def _collect(
-        self, message: CollectResult, turn: AbstractAsyncContextManager[Any]
-    ) -> TaskResult:
-        # A stranger's look must not count as read.
-        kept: KeptTask | None = await self._committer.ask("look", message.id)
-        if kept is None or kept.principal != message.principal:
-            return TaskResult(self._missing(message.id))
-        if kept.form.state in _OPEN:
-            return TaskResult(kept.form)
-        async with turn if kept.is_long else nullcontext():
-            return await self._collected(message)
+    async def _collect(self, message: CollectResult, turn: Turn) -> TaskResult:
+        answered: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
 
-    async def _collected(self, message: CollectResult) -> TaskResult:
-        """The result of a task that its caller may see, which counts as read if there is one."""
-        found: KeptResult | None = await self._committer.ask("collect", message.id)
-        if found is None:
-            return TaskResult(self._missing(message.id))
-        answer = found.answer
-        if answer is None:
-            return TaskResult(found.form)
-        return TaskResult(found.form, answer.status, answer.headers, answer.body)
+        def reply(found: TaskResult | BaseException) -> None:
+            if isinstance(found, BaseException):
+                answered.set_exception(found)
+            else:
+                answered.set_result(found)
+
+        collecting = self.collecting(turn)
+        try:
+            collecting.collect([(message, reply)])
+            return await answered
+        finally:
+            collecting.close()
 
     async def _cancel(self, message: CancelTask) -> TaskForm:
         kept: KeptTask | None = await self._committer.ask("look", message.id)
@@ -283,6 +304,21 @@ class TaskAnswers:
             self._runner.submitted(model)
         found = zip(message.letters, ids, strict=True)
         return LettersChanged({letter: new for letter, new in found if new is not None})
+
+
+def refused(exc: BaseException) -> TaskRefused:
+    """The reply for an error."""
+    match exc:
+        case PoolError():
+            after_ms = exc.retry_after_ms if isinstance(exc, Retryable) else 0
+            return TaskRefused(exc.code, exc.message, after_ms)
+        case StoreFull():
+            return TaskRefused(StorageFull.code, str(exc), _DISK_RETRY_MS)
+        case StoreAway():
+            return TaskRefused(NotReady.code, str(exc), _FULL_RETRY_MS)
+        case _:  # whatever one asker says, the others are answered
+            _LOG.error("a question about tasks cannot be answered", exc_info=exc)
+            return TaskRefused(InternalError.code, "internal error; the server's log has more")
 
 
 def _full_text(outcome: PutOutcome, limits: StoreLimits) -> str:

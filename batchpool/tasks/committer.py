@@ -23,9 +23,28 @@ MOST_TASKS = 256
 MOST_BYTES = 4 * 2**20
 LEAST_TASKS = 16  # of each kind that waits, however many of the kinds before it do
 # What ends and makes room comes before what is new.
-_ORDER = ("finish", "retry", "cancel", "put", "look", "collect", "claim")
+_ORDER = ("finish", "retry", "cancel", "put", "look", "collect", "mark_read", "claim")
 
-Entry = tuple[Any, "asyncio.Future[Any]"]
+
+class _Question:
+    """Entries that one asker asks together. answers: one for each, in their order."""
+
+    __slots__ = ("answers", "future", "left")
+
+    def __init__(self, n: int, future: asyncio.Future[list[Any]]) -> None:
+        self.answers: list[Any] = [None] * n
+        self.left = n
+        self.future = future
+
+    def answer(self, place: int, found: Any) -> None:
+        """One entry has its answer; with the last one the asker goes on."""
+        self.answers[place] = found
+        self.left -= 1
+        if not self.left and not self.future.done():
+            self.future.set_result(self.answers)
+
+
+Entry = tuple[Any, _Question, int]  # an entry, and its place in the question
 
 
 class CommitTimes(Protocol):
@@ -51,15 +70,26 @@ class Committer:
 
     async def ask(self, kind: str, entry: Any) -> Any:
         """The store's answer for one entry of the method `kind`, which takes a group of them."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[kind].append((entry, future))
-        if self._commits is None:
-            self._commits = asyncio.create_task(self._commit_all())
-        return await future
+        (found,) = await self.ask_all(kind, (entry,))
+        return found
 
     async def ask_all(self, kind: str, entries: Sequence[Any]) -> list[Any]:
-        """As `ask`, for several entries that belong together."""
-        return list(await asyncio.gather(*(self.ask(kind, entry) for entry in entries)))
+        """As `ask`, for several entries that come together; raises the first error of them."""
+        found = await self.ask_each(kind, entries)
+        for answer in found:
+            if isinstance(answer, BaseException):
+                raise answer
+        return found
+
+    async def ask_each(self, kind: str, entries: Sequence[Any]) -> list[Any]:
+        """As `ask_all`, with the error of an entry in its place: they may be of several commits."""
+        if not entries:
+            return []
+        question = _Question(len(entries), asyncio.get_running_loop().create_future())
+        self._waiting[kind] += [(entry, question, place) for place, entry in enumerate(entries)]
+        if self._commits is None:
+            self._commits = asyncio.create_task(self._commit_all())
+        return await question.future
 
     async def run(self, work: Callable[[TaskStore, int], Any]) -> Any:
         """The result of work(store, now_ms) in the store's thread, between two groups."""
@@ -74,13 +104,8 @@ class Committer:
         while group := self._take():
             answers = await loop.run_in_executor(self._thread, self._answered, group)
             for (_, entries), found in zip(group, answers, strict=True):
-                for (_, future), answer in zip(entries, found, strict=True):
-                    if future.done():
-                        continue
-                    if isinstance(answer, BaseException):
-                        future.set_exception(answer)
-                    else:
-                        future.set_result(answer)
+                for (_, question, place), answer in zip(entries, found, strict=True):
+                    question.answer(place, answer)
         self._commits = None
 
     def _take(self) -> list[tuple[str, list[Entry]]]:
@@ -118,7 +143,7 @@ class Committer:
     def _answers(self, kind: str, entries: Sequence[Entry]) -> list[Any]:
         """The store's answers to entries of one kind."""
         method = getattr(self._store, kind)
-        given = [entry for entry, _ in entries]
+        given = [entry for entry, _, _ in entries]
         if kind == "claim":  # one list for all wants: each gets its own
             return [method([want], self._clock_ms()) for want in given]
         found: list[Any] = method(given, self._clock_ms())

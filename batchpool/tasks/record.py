@@ -168,8 +168,8 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """A task that runs now. claim: the number of its claim; an end with an older one is refused.
-    attempts: those that were counted before this one."""
+    """A task that runs now, since started_ms. claim: the number of its claim; an end with an older
+    one is refused. attempts: those that were counted before this one."""
 
     id: str
     model: str
@@ -180,6 +180,7 @@ class ClaimedTask:
     input: bytes
     answer: bytes
     submitted_ms: int
+    started_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,21 +229,21 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class KeptTask:
-    """A task as the store has it, and the caller whose key may see it. is_long: its result is
-    more than a row of the store takes."""
+    """A task as the store has it, and the caller whose key may see it."""
 
     form: TaskForm
     principal: str
-    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """A task with its answer; None while it is open."""
+    """A task with its answer; None while it is open. is_long: the body is more than a row of the
+    store takes; `answer` has none, and it is read by itself."""
 
     form: TaskForm
     principal: str
     answer: TaskAnswer | None
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)

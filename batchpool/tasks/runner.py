@@ -18,6 +18,7 @@ from typing import Any
 
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.core.errors import InternalError, NotFound, PoolError
+from batchpool.core.tensors.dtypes import Array
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.engine import Engine
 from batchpool.tasks.judgement import judge
@@ -171,9 +172,8 @@ class Runner:
             return False
         for want in wants:
             self._models[want.model].due_ms = None  # unless one is submitted meanwhile
-        asking = (self._committer.ask("claim", want) for want in wants)
-        # Each by itself: they may be of two commits, of which one fails.
-        claims = await asyncio.gather(*asking, return_exceptions=True)
+        # Each with its own end: they may be of two commits, of which one fails.
+        claims = await self._committer.ask_each("claim", wants)
         spent, failed = [], None
         for want, found in zip(wants, claims, strict=True):
             if isinstance(found, BaseException):
@@ -283,32 +283,39 @@ class Runner:
             error = InternalError("internal error; the server's log has the details")
             await asyncio.gather(*(self._judge(task.task, error) for task in call))
             return
-        first, ends = 0, []
+        first = 0
+        done: list[tuple[ClaimedTask, TaskAnswer]] = []
+        failed: list[tuple[ClaimedTask, PoolError]] = []
         for task in call:
-            ends.append(self._end(model, task, answer_rows(outputs, spec, first, task)))
-            first += task.rows.n
-        await asyncio.gather(*ends)
-
-    async def _end(self, model: _Model, task: ReadTask, found: object) -> None:
-        """End a task with its outputs, or with the error of one of its rows."""
-        if not isinstance(found, PoolError):
-            assert isinstance(found, dict)
-            assert model.codec is not None
-            codec, request = model.codec, task.request
-            try:
-                if sum(array.nbytes for array in found.values()) > _LONG_BYTES:
-                    headers, body = await asyncio.to_thread(codec.encode, request, found)
-                else:
-                    headers, body = codec.encode(request, found)
-            except PoolError as exc:
-                found = exc
-            except Exception:  # a fault of ours: the task ends all the same
-                _LOG.exception("the answer of a task of %r cannot be written", task.task.model)
-                found = InternalError("internal error; the server's log has the details")
+            found = await self._answered(model, task, answer_rows(outputs, spec, first, task))
+            if isinstance(found, PoolError):
+                failed.append((task.task, found))
             else:
-                await self._ends.done(task.task, TaskAnswer(200, tuple(headers), body))
-                return
-        await self._judge(task.task, found)
+                done.append((task.task, found))
+            first += task.rows.n
+        await asyncio.gather(
+            self._ends.done(done), *(self._judge(task, error) for task, error in failed)
+        )
+
+    async def _answered(
+        self, model: _Model, task: ReadTask, found: dict[str, Array] | PoolError
+    ) -> TaskAnswer | PoolError:
+        """The answer of a task with these outputs, or the error of one of its rows."""
+        if isinstance(found, PoolError):
+            return found
+        assert model.codec is not None
+        codec, request = model.codec, task.request
+        try:
+            if sum(array.nbytes for array in found.values()) > _LONG_BYTES:
+                headers, body = await asyncio.to_thread(codec.encode, request, found)
+            else:
+                headers, body = codec.encode(request, found)
+        except PoolError as exc:
+            return exc
+        except Exception:  # a fault of ours: the task ends all the same
+            _LOG.exception("the answer of a task of %r cannot be written", task.task.model)
+            return InternalError("internal error; the server's log has the details")
+        return TaskAnswer(200, tuple(headers), body)
 
     async def _judge(self, task: ClaimedTask, error: PoolError) -> None:
         """Try a task again later, or let it fail."""

@@ -1,7 +1,8 @@
 """The database of tasks: its tables, its version, and how a connection to it is opened.
 
 A row of `tasks` is one task. Its indices are partial, so that an ended task costs what its result
-costs: `due` has the queued tasks, `deadlines` the open ones, `drops` those that have ended.
+costs: `turns` has the queued tasks that may run, `waits` those whose time has not come, `deadlines`
+the open ones, `drops` those that have ended.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from batchpool.tasks.store import StoreAway
 
-VERSION = 1
+VERSION = 2
 _APPLICATION_ID = 0x62707473  # "bpts"
 _OLDEST_SQLITE = (3, 35)  # RETURNING
 _WAL_MOST_BYTES = 64 * 2**20
@@ -28,6 +29,7 @@ CREATE TABLE tasks (
     fingerprint BLOB NOT NULL,
     submitted_ms INTEGER NOT NULL,
     due_ms INTEGER NOT NULL,
+    turn INTEGER,
     deadline_ms INTEGER NOT NULL,
     own_deadline INTEGER NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -48,7 +50,8 @@ CREATE TABLE tasks (
     body BLOB
 );
 CREATE UNIQUE INDEX keys ON tasks (key) WHERE key IS NOT NULL;
-CREATE INDEX due ON tasks (model, due_ms) WHERE state = 0;
+CREATE INDEX turns ON tasks (model, turn) WHERE state = 0 AND turn IS NOT NULL;
+CREATE INDEX waits ON tasks (model, due_ms) WHERE state = 0 AND turn IS NULL;
 CREATE INDEX deadlines ON tasks (deadline_ms, submitted_ms) WHERE state < 2;
 CREATE INDEX drops ON tasks (drop_ms) WHERE drop_ms IS NOT NULL;
 CREATE TABLE letters (
@@ -68,6 +71,13 @@ CREATE TABLE letters (
     answer BLOB NOT NULL,
     input BLOB
 );
+"""
+# From version 1, which claimed by time alone: its tasks that wait for their time go on waiting.
+_TURNS = """
+ALTER TABLE tasks ADD COLUMN turn INTEGER;
+DROP INDEX due;
+CREATE INDEX turns ON tasks (model, turn) WHERE state = 0 AND turn IS NOT NULL;
+CREATE INDEX waits ON tasks (model, due_ms) WHERE state = 0 AND turn IS NULL;
 """
 
 
@@ -120,3 +130,5 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
             f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {_APPLICATION_ID};"
             f" PRAGMA user_version = {VERSION}; COMMIT;"
         )
+    elif version < VERSION:
+        db.executescript(f"BEGIN IMMEDIATE; {_TURNS} PRAGMA user_version = {VERSION}; COMMIT;")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
-from batchpool.control.edges import TO_TASKS, ToTasks
+from batchpool.control.edges import TO_TASKS, TaskReply, ToTasks
 from batchpool.control.frames import FrameReader, frame_of
-from batchpool.tasks.answers import TaskAnswers
+from batchpool.control.task_messages import CollectResult, SubmitTask, TaskResult
+from batchpool.tasks.answers import TaskAnswers, refused
+from batchpool.tasks.collecting import Reply
 
 _LOG = logging.getLogger("batchpool.tasks")
 
@@ -22,7 +25,9 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: TaskServer) -> None:
         self._server = server
         self._frames = FrameReader(TO_TASKS)
+        self._collecting = server.answers.collecting(self._long_result)
         self._answers: set[asyncio.Task[None]] = set()
+        self._replies: list[bytes] = []  # of this turn of the loop
         self._transport: asyncio.Transport | None = None
         self._turn = asyncio.Lock()
         self._writable = asyncio.Event()
@@ -33,20 +38,53 @@ class _Connection(asyncio.Protocol):
         self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
+        new: list[tuple[int, SubmitTask]] = []
+        results: list[tuple[CollectResult, Reply]] = []
         try:
             for number, message in self._frames.feed(data):
-                task = asyncio.create_task(self._answer(number, message))
-                self._answers.add(task)
-                task.add_done_callback(self._answers.discard)
+                if isinstance(message, SubmitTask):
+                    new.append((number, message))
+                elif isinstance(message, CollectResult):
+                    results.append((message, partial(self._reply_result, number)))
+                else:
+                    self._start(self._answer(number, message))
         except ValueError as exc:
             _LOG.error("an asker is dropped that could not be understood: %s", exc)
             assert self._transport is not None
             self._transport.abort()
+            return
+        if new:
+            self._start(self._submit(new))
+        if results:
+            self._collecting.collect(results)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _submit(self, new: Sequence[tuple[int, SubmitTask]]) -> None:
+        """Answer new tasks that came in one read, which share their way to the store."""
+        replies = await self._server.answers.submit([message for _, message in new])
+        for (number, _), reply in zip(new, replies, strict=True):
+            self._reply(number, reply)
 
     async def _answer(self, number: int, message: ToTasks) -> None:
-        reply = await self._server.answers.answer(message, self._long_result())
+        self._reply(number, await self._server.answers.answer(message, self._long_result))
+
+    def _reply_result(self, number: int, found: TaskResult | BaseException) -> None:
+        self._reply(number, refused(found) if isinstance(found, BaseException) else found)
+
+    def _reply(self, number: int, reply: TaskReply) -> None:
+        """Send a reply, together with all others of this turn of the loop."""
+        if not self._replies:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._replies.append(frame_of(number, reply))
+
+    def _flush(self) -> None:
+        replies, self._replies = self._replies, []
         if self._transport is not None:
-            self._transport.write(frame_of(number, reply))
+            self._transport.write(b"".join(replies))
 
     @asynccontextmanager
     async def _long_result(self) -> AsyncIterator[None]:
@@ -65,6 +103,7 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self._server.connections.discard(self)
         self._server.changed.set()
+        self._collecting.close()
         for task in self._answers:
             task.cancel()
 

@@ -24,9 +24,10 @@ import msgspec
 
 from batchpool.control.task_messages import LetterForm, TaskForm
 from batchpool.tasks.account import Account
-from batchpool.tasks.body_files import LONG_BYTES, BodyFiles
+from batchpool.tasks.body_files import BodyFiles
 from batchpool.tasks.claims import Claims
 from batchpool.tasks.disk import Disk
+from batchpool.tasks.intake import Intake
 from batchpool.tasks.letter_box import LetterBox
 from batchpool.tasks.record import (
     TOKEN_BYTES,
@@ -38,7 +39,6 @@ from batchpool.tasks.record import (
     KeptTask,
     NewTask,
     Put,
-    PutOutcome,
     Reclaimed,
     StoreCounts,
     StoreLimits,
@@ -54,12 +54,11 @@ from batchpool.tasks.task_rows import (
     EXPIRE,
     FINISH,
     FORM,
-    INSERT,
     expired_answer,
     form_of,
     headers_of,
-    insert_values,
 )
+from batchpool.tasks.turns import Turns
 
 _LOG = logging.getLogger("batchpool.tasks")
 _SWEPT_AT_ONCE = 512
@@ -91,7 +90,7 @@ class SqliteStore:
                 os.umask(mask)
             self._files = BodyFiles(folder / "bodies")
             self._disk = Disk(folder)
-            self._account = Account()
+            self._account, self._turns = Account(), Turns()
             self._letters = LetterBox(self._db, self._files, limits.bytes)
             self._load()
         except BlockingIOError:
@@ -106,10 +105,12 @@ class SqliteStore:
             os.close(self._lock)
             raise
         self._claims = Claims(
-            self._db, self._files, self._account, self._letters, limits.result_ttl_ms
+            self._db, self._files, self._account, self._letters, self._turns, limits.result_ttl_ms
+        )
+        self._intake = Intake(
+            self._db, self._files, self._account, self._turns, limits, self._committed_bytes
         )
         self._depth = 0
-        self._new_bytes = 0  # of tasks that were put since the pages were counted
 
     def _load(self) -> None:
         self._count()
@@ -128,8 +129,15 @@ class SqliteStore:
         self._pages()
 
     def _count(self) -> None:
-        self._account.load(
-            self._db.execute("SELECT model, state, caller, count(*) FROM tasks GROUP BY 1, 2, 3")
+        rows = self._db.execute(
+            "SELECT model, state, caller, count(*), min(turn), max(turn + rows) FROM tasks"
+            " GROUP BY 1, 2, 3"
+        ).fetchall()
+        self._account.load(row[:4] for row in rows)
+        self._turns.load(
+            (model, caller, first, end)
+            for model, state, caller, _, first, end in rows
+            if state == TaskState.QUEUED and first is not None
         )
         self._letters.load()
 
@@ -139,12 +147,14 @@ class SqliteStore:
         (size,) = self._db.execute("PRAGMA page_size").fetchone()
         self._used_bytes: int = (pages - free) * size
         self._free_pages: int = free
-        self._new_bytes = 0
 
     @property
-    def bytes(self) -> int:
+    def kept_bytes(self) -> int:
         """Bytes of everything that is kept."""
-        return self._used_bytes + self._new_bytes + self._files.bytes
+        return self._committed_bytes() + self._intake.new_bytes
+
+    def _committed_bytes(self) -> int:
+        return self._used_bytes + self._files.bytes
 
     # -- transactions -------------------------------------------------------------------
 
@@ -166,6 +176,7 @@ class SqliteStore:
         finally:
             self._depth = 0
         self._files.committed()
+        self._intake.new_bytes = 0
         self._pages()
 
     def _undo(self) -> None:
@@ -184,34 +195,7 @@ class SqliteStore:
 
     def put(self, tasks: Sequence[NewTask], now_ms: int) -> list[Put]:
         with self.group():
-            room = self._disk.has_room()
-            return [self._put(task, now_ms, room=room) for task in tasks]
-
-    def _put(self, task: NewTask, now_ms: int, *, room: bool) -> Put:
-        known = self._rows(
-            f"SELECT {FORM}, principal, fingerprint FROM tasks WHERE id = ? OR key = ?",
-            task.id, task.key or None,
-        ) if task.key else self._rows(
-            f"SELECT {FORM}, principal, fingerprint FROM tasks WHERE id = ?", task.id
-        )  # fmt: skip
-        if known:
-            if task.key and known[0][-1] != task.fingerprint:
-                return Put(PutOutcome.MISMATCH)
-            return Put(PutOutcome.KNOWN, form_of(known[0]), known[0][-2])
-        if not room:
-            return Put(PutOutcome.DISK_FULL)
-        if self.bytes >= self._limits.bytes:
-            return Put(PutOutcome.BYTES_FULL)
-        if lack := self._account.lack(task.caller, self._limits.open):
-            return Put(lack)
-        is_long = len(task.input) > LONG_BYTES
-        if is_long:
-            self._files.write(f"{task.id}.in", task.input)
-        self._db.execute(INSERT, insert_values(task, now_ms, is_long=is_long))
-        self._new_bytes += 0 if is_long else len(task.input)
-        self._account.add(task.model, TaskState.QUEUED, task.caller)
-        form = TaskForm(task.id, TaskState.QUEUED.label, task.model, 0, task.submitted_ms)
-        return Put(PutOutcome.NEW, form, task.principal)
+            return self._intake.put(tasks, now_ms, room=self._disk.has_room())
 
     # -- tasks that run -----------------------------------------------------------------
 
@@ -225,7 +209,7 @@ class SqliteStore:
 
     def finish(self, ends: Sequence[Ended], now_ms: int) -> list[bool]:
         with self.group():
-            return [self._claims.end(end, now_ms) for end in ends]
+            return self._claims.end(ends, now_ms)
 
     def retry(self, tasks: Sequence[Again], now_ms: int) -> list[bool]:
         with self.group():
@@ -237,15 +221,13 @@ class SqliteStore:
         return [self._look(identifier) for identifier in ids]
 
     def _look(self, identifier: str) -> KeptTask | None:
-        query = f"SELECT {FORM}, principal, body_file FROM tasks WHERE id = ?"
-        found = self._rows(query, identifier)
-        return KeptTask(form_of(found[0]), found[0][-2], bool(found[0][-1])) if found else None
+        found = self._rows(f"SELECT {FORM}, principal FROM tasks WHERE id = ?", identifier)
+        return KeptTask(form_of(found[0]), found[0][-1]) if found else None
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
-        with self.group():
-            return [self._collect(identifier, now_ms) for identifier in ids]
+        return [self._collect(identifier) for identifier in ids]
 
-    def _collect(self, identifier: str, now_ms: int) -> KeptResult | None:
+    def _collect(self, identifier: str) -> KeptResult | None:
         found = self._rows(
             f"SELECT {FORM}, state, principal, status, headers, body_file, body"
             " FROM tasks WHERE id = ?", identifier
@@ -256,12 +238,20 @@ class SqliteStore:
         form = form_of(found[0])
         if not TaskState(state).has_ended:
             return KeptResult(form, principal, None)
-        if is_long:
-            body = self._files.read(f"{identifier}.out")
+        answer = TaskAnswer(status, headers_of(headers), body or b"")
+        return KeptResult(form, principal, answer, bool(is_long))
+
+    def body(self, identifier: str) -> bytes | None:
+        found = self._rows("SELECT 1 FROM tasks WHERE id = ? AND body_file", identifier)
+        return self._files.read(f"{identifier}.out") if found else None
+
+    def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
         if self._limits.evict_on_read:
             # A failed task is no result that somebody has got: it keeps its time.
-            self._db.execute(COLLECTED, (now_ms + self._limits.grace_ms, identifier))
-        return KeptResult(form, principal, TaskAnswer(status, headers_of(headers), body or b""))
+            drop_ms = now_ms + self._limits.grace_ms
+            with self.group():
+                self._db.executemany(COLLECTED, [(drop_ms, identifier) for identifier in ids])
+        return [None] * len(ids)
 
     def cancel(self, ids: Sequence[str], now_ms: int) -> list[TaskForm | None]:
         with self.group():
@@ -312,12 +302,12 @@ class SqliteStore:
             self._pages()
         self._disk.renew_reserve()
         more = _SWEPT_AT_ONCE in (len(expired), len(dropped)) or self._free_pages > _FREE_PAGES
-        ended = tuple(row[0] for row in expired)
+        ended = tuple(row[1] for row in expired)
         return Dropped(ended, tuple(letters), len(dropped), more)
 
     def _expire(self, row: Sequence[Any], now_ms: int) -> tuple[str, str] | None:
         """End an open task whose time is up; (model, code) if it became a dead letter."""
-        identifier, model, caller, state, own, has_file = row
+        n, identifier, model, caller, state, own, has_file = row
         code, error, answer = expired_answer(own=bool(own))
         if not own:
             self._letters.add(identifier, code, error, {}, now_ms, 0)
@@ -328,15 +318,21 @@ class SqliteStore:
             FINISH,
             (
                 int(TaskState.FAILED), 0, now_ms, now_ms + self._limits.result_ttl_ms, code, error,
-                answer.status, 0, headers, answer.body, identifier,
+                answer.status, 0, headers, answer.body, n,
             ),
         )  # fmt: skip
         self._account.move(model, caller, TaskState(state), TaskState.FAILED)
         return None if own else (model, code)
 
     def next_due_ms(self, models: Sequence[str]) -> list[int | None]:
-        query = "SELECT min(due_ms) FROM tasks WHERE state = 0 AND model = ?"
-        return [self._rows(query, model)[0][0] for model in models]
+        return [self._next_due_ms(model) for model in models]
+
+    def _next_due_ms(self, model: str) -> int | None:
+        queued = "FROM tasks WHERE state = 0 AND model = ? AND turn IS"
+        if self._rows(f"SELECT 1 {queued} NOT NULL LIMIT 1", model):
+            return 0
+        found: int | None = self._rows(f"SELECT min(due_ms) {queued} NULL", model)[0][0]
+        return found
 
     def models(self) -> set[str]:
         return self._account.models()
@@ -344,7 +340,7 @@ class SqliteStore:
     def counts(self) -> StoreCounts:
         oldest = self._rows("SELECT min(submitted_ms) FROM tasks WHERE state < 2")[0][0]
         kept = self._letters.kept
-        return StoreCounts(self._account.by_model(), kept, self.bytes, oldest or 0)
+        return StoreCounts(self._account.by_model(), kept, self.kept_bytes, oldest or 0)
 
     def list_tasks(self, state: str, model: str, most: int) -> list[TaskForm]:
         numbers = [kind.value for kind in TaskState if not state or kind.label == state]
@@ -377,11 +373,7 @@ class SqliteStore:
             identifier, form.model, form.rows, form.input, form.answer, form.caller, principal,
             now_ms, deadline_ms,
         )  # fmt: skip
-        is_long = len(task.input) > LONG_BYTES
-        if is_long:
-            self._files.write(f"{identifier}.in", task.input)
-        self._db.execute(INSERT, insert_values(task, now_ms, is_long=is_long))
-        self._account.add(task.model, TaskState.QUEUED, task.caller)
+        self._intake.add(task, now_ms)
         return identifier
 
     def drop_letters(self, letters: Sequence[int]) -> list[bool]:

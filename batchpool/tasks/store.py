@@ -58,7 +58,8 @@ class TaskStore(Protocol):
         that task; where its input is another one it is refused."""
 
     def claim(self, wants: Sequence[Want], now_ms: int) -> list[ClaimedTask]:
-        """Take queued tasks whose time has come, the oldest first; they run from now on."""
+        """Take queued tasks whose time has come, in turns by caller; of each caller the oldest
+        first. They run from now on."""
 
     def reclaim(self, now_ms: int) -> Reclaimed:
         """Queue tasks again whose owner has vanished, but for those that were lost too often."""
@@ -73,7 +74,14 @@ class TaskStore(Protocol):
         """Tasks as they are now; None for one that is not there."""
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
-        """Results, which count as read."""
+        """Results. They count as read once `mark_read` says so; a long body is for `body`."""
+
+    def body(self, identifier: str) -> bytes | None:
+        """The long body of a result; None if it is not there any more."""
+
+    def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
+        """Their callers have these results: they are dropped after the grace. Failed tasks keep
+        their time."""
 
     def cancel(self, ids: Sequence[str], now_ms: int) -> list[TaskForm | None]:
         """Take back open tasks and drop those that have ended; as they were before. None for one
@@ -84,7 +92,8 @@ class TaskStore(Protocol):
         them at a time."""
 
     def next_due_ms(self, models: Sequence[str]) -> list[int | None]:
-        """When the first queued task of each model may run; None where none is queued."""
+        """When the first queued task of each model may run, 0 for at once; None where none is
+        queued."""
 
     def models(self) -> set[str]:
         """The models that have open tasks."""

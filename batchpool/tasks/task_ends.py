@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from batchpool.control.task_messages import TaskForm, TaskResult
 from batchpool.core.errors import PoolError
 from batchpool.tasks.alerts import Alerts
+from batchpool.tasks.body_files import LONG_BYTES
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.ends import Ends
 from batchpool.tasks.judgement import Verdict, judge
@@ -46,9 +48,12 @@ class TaskEnds:
         self._random = random.Random()
         self.stopping = False
 
-    async def done(self, task: ClaimedTask, answer: TaskAnswer) -> None:
-        """A task has its result."""
-        await self._finish(task, Ended(task.id, task.claim, TaskState.DONE, answer))
+    async def done(self, tasks: Sequence[tuple[ClaimedTask, TaskAnswer]]) -> None:
+        """Tasks have their results."""
+        ends = [
+            (task, Ended(task.id, task.claim, TaskState.DONE, answer)) for task, answer in tasks
+        ]
+        await self._finish(ends)
 
     async def error(self, task: ClaimedTask, error: PoolError) -> tuple[Verdict, int]:
         """Try a task again later, or let it fail. The verdict, and when it is due again (ms); 0 if
@@ -60,7 +65,7 @@ class TaskEnds:
             return verdict, 0
         due_ms = self._clock_ms() + int(verdict.after_s * 1000)
         again = Again(task.id, task.claim, due_ms, verdict.counted)
-        return verdict, due_ms if await self._write("retry", again) else 0
+        return verdict, due_ms if (await self._write("retry", [again]))[0] else 0
 
     async def failed(self, task: ClaimedTask, error: PoolError, code: str) -> None:
         """A task has failed for good. code: of its dead letter."""
@@ -69,7 +74,8 @@ class TaskEnds:
             task.id, task.claim, TaskState.FAILED, error_answer(error), code=code,
             error=error.message, facts={**error.facts, **row}, is_letter=True,
         )  # fmt: skip
-        if await self._finish(task, end):
+        (accepted,) = await self._finish([(task, end)])
+        if accepted:
             self._metrics.letter(task.model, code)
             self._alerts.letter(task.model, code)
             _LOG.warning(
@@ -77,22 +83,49 @@ class TaskEnds:
                 task.id[:10], task.model, error.message,
             )  # fmt: skip
 
-    async def _finish(self, task: ClaimedTask, end: Ended) -> bool:
-        accepted = await self._write("finish", end)
-        if accepted:
-            self._metrics.ended(task.model, (self._clock_ms() - task.submitted_ms) / 1000)
-            self._ends.tell([task.id])
-        else:
-            self._metrics.counts["duplicate"] += 1
+    async def _finish(self, ends: Sequence[tuple[ClaimedTask, Ended]]) -> list[bool]:
+        accepted = await self._write("finish", [end for _, end in ends])
+        now_ms = self._clock_ms()
+        for (task, end), is_end in zip(ends, accepted, strict=True):
+            if not is_end:
+                self._metrics.counts["duplicate"] += 1
+                continue
+            self._metrics.ended(task.model, (now_ms - task.submitted_ms) / 1000)
+            if self._ends.is_awaited(task.id):
+                self._ends.tell_result(task.id, _result(task, end, now_ms))
         return accepted
 
-    async def _write(self, kind: str, entry: Ended | Again) -> bool:
-        """Have the store take an end, however long it cannot."""
+    async def _write(self, kind: str, entries: Sequence[Ended | Again]) -> list[bool]:
+        """Have the store take ends, however long it cannot; False for those of other claims."""
+        accepted = [False] * len(entries)
+        places = list(range(len(entries)))
         while True:
-            try:
-                return bool(await self._committer.ask(kind, entry))
-            except (StoreFull, StoreAway) as exc:
-                _LOG.error("the end of a task cannot be kept yet: %s", exc)
-                if self.stopping:
-                    return False
-                await asyncio.sleep(_STORE_RETRY_S)
+            found = await self._committer.ask_each(kind, [entries[at] for at in places])
+            left, error = [], None
+            for at, answer in zip(places, found, strict=True):
+                if isinstance(answer, (StoreFull, StoreAway)):
+                    left.append(at)
+                    error = answer
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    accepted[at] = bool(answer)
+            if not left:
+                return accepted
+            _LOG.error("the ends of %d tasks cannot be kept yet: %s", len(left), error)
+            if self.stopping:
+                return accepted
+            places = left
+            await asyncio.sleep(_STORE_RETRY_S)
+
+
+def _result(task: ClaimedTask, end: Ended, now_ms: int) -> TaskResult | None:
+    """The result of a task for those who wait for it; None for one that is read by itself."""
+    answer = end.answer
+    if len(answer.body) > LONG_BYTES:
+        return None
+    form = TaskForm(
+        task.id, end.state.label, task.model, task.attempts + end.counted, task.submitted_ms,
+        task.started_ms, now_ms, end.code, end.error,
+    )  # fmt: skip
+    return TaskResult(form, answer.status, answer.headers, answer.body)

@@ -14,28 +14,29 @@ from batchpool.tasks.record import NewTask, TaskAnswer, TaskState
 FORM = "id, state, model, attempts, submitted_ms, started_ms, finished_ms, code, error"
 INSERT = (
     "INSERT INTO tasks (id, model, state, rows, caller, principal, key, fingerprint, submitted_ms,"
-    " due_ms, deadline_ms, own_deadline, input_file, answer, input)"
-    " VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " due_ms, turn, deadline_ms, own_deadline, input_file, answer, input) VALUES "
 )
+INSERTED = "(?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # one row of it
 FINISH = (
     "UPDATE tasks SET state = ?, attempts = attempts + ?, finished_ms = ?, drop_ms = ?, code = ?,"
     " error = ?, status = ?, body_file = ?, headers = ?, body = ?, input = NULL, input_file = 0"
-    " WHERE id = ?"
+    " WHERE n = ?"
 )
 EXPIRE = (
-    "SELECT id, model, caller, state, own_deadline, input_file FROM tasks"
+    "SELECT n, id, model, caller, state, own_deadline, input_file FROM tasks"
     " WHERE state < 2 AND deadline_ms <= ? LIMIT ?"
 )
 COLLECTED = "UPDATE tasks SET drop_ms = min(drop_ms, ?) WHERE id = ? AND state = 2"
 _HEADERS = msgspec.msgpack.Decoder(tuple[tuple[bytes, bytes], ...])
 
 
-def insert_values(task: NewTask, due_ms: int, *, is_long: bool) -> tuple[Any, ...]:
-    """The values of INSERT. is_long: its input is in a file."""
+def insert_values(task: NewTask, due_ms: int, turn: int, *, is_long: bool) -> tuple[Any, ...]:
+    """The values of INSERTED. is_long: its input is in a file."""
     return (
         *(task.id, task.model, task.rows, task.caller, task.principal),
-        *(task.key or None, task.fingerprint, task.submitted_ms, due_ms, task.deadline_ms),
-        *(int(task.own_deadline), int(is_long), task.answer, None if is_long else task.input),
+        *(task.key or None, task.fingerprint, task.submitted_ms, due_ms, turn),
+        *(task.deadline_ms, int(task.own_deadline), int(is_long), task.answer),
+        None if is_long else task.input,
     )
 
 

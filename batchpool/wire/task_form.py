@@ -85,6 +85,14 @@ def pack_answer(request: InferRequest) -> bytes:
     )
 
 
+def without_id(packed: bytes) -> bytes:
+    """The bytes of `pack_answer` as they would be without the id of the request."""
+    found = _ANSWER.decode(packed)
+    if found.id is None:
+        return packed
+    return msgspec.msgpack.encode(msgspec.structs.replace(found, id=None))
+
+
 def unpack_answer(packed: bytes, rows: Rows) -> InferRequest:
     """The request of these rows that is to be answered so."""
     found = _ANSWER.decode(packed)

@@ -6,14 +6,9 @@ a task waits for room where a request would be refused.
 
 from __future__ import annotations
 
-import os
-import time
 from functools import partial
 
-import msgspec
-
-from batchpool.control.task_messages import SubmitTask, TaskSubmitted
-from batchpool.core.errors import TooLarge
+from batchpool.control.task_messages import TaskSubmitted
 from batchpool.frontend.asgi.unless_lost import unless_lost
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
@@ -25,11 +20,8 @@ from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.task_answers import accepted_response, result_response
 from batchpool.frontend.service.task_link import TaskLink
+from batchpool.frontend.service.task_submission import task_message
 from batchpool.wire.preferences import AsyncPreference, idempotency_key
-from batchpool.wire.request import InferRequest
-from batchpool.wire.task_form import pack_answer, pack_input
-
-_TOKEN_BYTES = 16
 
 
 class Submission:
@@ -73,34 +65,12 @@ class Submission:
                 request = endpoint.parse(head, body)
             del body
             note(rows=request.rows.n)
-            most_rows = endpoint.lane_client.allocator.bound
-            if request.rows.n > most_rows:  # as without the preference
-                raise TooLarge(
-                    f"{request.rows.n} rows at once; model {endpoint.name!r} takes at most"
-                    f" {most_rows} here: send them in smaller requests"
-                )
-            submitted = await self._submit(request, key)
+            message = task_message(endpoint, head, request, key)
+            submitted = await self._link.ask(message, TaskSubmitted)
         finally:
             reservation.release()
             decoded.release()
         return await self._answer(submitted, request_body)
-
-    async def _submit(self, request: InferRequest, key: str) -> TaskSubmitted:
-        head = self._head
-        timeout_ms = 0 if request.timeout_ns is None else max(1, request.timeout_ns // 1_000_000)
-        message = SubmitTask(
-            os.urandom(_TOKEN_BYTES),
-            time.time_ns() // 1_000_000,
-            self._endpoint.name,
-            request.rows.n,
-            msgspec.Raw(pack_input(request.rows)),
-            msgspec.Raw(pack_answer(request)),
-            caller_name(head),
-            head.caller.key,
-            key,
-            timeout_ms,
-        )
-        return await self._link.ask(message, TaskSubmitted)
 
     async def _answer(
         self, submitted: TaskSubmitted, request_body: RequestBody
@@ -112,6 +82,7 @@ class Submission:
             if result is None:
                 return None
             if result.status:
+                self._link.mark_read(task.id)
                 accepted = self._head.headers.get(b"accept-encoding")
                 response = result_response(result, self._prefix, accepted)
                 if submitted.replayed:
@@ -119,12 +90,3 @@ class Submission:
                 return response
             task = result.task
         return accepted_response(task, self._prefix, replayed=submitted.replayed)
-
-
-def caller_name(head: RequestHead) -> str:
-    """The caller of a task, in whose name it is counted: its key, else its X-Client-Id, else its
-    address."""
-    if head.caller.key:
-        return f"key {head.caller.key}"
-    named = head.headers.get(b"x-client-id")
-    return f"client {named.decode('latin-1')[:255]}" if named else head.caller.address

@@ -149,6 +149,8 @@ async def _result(request: TaskRequest) -> HttpResponse | None:
     found = await unless_lost(request.request_body, asking)
     if found is None:
         return None
+    if found.status:
+        request.link.mark_read(request.task)
     return result_response(found, request.prefix, request.accept_encoding)
 
 

@@ -29,6 +29,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from batchpool.core.errors import PoolError
 from batchpool.frontend.fast.known_heads import Found, KnownHeads
 from batchpool.frontend.fast.request import FastPath, FastRequest
+from batchpool.frontend.fast.task_requests import (
+    LONGEST_BODY_BYTES,
+    TASKS_PATH,
+    FastSubmission,
+    FastTaskQuestion,
+    task_question,
+)
 from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
@@ -39,12 +46,15 @@ from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.unparsed import UnparsedBytes
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.pool_view import PoolView
+from batchpool.wire.preferences import async_preference, idempotency_key
 
 # Headers that change how a request is read or answered, and that only the ASGI path supports.
 _ASGI_HEADERS = frozenset(
-    {b"content-encoding", b"expect", b"prefer", b"transfer-encoding", b"upgrade"}
+    {b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"}
     | {b"origin", b"sec-fetch-site"}  # a browser's
 )
+
+_PREFER = b"prefer"
 
 
 # methods: the callbacks of the parser and of the transport share the state of one request.
@@ -76,11 +86,8 @@ class FastProtocol(Connection):
         self._known = None
         if not isinstance(request, FastRequest):
             return
-        if request.pending is not None:
-            request.disconnected = True
-            request.endpoint.endpoint.abandon(request.pending)
-            request.pending = None  # which refers to the request
-            request.count_gone()
+        if request.is_waiting():
+            request.abandon()
         elif request is receiving and request.discards_body:
             request.log_refused()
         elif request is receiving:
@@ -177,7 +184,11 @@ class FastProtocol(Connection):
         if headers is None:
             return
         endpoint = self.shared.endpoints.get(self.url)
-        if endpoint is None or not self._accept_head(endpoint, headers):
+        if endpoint is None:
+            taken = self.url.startswith(TASKS_PATH) and self._accept_question(headers)
+        else:
+            taken = self._accept_head(endpoint, headers)
+        if not taken:
             self._to_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -232,10 +243,13 @@ class FastProtocol(Connection):
             if passed is None:
                 return False
             caller = passed
-        keep_alive = parser.should_keep_alive()
-        if keep_alive and b"connection" in headers:
-            keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
-        request = FastRequest(self, self.shared, keep_alive)
+        request: FastRequest | None
+        if _PREFER in headers:
+            request = self._submission(headers, caller, int(announced))
+            if request is None:
+                return False
+        else:
+            request = FastRequest(self, self.shared, self._keeps_alive(headers))
         request.endpoint = endpoint
         request.path = self.url
         request.head = head = RequestHead.of(headers, caller)
@@ -250,6 +264,57 @@ class FastProtocol(Connection):
             request.refuse_early(exc)
         self._receive(request)
         return True
+
+    def _keeps_alive(self, headers: dict[bytes, bytes]) -> bool:
+        """True if the connection goes on after this request."""
+        parser = self.parser
+        keep_alive: bool = parser.should_keep_alive()
+        if keep_alive and b"connection" in headers:
+            keep_alive = parser.get_http_version() != "1.0"  # uvicorn ends these in any case
+        return keep_alive
+
+    def _submission(
+        self, headers: dict[bytes, bytes], caller: Caller, size: int
+    ) -> FastSubmission | None:
+        """A request that is to be kept as a task; None for one that is for ASGI. size: of its
+        body, in bytes."""
+        link = self.shared.tasks
+        preference = async_preference(self.headers)
+        if link is None or preference is None or preference.wait_s or size > LONGEST_BODY_BYTES:
+            return None
+        try:
+            key = idempotency_key(headers)
+        except PoolError:
+            return None
+        keep_alive = self._keeps_alive(headers)
+        request = FastSubmission(self, self.shared, keep_alive, link, self._prefix(headers))
+        request.begin(MemoryReservation(self.memory, caller.flow), key)
+        return request
+
+    def _accept_question(self, headers: dict[bytes, bytes]) -> bool:
+        """Take a GET of a task; False when the request is for ASGI."""
+        link, question = self.shared.tasks, task_question(self.url)
+        plain = self.parser.get_method() == b"GET" and _ASGI_HEADERS.isdisjoint(headers)
+        if link is None or question is None or not plain or _PREFER in headers:
+            return False
+        if headers.get(b"content-length", b"0") != b"0":
+            return False
+        caller = self.own_caller
+        if self._asks_gate:
+            passed = self._passed(headers)
+            if passed is None:
+                return False
+            caller = passed
+        keep_alive = self._keeps_alive(headers)
+        request = FastTaskQuestion(self, self.shared, keep_alive, link, self._prefix(headers))
+        request.begin(question)
+        request.path = self.url
+        request.head = RequestHead.of(headers, caller)
+        self._receive(request)
+        return True
+
+    def _prefix(self, headers: dict[bytes, bytes]) -> str:
+        return self.gate.site(self.own_caller, headers, "").prefix
 
     def _passed(self, headers: dict[bytes, bytes]) -> Caller | None:
         """The caller of a request that the gate lets in; None for one that it refuses."""
@@ -280,7 +345,7 @@ class FastProtocol(Connection):
             return
         try:
             if not request.head.admitted:
-                request.endpoint = request.endpoint.admit(request.head)
+                request.admit()
                 self._reservation.flow = request.head.flow
             self._reservation.grow_to(len(request.body))
         except Exception as exc:

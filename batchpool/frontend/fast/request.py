@@ -30,13 +30,15 @@ _LONG_BODY_BYTES = 64 * 1024  # of a response; copying it behind its head would 
 class FastPath:
     """The state that all fast-path connections of one front end share.
 
-    endpoints: by the path as it is sent. discard_bytes: the most that is dropped of a refused body.
+    endpoints: by the path as it is sent. tasks: the task process, None where no tasks are kept.
+    discard_bytes: the most that is dropped of a refused body.
     """
 
     def __init__(self, view: PoolView) -> None:
         self.endpoints = view.endpoints.by_path
         self.background = view.background
         self.access = view.access
+        self.tasks = view.tasks
         self.discard_bytes = discard_bytes(view.max_body_bytes)
         self._fields: HeaderList | None = None
         self._heads: dict[int, bytes] = {}
@@ -115,6 +117,7 @@ class FastRequest:
         "shared",
     )
     message_event: ClassVar[asyncio.Event] = _NEVER_AWAITED
+    method: ClassVar[str] = "POST"
     endpoint: HttpEndpoint
     path: bytes
     head: RequestHead
@@ -134,6 +137,10 @@ class FastRequest:
         self.pending: PendingRequest | None = None
 
     # -- submission ---------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Raise what the lane says against the request, whose body is not complete."""
+        self.endpoint = self.endpoint.admit(self.head)
 
     def submit_body(self, body: Body) -> None:
         """Parse a whole body and submit its rows, or refuse the request."""
@@ -196,6 +203,18 @@ class FastRequest:
         self.pending = None
         self.refuse(error)
 
+    def is_waiting(self) -> bool:
+        """True from the submission of a whole body to its completion."""
+        return self.pending is not None
+
+    def abandon(self) -> None:
+        """Take back what was submitted: the caller has gone."""
+        pending, self.pending = self.pending, None  # it refers to the request
+        if pending is not None:
+            self.disconnected = True
+            self.endpoint.endpoint.abandon(pending)
+        self.count_gone()
+
     def _on_encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
         if encoded.cancelled():  # the front end has ended
             return
@@ -220,7 +239,7 @@ class FastRequest:
     def refuse_early(self, error: BaseException) -> None:
         """Write the response for an error; the request goes on until its body has come."""
         name = request_id(self.head.headers) or made_id()
-        response = error_response(error, request_id=name, model=self.endpoint.name)
+        response = error_response(error, request_id=name, model=self.model())
         self._write(response, name, self.shared.access.wants(response.status, name))
 
     def _is_gone(self) -> bool:
@@ -237,10 +256,7 @@ class FastRequest:
         if self._is_gone():
             self.count_gone()
             return
-        if response.code == "ok":
-            self.endpoint.metrics.count_ok(FAST, self.head.at_ns)
-        else:
-            self.endpoint.metrics.count_error(FAST, response.code, self.head.at_ns)
+        self.count(response)
         connection = self.connection
         fields = connection.server_state.default_headers
         pieces = self.shared.pieces(response, fields, name, self.keep_alive)
@@ -287,9 +303,28 @@ class FastRequest:
 
     # -- metrics and access log ---------------------------------------------------------
 
+    def model(self) -> str:
+        """The name of the model, "" for none."""
+        return self.endpoint.name
+
+    def rows(self) -> int:
+        """The rows of the request, 0 where they are not known."""
+        return 0 if self.parsed is None else self.parsed.rows.n
+
+    def count(self, response: HttpResponse) -> None:
+        """Count a response, which is about to be written."""
+        if response.code == "ok":
+            self.endpoint.metrics.count_ok(FAST, self.head.at_ns)
+        else:
+            self.endpoint.metrics.count_error(FAST, response.code, self.head.at_ns)
+
     def count_gone(self) -> None:
         """Count and log that the caller has gone before its response."""
         self.endpoint.metrics.count_error(FAST, GONE.code, self.head.at_ns)
+        self.log_gone()
+
+    def log_gone(self) -> None:
+        """Log that the caller has gone before its response."""
         name = request_id(self.head.headers)
         if self.shared.access.wants(GONE.status, name):
             self._log(GONE, name or made_id(), monotonic_ns())
@@ -300,7 +335,7 @@ class FastRequest:
             self._log(*self.log_later)
 
     def _log(self, outcome: RequestOutcome, name: bytes, ended_ns: int) -> None:
-        head, parsed = self.head, self.parsed
+        head = self.head
         if self.is_arriving or self.discards_body:
             bytes_in = len(self.body) + self.dropped_bytes
         else:
@@ -308,13 +343,13 @@ class FastRequest:
         request = LoggedRequest(
             "fast",
             head.caller.address,
-            "POST",
+            self.method,
             self.path,
             head.headers,
             head.at_ns,
             name,
-            self.endpoint.name,
-            0 if parsed is None else parsed.rows.n,
+            self.model(),
+            self.rows(),
             bytes_in,
             head.caller.key,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 from batchpool.control.edges import TASK_REPLIES, TaskReply, ToTasks
@@ -17,10 +18,9 @@ from batchpool.control.messages import Message
 from batchpool.control.task_messages import (
     CollectResult,
     GetTaskStatus,
-    LookAtTasks,
+    MarkRead,
     TaskRefused,
     TaskResult,
-    TaskStates,
     TaskStatus,
 )
 from batchpool.core.errors import InternalError, NotReady, PoolError, Retryable, all_errors
@@ -31,9 +31,28 @@ _STATUS_S = 1.0
 _RETRY_S = 0.1
 _ERRORS = {kind.code: kind for kind in reversed(all_errors())}
 
+_READ_S = 0.1
+_NO_ANSWER = (
+    "the task process does not answer; a task that was sent may be kept or not: send it again with"
+    " its Idempotency-Key"
+)
+
 Reply = TypeVar("Reply", bound=Message)
+Listener = Callable[[TaskReply | PoolError], None]
 
 
+class _Asked:
+    """A question that is not answered. until_s: its asker gives up then, by the loop's clock."""
+
+    __slots__ = ("frame", "listener", "until_s")
+
+    def __init__(self, frame: bytes, listener: Listener, until_s: float) -> None:
+        self.frame = frame
+        self.listener = listener
+        self.until_s = until_s
+
+
+# methods: questions, and the callbacks of the one connection that carries them
 class TaskLink(asyncio.Protocol):
     """The link of one front end. path: of the task process's socket. patience_s: how long a
     question waits for a process that answers it."""
@@ -44,46 +63,87 @@ class TaskLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._frames = FrameReader(TASK_REPLIES)
-        self._asked: dict[int, tuple[bytes, asyncio.Future[TaskReply]]] = {}
+        self._asked: dict[int, _Asked] = {}
         self._count = 0
+        self._outgoing: list[bytes] = []  # of this turn of the loop
+        self._read: list[str] = []  # tasks whose results have been read
+        self._sweeping: asyncio.TimerHandle | None = None
 
-    async def ask(self, message: ToTasks, reply: type[Reply], wait_s: float = 0.0) -> Reply:
-        """The reply to a message. wait_s: as long as the message itself says that it may wait.
-
-        Raises the error of a refusal, and NotReady where nobody answers in time.
-        """
+    def send(self, message: ToTasks, listener: Listener, wait_s: float = 0.0) -> int:
+        """Ask a question; its number, for `forget`. listener: gets the reply, or the error of a
+        refusal, or NotReady where nobody answers in time. wait_s: as long as the message itself
+        says that it may wait."""
+        loop = asyncio.get_running_loop()
         self._count += 1
         number = self._count
         frame = frame_of(number, message)
-        future: asyncio.Future[TaskReply] = asyncio.get_running_loop().create_future()
-        self._asked[number] = frame, future
-        if self._transport is not None:
-            self._transport.write(frame)
-        else:
+        until_s = loop.time() + self._patience_s + wait_s
+        self._asked[number] = _Asked(frame, listener, until_s)
+        if self._transport is None:
             self._connect()
+        else:
+            if not self._outgoing:
+                loop.call_soon(self._flush)
+            self._outgoing.append(frame)
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(self._every_s(), self._sweep)
+        return number
+
+    def forget(self, number: int) -> None:
+        """The asker has gone: its question needs no answer."""
+        self._asked.pop(number, None)
+
+    def _flush(self) -> None:
+        """Write the questions of one turn of the loop together. Those that have no connection any
+        more are asked over the next one."""
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None:
+            self._transport.write(b"".join(outgoing))
+
+    async def ask(self, message: ToTasks, reply: type[Reply], wait_s: float = 0.0) -> Reply:
+        """The reply to a message; raises what `send` gives its listener."""
+        future: asyncio.Future[TaskReply] = asyncio.get_running_loop().create_future()
+
+        def listener(found: TaskReply | PoolError) -> None:
+            if isinstance(found, PoolError):
+                future.set_exception(found)
+            else:
+                future.set_result(found)
+
+        number = self.send(message, listener, wait_s)
         try:
-            async with asyncio.timeout(self._patience_s + wait_s):
-                found = await future
-        except TimeoutError:
-            raise NotReady(
-                "the task process does not answer; a task that was sent may be kept or not: send it"
-                " again with its Idempotency-Key"
-            ) from None
+            found = await future
         finally:
-            del self._asked[number]
-        if isinstance(found, TaskRefused):
-            raise refusal(found)
-        if not isinstance(found, reply):
-            raise InternalError(f"the task process replied with {type(found).__name__}")
-        return found
+            self.forget(number)
+        return expected(found, reply)
 
     async def result(self, task: str, principal: str, wait_s: float) -> TaskResult:
-        """The result of a task, waited for so long. It counts as read only if the caller, for whom
-        this runs, is still there when the task has ended."""
-        if wait_s:
-            look = LookAtTasks((task,), principal, int(wait_s * 1000))
-            await self.ask(look, TaskStates, wait_s)
-        return await self.ask(CollectResult(task, principal), TaskResult)
+        """The result of a task, waited for so long. It counts as read with `mark_read`."""
+        message = CollectResult(task, principal, int(wait_s * 1000))
+        return await self.ask(message, TaskResult, wait_s)
+
+    def mark_read(self, task: str) -> None:
+        """The caller of a task has its result. Told a little later, for many at once."""
+        if not self._read:
+            asyncio.get_running_loop().call_later(_READ_S, self._send_read)
+        self._read.append(task)
+
+    def _send_read(self) -> None:
+        ids, self._read = self._read, []
+        if ids:
+            self.send(MarkRead(tuple(ids)), _ignore)
+
+    def _every_s(self) -> float:
+        return min(1.0, self._patience_s)
+
+    def _sweep(self) -> None:
+        """Give up the questions whose time is over."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        over = [number for number, asked in self._asked.items() if asked.until_s <= now_s]
+        for number in over:
+            self._asked.pop(number).listener(NotReady(_NO_ANSWER))
+        self._sweeping = loop.call_later(self._every_s(), self._sweep) if self._asked else None
 
     async def status(self) -> TaskStatus | None:
         """The counts of all tasks; None where they cannot be had at once."""
@@ -116,15 +176,15 @@ class TaskLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._frames = FrameReader(TASK_REPLIES)
-        for frame, _ in self._asked.values():
-            self._transport.write(frame)
+        self._outgoing.clear()
+        self._transport.write(b"".join(asked.frame for asked in self._asked.values()))
 
     def data_received(self, data: bytes) -> None:
         try:
             for number, reply in self._frames.feed(data):
-                asked = self._asked.get(number)
-                if asked is not None and not asked[1].done():
-                    asked[1].set_result(reply)
+                asked = self._asked.pop(number, None)
+                if asked is not None:
+                    asked.listener(refusal(reply) if isinstance(reply, TaskRefused) else reply)
         except ValueError as exc:
             _LOG.error("the task process cannot be understood: %s", exc)
             assert self._transport is not None
@@ -137,10 +197,25 @@ class TaskLink(asyncio.Protocol):
 
     def close(self) -> None:
         """Let go of the task process."""
-        if self._connecting is not None:
-            self._connecting.cancel()
+        self._send_read()
+        self._flush()
+        for timer in (self._connecting, self._sweeping):
+            if timer is not None:
+                timer.cancel()
+        self._asked.clear()
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.close()
+
+
+def expected(found: TaskReply, reply: type[Reply]) -> Reply:
+    """The reply as one of the kind that its message has; InternalError for another."""
+    if not isinstance(found, reply):
+        raise InternalError(f"the task process replied with {type(found).__name__}")
+    return found
+
+
+def _ignore(_: TaskReply | PoolError) -> None:
+    """For a question whose answer says nothing."""
 
 
 def refusal(refused: TaskRefused) -> PoolError:

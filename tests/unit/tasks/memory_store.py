@@ -38,6 +38,7 @@ from batchpool.tasks.record import (
 )
 from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.tasks.task_rows import expired_answer
+from batchpool.tasks.turns import Turns
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Kept:
     task: NewTask
     state: TaskState = TaskState.QUEUED
     due_ms: int = 0
+    turn: int | None = None
     attempts: int = 0
     losses: int = 0
     claims: int = 0
@@ -94,6 +96,7 @@ class MemoryStore:
         self.limits = limits
         self.owner = os.urandom(8)
         self.is_full = self.is_away = False
+        self.turns = Turns()
         self.commits = 0
         self.long_bytes = 2**20
 
@@ -128,24 +131,37 @@ class MemoryStore:
             return Put(PutOutcome.BYTES_FULL)
         if lack := self._account().lack(task.caller, self.limits.open):
             return Put(lack)
-        self.tasks[task.id] = Kept(task, due_ms=now_ms)
+        self._queue(Kept(task, due_ms=now_ms))
         return Put(PutOutcome.NEW, self.tasks[task.id].form, task.principal)
 
     def claim(self, wants: Sequence[Want], now_ms: int) -> list[ClaimedTask]:
         found = []
         for want in wants:
-            due = [
+            queued = [
                 kept for kept in self.tasks.values()
                 if kept.state is TaskState.QUEUED and kept.task.model == want.model
-                and kept.due_ms <= now_ms
             ]  # fmt: skip
+            for kept in queued:
+                if kept.turn is None and kept.due_ms <= now_ms:
+                    self._line_up(kept, is_idle=False)
+            turns = [(kept.turn, n) for n, kept in enumerate(queued) if kept.turn is not None]
             size = 0
-            for n, kept in enumerate(sorted(due, key=lambda kept: kept.due_ms)[: want.tasks]):
+            for place, (turn, n) in enumerate(sorted(turns)[: want.tasks]):
+                kept = queued[n]
                 size += len(kept.task.input)
-                if n and size > want.bytes:
+                if place and size > want.bytes:
                     break
+                self.turns.claimed(want.model, turn)
                 found.append(self._claimed(kept, now_ms))
         return found
+
+    def _queue(self, kept: Kept) -> None:
+        self._line_up(kept, is_idle=not self._account().has_open(kept.task.caller))
+        self.tasks[kept.task.id] = kept
+
+    def _line_up(self, kept: Kept, *, is_idle: bool) -> None:
+        task = kept.task
+        kept.turn = self.turns.join(task.model, task.caller, task.rows, is_idle=is_idle)
 
     def _claimed(self, kept: Kept, now_ms: int) -> ClaimedTask:
         kept.become(TaskState.RUNNING)
@@ -153,7 +169,7 @@ class MemoryStore:
         task = kept.task
         return ClaimedTask(
             task.id, task.model, kept.claims, kept.attempts, kept.losses, task.rows, task.input,
-            task.answer, task.submitted_ms,
+            task.answer, task.submitted_ms, now_ms,
         )  # fmt: skip
 
     def reclaim(self, now_ms: int) -> Reclaimed:
@@ -163,6 +179,7 @@ class MemoryStore:
                 lost += 1
                 kept.losses += 1
                 kept.become(TaskState.QUEUED)
+                kept.turn = None
                 if kept.losses >= LOSSES_MOST:
                     hopeless.append(self._claimed(kept, now_ms))
         return Reclaimed(lost, tuple(hopeless))
@@ -208,7 +225,7 @@ class MemoryStore:
             if accepted[-1]:
                 kept = self.tasks[again.id]
                 kept.become(TaskState.QUEUED)
-                kept.due_ms, kept.losses = again.due_ms, 0
+                kept.due_ms, kept.losses, kept.turn = again.due_ms, 0, None
                 kept.attempts += again.counted
         return accepted
 
@@ -216,10 +233,7 @@ class MemoryStore:
         found = map(self.tasks.get, ids)
         return [
             None if kept is None
-            else KeptTask(
-                kept.form, kept.task.principal,
-                kept.answer is not None and len(kept.answer.body) >= self.long_bytes,
-            )
+            else KeptTask(kept.form, kept.task.principal)
             for kept in found
         ]  # fmt: skip
 
@@ -229,11 +243,22 @@ class MemoryStore:
             if kept is None:
                 found.append(None)
                 continue
+            answer = kept.answer or (TaskAnswer(0, (), b"") if kept.state.has_ended else None)
+            is_long = answer is not None and len(answer.body) >= self.long_bytes
+            if answer is not None and is_long:
+                answer = replace(answer, body=b"")
+            found.append(KeptResult(kept.form, kept.task.principal, answer, is_long))
+        return found
+
+    def body(self, identifier: str) -> bytes | None:
+        kept = self.tasks.get(identifier)
+        return None if kept is None or kept.answer is None else kept.answer.body
+
+    def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
+        for kept in filter(None, map(self.tasks.get, ids)):
             if kept.state is TaskState.DONE and self.limits.evict_on_read:
                 kept.drop_ms = min(kept.drop_ms, now_ms + self.limits.grace_ms)
-            answer = kept.answer or (TaskAnswer(0, (), b"") if kept.state.has_ended else None)
-            found.append(KeptResult(kept.form, kept.task.principal, answer))
-        return found
+        return [None] * len(ids)
 
     def cancel(self, ids: Sequence[str], now_ms: int) -> list[TaskForm | None]:
         return [self._cancel(identifier, now_ms) for identifier in ids]
@@ -271,9 +296,15 @@ class MemoryStore:
     def next_due_ms(self, models: Sequence[str]) -> list[int | None]:
         queued = [kept for kept in self.tasks.values() if kept.state is TaskState.QUEUED]
         return [
-            min((kept.due_ms for kept in queued if kept.task.model == model), default=None)
+            min(
+                (
+                    kept.due_ms if kept.turn is None else 0
+                    for kept in queued if kept.task.model == model
+                ),
+                default=None,
+            )
             for model in models
-        ]
+        ]  # fmt: skip
 
     def models(self) -> set[str]:
         return self._account().models()
@@ -309,7 +340,7 @@ class MemoryStore:
                 identifier, form.model, form.rows, form.input, form.answer, form.caller, principal,
                 now_ms, deadline_ms,
             )  # fmt: skip
-            self.tasks[identifier] = Kept(task, due_ms=now_ms)
+            self._queue(Kept(task, due_ms=now_ms))
             ids.append(identifier)
         return ids
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from batchpool.control.edges import TASK_REPLIES
+from batchpool.control.edges import TASK_REPLIES, TaskReply
 from batchpool.control.frames import FrameReader, frame_of
-from batchpool.control.task_messages import CollectResult, TaskResult
+from batchpool.control.task_messages import CollectResult, TaskRefused, TaskResult, TaskSubmitted
 from batchpool.tasks.server import TaskServer
 from tests.unit.tasks.desk import Desk, running
 
@@ -25,6 +23,14 @@ class Asker:
         self.writer = writer
         self._frames = FrameReader(TASK_REPLIES)
 
+    async def replies(self, n: int) -> dict[int, TaskReply]:
+        """The next n replies, by their numbers."""
+        found: dict[int, TaskReply] = {}
+        async with asyncio.timeout(20):
+            while len(found) < n:
+                found.update(self._frames.feed(await self.reader.read(65536)))
+        return found
+
     async def next_reply(self) -> tuple[int, TaskResult]:
         """The number and the reply that comes next, alone."""
         async with asyncio.timeout(20):
@@ -35,16 +41,62 @@ class Asker:
         raise AssertionError("the server hung up")
 
 
+async def served(desk: Desk, folder: Path) -> tuple[TaskServer, Asker]:
+    """The server of a desk, and its one asker."""
+    server = TaskServer(desk.answers)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "s"))
+    await server.listen(listener)
+    asker = Asker(*await asyncio.open_unix_connection(str(folder / "s")))
+    await desk.until(lambda: bool(server.connections))
+    return server, asker
+
+
+def test_new_tasks_of_one_read_share_a_commit_and_a_write(tmp_path: Path) -> None:
+    async def scene() -> None:
+        desk = Desk()
+        server, asker = await served(desk, tmp_path)
+        messages = [desk.message([i]) for i in range(20)]
+        messages[7] = desk.message([1] * 200)  # of too many bytes
+        frames = [frame_of(n, message) for n, message in enumerate(messages)]
+        asker.writer.write(b"".join(frames))
+        found = await asker.replies(20)
+        assert sorted(found) == list(range(20))
+        assert isinstance(found.pop(7), TaskRefused)
+        assert {type(reply) for reply in found.values()} == {TaskSubmitted}
+        assert desk.store.commits == 1
+        asker.writer.close()
+        await server.until_alone()
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_an_asker_that_has_gone_waits_for_no_end(tmp_path: Path) -> None:
+    async def scene() -> None:
+        desk = Desk()
+        server, asker = await served(desk, tmp_path)
+        identifier = await desk.submit([1])
+        asker.writer.write(frame_of(1, CollectResult(identifier, wait_ms=20_000)))
+        await desk.until(lambda: desk.ends.is_awaited(identifier))
+        asker.writer.close()
+        await desk.until(lambda: not desk.ends.is_awaited(identifier))
+        await server.until_alone()
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
 def collected(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the results that are read from the store, as it goes on."""
+    """The ids of the long results that are read from the store, as it goes on."""
     ids: list[str] = []
-    real = desk.store.collect
+    real = desk.store.body
 
-    def collect(given: Sequence[str], now_ms: int) -> Any:
-        ids.extend(given)
-        return real(given, now_ms)
+    def body(identifier: str) -> bytes | None:
+        ids.append(identifier)
+        return real(identifier)
 
-    monkeypatch.setattr(desk.store, "collect", collect)
+    monkeypatch.setattr(desk.store, "body", body)
     return ids
 
 
@@ -54,27 +106,22 @@ def test_a_long_result_waits_for_its_asker_and_a_short_one_does_not(
     async def scene() -> None:
         desk = Desk()
         read = collected(desk, monkeypatch)
-        server = TaskServer(desk.answers)
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(tmp_path / "s"))
-        await server.listen(listener)
+        server, asker = await served(desk, tmp_path)
         long, short = await desk.submit([1000] * 20), await desk.submit([1])
         async with running(desk):
             await desk.until_state(long, "done")
             await desk.until_state(short, "done")
             desk.store.long_bytes = len(desk.body(long))
-            asker = Asker(*await asyncio.open_unix_connection(str(tmp_path / "s")))
-            await desk.until(lambda: bool(server.connections))
             (connection,) = server.connections
             connection.pause_writing()
             frames = [frame_of(n, CollectResult(t)) for n, t in enumerate((long, short))]
             asker.writer.write(b"".join(frames))
             assert (await asker.next_reply())[0] == 1
-            assert read == [short]
+            assert read == []
             connection.resume_writing()
             number, reply = await asker.next_reply()
             assert (number, reply.body) == (0, desk.body(long))
-            assert read == [short, long]
+            assert read == [long]
 
             connection.pause_writing()
             asker.writer.write(b"".join(frames))
@@ -84,7 +131,7 @@ def test_a_long_result_waits_for_its_asker_and_a_short_one_does_not(
             connection.resume_writing()
             for _ in range(3):
                 await desk.committer.ask("look", long)
-            assert read == [short, long, short], "of an asker that is gone nothing is read"
+            assert read == [long], "of an asker that is gone nothing is read"
             await server.until_alone()
 
     asyncio.run(scene())

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from batchpool.tasks.body_files import LONG_BYTES
+from batchpool.tasks.claims import DUE, NEXT
 from batchpool.tasks.record import (
     TOKEN_BYTES,
     Ended,
@@ -60,10 +61,10 @@ def files(tmp_path: Path) -> list[str]:
 def test_long_bodies_are_files_that_go_with_their_tasks(store: SqliteStore, tmp_path: Path) -> None:
     store.put([new(1, len(LONG)), new(2)], 1)
     assert files(tmp_path) == [f"{new(1).id}.in"]
-    assert store.bytes > len(LONG)
+    assert store.kept_bytes > len(LONG)
     run(store, LONG)
     assert files(tmp_path) == [f"{new(1).id}.out"]
-    looks = store.look([new(1).id, new(2).id], 1)
+    looks = store.collect([new(1).id, new(2).id], 1)
     assert [kept is not None and kept.is_long for kept in looks] == [True, False]
     store.cancel([new(1).id], 1)
     assert files(tmp_path) == []
@@ -107,7 +108,7 @@ def _damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_newer, "is of version 99, made by a newer batchpool; this one knows 1"),
+        (_newer, "is of version 99, made by a newer batchpool; this one knows 2"),
         (_foreign, "is no database of tasks"),
         (_damaged, "cannot be opened"),
     ],
@@ -123,6 +124,43 @@ def test_a_database_that_cannot_be_understood_is_refused_and_left_as_it_is(
         with pytest.raises(StoreAway, match=text):
             SqliteStore(tmp_path / "tasks", LIMITS)
     assert path.read_bytes() == before
+
+
+def test_a_database_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "tasks", LIMITS)
+    store.put([new(i) for i in range(3)], 1)
+    store.close()
+    with sqlite3.connect(tmp_path / "tasks/tasks.db") as db:
+        db.executescript(
+            "DROP INDEX turns; DROP INDEX waits; ALTER TABLE tasks DROP COLUMN turn;"
+            " CREATE INDEX due ON tasks (model, due_ms) WHERE state = 0; PRAGMA user_version = 1;"
+        )
+    db.close()
+    store = SqliteStore(tmp_path / "tasks", LIMITS)
+    assert store.next_due_ms(["m"]) == [1]
+    store.put([new(3)], 1)
+    assert len(store.claim([Want("m", 9, 2**30)], 1)) == 4
+    store.close()
+    SqliteStore(tmp_path / "tasks", LIMITS).close()
+
+
+def test_tasks_that_come_together_are_each_told_what_they_are(store: SqliteStore) -> None:
+    """One statement adds many; where one of them is known they go in one after another."""
+    first = store.put([new(i) for i in range(70)], 1)
+    assert {put.outcome for put in first} == {PutOutcome.NEW}
+    mixed = store.put([new(i) for i in range(60, 100)], 1)
+    assert [put.outcome for put in mixed] == [PutOutcome.KNOWN] * 10 + [PutOutcome.NEW] * 30
+    assert store.counts().tasks == {"m": {"queued": 100}}
+    assert len(run(store, n=200)) == 100
+    assert store.counts().tasks == {"m": {"done": 100}}
+
+
+def test_a_claim_reads_only_the_tasks_that_it_takes(store: SqliteStore) -> None:
+    """However many wait: in turns by the index."""
+    (plan,) = store._db.execute(f"EXPLAIN QUERY PLAN {NEXT}", ("m", 5)).fetchall()
+    assert plan[-1] == "SEARCH tasks USING INDEX turns (model=? AND turn>?)"
+    (plan,) = store._db.execute(f"EXPLAIN QUERY PLAN {DUE}", ("m", 5, 9)).fetchall()
+    assert "USING INDEX waits (model=? AND due_ms<?)" in plan[-1]
 
 
 def test_a_torn_end_of_the_log_loses_nothing_that_was_committed(tmp_path: Path) -> None:
@@ -180,11 +218,11 @@ def test_a_store_that_was_emptied_gives_its_bytes_back(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "tasks", LIMITS)
     store.put([new(i, 16_000) for i in range(200)], 1)
     run(store, bytes(16_000), 200)
-    assert store.bytes > 3 * 10**6
+    assert store.kept_bytes > 3 * 10**6
     while store.sweep(1001).more:
         pass
     assert store.counts().tasks == {}
-    assert store.bytes < 10**6
+    assert store.kept_bytes < 10**6
     store.close()
     assert (tmp_path / "tasks/tasks.db").stat().st_size < 2 * 10**6
 

@@ -114,14 +114,40 @@ def test_a_task_is_kept_and_run_and_collected(reopen: Open) -> None:
 
 def test_the_oldest_tasks_whose_time_has_come_are_claimed_first(reopen: Open) -> None:
     store = reopen()
+    store.put([new(3)], NOW)
+    (task,) = claimed(store)
+    store.retry([Again(task.id, task.claim, NOW + 9, True)], NOW)
+    store.put([new(2)], NOW)
     store.put([new(1)], NOW + 1)
-    store.put([new(2)], NOW + 2)
-    store.put([new(3)], NOW + 9)
     store.put([new(4, model="other")], NOW)
-    assert [task.id for task in claimed(store, 2, NOW + 5)] == [new(1).id, new(2).id]
-    assert store.next_due_ms(["m", "other", "none"]) == [NOW + 9, NOW, None]
+    assert [task.id for task in claimed(store, 2, NOW + 5)] == [new(2).id, new(1).id]
+    assert store.next_due_ms(["m", "other", "none"]) == [NOW + 9, 0, None]
     assert claimed(store, 2, NOW + 5) == []
     assert store.models() == {"m", "other"}
+
+
+def test_callers_are_served_in_turns_by_their_rows(reopen: Open) -> None:
+    """One caller with many tasks holds up its own, and nobody else's."""
+    store = reopen()
+    store.put([new(i, caller="many") for i in range(6)], NOW)
+    assert [task.id for task in claimed(store, 2)] == [new(0).id, new(1).id]
+    store.put([new(10 + i, caller="few", rows=1 + i) for i in range(3)], NOW)
+    heir = reopen()
+    order = [claimed(heir, 1)[0].id for _ in range(7)]
+    few = [new(10).id, new(11).id, new(12).id]
+    assert [order.index(identifier) for identifier in few] == [0, 2, 5]
+    assert [identifier for identifier in order if identifier not in few] == [
+        new(i).id for i in range(2, 6)
+    ]
+
+
+def test_a_caller_that_took_its_tasks_back_begins_where_the_others_are(reopen: Open) -> None:
+    store = reopen()
+    store.put([new(i) for i in range(50)], NOW)
+    store.put([new(60 + i, caller="other") for i in range(3)], NOW)
+    store.cancel([new(i).id for i in range(50)], NOW)
+    store.put([new(70)], NOW)
+    assert claimed(store, 2)[1].id == new(70).id
 
 
 def test_a_claim_takes_so_many_bytes_but_one_task_at_least(reopen: Open) -> None:
@@ -233,7 +259,8 @@ def test_a_result_stays_for_its_time_and_a_while_after_it_was_read(reopen: Open)
     store = reopen()
     store.put([new(1), new(2), new(3, deadline_ms=NOW + 10**6)], NOW)
     store.finish([done(task) for task in claimed(store, 2)], NOW)
-    store.collect([new(1).id], NOW + 10)
+    store.collect([new(1).id], NOW)
+    store.mark_read([new(1).id], NOW + 10)
     assert store.sweep(NOW + 109).results == 0
     assert store.sweep(NOW + 110).results == 1
     assert state(store, new(1).id) == ""
@@ -247,7 +274,7 @@ def test_reading_a_result_keeps_it_where_that_is_asked(reopen: Open) -> None:
     store = reopen(replace(LIMITS, evict_on_read=False))
     store.put([new(1)], NOW)
     store.finish([done(*claimed(store))], NOW)
-    store.collect([new(1).id], NOW)
+    store.mark_read([new(1).id], NOW)
     assert store.sweep(NOW + 999).results == 0
 
 
@@ -319,7 +346,9 @@ def test_everything_is_there_after_the_next_owner_opens_it(reopen: Open) -> None
     heir = reopen()
     (kept,) = heir.collect([new(0).id], NOW)
     assert kept is not None
-    assert kept.answer == long
+    assert kept.answer is not None
+    assert (heir.body(new(0).id) if kept.is_long else kept.answer.body) == long.body
+    assert heir.body("t_x") is None
     assert [len(task.input) for task in claimed(heir)] == [LONG_BYTES + 1, LONG_BYTES + 2]
     counts = heir.counts()
     assert counts.tasks == {"m": {"done": 1, "running": 2}}

@@ -17,7 +17,11 @@ LATE = [(b"date", b"Sun, 29 Nov 2026 10:00:01 GMT")]
 @pytest.fixture
 def path() -> FastPath:
     view = SimpleNamespace(
-        endpoints=SimpleNamespace(by_path={}), background=None, access=None, max_body_bytes=1
+        endpoints=SimpleNamespace(by_path={}),
+        background=None,
+        access=None,
+        max_body_bytes=1,
+        tasks=None,
     )
     return FastPath(cast(Any, view))
 

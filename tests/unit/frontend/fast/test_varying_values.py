@@ -23,7 +23,7 @@ HEADERS = {b"x-request-id": b"a", b"content-length": b"16"}
 
 # Who reads a header of those that may vary: what makes a head, its id and its line in the log.
 READERS = {
-    "batchpool/frontend/asgi/submission.py",  # of heads with Prefer, which are parsed each time
+    "batchpool/frontend/service/task_submission.py",  # of heads with Prefer, parsed each time
     "batchpool/frontend/fast/known_head.py",
     "batchpool/frontend/http/access_log.py",
     "batchpool/frontend/http/request_head.py",

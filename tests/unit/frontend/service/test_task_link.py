@@ -16,6 +16,7 @@ from batchpool.control.task_messages import (
     CancelTask,
     CollectResult,
     LookAtTasks,
+    MarkRead,
     TaskForm,
     TaskRefused,
     TaskResult,
@@ -114,39 +115,63 @@ def test_replies_come_in_any_order(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_result_is_collected_for_a_caller_that_is_still_there(tmp_path: Path) -> None:
+def test_results_that_were_read_are_told_together(tmp_path: Path) -> None:
+    """One that broke off on the way is not: its caller may have gone when the task ended."""
+
     async def scene() -> None:
         asked: list[Message] = []
-        held: list[bytes] = []
-        has_look = asyncio.Event()
+        is_read = asyncio.Event()
 
         def answer(number: int, message: Message) -> bytes:
             asked.append(message)
-            if isinstance(message, CollectResult):
-                return frame_of(number, TaskResult(TaskForm(message.id, "done", "m"), 200))
-            assert isinstance(message, LookAtTasks)
-            reply = frame_of(number, states(message.ids[0]))
-            if message.ids == ("gone",):
-                held.append(reply)  # until the next question
-                has_look.set()
-                return b""
-            late = b"".join(held)
-            held.clear()
-            return late + reply
+            if isinstance(message, MarkRead):
+                is_read.set()
+                return frame_of(number, TaskStates(()))
+            assert isinstance(message, CollectResult)
+            return frame_of(number, TaskResult(TaskForm(message.id, "done", "m"), 200))
 
         server = await serve(tmp_path / "s", answer)
         link = TaskLink(str(tmp_path / "s"))
-        gone = asyncio.create_task(link.result("gone", "me", 20))
-        await has_look.wait()
-        gone.cancel()
-        assert (await link.result("there", "me", 20)).status == 200
-        assert (await link.result("ended", "me", 0)).status == 200
-        assert asked == [
-            LookAtTasks(("gone",), "me", 20_000),
-            LookAtTasks(("there",), "me", 20_000),
-            CollectResult("there", "me"),
-            CollectResult("ended", "me"),
-        ]
+        assert (await link.result("a", "me", 20)).status == 200
+        assert (await link.result("b", "me", 0)).status == 200
+        assert asked == [CollectResult("a", "me", 20_000), CollectResult("b", "me")]
+        link.mark_read("a")
+        link.mark_read("b")
+        await is_read.wait()
+        assert asked[2:] == [MarkRead(("a", "b"))]
+        await end(link, server)
+
+    asyncio.run(scene())
+
+
+def test_what_was_read_is_told_when_the_front_end_ends(tmp_path: Path) -> None:
+    async def scene() -> None:
+        asked: list[Message] = []
+
+        def answer(number: int, message: Message) -> bytes:
+            asked.append(message)
+            return frame_of(number, TaskStates(()))
+
+        server = await serve(tmp_path / "s", answer)
+        link = TaskLink(str(tmp_path / "s"))
+        await link.ask(LookAtTasks(("a",)), TaskStates)
+        link.mark_read("a")
+        await end(link, server)
+        assert asked[1:] == [MarkRead(("a",))]
+
+    asyncio.run(scene())
+
+
+def test_an_asker_that_has_gone_is_told_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        server = await serve(tmp_path / "s", lambda number, _: frame_of(number, states("x")))
+        link = TaskLink(str(tmp_path / "s"))
+        told: list[object] = []
+        number = link.send(LookAtTasks(("x",)), told.append)
+        link.forget(number)
+        link.send(LookAtTasks(("x",)), told.append)
+        await link.ask(LookAtTasks(("x",)), TaskStates)
+        assert told == [states("x")]
         await end(link, server)
 
     asyncio.run(scene())

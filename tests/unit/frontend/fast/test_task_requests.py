@@ -1,0 +1,214 @@
+"""Requests about tasks on both roads: the same answers, and the fast road takes the usual ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from batchpool.control.edges import TO_TASKS
+from batchpool.control.frames import FrameReader, frame_of
+from batchpool.control.messages import Message
+from batchpool.control.task_messages import (
+    CollectResult,
+    LookAtTasks,
+    MarkRead,
+    SubmitTask,
+    TaskForm,
+    TaskRefused,
+    TaskResult,
+    TaskStates,
+    TaskSubmitted,
+)
+from batchpool.frontend.fast.task_requests import TaskQuestion, task_question
+from batchpool.wire.task_form import unpack_input
+from tests.unit.frontend.frontend_double import calling, edge, request, serving
+from tests.unit.frontend.loops import on_loop, until
+from tests.unit.frontend.models import Affine
+from tests.unit.frontend.roads import Visit, same
+
+INFER = "/v2/models/affine/infer"
+TASK = "t_" + "0" * 39
+ASYNC = {"Prefer": "respond-async", "Inference-Header-Content-Length": "0"}
+SUBMIT = request(INFER, bytes(16), headers=ASYNC)
+HEADERS = ((b"content-type", b"text/plain"), (b"content-length", b"4"))
+DONE = TaskResult(TaskForm(TASK, "done", "affine", 1, 1, 2, 3), 200, HEADERS, b"done")
+OPEN = TaskForm(TASK, "running", "affine", 0, 1, 2)
+GONE = TaskForm(TASK, "not_found")
+Answer = Callable[[Message], Message | None]
+
+
+class TaskProcess:
+    """The socket of a task process. answer: gives a reply, or None to keep the asker waiting."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[Message] = []
+        self._connected: set[asyncio.Task[None] | None] = set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader(TO_TASKS)
+        with suppress(ConnectionError), closing(writer):
+            while piece := await reader.read(65536):
+                for number, message in frames.feed(piece):
+                    self.asked.append(message)
+                    reply = self.answer(message)
+                    if reply is not None:
+                        writer.write(frame_of(number, reply))
+
+    @asynccontextmanager
+    async def at(self, path: Path) -> AsyncIterator[TaskProcess]:
+        server = await asyncio.start_unix_server(self._serve, path)
+        try:
+            yield self
+        finally:
+            server.close()
+
+
+def replies(message: Message) -> Message:
+    match message:
+        case SubmitTask():
+            return TaskSubmitted(TaskForm(TASK, "queued", "affine", 0, 1), bool(message.key))
+        case CollectResult():
+            return DONE
+        case LookAtTasks():
+            return TaskStates((OPEN,))
+        case _:
+            return TaskStates(())
+
+
+def facts(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"server": {"tasks": True, "socket": str(folder / "s"), **more}}
+
+
+def get(path: str, **headers: str) -> bytes:
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return request(f"/v2/tasks/{path}", method="GET", headers={"Content-Length": "", **fields})
+
+
+USUAL = {
+    "a task": SUBMIT,
+    "with a key": request(INFER, bytes(16), headers={**ASYNC, "Idempotency-Key": "k"}),
+    "with a request id": request(INFER, bytes(16), headers={**ASYNC, "X-Request-Id": "r1"}),
+    "a bad body": request(INFER, b"{", headers={"Prefer": "respond-async"}),
+    "a result": get(f"{TASK}/result"),
+    "a result in time": get(f"{TASK}/result?wait_s=30", X_Request_Id="r2"),
+    "a state": get(f"{TASK}?wait_s=60"),
+}
+SELDOM = {
+    "waits for the answer": request(
+        INFER, bytes(16), headers={**ASYNC, "Prefer": "respond-async, wait=5"}
+    ),
+    "no such preference": request(INFER, bytes(16), headers={**ASYNC, "Prefer": "return=minimal"}),
+    "a bad key": request(INFER, bytes(16), headers={**ASYNC, "Idempotency-Key": "a b"}),
+    "a long wait": get(f"{TASK}/result?wait_s=61"),
+    "parts of a second": get(f"{TASK}/result?wait_s=0.5"),
+    "another query": get(f"{TASK}?x=1"),
+    "no id": get("t_x/result"),
+    "taken back": request(f"/v2/tasks/{TASK}", method="DELETE"),
+    "of a page": get(f"{TASK}/result", Origin="http://elsewhere"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*USUAL, *SELDOM])
+@on_loop
+async def test_both_roads_give_the_same_answer(name: str, tmp_path: Path) -> None:
+    raw = {**USUAL, **SELDOM}[name]
+
+    async def scenario(it: Visit) -> None:
+        await it.send(raw)
+        await it.take(has_body=name != "taken back")
+        await it.send(get(TASK))
+        await it.take()
+
+    async with TaskProcess(replies).at(tmp_path / "s.tasks") as process:
+        found = await same(scenario, Affine, **facts(tmp_path))
+        assert found.fast == (name in USUAL) + 1
+        asked = [_constant(m) for m in process.asked if not isinstance(m, MarkRead)]
+        assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+
+
+def _constant(message: Message) -> Message:
+    """Without what differs each time."""
+    if isinstance(message, SubmitTask):
+        return msgspec.structs.replace(message, token=b"", submitted_ms=0)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (TaskRefused("tasks_full", "full", 5000), 503),
+        (TaskRefused("idempotency_mismatch", "another"), 422),
+        (TaskStates((GONE,)), 500),
+    ],
+)
+@on_loop
+async def test_both_roads_refuse_a_task_alike(reply: Message, status: int, tmp_path: Path) -> None:
+    async def scenario(it: Visit) -> None:
+        await it.send(SUBMIT)
+        assert (await it.take()).startswith(b"HTTP/1.1 %d " % status)
+
+    async with TaskProcess(lambda _: reply).at(tmp_path / "s.tasks"):
+        assert (await same(scenario, Affine, **facts(tmp_path))).fast == 1
+
+
+@on_loop
+async def test_a_task_is_its_rows_and_its_callers(tmp_path: Path) -> None:
+    async with (
+        TaskProcess(replies).at(tmp_path / "s.tasks") as process,
+        edge(Affine, **facts(tmp_path)) as it,
+        serving(it) as site,
+        calling(site) as caller,
+    ):
+        headers = {**ASYNC, "X-Client-Id": "me", "X-Request-Timeout-Ms": "250"}
+        raw = request(INFER, bytes(32), headers=headers)
+        for piece in (raw[:-20], raw[-20:-3], raw[-3:]):  # in several reads
+            await caller.send(piece)
+            await asyncio.sleep(0)
+        answer = await caller.answer()
+        assert (answer.status, answer.headers["location"]) == (202, f"/v2/tasks/{TASK}")
+        (message,) = process.asked
+        assert isinstance(message, SubmitTask)
+        assert (message.model, message.rows, message.caller) == ("affine", 2, "client me")
+        assert message.timeout_ms == 250
+        assert unpack_input(bytes(message.input)).n == 2
+        assert it.view.memory.held_bytes == 0
+
+
+@on_loop
+async def test_a_result_counts_as_read_by_a_caller_that_is_there(tmp_path: Path) -> None:
+    held: list[Message] = []
+
+    def answer(message: Message) -> Message | None:
+        if isinstance(message, CollectResult) and message.wait_ms:
+            held.append(message)
+            return None
+        return replies(message)
+
+    async with (
+        TaskProcess(answer).at(tmp_path / "s.tasks") as process,
+        edge(Affine, **facts(tmp_path)) as it,
+        serving(it) as site,
+    ):
+        async with calling(site) as gone:
+            await gone.send(get(f"{TASK}/result?wait_s=60"))
+            await until(lambda: bool(held), "its question is asked")
+        await until(lambda: site.connections == 0, "it has gone")
+        async with calling(site) as there:
+            await there.send(get(f"{TASK}/result") + get(f"{TASK}/result"))
+            assert [(await there.answer()).body for _ in range(2)] == [b"done", b"done"]
+        await until(lambda: isinstance(process.asked[-1], MarkRead), "it is told")
+        assert process.asked[-1] == MarkRead((TASK, TASK))
+
+
+def test_a_question_is_one_of_few_spellings() -> None:
+    assert task_question(f"/v2/tasks/{TASK}".encode()) == TaskQuestion(TASK, False, 0)
+    assert task_question(f"/v2/tasks/{TASK}/result?wait_s=9".encode()) == (TASK, True, 9)
+    for url in (f"/v2/tasks/{TASK}?wait_s=61", f"/v2/tasks/{TASK}0", "/v2/tasks/query"):
+        assert task_question(url.encode()) is None

@@ -86,6 +86,7 @@ class FastConnection(Protocol):
         """The request's response is written; go on with the next request."""
 
 
+# methods: the steps of one request, and what its kinds do otherwise than an infer request
 class FastRequest:
     """One request on the fast path.
 

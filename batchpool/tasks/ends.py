@@ -48,7 +48,7 @@ class Ends:
 
     def ids(self) -> list[str]:
         """The tasks whose end somebody waits for."""
-        return list(self._waits)
+        return list(self._listeners)
 
     def tell(self, ids: Iterable[str]) -> None:
         """These tasks have ended."""

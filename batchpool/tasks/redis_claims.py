@@ -76,7 +76,7 @@ class RedisClaims:
             for (partition, asked), reply in zip(
                 parts, self._cells.scripts("claim", words).values(), strict=True
             ):
-                tasks = [claimed_of(want.model, record) for record in reply]
+                tasks = [claimed_of(want.model, record, now_ms) for record in reply]
                 self._hold(tasks)
                 found += tasks
                 room -= sum(len(task.input) for task in tasks)
@@ -118,7 +118,7 @@ class RedisClaims:
                     for p in sorted(left)
                 }  # fmt: skip
                 for p, (more, taken, records) in self._cells.scripts("reclaim", words).items():
-                    found = [claimed_of(model, record) for record in records]
+                    found = [claimed_of(model, record, now_ms) for record in records]
                     self._hold(found)
                     lost += found
                     tasks += taken

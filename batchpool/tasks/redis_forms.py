@@ -38,11 +38,12 @@ def form_of(found: Sequence[Any]) -> TaskForm:
     )  # fmt: skip
 
 
-def claimed_of(model: str, found: Sequence[Any]) -> ClaimedTask:
-    """A claimed task, of {id, claim, attempts, losses, rows, input, answer, submitted}."""
+def claimed_of(model: str, found: Sequence[Any], now_ms: int) -> ClaimedTask:
+    """A task that is claimed now, of {id, claim, attempts, losses, rows, input, answer,
+    submitted}."""
     return ClaimedTask(
         text(found[0]), model, int(found[1]), number(found[2]), number(found[3]), number(found[4]),
-        found[5] or b"", found[6] or b"", number(found[7]),
+        found[5] or b"", found[6] or b"", number(found[7]), now_ms,
     )  # fmt: skip
 
 

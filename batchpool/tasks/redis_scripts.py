@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 
 _WHEN_FULL = frozenset(
-    {"claim", "finish", "retry", "cancel", "collect", "expire", "drop", "drop_letter"}
+    {"claim", "finish", "retry", "cancel", "collect", "mark_read", "expire", "drop", "drop_letter"}
     | {"reclaim", "renew", "number", "beat"}
 )
 

@@ -179,20 +179,32 @@ class RedisStore:
         cells = self._open()
         keys = {at: key(p, f"t:{ids[at]}") for p, where in cells.by_partition(ids).items()
                 for at in where}  # fmt: skip
-        fields = ("HMGET", *FORM, "principal", "length")
+        fields = ("HMGET", *FORM, "principal")
         replies = self._link.run([Command(k, (fields[0], k, *fields[1:])) for k in keys.values()])
         found: list[KeptTask | None] = [None] * len(ids)
         for at, reply in zip(keys, replies, strict=True):
             if reply[1] is not None:
-                is_long = number(reply[-1]) > LONG_BYTES
-                found[at] = KeptTask(form_of(reply), text(reply[-2]), is_long)
+                found[at] = KeptTask(form_of(reply), text(reply[-1]))
         return found
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
-        drop_ms = now_ms + self._limits.grace_ms if self._limits.evict_on_read else ""
         more = [(identifier,) for identifier in ids]
-        replies = self._open().of_tasks("collect", ids, (drop_ms,), more)
+        replies = self._open().of_tasks("collect", ids, (LONG_BYTES,), more)
         return [_result_of(reply) if reply else None for reply in replies]
+
+    def body(self, identifier: str) -> bytes | None:
+        for partition in self._open().by_partition([identifier]):
+            name = key(partition, f"t:{identifier}")
+            (found,) = self._link.run([Command(name, ("HGET", name, "body"))])
+            return None if found is None else bytes(found)
+        return None
+
+    def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
+        if self._limits.evict_on_read:
+            more = [(identifier,) for identifier in ids]
+            first = (now_ms + self._limits.grace_ms,)
+            self._open().of_tasks("mark_read", ids, first, more)
+        return [None] * len(ids)
 
     def cancel(self, ids: Sequence[str], now_ms: int) -> list[TaskForm | None]:
         more = [(identifier,) for identifier in ids]
@@ -232,6 +244,7 @@ class RedisStore:
         return [text(identifier) for identifier, _, _ in found], letters
 
     def next_due_ms(self, models: Sequence[str]) -> list[int | None]:
+        # What no pool has had yet may run at once.
         due = (self._open().each("due", model) for model in models)
         return [min((number(at) for at in found if at), default=None) for found in due]
 
@@ -293,8 +306,9 @@ def _put_of(task: NewTask, answer: Sequence[Any]) -> Put:
 
 def _result_of(reply: Sequence[Any]) -> KeptResult:
     """A task with its answer, as the script `collect` gives it."""
-    principal, status, headers, body, fields = reply
+    principal, status, headers, body, is_long, fields = reply
     form = form_of(fields)
     if form.state in (TaskState.QUEUED.label, TaskState.RUNNING.label):
         return KeptResult(form, text(principal), None)
-    return KeptResult(form, text(principal), TaskAnswer(number(status), headers_of(headers), body))
+    answer = TaskAnswer(number(status), headers_of(headers), body)
+    return KeptResult(form, text(principal), answer, is_long == 1)

@@ -1,4 +1,5 @@
--- When the first queued task of a model may run. ARGV: again, model. Answers the time, '' for none.
+-- When the first queued task of a model may run. ARGV: again, model. Answers the time, 0 for one that
+-- may run at once, '' for none.
 local model = ARGV[2]
 local first = redis.call('ZRANGE', BASE .. 'later:' .. model, 0, 0, 'WITHSCORES')[2]
 for _, which in ipairs({'r', 'q'}) do
@@ -9,10 +10,7 @@ for _, which in ipairs({'r', 'q'}) do
     for i = 1, #group, 2 do
       if group[i] == 'last-delivered-id' then last = group[i + 1] end
     end
-    local entry = redis.call('XRANGE', key, '(' .. last, '+', 'COUNT', 1)[1]
-    if entry and (not first or tonumber(entry[2][6]) < tonumber(first)) then
-      first = entry[2][6]
-    end
+    if redis.call('XRANGE', key, '(' .. last, '+', 'COUNT', 1)[1] then return '0' end
   end
 end
 return first or ''

@@ -163,7 +163,7 @@ def test_a_body_that_is_no_request_is_400(raw: bytes) -> None:
 @on_loop
 async def test_paths_and_methods_that_are_none_are_told_in_the_same_shape() -> None:
     async with edge(Embed, slots=8) as it:
-        unknown = await it.http.post("/v1/chat/completions", content=b"{}")
+        unknown = await it.http.post("/v1/audio/speech", content=b"{}")
         assert refused(unknown) == (404, "not_found", None)
         assert refused(await it.http.get(URL)) == (405, "method_not_allowed", None)
         assert (await it.http.get("/v2/models/v1/ready")).json()["code"] == "not_found"

@@ -71,7 +71,7 @@ def refusal(old: Plan, new: Plan) -> str:
 def another(field: str) -> Any:
     """A legal value of a key of the server that is not its default."""
     default = getattr(ServerConfig(), field)
-    words = ("debug", "json", "all", "explicit", "another", "/another", "*", "640")
+    words = ("debug", "json", "all", "explicit", "another", "/another", "*", "640", "redis://a")
     for value in (*words, not default, 2, 3, 0.5, 64):
         try:
             if getattr(ServerConfig(**{field: value}), field) != default:

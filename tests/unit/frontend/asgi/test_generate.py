@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -260,6 +261,20 @@ async def test_a_stream_ends_when_the_pool_stops() -> None:
             it.client_loop.close()
             await caller.reader.readuntil(b'"code":"pool_stopped"')
             await caller.reader.readuntil(b"0\r\n\r\n")
+
+
+@on_loop
+async def test_the_access_log_has_the_number_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="batchpool")
+    async with edge(Story, server={"access_log": "all"}) as it:
+        await it.http.post(WHOLE, json=body())
+        await it.http.post(EVENTS, json=body(max_tokens=5))
+        await it.http.post(EVENTS, json=body(first=-50))
+    lines = [record.args for record in caplog.records if record.name == "batchpool.access"]
+    fields = ("tokens", "rows", "status", "code")
+    assert [tuple(line[field] for field in fields) for line in lines] == [  # type: ignore[call-overload, index]
+        (3, 1, 200, "ok"), (5, 1, 200, "ok"), (2, 1, 200, "model_error"),
+    ]  # fmt: skip
 
 
 class WideStory(Story):

@@ -173,7 +173,13 @@ class _Worker(WorkerProxy):
         return True
 
     def prepare(
-        self, rows: I64, reason: DispatchReason, now_ns: int, number: int, cancels: int = 0
+        self,
+        rows: I64,
+        reason: DispatchReason,
+        now_ns: int,
+        number: int,
+        cancels: int = 0,
+        tokens: int = 0,
     ) -> DispatchedBatch:
         record = next(i for i in range(RECORDS) if i not in self.batches)
         self._token += 1

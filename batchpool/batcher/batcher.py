@@ -197,10 +197,6 @@ class Batcher:
                 model.metrics.show(len(model.queue) + apart)
             elif model.metrics.queued:  # the rows were cancelled, or their client died
                 model.metrics.show(0)
-            if model.generates:
-                own = self.workers.of_model(index)
-                reserved = sum(worker.reserved_tokens for worker in own)
-                model.metrics.run(sum(worker.in_flight for worker in own), reserved)
         return wake_at_ns
 
     def _admit(self, now_ns: int) -> None:

@@ -50,8 +50,6 @@ _RETRIED = _BLOCK.word("rows_retried_total", RETRIES[0])
 _LAST = _BLOCK.word("last_inference_timestamp_seconds")
 _QUEUED = _BLOCK.word("queue_rows")
 _LIMIT = _BLOCK.word("batch_rows_limit")
-_SEQUENCES = _BLOCK.word("running_sequences")
-_RESERVED = _BLOCK.word("reserved_tokens")
 
 assert [reason.name.lower() for reason in DispatchReason] == list(REASONS)
 assert list(map(int, DispatchReason)) == list(range(1, len(REASONS) + 1))
@@ -189,10 +187,6 @@ class BatcherMetrics:
     def show(self, queued: int) -> None:
         """Store the number of rows that wait now, suspects included."""
         self.queued = self._cells[_QUEUED] = queued
-
-    def run(self, sequences: int, tokens: int) -> None:
-        """Store the number of a generator's running sequences, and the tokens reserved for them."""
-        self._cells[_SEQUENCES], self._cells[_RESERVED] = sequences, tokens
 
     def limit(self, rows: int) -> None:
         """Store the largest allowed batch."""

@@ -215,11 +215,6 @@ METRICS: tuple[Metric, ...] = (
         per_unit=_NS_PER_S, most=True, lasting=True,
     ),
     _gauge("queue_rows", "batcher", "rows that wait in the batcher"),
-    _gauge("running_sequences", "batcher", "sequences of a generator that workers run"),
-    _gauge(
-        "reserved_tokens", "batcher",
-        "tokens that the running sequences of a generator may have together, prompts among them",
-    ),
     _gauge(
         "batch_rows_limit", "batcher", "most rows of a batch, as learnt from the device", most=True
     ),

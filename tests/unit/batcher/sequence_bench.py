@@ -162,8 +162,5 @@ class SequenceBench:
     def counts(self, name: str, label: str) -> dict[str, int]:
         return {key: int(n) for key, n in self._totals().values(name, label).items()}
 
-    def value(self, name: str) -> int:
-        return int(self._totals().value(name))
-
 
 __all__ = ["MS", "NOW", "SequenceBench"]

@@ -156,16 +156,6 @@ def test_hundreds_of_sequences_use_their_records_again() -> None:
     assert bench.proxy(5).reserved_tokens == 250 * 21
 
 
-def test_the_numbers_of_running_sequences_and_their_tokens_are_shown() -> None:
-    bench = SequenceBench()
-    worker = bench.add_worker(5)
-    running = bench.run(5, 1, 2, 3)
-    assert (bench.value("running_sequences"), bench.value("reserved_tokens")) == (3, 63)
-    worker.end(*running)
-    bench.step()
-    assert (bench.value("running_sequences"), bench.value("reserved_tokens")) == (0, 0)
-
-
 def test_the_wait_of_a_row_that_ran_before_counts_from_its_return() -> None:
     bench = SequenceBench(1)
     bench.add_worker(5)

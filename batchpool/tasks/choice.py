@@ -32,7 +32,7 @@ def open_store(folder: Path, settings: TaskSettings) -> tuple[TaskStore, Callabl
         from batchpool.tasks.redis_store import RedisStore
 
         address = store_address(settings.store, settings.password_file, os.environ)
-        store = RedisStore(address, settings.limits, now_ms)
+        store = RedisStore(address, settings.limits, now_ms, settings.lease_s)
         return store, store.clock_ms
     return _open_sqlite(folder, settings), now_ms
 

@@ -52,7 +52,6 @@ from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.tasks.task_rows import expired_answer, headers_of
 
 _LOG = logging.getLogger("batchpool.tasks")
-LEASE_S = 10.0
 _RENEWALS_A_LEASE = 3
 _SWEPT_AT_ONCE = 64  # of one partition
 _GONE_MS = 30_000  # without a sign an owner has no homes any more
@@ -70,7 +69,7 @@ class RedisStore:
         address: StoreAddress,
         limits: StoreLimits,
         clock_ms: Callable[[], int],
-        lease_s: float = LEASE_S,
+        lease_s: float = 10.0,
     ) -> None:
         self._limits = limits
         self._clock_ms = clock_ms

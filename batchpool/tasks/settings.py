@@ -16,7 +16,7 @@ PRIORITY = 200  # behind every interactive request
 class TaskSettings:
     """limits: of the store. most_body_bytes: of one input. max_age_ms: of an open task.
     client_slots: rows that a local client may have in flight. store, password_file: of a server
-    that keeps the tasks; "" for a store on the disk."""
+    that keeps the tasks; "" for a store on the disk. lease_s: of a claim there."""
 
     limits: StoreLimits
     most_body_bytes: int
@@ -26,6 +26,7 @@ class TaskSettings:
     alert_command: str
     store: str = ""
     password_file: str = ""
+    lease_s: float = 10.0
 
     @classmethod
     def of(cls, server: Mapping[str, Any]) -> TaskSettings:
@@ -45,4 +46,5 @@ class TaskSettings:
             alert_command=server["task_alert_command"],
             store=server["tasks_store"],
             password_file=server["tasks_store_password_file"],
+            lease_s=server["tasks_lease_s"],
         )

@@ -143,6 +143,14 @@ class ServerConfig:
         form="a path",
         auto="that of the environment variable BATCHPOOL_TASKS_STORE_PASSWORD, if there is one",
     )
+    tasks_lease_s: float = key_field(
+        10.0,
+        "time after which other pools take over what a pool had claimed that gives no sign of life"
+        " to tasks_store",
+        unit="seconds",
+        least=1,
+        most=3600,
+    )
     tasks_max: int = key_field(
         1_000_000, "tasks that may wait or run at the same time", least=1, most=1 << 30
     )

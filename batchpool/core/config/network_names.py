@@ -9,11 +9,11 @@ import re
 ANY = "*"
 UNIX_PEERS = "unix:"  # as in nginx: whoever connects over a unix socket
 PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
-# Without a password: has_password says so before this pattern would show it.
+# A password passes: has_password refuses it in a text that does not show it.
 STORE_URL = re.compile(
-    r"rediss?://([^\s:@/?]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[0-9]*)?(\?\S*)?"
-    r"|unix://([^\s:@/?]+@)?/[^\s?]+(\?\S*)?"
-    r"|rediss?\+sentinel://([^\s:@/?]+@)?[A-Za-z0-9._-]+(:[0-9]{1,5})?"
+    r"rediss?://([^\s@/?]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[0-9]*)?(\?\S*)?"
+    r"|unix://([^\s@/?]+@)?/[^\s?]+(\?\S*)?"
+    r"|rediss?\+sentinel://([^\s@/?]+@)?[A-Za-z0-9._-]+(:[0-9]{1,5})?"
     r"(,[A-Za-z0-9._-]+(:[0-9]{1,5})?)*/[^\s/?]+(/[0-9]+)?"
 )
 _PASSWORD = re.compile(r"[a-z+]+://[^/?]*:[^/?]*@|[?&](username|password)=")

@@ -46,13 +46,16 @@ class StepTokens:
     numbers: of the sequences that made some, each once; [k].  tokens: [sum of counts, *token
     shape], those of one sequence side by side, in the order of `numbers`.  counts: how many each of
     them made, 1 or more; None for one each.  stopped: numbers of the sequences that have ended by
-    themselves; their last token, as that which means the end, may be among `tokens`.
+    themselves; their last token, as that which means the end, may be among `tokens`.  out_of_room:
+    of those that can have no more tokens, as the generator's context is full: they end as if they
+    had got all that they may have.
     """
 
     numbers: Sequence[int] | Array
     tokens: Any
     counts: Sequence[int] | Array | None = None
     stopped: Sequence[int] | Array = ()
+    out_of_room: Sequence[int] | Array = ()
 
 
 class Generator(Model):

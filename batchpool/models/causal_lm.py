@@ -90,6 +90,7 @@ class CausalLM(bp.Generator):
             self.text = bp.Text(folder.tokenizer, folder.chat_template)
         self._stop_ids = folder.stop_ids(stop_ids or ())
         self._kv_gib, self._chunk_tokens = kv_gib, chunk_tokens
+        self._full: list[int] = []  # sequences without room that have not been told of so
         self._dtype, self._graphs, self._trust = dtype, graphs, trust
 
     def load(self, device: str) -> None:
@@ -198,8 +199,11 @@ class CausalLM(bp.Generator):
                 continue
             done = sequence.tokens.tolist()
             ids = [*sequence.prompt.tolist(), *done]
-            left = sequence.max_tokens - len(done)
             stop_ids = frozenset() if sequence.parameters["ignore_eos"] else self._stop_ids
+            left = min(sequence.max_tokens, self._length - len(sequence.prompt)) - len(done)
+            if left < 1 and done[-1] not in stop_ids:  # its worker was lost before it could say so
+                self._full.append(sequence.number)
+                continue
             self._engine.join(sequence.number, ids, left, stop_ids, sampling)
             if done and done[-1] in stop_ids:  # its worker was lost before it could say so
                 self._engine.end(sequence.number)
@@ -210,7 +214,8 @@ class CausalLM(bp.Generator):
         prompt, tokens = sequence.prompt, sequence.max_tokens
         if not len(prompt):
             raise bp.InvalidInput("the prompt has no token; 1 or more was expected")
-        if len(prompt) + tokens > self._length:
+        # Whoever asks for no number, or for the default, gets what there is room for.
+        if len(prompt) + tokens > self._length and tokens != self.max_tokens:
             raise bp.InvalidInput(
                 f"the prompt has {len(prompt)} tokens and max_tokens is {tokens}, together more"
                 f" than the {self._length} of a sequence; ask for at most"
@@ -227,10 +232,14 @@ class CausalLM(bp.Generator):
 
     def step(self) -> bp.StepTokens:
         made = self._engine.step()
-        return bp.StepTokens(made.numbers, np.array(made.tokens, np.int32), None, made.stopped)
+        full, self._full = made.full + self._full, []
+        return bp.StepTokens(
+            made.numbers, np.array(made.tokens, np.int32), None, made.stopped, full
+        )
 
     def leave(self, numbers: Sequence[int]) -> None:
         self._engine.leave(numbers)
+        self._full = [number for number in self._full if number not in numbers]
 
 
 def _sampling(parameters: Mapping[str, Any]) -> Sampling | None:

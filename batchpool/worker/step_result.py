@@ -18,18 +18,20 @@ from batchpool.core.tensors.spec import Tensor
 
 I64 = npt.NDArray[np.int64]
 _NONE: I64 = np.empty(0, dtype=np.int64)
-_FIELDS = ("numbers", "tokens", "counts", "stopped")
+_FIELDS = ("numbers", "tokens", "counts", "stopped", "out_of_room")
 
 
 @dataclass(frozen=True)
 class CheckedStep:
     """The tokens of one step. numbers: [k], each once.  tokens: [sum of counts, *token shape] in
-    storage dtype.  counts: [k], None for one each.  stopped: [s], of running sequences."""
+    storage dtype.  counts: [k], None for one each.  stopped, out_of_room: [s], of running
+    sequences, none of them in both."""
 
     numbers: I64
     tokens: Array
     counts: I64 | None
     stopped: I64
+    out_of_room: I64
 
 
 class StepChecker:
@@ -48,14 +50,14 @@ class StepChecker:
         if not all(hasattr(found, name) for name in _FIELDS):
             raise self._wrong("step", f"returned a {type(found).__name__}", "a bp.StepTokens")
         numbers = self._numbers("numbers", found.numbers, active)
-        stopped = found.stopped
-        if isinstance(stopped, tuple) and not stopped:
-            stopped = _NONE
-        else:
-            stopped = self._numbers("stopped", stopped, active)
+        stopped = self._some("stopped", found.stopped, active)
+        out_of_room = self._some("out_of_room", found.out_of_room, active)
+        if len(stopped) and len(out_of_room):
+            out_of_room = out_of_room[~np.isin(out_of_room, stopped)]
         counts = None if found.counts is None else self._counts(found.counts, len(numbers))
         n = len(numbers) if counts is None else int(counts.sum())
-        return CheckedStep(numbers, self._tokens(found.tokens, n), counts, stopped)
+        tokens = self._tokens(found.tokens, n)
+        return CheckedStep(numbers, tokens, counts, stopped, out_of_room)
 
     def check_join(self, found: Any, joining: frozenset[int]) -> dict[int, Exception]:
         """The result of `join`: the sequences of these that the generator refuses, with the
@@ -74,6 +76,12 @@ class StepChecker:
                 )
                 raise self._wrong("join", what, expected)
         return refused
+
+    def _some(self, field: str, value: Any, active: npt.NDArray[np.bool_]) -> I64:
+        """Numbers, of which there are mostly none."""
+        if isinstance(value, tuple) and not value:
+            return _NONE
+        return self._numbers(field, value, active)
 
     def _numbers(self, field: str, value: Any, active: npt.NDArray[np.bool_]) -> I64:
         numbers = self._integers(field, value)

@@ -15,7 +15,8 @@ from batchpool.worker.step_result import CheckedStep
 
 
 class EndedBySteps(NamedTuple):
-    """The numbers of sequences that have ended: by themselves, and since they have all tokens."""
+    """The numbers of sequences that have ended: by themselves, and since they have all tokens that
+    they may have, or that there is room for."""
 
     stopped: I64
     full: I64
@@ -63,6 +64,8 @@ class TokenWriter:
         full = numbers[after >= table.most[numbers]]
         if len(stopped) and len(full):
             full = full[~np.isin(full, stopped)]
+        if len(step.out_of_room):
+            full = np.union1d(full, step.out_of_room)
         return EndedBySteps(stopped, full)
 
     def _write_runs(

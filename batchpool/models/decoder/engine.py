@@ -39,12 +39,13 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Made:
-    """A step's tokens: numbers of the sequences, a token each, and the numbers of those that ended
-    by a token."""
+    """A step's tokens: numbers of the sequences, a token each, the numbers of those that ended by a
+    token, and of those that have as many as they may have."""
 
     numbers: list[int]
     tokens: list[int]
     stopped: list[int]
+    full: list[int]
 
 
 class DecoderEngine:
@@ -106,7 +107,7 @@ class DecoderEngine:
             if decoding:
                 self._decode(decoding)
                 made += decoding
-            return self._taken(made, ended) if made else Made([], [], ended)
+            return self._taken(made, ended) if made else Made([], [], ended, [])
 
     def _prefill(self, waiting: Sequence[RunningSequence]) -> list[RunningSequence]:
         """Take a chunk of the prompts that wait; returns the sequences whose prompt is complete,
@@ -183,7 +184,10 @@ class DecoderEngine:
                 f"the logits of {len(tainted)} of {len(made)} sequences are infinite or no numbers;"
                 " another dtype of the model, as bfloat16 or float32, may hold them"
             )
+        full = []
         for sequence, token in zip(made, tokens, strict=True):
             if sequence.append(token):
                 stopped.append(sequence.number)
-        return Made([sequence.number for sequence in made], tokens, stopped)
+            elif sequence.over:
+                full.append(sequence.number)
+        return Made([sequence.number for sequence in made], tokens, stopped, full)

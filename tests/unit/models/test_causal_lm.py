@@ -196,6 +196,29 @@ def test_a_wrong_request_is_refused_alone(
     assert [int(step.tokens[0]) for step in made] == generated(folder, [4, 5], 2)
 
 
+def test_a_request_without_a_number_gets_what_there_is_room_for(folders: Any) -> None:
+    folder = folders("llama")
+    model = loaded(folder, 2, max_tokens=LENGTH // 2)
+    prompt = prompts(1)[0][:3] * LENGTH
+    prompt, wanted = prompt[: LENGTH - 4], LENGTH // 2
+    assert model.join([sequence(0, prompt, wanted), sequence(1, prompt[:5], 2)]) is not None
+    made: list[int] = []
+    for _ in range(LENGTH):
+        step = model.step()
+        made += [int(t) for n, t in zip(step.numbers, step.tokens, strict=True) if n == 0]
+        if 0 in step.out_of_room:
+            break
+    assert (len(made), are_likeliest(folder, prompt, made)) == (4, True)
+    model.leave([0, 1])
+    model.join([sequence(0, prompt, wanted, made)])  # its worker was lost before it said so
+    last = model.step()
+    assert (list(last.numbers), list(last.out_of_room)) == ([], [0])
+    model.leave([0])
+    assert list(model.step().out_of_room) == []
+    (error,) = (model.join([sequence(0, prompt, wanted - 1)]) or {}).values()
+    assert "ask for at most 4" in str(error)
+
+
 def test_tokens_that_a_client_has_written_over_are_refused(folders: Any) -> None:
     model = loaded(folders("llama"), 2)
     refused = model.join([sequence(0, [1], 9, [5, VOCABULARY]), sequence(1, [1], 9, [5, 6])])

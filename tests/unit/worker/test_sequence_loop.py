@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+import batchpool as bp
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import BatchOutcome
@@ -59,6 +62,28 @@ def test_one_that_stops_by_itself_keeps_its_last_token() -> None:
     bench.run()
     assert bench.tokens(1, 0) == tokens_of([7], 4)
     assert bench.end(1, 0) == (Status.OK, b"stop")
+
+
+class Cramped(Toy):
+    """Its context holds the first three tokens of a sequence."""
+
+    def step(self) -> bp.StepTokens:
+        made = super().step()
+        full = [number for number, (_, place, _) in self.running.items() if place == 3]
+        return replace(made, out_of_room=full)
+
+
+def test_one_whose_context_is_full_ends_as_if_it_had_all_its_tokens() -> None:
+    """One that stops with its last place has stopped; one that may have no more is told once."""
+    bench = SequenceBench(generator=Cramped())
+    for slot, (n, stop_at) in enumerate(((20, 0), (20, 3), (3, 0), (2, 0))):
+        bench.fill(1, slot, [slot], n, stop_at=stop_at)
+        bench.send(1, slot)
+    bench.run()
+    assert [len(bench.tokens(1, slot)) for slot in range(4)] == [3, 3, 3, 2]
+    reasons = [bench.end(1, slot)[1] for slot in range(4)]
+    assert reasons == [b"length", b"stop", b"length", b"length"]
+    assert len(bench.take_finished()) == 4
 
 
 def test_the_generator_is_told_who_left_before_the_next_step() -> None:

@@ -22,6 +22,8 @@ _KEPT_FREE_SHARE = 20  # one of so many bytes of the disk, where that is less
 _RESERVE_BYTES = 64 * 2**20
 _RESERVE_SHARE = 16  # of the bytes that are free
 _FULL_CODES = {sqlite3.SQLITE_FULL}
+_LOG_SHARE = 4  # of the bytes that are kept free
+_MOST_LOG_PAGES = 1000  # as SQLite has it
 
 
 class Disk:
@@ -38,10 +40,16 @@ class Disk:
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
+    def log_pages(self, page_bytes: int) -> int:
+        """The most pages that the log of a database has before they go into the database, which
+        takes as many bytes again: so few that what is kept free suffices for it."""
+        kept = _kept_free(self._free()[1])
+        return max(1, min(_MOST_LOG_PAGES, kept // _LOG_SHARE // page_bytes))
+
     def has_room(self) -> bool:
         """True while new tasks may be kept."""
         free, total = self._free()
-        is_full = free < min(_KEPT_FREE_BYTES, total // _KEPT_FREE_SHARE)
+        is_full = free < _kept_free(total)
         if is_full != self._was_full:
             self._was_full = is_full
             if is_full:
@@ -76,7 +84,7 @@ class Disk:
             return
         free, total = self._free()
         size = min(_RESERVE_BYTES, free // _RESERVE_SHARE)
-        if free - size < min(_KEPT_FREE_BYTES, total // _KEPT_FREE_SHARE) or not size:
+        if free - size < _kept_free(total) or not size:
             return
         fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -85,3 +93,8 @@ class Disk:
             self._reserve.unlink()
         finally:
             os.close(fd)
+
+
+def _kept_free(total: int) -> int:
+    """The bytes of a disk of so many that new tasks leave free."""
+    return min(_KEPT_FREE_BYTES, total // _KEPT_FREE_SHARE)

@@ -16,7 +16,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from batchpool.tasks.record import (
     task_id,
 )
 from batchpool.tasks.schema import open_database
-from batchpool.tasks.store import StoreAway
+from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.tasks.task_rows import (
     COLLECTED,
     EXPIRE,
@@ -90,6 +90,7 @@ class SqliteStore:
                 os.umask(mask)
             self._files = BodyFiles(folder / "bodies")
             self._disk = Disk(folder)
+            self._bound_log()
             self._account, self._turns = Account(), Turns()
             self._letters = LetterBox(self._db, self._files, limits.bytes)
             self._load()
@@ -172,7 +173,10 @@ class SqliteStore:
             self._db.execute("COMMIT")
         except BaseException as exc:
             self._undo()
-            raise self._disk.error_of(exc) from exc
+            error = self._disk.error_of(exc)
+            if isinstance(error, StoreFull):
+                self._empty_log()
+            raise error from exc
         finally:
             self._depth = 0
         self._files.committed()
@@ -187,6 +191,15 @@ class SqliteStore:
             self._count()
         except (OSError, sqlite3.Error) as exc:
             _LOG.error("the store of tasks could not undo a transaction: %s", exc)
+
+    def _bound_log(self) -> None:
+        (size,) = self._db.execute("PRAGMA page_size").fetchone()
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {self._disk.log_pages(size)}")
+
+    def _empty_log(self) -> None:
+        """Give the disk back what the log has: SQLite itself tries that after a commit only."""
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(statement, values).fetchall()

@@ -15,6 +15,7 @@ import pytest
 
 from batchpool.tasks.body_files import LONG_BYTES
 from batchpool.tasks.claims import DUE, NEXT
+from batchpool.tasks.disk import Disk
 from batchpool.tasks.record import (
     TOKEN_BYTES,
     Ended,
@@ -201,6 +202,30 @@ def test_a_disk_that_is_full_undoes_the_group_and_gives_up_the_reserve(
     assert not reserve.exists()
     assert store.counts().tasks == {"m": {"queued": 1}}
     assert store.put([new(3, len(LONG))], 1)[0].outcome is PutOutcome.NEW
+
+
+def test_a_disk_that_is_full_gets_back_what_the_log_has(store: SqliteStore, tmp_path: Path) -> None:
+    """Else a log that the last writes made large would hold the bytes for ever."""
+    store.put([new(i, LONG_BYTES) for i in range(4)], 1)
+    log = tmp_path / "tasks/tasks.db-wal"
+    assert log.stat().st_size > 4 * LONG_BYTES
+    with pytest.raises(StoreFull), store.group():
+        raise OSError(errno.ENOSPC, "full")
+    assert log.stat().st_size == 0
+    assert len(run(store, n=4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("total", "pages"), [(2**40, 1000), (8 << 20, 25), (1 << 20, 3), (1 << 12, 1)]
+)
+def test_the_log_is_small_where_the_disk_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int, pages: int
+) -> None:
+    """A checkpoint takes as many bytes as the log has, and less than that is kept free."""
+    blocks = os.statvfs_result((1, 1, total, total, total, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: blocks)
+    monkeypatch.setattr(os, "posix_fallocate", lambda *args: None)
+    assert Disk(tmp_path).log_pages(4096) == pages
 
 
 def test_new_tasks_are_refused_before_the_disk_is_full(

@@ -46,6 +46,11 @@ class Disk:
         kept = _kept_free(self._free()[1])
         return max(1, min(_MOST_LOG_PAGES, kept // _LOG_SHARE // page_bytes))
 
+    @property
+    def is_short(self) -> bool:
+        """True while new tasks are refused, or nothing is in reserve."""
+        return self._was_full or not self._reserve.exists()
+
     def has_room(self) -> bool:
         """True while new tasks may be kept."""
         free, total = self._free()

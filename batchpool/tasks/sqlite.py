@@ -90,7 +90,8 @@ class SqliteStore:
                 os.umask(mask)
             self._files = BodyFiles(folder / "bodies")
             self._disk = Disk(folder)
-            self._bound_log()
+            (size,) = self._db.execute("PRAGMA page_size").fetchone()
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {self._disk.log_pages(size)}")
             self._account, self._turns = Account(), Turns()
             self._letters = LetterBox(self._db, self._files, limits.bytes)
             self._load()
@@ -180,6 +181,10 @@ class SqliteStore:
         finally:
             self._depth = 0
         self._files.committed()
+        if self._disk.is_short:
+            # A write that finds no room makes the log as large as the disk lets it. It can be
+            # emptied then only if nothing in it is still to go into the database.
+            self._empty_log()
         self._intake.new_bytes = 0
         self._pages()
 
@@ -191,10 +196,6 @@ class SqliteStore:
             self._count()
         except (OSError, sqlite3.Error) as exc:
             _LOG.error("the store of tasks could not undo a transaction: %s", exc)
-
-    def _bound_log(self) -> None:
-        (size,) = self._db.execute("PRAGMA page_size").fetchone()
-        self._db.execute(f"PRAGMA wal_autocheckpoint = {self._disk.log_pages(size)}")
 
     def _empty_log(self) -> None:
         """Give the disk back what the log has: SQLite itself tries that after a commit only."""

@@ -215,6 +215,17 @@ def test_a_disk_that_is_full_gets_back_what_the_log_has(store: SqliteStore, tmp_
     assert len(run(store, n=4)) == 4
 
 
+def test_a_disk_that_is_short_has_nothing_in_the_log_between_groups(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    log = tmp_path / "tasks/tasks.db-wal"
+    store.put([new(1, LONG_BYTES)], 1)
+    assert log.stat().st_size > 0
+    (tmp_path / "tasks/reserve").unlink(missing_ok=True)
+    assert len(run(store)) == 1
+    assert log.stat().st_size == 0
+
+
 @pytest.mark.parametrize(
     ("total", "pages"), [(2**40, 1000), (8 << 20, 25), (1 << 20, 3), (1 << 12, 1)]
 )

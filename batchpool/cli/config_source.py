@@ -64,6 +64,11 @@ def _find_models_beside(path: str) -> None:
 def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a running pool: its configuration, its socket or its port."""
     add_config_argument(parser)
+    add_socket_arguments(parser)
+
+
+def add_socket_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name a running pool by its socket or its port."""
     parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
     parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")
 

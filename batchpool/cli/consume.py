@@ -8,8 +8,8 @@ import sys
 import tomllib
 from typing import Any
 
-from batchpool.cli.config_source import pool_socket
-from batchpool.cli.run import json_or_text, names_of, pairs_of
+from batchpool.cli.config_source import add_socket_arguments, pool_socket
+from batchpool.cli.run import names_of, pairs_of, parameters_of
 from batchpool.core.errors import ConfigError
 
 CONSUME_HELP = "run the records of a Kafka topic through a model, into another topic"
@@ -75,8 +75,7 @@ def add_consume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kafka-config", metavar="FILE", default="", help="settings of the connections"
     )
-    parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
-    parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")
+    add_socket_arguments(parser)
     parser.set_defaults(config=None)
 
 
@@ -112,9 +111,7 @@ def consume(args: argparse.Namespace) -> int:
         columns=pairs_of("--map", args.map),
         form=args.value,
         outputs=names_of(args.outputs),
-        parameters={
-            k: json_or_text(v) for k, v in pairs_of("--parameter", args.parameter, ",").items()
-        },
+        parameters=parameters_of(args.parameter),
         kafka=connection_settings(settings, f"--kafka-config {args.kafka_config}"),
         most=args.most,
         begins=args.begin,

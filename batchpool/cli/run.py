@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from batchpool.cli.config_source import pool_socket
+from batchpool.cli.config_source import add_socket_arguments, pool_socket
 from batchpool.core.config.flags import model_of
 from batchpool.core.errors import ConfigError
 
@@ -104,8 +104,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait-s", metavar="N", type=_seconds, default=300.0,
         help="how long to wait for a pool that restarts or does not serve (default 300)",
     )  # fmt: skip
-    parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
-    parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")
+    add_socket_arguments(parser)
     parser.set_defaults(config=None, serve_words=[])
 
 
@@ -121,9 +120,7 @@ def run(args: argparse.Namespace) -> int:
         columns=pairs_of("--map", args.map),
         keep=names_of(args.keep),
         outputs=names_of(args.outputs),
-        parameters={
-            k: json_or_text(v) for k, v in pairs_of("--parameter", args.parameter, ",").items()
-        },
+        parameters=parameters_of(args.parameter),
         in_format=args.format,
         out_format=args.out_format,
         chunk_rows=args.chunk_rows,
@@ -192,8 +189,12 @@ def names_of(text: str) -> list[str]:
     return [name for name in dict.fromkeys(text.split(",")) if name]
 
 
-def json_or_text(text: str) -> Any:
-    """The value of a parameter on the command line."""
+def parameters_of(given: Sequence[str]) -> dict[str, Any]:
+    """{parameter: value} of --parameter, which may be given several times."""
+    return {name: _json_or_text(text) for name, text in pairs_of("--parameter", given, ",").items()}
+
+
+def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from batchpool.cli.config_source import pool_socket
+from batchpool.cli.config_source import add_socket_arguments, pool_socket
 from batchpool.cli.tables import status_text
 from batchpool.core.errors import ConfigError, PoolError, StartError
 
@@ -106,8 +106,7 @@ def _add_shared_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--config", metavar="CONFIG.toml", help="the pool's configuration file")
-    parser.add_argument("--socket", metavar="PATH", help="the pool's socket (default: by port)")
-    parser.add_argument("--port", metavar="N", type=int, help="the pool's port (default 8000)")
+    add_socket_arguments(parser)
 
 
 def tasks(args: argparse.Namespace) -> int:

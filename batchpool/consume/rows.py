@@ -11,8 +11,7 @@ from batchpool.client.aio import AsyncClient
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.values import ValueReader, ValueWriter
 from batchpool.core.errors import InvalidRequest, PoolError
-
-PRIORITY = 200  # behind those who wait for an answer
+from batchpool.core.priority import BACKGROUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class RecordRows:
             errors="return",
             parameters=dict(self._plan.parameters) or None,
             outputs=self._plan.outputs or None,
-            priority=PRIORITY,
+            priority=BACKGROUND,
             outage_s=math.inf,
         )
         try:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from batchpool.bulk.inputs import mapped_columns
 from batchpool.bulk.writers import readable_rows
 from batchpool.client.row_source import only_input
 from batchpool.core.errors import ConfigError, InvalidRequest
@@ -27,14 +28,8 @@ class ValueReader:
     def __init__(self, spec: ModelSpec, form: str, columns: Mapping[str, str]) -> None:
         self._lone = only_input(spec)
         self._inputs = {tensor.name: tensor for tensor in spec.inputs}
-        self._columns = {name: columns.get(name, name) for name in self._inputs}
+        self._columns = mapped_columns(spec, None, columns)
         self._form = form
-        for name in columns:
-            if name not in self._inputs:
-                known = ", ".join(map(repr, self._inputs))
-                raise ConfigError(
-                    f"--map: model {spec.name!r} has no input {name!r}; it has {known}"
-                )
         if form == "raw" and (self._lone is None or not self._inputs[self._lone].is_bytes):
             raise ConfigError(
                 f"--value raw: model {spec.name!r} has not one bytes input, whose value the record"

@@ -6,6 +6,7 @@ from typing import Final
 
 HIGHEST: Final = 1
 DEFAULT: Final = 128
+BACKGROUND: Final = 200  # of work that nobody waits for, behind every interactive request
 LOWEST: Final = 255
 
 

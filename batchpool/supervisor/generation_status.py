@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.core.metrics.totals import Totals
+from batchpool.supervisor.percentiles import percentiles_ms
 
 _TIMES = {"first_token": "worker_first_token", "token_gap": "worker_token_gap"}
 
@@ -22,12 +23,5 @@ def generation_counts(totals: Totals, model: str) -> dict[str, Any]:
         "ends": totals.values("worker_sequences_total", "reason", model=model),
     }
     for name, metric in _TIMES.items():
-        times = totals.histogram(f"{metric}_seconds", model=model)
-        for percent in (50, 99):
-            counts[f"{name}_p{percent}_ms"] = _ms(times, percent / 100)
+        counts |= percentiles_ms(name, totals.histogram(f"{metric}_seconds", model=model))
     return counts
-
-
-def _ms(times: Histogram, share: float) -> float | None:
-    found = times.quantile(share)
-    return None if found is None else round(found * 1e3, 3)

@@ -19,6 +19,7 @@ from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.worker_slot import WorkerSlot
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.generation_status import generation_counts
+from batchpool.supervisor.percentiles import percentiles_ms
 from batchpool.supervisor.plan.cpu_stage_counts import stage_place
 from batchpool.supervisor.plan.plan import WorkerPlan
 from batchpool.supervisor.resources.resources import PoolResources
@@ -124,7 +125,7 @@ def counts_of(totals: Totals, model: str, max_batch: int) -> dict[str, Any]:
         "mean_extents": round(extents / finished, 2) if finished else None,
     }
     http = totals.histogram("http_request_seconds", model=model)
-    return counts | _stage_times(totals, infer) | _percentiles("http_request", http)
+    return counts | _stage_times(totals, infer) | percentiles_ms("http_request", http)
 
 
 def stage_counts(totals: Totals, model: str, stage: Stage, max_batch: int) -> dict[str, Any]:
@@ -144,15 +145,7 @@ def stage_counts(totals: Totals, model: str, stage: Stage, max_batch: int) -> di
 def _stage_times(totals: Totals, labels: dict[str, str]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name in ("queue", "batch"):
-        found |= _percentiles(name, totals.histogram(f"{name}_seconds", **labels))
-    return found
-
-
-def _percentiles(name: str, times: Histogram) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
-    for percent in (50, 99):
-        time_s = times.quantile(percent / 100)
-        found[f"{name}_p{percent}_ms"] = None if time_s is None else round(time_s * 1e3, 3)
+        found |= percentiles_ms(name, totals.histogram(f"{name}_seconds", **labels))
     return found
 
 

@@ -9,7 +9,7 @@ from batchpool.client.aio_driver import LoopDriver
 from batchpool.client.call import Call
 from batchpool.client.infer import infer
 from batchpool.client.pool_facts import ModelFacts
-from batchpool.tasks.settings import PRIORITY
+from batchpool.core.priority import BACKGROUND
 
 _ATTACH_S = 10.0
 
@@ -50,7 +50,7 @@ class PoolEngine:
         parameters: Mapping[str, Any],
         outputs: Iterable[str],
     ) -> dict[str, list[Any]]:
-        call = Call(inputs, parameters, outputs, None, PRIORITY, errors="return")
+        call = Call(inputs, parameters, outputs, None, BACKGROUND, errors="return")
         return await infer(self._driver, model, call)
 
     async def close(self) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from batchpool.tasks.record import StoreLimits
 
 _MIB = 2**20
-PRIORITY = 200  # behind every interactive request
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 -- counted and told. A script says, by `tally(is_right)`, which bodies of status 200 are right.
 -- Environment: HEADERS ("K: V" lines). Each thread has its `number`, from 0 on. HEADS=differing
 -- gives each request an X-Request-Id of its own, two orders of its headers in turns, and AGENT as
--- its user agent (heads.py); else all requests are equal to the byte.
+-- its user agent (heads.py); else all heads are equal to the byte. A script sends wrk.body again and
+-- again, or gives `bodies`, which are sent in turns.
 local threads = {}
+bodies = nil
 
 function read_file(name)
   local f = assert(io.open(os.getenv(name), "rb"))
@@ -25,7 +27,8 @@ function setup(thread)
 end
 
 -- The bytes before and behind the id of a request, in both orders: the id last, and the id second.
-local function orders()
+local function orders(body)
+  wrk.headers["Content-Length"] = #body
   local line = "POST " .. wrk.path .. " HTTP/1.1\r\n"
   local names = {}
   for name in pairs(wrk.headers) do names[#names + 1] = name end
@@ -40,25 +43,36 @@ local function orders()
     line .. back[1] .. "X-Request-Id: ",
   }
   local behind = {
-    "\r\n\r\n" .. wrk.body,
-    "\r\n" .. table.concat(back, "", 2) .. "\r\n" .. wrk.body,
+    "\r\n\r\n" .. body,
+    "\r\n" .. table.concat(back, "", 2) .. "\r\n" .. body,
   }
   return before, behind
 end
 
+local sent = 0
+local made
+
 if os.getenv("HEADS") == "differing" then
-  local before, behind
-  local sent = 0
   function request()
-    if not before then
+    if not made then
       wrk.headers["User-Agent"] = os.getenv("AGENT")
       wrk.headers["Accept"] = "*/*"
-      wrk.headers["Content-Length"] = #wrk.body
-      before, behind = orders()
+      made = {}
+      for i, body in ipairs(bodies or { wrk.body }) do made[i] = { orders(body) } end
     end
+    local turn = made[sent % #made + 1]
     sent = sent + 1
     local order = sent % 2 + 1
-    return before[order] .. string.format("%08x%024x", number, sent) .. behind[order]
+    return turn[1][order] .. string.format("%08x%024x", number, sent) .. turn[2][order]
+  end
+else
+  function request()
+    if not made then
+      made = {}
+      for i, body in ipairs(bodies or { wrk.body }) do made[i] = wrk.format(nil, nil, nil, body) end
+    end
+    sent = sent + 1
+    return made[sent % #made + 1]
   end
 end
 

@@ -1,8 +1,8 @@
 """The text encoder of the examples with random weights, where its package is not installed.
 
-Architecture and work are those of all-MiniLM-L6-v2: six layers, 384 wide, 12 heads. Words become
-numbers by their checksum instead of by a tokenizer, one token each; embeddings mean nothing, but
-different texts have different ones.
+Architecture and work are those of all-MiniLM-L6-v2: six layers, 384 wide, 12 heads. Where no
+tokenizer is given, words become numbers by their checksum, one token each; embeddings mean nothing,
+but different texts have different ones.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ _FIRST, _LAST, _SPECIAL = 101, 102, 1000  # tokens that every text begins and en
 
 
 class RandomMiniLM(MiniLM):
-    """As MiniLM, without its weights and its tokenizer."""
+    """As MiniLM, without its weights. tokenizer: the path of a tokenizer.json."""
 
     name = "minilm"
 
+    def __init__(self, tokenizer: str = "", cuda_graphs: bool = True) -> None:
+        super().__init__(cuda_graphs=cuda_graphs)
+        self._path = tokenizer
+
     def load_preprocess(self) -> None:
         self._tokenizer: Any = _Words()
+        if self._path:
+            from tokenizers import Tokenizer
+
+            self._tokenizer = Tokenizer.from_file(self._path)
+            self._tokenizer.no_padding()
+            self._tokenizer.enable_truncation(TOKENS_MOST)
 
     def load(self, device: str) -> None:
         import torch

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from batchpool.models.decoder.graphs import Capture
+    from batchpool.models.decoder.packed_attention import Attention
     from batchpool.models.decoder.sampling import Sampling
     from batchpool.models.decoder.slot_cache import LayerShape
 
@@ -132,33 +133,21 @@ class CausalLM(bp.Generator):
         return model.to(device).eval()
 
     def _build(self, model: Any, adds_mask: bool, device: torch.device) -> None:
-        """Check the model, and make the cache, the calls and the engine; capture the calls."""
-        from batchpool.models.decoder import buckets, slot_check
-        from batchpool.models.decoder.engine import DecoderEngine, Shapes
-        from batchpool.models.decoder.slot_cache import SlotCache
-        from batchpool.models.decoder.slot_calls import SlotCalls, SlotModel
+        """Check the model, and make the engine."""
+        from batchpool.models.decoder.build import checked, engine_of
 
-        layers, expected = slot_check.reference(model, device)
-        tried = SlotCache(layers, 2, slot_check.TRIED_TOKENS, model.dtype, device)
-        slot_check.check(model, tried, expected, adds_mask)
-        slots = self._slots(layers, model.dtype, device)
-        cache = SlotCache(layers, slots, self._length, model.dtype, device)
-        self.sequences = slots
+        found = checked(model, adds_mask, device, self._attention(device, model.dtype))
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
-        on_gpu = device.type == "cuda"
-        budget = self._chunk_tokens or (_CHUNK_TOKENS if on_gpu else _CHUNK_TOKENS_ON_CPU)
-        chunks = buckets.chunks(min(budget, self._length), slots)
-        logits, dtype = expected.shape[1], expected.dtype
-        call = SlotModel(model, cache, device, adds_mask)
-        capture = self._capture(device)
-        if capture is None:
-            shapes = Shapes(chunks)
-            calls = SlotCalls(call, cache, logits, dtype, device)
-        else:
-            shapes = Shapes(chunks, buckets.decode_rows(slots), buckets.lengths(self._length))
-            calls = SlotCalls(call, cache, logits, dtype, device, chunks)
-            calls.capture(shapes.rows, shapes.lengths, capture)
-        self._engine = DecoderEngine(calls, cache, shapes)
+        self.sequences = slots = self._slots(found.layers, model.dtype, device)
+        usual = _CHUNK_TOKENS if device.type == "cuda" else _CHUNK_TOKENS_ON_CPU
+        budget = min(self._chunk_tokens or usual, self._length)
+        self._engine = engine_of(found, slots, self._length, budget, self._capture(device))
+
+    def _attention(self, device: torch.device, dtype: torch.dtype) -> Attention | None:
+        """That which takes sequences one behind another, None where the device has none."""
+        from batchpool.models.decoder.packed_attention import flash_attention
+
+        return flash_attention(device, dtype)
 
     def _capture(self, device: torch.device) -> Capture | None:
         """That which makes graphs of calls, None where they run as they are."""

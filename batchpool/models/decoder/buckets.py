@@ -11,6 +11,7 @@ _SHORTEST_LENGTH = 256
 _STEP = 4  # between the numbers of rows
 _CHUNK_ROWS = (1, 4, 16)
 _LEAST_CHUNK_TOKENS = 16
+_LEAST_PROMPT_TOKENS = 32
 
 
 def lengths(longest: int) -> tuple[int, ...]:
@@ -45,6 +46,17 @@ def chunks(budget: int, slots: int) -> tuple[Chunk, ...]:
         while (tokens := tokens // _STEP) >= _LEAST_CHUNK_TOKENS:
             found.append((rows, tokens))
     return tuple(found)
+
+
+def prompt_tokens(budget: int) -> tuple[int, ...]:
+    """The numbers of tokens of prompts that a call takes which has no padding between them: powers
+    of two, then the budget, 1 or more."""
+    found = []
+    tokens = _LEAST_PROMPT_TOKENS
+    while tokens < budget:
+        found.append(tokens)
+        tokens *= 2
+    return (*found, budget)
 
 
 def smallest(sizes: Sequence[int], needed: int) -> int:

@@ -1,14 +1,15 @@
 """Continuous batching over the slots of one decoder: `join`, `step`, `leave`.
 
-One step is at most two calls of the model. The first takes a chunk of the prompts that wait, those
-that joined first before others; it is bounded, so that a long prompt delays a step of the sequences
-that run by no more than a chunk. The second makes a token for each of those. Then the tokens are
-read from the device, once.
+A step takes a chunk of the prompts that wait, those that joined first before others; it is bounded,
+so that a long prompt delays a step of the sequences that run by no more than a chunk. It makes a
+token for each of those. Then the tokens are read from the device, once. `SlotEngine` does that by
+two calls of the model, `PackedEngine` (packed_engine) by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,8 @@ from batchpool.models.decoder import buckets
 from batchpool.models.decoder.sampling import Sampling, sampled
 from batchpool.models.decoder.sequences import FreeSlots, RunningSequence
 from batchpool.models.decoder.slot_cache import SlotCache
-from batchpool.models.decoder.slot_calls import NO_NUMBER, SlotCalls
+from batchpool.models.decoder.slot_calls import SlotCalls
+from batchpool.models.decoder.slot_state import NO_NUMBER, Reading, SlotState
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,14 @@ class Made:
     full: list[int]
 
 
-class DecoderEngine:
-    """The sequences that run in the slots of a cache."""
+class DecoderEngine(ABC):
+    """The sequences that run in the slots of a cache. state: what the device knows of them. clear:
+    overwrites a slot."""
 
-    def __init__(self, calls: SlotCalls, cache: SlotCache, shapes: Shapes) -> None:
-        self._calls = calls
-        self._cache = cache
-        self._shapes = shapes
-        self._free = FreeSlots(cache.slots)
+    def __init__(self, state: SlotState, clear: Callable[[int], None]) -> None:
+        self._state = state
+        self._clear = clear
+        self._free = FreeSlots(state.spare)
         self._running: dict[int, RunningSequence] = {}  # in the order in which they joined
         self._live: list[int] = []  # slots, as the device knows them
         self._ended: list[int] = []  # numbers that a step has to tell of
@@ -90,7 +92,7 @@ class DecoderEngine:
                 self._ended.remove(number)
             if sequence.is_tainted:
                 with torch.inference_mode():
-                    self._cache.clear(sequence.slot)
+                    self._clear(sequence.slot)
             self._free.give(sequence.slot)
 
     def step(self) -> Made:
@@ -103,11 +105,76 @@ class DecoderEngine:
         decoding = [sequence for sequence in running if sequence.decodes]
         ended, self._ended = self._ended, []
         with torch.inference_mode():
-            made = self._prefill(waiting) if waiting else []
-            if decoding:
-                self._decode(decoding)
-                made += decoding
-            return self._taken(made, ended) if made else Made([], [], ended, [])
+            made = self._run(waiting, decoding) if running else []
+            if not made:
+                return Made([], [], ended, [])
+            return self._taken(made, self._state.start_reading(), ended)
+
+    @abstractmethod
+    def _run(
+        self, waiting: Sequence[RunningSequence], decoding: Sequence[RunningSequence]
+    ) -> list[RunningSequence]:
+        """Take a chunk of the prompts that wait, and make a token on the device for each sequence
+        that decodes; returns the sequences that have a new token there."""
+
+    def _set_live(self, slots: list[int]) -> None:
+        if slots != self._live:
+            self._state.set_live(slots)
+            self._live = slots
+
+    def _sample(
+        self, logits: torch.Tensor, at: Sequence[int], sequences: Sequence[RunningSequence]
+    ) -> None:
+        """Choose the tokens of those that do not want the likeliest. at: their rows of the
+        logits."""
+        rows, slots, samplings, positions = [], [], [], []
+        for row, sequence in zip(at, sequences, strict=True):
+            if sequence.sampling is not None:
+                rows.append(row)
+                slots.append(sequence.slot)
+                samplings.append(sequence.sampling)
+                positions.append(sequence.kept)
+        if rows:
+            chosen = logits[torch.tensor(rows, device=logits.device)]
+            self._state.choose(slots, sampled(chosen, samplings, positions))
+
+    def _taken(self, made: Sequence[RunningSequence], reading: Reading, stopped: list[int]) -> Made:
+        """The tokens of sequences, read from the device."""
+        read = reading.wait()
+        tokens = [read[sequence.slot] for sequence in made]
+        tainted = [each for each, token in zip(made, tokens, strict=True) if token == NO_NUMBER]
+        if tainted:
+            for sequence in tainted:
+                sequence.is_tainted = True
+            raise FloatingPointError(
+                f"the logits of {len(tainted)} of {len(made)} sequences are infinite or no numbers;"
+                " another dtype of the model, as bfloat16 or float32, may hold them"
+            )
+        full = []
+        for sequence, token in zip(made, tokens, strict=True):
+            if sequence.append(token):
+                stopped.append(sequence.number)
+            elif sequence.over:
+                full.append(sequence.number)
+        return Made([sequence.number for sequence in made], tokens, stopped, full)
+
+
+class SlotEngine(DecoderEngine):
+    """Two calls a step: a rectangle of prompts, and a token for each slot."""
+
+    def __init__(self, calls: SlotCalls, cache: SlotCache, shapes: Shapes) -> None:
+        super().__init__(calls, cache.clear)
+        self._calls = calls
+        self._shapes = shapes
+
+    def _run(
+        self, waiting: Sequence[RunningSequence], decoding: Sequence[RunningSequence]
+    ) -> list[RunningSequence]:
+        made = self._prefill(waiting) if waiting else []
+        if decoding:
+            self._decode(decoding)
+            made += decoding
+        return made
 
     def _prefill(self, waiting: Sequence[RunningSequence]) -> list[RunningSequence]:
         """Take a chunk of the prompts that wait; returns the sequences whose prompt is complete,
@@ -138,9 +205,7 @@ class DecoderEngine:
         slots = [sequence.slot for sequence in decoding]
         seen = self._length(max(len(sequence.ids) for sequence in decoding))
         if self._shapes.are_fixed or buckets.is_dense(slots):
-            if slots != self._live:
-                self._calls.set_live(slots)
-                self._live = slots
+            self._set_live(slots)
             rows = max(slots) + 1
             if self._shapes.are_fixed:
                 rows = buckets.smallest(self._shapes.rows, rows)
@@ -155,39 +220,3 @@ class DecoderEngine:
 
     def _length(self, seen: int) -> int:
         return buckets.smallest(self._shapes.lengths, seen) if self._shapes.lengths else seen
-
-    def _sample(
-        self, logits: torch.Tensor, at: Sequence[int], sequences: Sequence[RunningSequence]
-    ) -> None:
-        """Choose the tokens of those that do not want the likeliest. at: their rows of the
-        logits."""
-        rows, slots, samplings, positions = [], [], [], []
-        for row, sequence in zip(at, sequences, strict=True):
-            if sequence.sampling is not None:
-                rows.append(row)
-                slots.append(sequence.slot)
-                samplings.append(sequence.sampling)
-                positions.append(len(sequence.ids))
-        if rows:
-            chosen = logits[torch.tensor(rows, device=logits.device)]
-            self._calls.choose(slots, sampled(chosen, samplings, positions))
-
-    def _taken(self, made: Sequence[RunningSequence], stopped: list[int]) -> Made:
-        """The tokens of sequences, read from the device."""
-        read = self._calls.read()
-        tokens = [read[sequence.slot] for sequence in made]
-        tainted = [each for each, token in zip(made, tokens, strict=True) if token == NO_NUMBER]
-        if tainted:
-            for sequence in tainted:
-                sequence.is_tainted = True
-            raise FloatingPointError(
-                f"the logits of {len(tainted)} of {len(made)} sequences are infinite or no numbers;"
-                " another dtype of the model, as bfloat16 or float32, may hold them"
-            )
-        full = []
-        for sequence, token in zip(made, tokens, strict=True):
-            if sequence.append(token):
-                stopped.append(sequence.number)
-            elif sequence.over:
-                full.append(sequence.number)
-        return Made([sequence.number for sequence in made], tokens, stopped, full)

@@ -13,10 +13,11 @@ class RunningSequence:
     """A sequence from `join` to `leave`.
 
     number: by which the worker knows it. slot: of the KV cache. ids: the tokens of the prompt and
-    those made. kept: how many of them have keys and values in the slot. ends_at: how many ids it
-    has at most. stop_ids: tokens that end it. sampling: None for the likeliest token. decodes: its
-    prompt has been prefilled. over: it needs no further token. is_tainted: its logits were no
-    numbers, and so may be what its slot holds.
+    those made. kept: how many of them have keys and values in the slot, or get them by the call
+    under way. ends_at: how many ids it has at most. stop_ids: tokens that end it. sampling: None
+    for the likeliest token. decodes: nothing of its prompt is left for further calls. over: it
+    needs no further token. is_tainted: its logits were no numbers, and so may be what its slot
+    holds.
     """
 
     number: int
@@ -34,6 +35,11 @@ class RunningSequence:
     def rest(self) -> int:
         """The tokens without keys and values."""
         return len(self.ids) - self.kept
+
+    @property
+    def is_filled(self) -> bool:
+        """True when the calls so far make all tokens that it may have."""
+        return self.decodes and self.kept + 1 >= self.ends_at
 
     def append(self, token: int) -> bool:
         """Take the next token; True when it is one that ends the sequence."""

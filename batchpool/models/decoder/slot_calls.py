@@ -1,11 +1,7 @@
 """Decode and prefill calls of the unchanged model over the slots of a cache.
 
 All tensors that a call reads and writes have fixed addresses, so that it can be replayed as a CUDA
-graph. What a sequence needs from step to step stays on the device; its slot is its index:
-
-    tokens      [slots + 1] int64   the last token, or NO_NUMBER where the logits were no numbers
-    positions   [slots + 1] int64   its position, where its keys and values are written next
-    live        [slots + 1] bool    is decoded
+graph.
 
 A decode call runs the first n slots, one token each. Of those that are not live it writes into the
 spare slot and changes nothing. A prefill call takes tokens of prompts from the host; the rows of a
@@ -19,14 +15,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from batchpool.models.decoder.buckets import Chunk
 from batchpool.models.decoder.graphs import CallGraphs, Capture
 from batchpool.models.decoder.slot_cache import SlotCache
-
-NO_NUMBER = -1
+from batchpool.models.decoder.slot_state import SlotState, host_tensor, likeliest
 
 # A part of a prompt: its slot, the position of its first token, its tokens.
 Part = tuple[int, int, Sequence[int]]
@@ -84,7 +78,7 @@ class SlotModel:
         return logits
 
 
-class SlotCalls:
+class SlotCalls(SlotState):
     """The calls over one cache.
 
     vocabulary: the size of the model's logits. dtype: of them. shapes: the chunks whose inputs get
@@ -101,27 +95,21 @@ class SlotCalls:
         shapes: Sequence[Chunk] = (),
     ) -> None:
         slots = cache.slots
+        super().__init__(slots, device)
         self._model = model
-        self._spare = slots
         self._last = cache.length - 1
-        self._device = device
-        self._slots = torch.arange(slots + 1, device=device)
-        self.tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self.live = torch.zeros(slots + 1, dtype=torch.bool, device=device)
         rows = max([slots, *(rows for rows, _ in shapes)])
         self._decoded = torch.zeros((slots, vocabulary), dtype=dtype, device=device)
         self._prefilled = torch.zeros((rows, vocabulary), dtype=dtype, device=device)
         self._inputs = {shape: self._chunk_input(shape) for shape in shapes}
-        self._read = _host_tensor(slots + 1, device)
         self._graphs = CallGraphs()
 
     def _chunk_input(self, shape: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
         """[rows, tokens + 3] int64 on the host and on the device: tokens, slot, first position,
         number of tokens."""
         rows, tokens = shape
-        on_host = _host_tensor((rows, tokens + 3), self._device)
-        return on_host, torch.zeros_like(on_host, device=self._device, pin_memory=False)
+        on_host = host_tensor((rows, tokens + 3), self.device)
+        return on_host, torch.zeros_like(on_host, device=self.device, pin_memory=False)
 
     def capture(self, rows: Sequence[int], lengths: Sequence[int], capture: Capture) -> None:
         """Capture decode calls of these numbers of slots, and prefill calls of the shapes, each for
@@ -135,12 +123,6 @@ class SlotCalls:
                 calls[n, seen] = lambda n=n, seen=seen: self._decode(n, seen)
         self._graphs.capture(calls, capture)
 
-    def set_live(self, slots: Sequence[int]) -> None:
-        """Say which slots are decoded."""
-        live = np.zeros(self._spare + 1, np.bool_)
-        live[list(slots)] = True
-        self.live.copy_(torch.from_numpy(live))
-
     def decode(self, rows: int, seen: int) -> torch.Tensor:
         """Make a token for each live one of the first slots; returns the logits [rows, vocabulary].
 
@@ -151,11 +133,11 @@ class SlotCalls:
 
     def _decode(self, rows: int, seen: int) -> None:
         live, positions = self.live[:rows], self.positions[:rows]
-        into = torch.where(live, self._slots[:rows], self._spare)
+        into = torch.where(live, self.slots[:rows], self.spare)
         ids = self.tokens[:rows].clamp(min=0)  # NO_NUMBER is in no vocabulary
         logits = self._model(ids[:, None], into[:, None], positions[:, None], None, seen)
         self._decoded[:rows] = logits
-        self.tokens[:rows] = torch.where(live, _likeliest(logits), self.tokens[:rows])
+        self.tokens[:rows] = torch.where(live, likeliest(logits), self.tokens[:rows])
         self.positions[:rows] = (positions + live).clamp(max=self._last)
 
     def prefill(self, parts: Sequence[Part], shape: Chunk, seen: int) -> torch.Tensor:
@@ -169,7 +151,7 @@ class SlotCalls:
         rows, tokens = shape
         table = on_host.numpy()
         table[:] = 0
-        table[:, tokens] = self._spare
+        table[:, tokens] = self.spare
         for row, (slot, first, ids) in zip(table, parts, strict=False):
             row[tokens - len(ids) : tokens] = ids
             row[tokens:] = slot, first, len(ids)
@@ -180,34 +162,11 @@ class SlotCalls:
     def _prefill(self, given: torch.Tensor, seen: int) -> None:
         ids, (slots, first, counts) = given[:, :-3], given[:, -3:].T
         width = ids.shape[1]
-        at = torch.arange(width, device=self._device) - (width - counts)[:, None]
+        at = torch.arange(width, device=self.device) - (width - counts)[:, None]
         is_real = at >= 0
         positions = torch.where(is_real, first[:, None] + at, 0)
-        into = torch.where(is_real, slots[:, None], self._spare)
+        into = torch.where(is_real, slots[:, None], self.spare)
         logits = self._model(ids, into, positions, slots, seen)
         self._prefilled[: len(logits)] = logits
-        self.tokens[slots] = _likeliest(logits)
+        self.tokens[slots] = likeliest(logits)
         self.positions[slots] = first + counts
-
-    def choose(self, slots: Sequence[int], tokens: torch.Tensor) -> None:
-        """Replace the likeliest token of slots by others, [n] int64, unless it is NO_NUMBER."""
-        at = torch.tensor(slots, device=self._device)
-        self.tokens[at] = torch.where(self.tokens[at] < 0, NO_NUMBER, tokens)
-
-    def read(self) -> list[int]:
-        """The last token of each slot: waits for the device."""
-        self._read.copy_(self.tokens, non_blocking=True)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        return self._read.tolist()
-
-
-def _likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The token with the largest logit, NO_NUMBER where that is infinite or none; [rows] int64."""
-    best = logits.max(-1)
-    return torch.where(best.values.isfinite(), best.indices, NO_NUMBER)
-
-
-def _host_tensor(shape: int | tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Zeros int64 on the host, from where a CUDA device copies while the CPU goes on."""
-    return torch.zeros(shape, dtype=torch.int64, pin_memory=device.type == "cuda")

@@ -7,15 +7,21 @@ beside another one, has to give the logits that the library's own cache gives.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache
 
+from batchpool.models.decoder.packed_attention import Attention
+from batchpool.models.decoder.packed_cache import PackedCache
+from batchpool.models.decoder.packed_calls import PackedCalls
 from batchpool.models.decoder.slot_cache import LayerShape, SlotCache
 from batchpool.models.decoder.slot_calls import SlotModel, cache_argument
 
 TRIED_TOKENS = 12
+_PARTS = ((0, 5), (5, 4), (9, 1), (10, 1), (11, 1))  # where they begin, and their tokens
 # How far logits may differ, as a part of the largest: the order of additions is another one.
 _TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-3}
 _HALF_TOLERANCE = 0.1
@@ -71,18 +77,48 @@ def check(
     device = expected.device
     call = SlotModel(model, cache, device, adds_mask)
     ids = _tried_ids(model, device)
-    try:
-        for first, tokens in ((0, 5), (5, 4), (9, 1), (10, 1), (11, 1)):
+    with _refusing(model):
+        for first, tokens in _PARTS:
             found = _call(call, cache, ids[first : first + tokens], first)
             _compare(model, found, expected[first + tokens - 1])
+
+
+def check_packed(
+    model: torch.nn.Module,
+    layers: Sequence[LayerShape],
+    attention: Attention,
+    expected: torch.Tensor,
+) -> None:
+    """Raise UnfitModelError unless the model, whose attention is packed_attention's, gives the
+    logits `expected` for tokens in a single row, beside those of another sequence."""
+    device, vocabulary = expected.device, expected.shape[1]
+    dtype: torch.dtype = model.dtype  # type: ignore[assignment]
+    cache = PackedCache(layers, 2, TRIED_TOKENS, dtype, device)
+    calls = PackedCalls(model, cache, attention, vocabulary, expected.dtype, device)
+    ids = _tried_ids(model, device).tolist()
+    with _refusing(model):
+        for first, tokens in _PARTS:
+            part = ids[first : first + tokens]
+            if tokens > 1:
+                other = (0, first, part[::-1])
+                found = calls.run(0, [other, (1, first, part)], 3 * tokens)[1]
+            else:
+                calls.set_live([0, 1])
+                calls.tokens[:2] = part[0]
+                found = calls.run(2, [], 0)[1]
+            _compare(model, found, expected[first + tokens - 1])
+
+
+@contextmanager
+def _refusing(model: torch.nn.Module) -> Iterator[None]:
+    """Whatever the model raises within is the reason of an UnfitModelError."""
+    try:
+        yield
     except UnfitModelError:
         raise
     except Exception as error:
         reason = f"with a cache of slots it raised {type(error).__name__}: {error}"
         raise _refusal(model, reason) from error
-    finally:
-        for slot in (0, 1):
-            cache.clear(slot)
 
 
 def _call(call: SlotModel, cache: SlotCache, ids: torch.Tensor, first: int) -> torch.Tensor:

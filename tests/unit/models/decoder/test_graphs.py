@@ -66,7 +66,7 @@ def test_captured_calls_give_the_tokens_of_those_that_are_not(
     model = captured(folder, 5, **options)
     # Decode calls of 1, 4 and 5 slots, chunks of 1 (64 and 16), 4 and 5 rows; 256, 512, 600 tokens.
     assert len(model.replayed) == (3 + 4) * 3
-    monkeypatch.setattr(slot_calls, "_host_tensor", None)  # nothing is allocated any more
+    monkeypatch.setattr(slot_calls, "host_tensor", None)  # nothing is allocated any more
     assert Loop(model, wanted).run() == expected
     assert sum(model.replayed.values()) > 100
     assert len(+model.replayed) > 10

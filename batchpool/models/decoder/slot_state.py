@@ -1,0 +1,84 @@
+"""What the device knows of running sequences from step to step; a sequence's slot is its index.
+
+    tokens      [slots + 1] int64   the last token, or NO_NUMBER where the logits were no numbers
+    positions   [slots + 1] int64   its position, where its keys and values are written next
+    live        [slots + 1] bool    is decoded
+
+The last index is the spare slot, which takes what padding writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+NO_NUMBER = -1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The last token of each slot, on its way from the device. done: None where it has come."""
+
+    tokens: torch.Tensor
+    done: torch.cuda.Event | None
+
+    def wait(self) -> list[int]:
+        if self.done is not None:
+            self.done.synchronize()
+        return self.tokens.tolist()
+
+
+class SlotState:
+    """The state of `slots` slots, in tensors with fixed addresses.
+
+    The host may be one call ahead of the device: what it sends and reads has two places on the
+    host, which take turns.
+    """
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.device = device
+        self.spare = slots
+        self.slots = torch.arange(slots + 1, device=device)
+        self.tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.live = torch.zeros(slots + 1, dtype=torch.bool, device=device)
+        self._lives = [host_tensor(slots + 1, device, torch.bool) for _ in range(2)]
+        self._reads = [host_tensor(slots + 1, device) for _ in range(2)]
+
+    def set_live(self, slots: Sequence[int]) -> None:
+        """Say which slots are decoded by the calls from now on."""
+        self._lives.reverse()
+        live = self._lives[0].numpy()
+        live[:] = False
+        live[list(slots)] = True
+        self.live.copy_(self._lives[0], non_blocking=True)
+
+    def choose(self, slots: Sequence[int], tokens: torch.Tensor) -> None:
+        """Replace the likeliest token of slots by others, [n] int64, unless it is NO_NUMBER."""
+        at = torch.tensor(slots, device=self.device)
+        self.tokens[at] = torch.where(self.tokens[at] < 0, NO_NUMBER, tokens)
+
+    def start_reading(self) -> Reading:
+        """Read the tokens that the calls so far make. At most two are under way at once."""
+        self._reads.reverse()
+        self._reads[0].copy_(self.tokens, non_blocking=True)
+        if self.device.type != "cuda":
+            return Reading(self._reads[0], None)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(torch.cuda.current_stream(self.device))
+        return Reading(self._reads[0], done)
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The token with the largest logit, NO_NUMBER where that is infinite or none; [rows] int64."""
+    best = logits.max(-1)
+    return torch.where(best.values.isfinite(), best.indices, NO_NUMBER)
+
+
+def host_tensor(
+    shape: int | tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
+    """Zeros on the host, from where a CUDA device copies while the CPU goes on."""
+    return torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import time
-from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import batchpool as bp
 from bench.generate.answers import Answer
 from bench.generate.bare import options
 from bench.generate.loads import Load, Request
+from bench.generate.sending import parameters, sent
+from bench.support.children import Child
 from bench.support.serving import serving
 
 _MODEL = "story"
 _TIMEOUT_S = 600.0
-
-Ask = Callable[[Request, Answer], Awaitable[None]]
+_SENDERS = 4
+_LEAD_S = 0.5  # until all senders have read their requests
 
 
 class Pool:
@@ -49,61 +51,42 @@ class Local(Pool):
 
             async def ask(request: Request, answer: Answer) -> None:
                 stream: Any = client.stream(  # type: ignore[attr-defined, unused-ignore]
-                    _MODEL, prompt=request.prompt, parameters=_parameters(request),
+                    _MODEL, prompt=request.prompt, parameters=parameters(request),
                     timeout_s=_TIMEOUT_S,
                 )  # fmt: skip
                 async with stream:
                     while (tokens := await stream.next_tokens()) is not None:
                         answer.add(tokens.tolist(), time.perf_counter())
 
-            return await _sent(load, ask)
+            return await sent(load, ask)
 
 
 class Http(Pool):
-    """Event streams of one keep-alive connection a request under way."""
+    """Event streams, from several processes, each with a keep-alive connection for each request
+    under way."""
 
-    async def _run(self, load: Load) -> list[Answer]:
-        import httpx
+    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
+        super().__init__(folder, device, slots, load)
+        # All but those of the worker, the batcher, the front ends.
+        senders = max(1, min(_SENDERS, (os.cpu_count() or 1) // 4))
+        port, path = str(self._pool.port), f"/v2/models/{_MODEL}/generate_stream"
+        self._senders = [Child("bench.generate.http_sender", port, path) for _ in range(senders)]
 
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        url = f"http://127.0.0.1:{self._pool.port}/v2/models/{_MODEL}/generate_stream"
-        async with httpx.AsyncClient(limits=limits, timeout=_TIMEOUT_S) as client:
+    def close(self) -> None:
+        for sender in self._senders:
+            sender.dismiss()
+        super().close()
 
-            async def ask(request: Request, answer: Answer) -> None:
-                body = {"prompt": request.prompt, "parameters": _parameters(request)}
-                async with client.stream("POST", url, json=body) as response:
-                    if response.status_code != 200:
-                        raise SystemExit(f"{response.status_code}: {await response.aread()!r}")
-                    async for line in response.aiter_lines():
-                        if not line.startswith("data: "):
-                            continue
-                        event = json.loads(line.removeprefix("data: "))
-                        if "error" in event:
-                            raise SystemExit(f"a stream ended with {event['error']}")
-                        answer.add(event["token"], time.perf_counter())
-
-            return await _sent(load, ask)
-
-
-def _parameters(request: Request) -> dict[str, Any]:
-    return {"max_tokens": request.tokens, "ignore_eos": True}
-
-
-async def _sent(load: Load, ask: Ask) -> list[Answer]:
-    """The answers to all requests of a load, each asked for when it is due."""
-    answers: list[Answer] = []
-    under_way = asyncio.Semaphore(load.at_once or len(load.requests))
-    begun_s = time.perf_counter()
-
-    async def one(request: Request, answer: Answer) -> None:
-        await ask(request, answer)
-        under_way.release()
-
-    async with asyncio.TaskGroup() as tasks:
-        for number, request in enumerate(load.requests):
-            if load.due_s:
-                await asyncio.sleep(begun_s + load.due_s[number] - time.perf_counter())
-            await under_way.acquire()
-            answers.append(Answer(time.perf_counter()))
-            tasks.create_task(one(request, answers[-1]))
-    return answers
+    def run(self, load: Load) -> list[Answer]:
+        n = len(self._senders)
+        begin_s = time.perf_counter() + _LEAD_S
+        for number, sender in enumerate(self._senders):
+            sender.tell(
+                "send",
+                requests=[asdict(each) for each in load.requests[number::n]],
+                at_once=-(-load.at_once // n),
+                due_s=load.due_s[number::n],
+                begin_s=begin_s,
+            )
+        found = [sender.hear()["answers"] for sender in self._senders]
+        return [Answer(*found[at % n][at // n]) for at in range(len(load.requests))]

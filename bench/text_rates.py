@@ -1,7 +1,7 @@
 """Texts a second to vectors on a GPU: over HTTP by wrk, by local clients; the tokenizer alone.
 
-    python -m bench.text_rates [--connections 64 1024] [--frontends 8] [--seconds 5] [--rounds 3]
-                               [--tokenizer FILE] [--devices 0] [--save FILE.json]
+    python -m bench.text_rates [--connections 64 1024] [--seconds 5] [--rounds 3] [--devices 0]
+                               [--tokenizer FILE] [--serve=FLAG ...] [--save FILE.json]
 
 The shape of all-MiniLM-L6-v2 with random weights, in half precision by CUDA graphs; 400 texts of 4
 to 120 words. In turns: HTTP with so many connections, one text a request, JSON in and binary out,
@@ -127,8 +127,7 @@ def tokenizer_alone(known: Known, path: str, seconds: float) -> float:
 
 def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, Any]:
     rounds: Rounds = defaultdict(list)
-    flags = ["--devices", args.devices, "--frontends", str(args.frontends)]
-    flags += ["--max-batch", str(args.max_batch), *args.serve]
+    flags = ["--devices", args.devices, "--max-batch", str(args.max_batch), *args.serve]
     if args.tokenizer:
         flags += ["--option", f"tokenizer={args.tokenizer}"]
     begun_s = time.monotonic()
@@ -168,6 +167,8 @@ def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, A
             if turn == 0 and run is turns[-1]:
                 rounds.clear()  # the first round warms up
         status = ask_status(served.socket)["models"]["minilm"]
+        for stage, counts in status["stages"].items():
+            rounds[f"rows of a batch of {stage}, mean of all"].append(counts["mean_batch"])
     figures: dict[str, Any] = {of: spread(values, 2) for of, values in rounds.items()}
     figures["ready after, s"] = round(ready_s, 1)
     figures["preprocess"] = status["preprocess"]
@@ -182,7 +183,6 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--connections", type=int, nargs="+", default=[64, 1024])
-    parser.add_argument("--frontends", type=int, default=8)
     parser.add_argument("--clients", type=int, default=4, help="local clients, a process each")
     parser.add_argument("--threads", type=int, default=4, help="of wrk")
     parser.add_argument("--max-batch", type=int, default=256)
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokenizer", default="", help="a tokenizer.json")
     parser.add_argument("--devices", default="0", help='of the pool, as "0" or "cpu"')
-    parser.add_argument("--serve", nargs="*", default=[], help="more flags of batchpool serve")
+    parser.add_argument("--serve", action="append", default=[], help="a flag of batchpool serve")
     parser.add_argument("--save")
     args = parser.parse_args()
     need_wrk()

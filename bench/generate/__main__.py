@@ -19,7 +19,7 @@ from bench.generate.answers import Answer, equal, figures
 from bench.generate.bare import Bare
 from bench.generate.folders import SIZES, write_folder
 from bench.generate.library import Library, Static
-from bench.generate.loads import Load, arrivals, mixed, nano
+from bench.generate.loads import Load, arrivals, mixed, nano, with_long_prompts
 from bench.generate.pool import Http, Local
 from bench.support.machine import report, spread
 
@@ -44,7 +44,8 @@ def load_of(args: argparse.Namespace, folder: Path) -> Load:
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     requests = LOADS[args.load](args.requests, vocabulary, args.shorten)
     due_s = arrivals(len(requests), args.rate) if args.rate else ()
-    return Load(requests, args.at_once, due_s)
+    load = Load(requests, args.at_once, due_s)
+    return with_long_prompts(load, vocabulary, args.long_prompts) if args.long_prompts else load
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -91,9 +92,18 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=16, help="sequences that run at once")
     parser.add_argument("--at-once", type=int, default=0, help="closed loop; 0: all at once")
     parser.add_argument("--rate", type=float, default=0.0, help="open loop: requests a second")
+    parser.add_argument(
+        "--long-prompts",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="a prompt of so many tokens besides, once a second; with --rate",
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--save", help="JSON, as bench/results/generate_MACHINE.json")
     args = parser.parse_args()
+    if args.long_prompts and not args.rate:
+        parser.error("--long-prompts needs an open loop: --rate")
     os.environ.update(PASSIVE)  # as in the pool's worker; torch reads it when it is imported
     with tempfile.TemporaryDirectory() as place:
         folder = args.path or write_folder(Path(place), args.model)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+_LONG_ANSWER = 16  # tokens
+
 
 @dataclass(frozen=True)
 class Request:
@@ -79,3 +81,13 @@ def arrivals(n: int, rate: float) -> tuple[float, ...]:
         at += draw.expovariate(rate)
         found.append(at)
     return tuple(found)
+
+
+def with_long_prompts(load: Load, vocabulary: int, tokens: int) -> Load:
+    """An open loop with a prompt of so many tokens besides, once a second."""
+    draw = random.Random(3)
+    seconds = range(1, int(load.due_s[-1]) + 1)
+    long = [Request(_tokens(draw, tokens, vocabulary), _LONG_ANSWER) for _ in seconds]
+    both = zip([*load.due_s, *map(float, seconds)], [*load.requests, *long], strict=True)
+    due_s, requests = zip(*sorted(both, key=lambda each: each[0]), strict=True)
+    return Load(list(requests), 0, due_s)

@@ -1,4 +1,5 @@
-"""A decoder on the GPU: its tokens, by CUDA graphs and without them, are those of the CPU."""
+"""A decoder on the GPU: its tokens, by CUDA graphs and without them, are those of the CPU, or as
+likely as those by the library's own call where half precision decides between them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import batchpool as bp
 from tests.unit.models.decoder_folders import VOCABULARY, Loop, llama, loaded, sequence
 
 _SEQUENCES = 120
@@ -43,5 +45,37 @@ def check_generation(device: str = "cuda:0") -> dict[str, Any]:
             told[f"generation, {dtype}, graphs = {graphs}"] = {
                 "equal to the CPU": f"{same} of {_SEQUENCES}",
                 "ready after, s": round(ready_s, 1),
+                "engine": type(model._engine).__name__,
             }
+            if dtype == "bfloat16":
+                told["generation, bfloat16, regrets"] = _regrets(folder, device, wanted, found)
+    return told
+
+
+def _regrets(
+    folder: Path, device: str, wanted: list[bp.JoiningSequence], found: dict[int, list[int]]
+) -> dict[str, float]:
+    """The difference of the largest logit and that of the token that was made, by one call of the
+    library's model for each greedy sequence, as a part of the largest logit: mean and most. What is
+    made of another sequence's keys, or of too few, is far from the likeliest."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.bfloat16)
+    model.to(device).eval()
+    parts = []
+    with torch.inference_mode():
+        for at, sequence in enumerate(wanted):
+            if sequence.parameters["temperature"]:
+                continue
+            ids = [*sequence.prompt.tolist(), *found[at]]
+            logits = model(torch.tensor([ids], device=device)).logits[0].float()
+            logits = logits[len(sequence.prompt) - 1 : -1]
+            best = logits.max(-1).values
+            made = logits.gather(1, torch.tensor(found[at], device=device)[:, None])[:, 0]
+            parts.append((best - made) / best.abs())
+    regrets = torch.cat(parts)
+    told = {"mean": round(float(regrets.mean()), 5), "most": round(float(regrets.max()), 4)}
+    assert told["mean"] < 0.002, told
+    assert told["most"] < 0.1, told
     return told

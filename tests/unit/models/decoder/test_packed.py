@@ -153,6 +153,23 @@ def test_a_call_ahead_makes_no_token_for_those_that_have_ended(folders: Any) -> 
     assert Loop(model, wanted[2:]).run() == {0: whole}
 
 
+def test_a_sequence_that_has_its_tokens_is_in_no_further_call(
+    folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = packed(folders("llama"), 1, captured=True)
+    calls = []
+    before = packed_calls.PackedCalls.run
+
+    def counted(self: Any, rows: int, parts: Any, tokens: int) -> Any:
+        calls.append((rows, len(parts)))
+        return before(self, rows, parts, tokens)
+
+    monkeypatch.setattr(packed_calls.PackedCalls, "run", counted)
+    loop = Loop(model, [sequence(0, [3, 4], 3)])
+    assert len(loop.run()[0]) == 3
+    assert calls == [(0, 1), (1, 0), (1, 0)]
+
+
 def test_more_prompts_than_a_call_takes_wait_in_their_order(folders: Any) -> None:
     n = packed_calls.PROMPTS + 3
     model = packed(folders("llama"), n, chunk_tokens=64)

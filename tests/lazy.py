@@ -18,13 +18,22 @@ class Library:
     """A module, imported by the first use of one of its public attributes. It has private ones, for
     which plugins of pytest ask whatever stands in a test file, from then on."""
 
+    # No dictionary of its own: pytest's patches look there for what to put back.
+    __slots__ = ("_name",)
+
+    _name: str
+
     def __init__(self, name: str) -> None:
-        self._name = name
+        object.__setattr__(self, "_name", name)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("_") and self._name not in sys.modules:
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        """Of the module, so that a patch is one."""
+        setattr(importlib.import_module(self._name), attribute, value)
 
 
 def library(name: str) -> Any:

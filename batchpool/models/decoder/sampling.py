@@ -6,11 +6,15 @@ trick: the largest of log probability + Gumbel noise is a sample of the distribu
 token is a hash of seed, position and token alone. So a seed gives the same tokens whatever other
 sequences run beside, and after a worker was lost, where the logits are the same; and a difference
 in their last digits seldom changes the largest sum.
+
+Where top-k or top-p bound the choice, it is made among the likeliest tokens, which are some
+hundreds of a hundred thousand; whether all that are let in are among them is checked for each row,
+and where that is not certain the choice is among all tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +23,7 @@ _MASK = 2**64 - 1
 # The steps of splitmix64 (Steele, Lea, Flood, 2014), and of a multiplicative hash.
 _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _ROWS_AT_ONCE = 32  # bounds the memory, some tens of bytes for each token of the vocabulary
+_CANDIDATES = 1024  # the likeliest tokens, among which a bounded choice is made
 _LARGEST = 1 - 2**-24  # the float32 below 1
 
 
@@ -31,6 +36,10 @@ class Sampling:
     top_k: int
     top_p: float
     seed: int
+
+    @property
+    def is_bounded(self) -> bool:
+        return bool(self.top_k) or self.top_p < 1
 
     def key(self, position: int) -> int:
         """The key of the noise at a position, as a signed number of 64 bits."""
@@ -54,13 +63,60 @@ def sampled(
     """A token for each row, [n] int64. logits: [n, vocabulary]. positions: of the tokens in their
     sequences, prompt and all."""
     keys = [each.key(at) for each, at in zip(samplings, positions, strict=True)]
-    chosen = []
-    for first in range(0, len(keys), _ROWS_AT_ONCE):
-        part = slice(first, first + _ROWS_AT_ONCE)
-        scores = allowed(logits[part], samplings[part])
-        noise = gumbel(keys[part], logits.shape[1], logits.device)
-        chosen.append(torch.argmax(scores + noise, dim=-1))
-    return torch.cat(chosen)
+    chosen = torch.zeros(len(keys), dtype=torch.int64, device=logits.device)
+    left = list(range(len(keys)))
+    if logits.shape[1] > _CANDIDATES:
+        bounded = [row for row in left if samplings[row].is_bounded]
+        for rows in _blocks(bounded):
+            found, certain = _among_candidates(
+                logits[rows], [samplings[row] for row in rows], [keys[row] for row in rows]
+            )
+            chosen[rows] = found
+            unsure = {row for row, is_certain in zip(rows, certain, strict=True) if not is_certain}
+            left = [row for row in left if row not in rows or row in unsure]
+    for rows in _blocks(left):
+        scores = allowed(logits[rows], [samplings[row] for row in rows])
+        noise = gumbel([keys[row] for row in rows], logits.shape[1], logits.device)
+        chosen[rows] = torch.argmax(scores + noise, dim=-1)
+    return chosen
+
+
+def _blocks(rows: list[int]) -> Iterator[list[int]]:
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        yield rows[first : first + _ROWS_AT_ONCE]
+
+
+def _among_candidates(
+    logits: torch.Tensor, samplings: Sequence[Sampling], keys: Sequence[int]
+) -> tuple[torch.Tensor, list[bool]]:
+    """A token for each row of the likeliest, and whether all tokens that are let in are among
+    them: then it is the token that a choice among all would have made."""
+    device, some = logits.device, float("inf")
+    rows = [
+        (each.temperature, each.top_p if each.top_p < 1 else some, float(each.top_k))
+        for each in samplings
+    ]
+    temperature, top_p, top_k = torch.tensor(rows, device=device).T[:, :, None]
+    best = logits.topk(_CANDIDATES)  # sorted, the largest first
+    scores = torch.div(best.values.float(), temperature)
+    ranks = top_k.long().clamp(1, _CANDIDATES) - 1
+    last = torch.where(top_k > 0, scores.gather(1, ranks), -torch.inf)
+    kept = scores.masked_fill(scores < last, -torch.inf)
+    total = kept.logsumexp(-1, keepdim=True)
+    if any(not each.top_k for each in samplings):
+        of_all = torch.div(logits.float(), temperature).logsumexp(-1, keepdim=True)
+        total = torch.where(top_k > 0, total, of_all)
+    share = (kept - total).exp()
+    before = share.cumsum(-1) - share  # of the tokens that are likelier
+    within = (before < top_p) & (kept > -torch.inf)
+    within[:, 0] = True
+    least = kept.masked_fill(~within, torch.inf).amin(-1, keepdim=True)
+    let_in = scores >= least
+    # The last candidate is out: so are all tokens behind it.
+    certain = ~let_in[:, -1] & (top_k[:, 0] < _CANDIDATES)
+    noise = _gumbel_of(best.indices, keys)
+    at = torch.argmax(scores.masked_fill(~let_in, -torch.inf) + noise, dim=-1, keepdim=True)
+    return best.indices.gather(1, at)[:, 0], certain.tolist()
 
 
 def allowed(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
@@ -88,8 +144,13 @@ def allowed(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor
 
 def gumbel(keys: Sequence[int], vocabulary: int, device: torch.device) -> torch.Tensor:
     """Gumbel noise [n, vocabulary] float32 of the keys."""
-    row = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
-    word = torch.arange(1, vocabulary + 1, dtype=torch.int64, device=device) * _signed(_GAMMA) + row
+    return _gumbel_of(torch.arange(vocabulary, dtype=torch.int64, device=device), keys)
+
+
+def _gumbel_of(tokens: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+    """Gumbel noise float32 of tokens, [m] or [n, m] int64, for each of n keys, [n, m]."""
+    row = torch.tensor(keys, dtype=torch.int64, device=tokens.device)[:, None]
+    word = (tokens + 1) * _signed(_GAMMA) + row
     # The masks drop the copies of the sign that a shift of signed words brings in.
     word = (word ^ ((word >> 30) & (2**34 - 1))) * _signed(_MIX_1)
     word = (word ^ ((word >> 27) & (2**37 - 1))) * _signed(_MIX_2)

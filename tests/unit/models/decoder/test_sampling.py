@@ -72,6 +72,28 @@ def test_a_token_depends_on_seed_and_position_alone() -> None:
     assert min(len(set(by_position.tolist())), len(set(by_seed.tolist()))) > 8
 
 
+def test_a_choice_among_the_likeliest_is_that_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more tokens are let in than are looked at, and where some are as likely as the
+    last one."""
+    rows = logits(len(CHOICES)).bfloat16()  # so few digits that many are equal
+    samplings = [sampling.Sampling(*choice, seed=at) for at, choice in enumerate(CHOICES)]
+    positions = list(range(len(CHOICES)))
+    wanted = sampling.sampled(rows, samplings, positions)  # the vocabulary is small
+    certain: list[bool] = []
+    among = sampling._among_candidates
+
+    def counted(*given: Any) -> Any:
+        found = among(*given)
+        certain.extend(found[1])
+        return found
+
+    monkeypatch.setattr(sampling, "_among_candidates", counted)
+    for candidates in (8, 40, 200):
+        monkeypatch.setattr(sampling, "_CANDIDATES", candidates)
+        assert sampling.sampled(rows, samplings, positions).tolist() == wanted.tolist()
+    assert 20 < sum(certain) < len(certain) - 20
+
+
 def test_tokens_come_as_often_as_they_are_likely() -> None:
     likely = torch.tensor([0.5, 0.3, 0.15, 0.05])
     n = 4000

@@ -10,6 +10,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +44,7 @@ LOADS = {"mixed": mixed, "nano": nano}
 def load_of(args: argparse.Namespace, folder: Path) -> Load:
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     requests = LOADS[args.load](args.requests, vocabulary, args.shorten)
+    requests = [replace(request, sampled=args.sampled) for request in requests]
     due_s = arrivals(len(requests), args.rate) if args.rate else ()
     load = Load(requests, args.at_once, due_s)
     return with_long_prompts(load, vocabulary, args.long_prompts) if args.long_prompts else load
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--shorten", type=int, default=8, help="divide all lengths; 1 on a GPU")
     parser.add_argument("--slots", type=int, default=16, help="sequences that run at once")
+    parser.add_argument("--sampled", action="store_true", help="by temperature, top-k and top-p")
     parser.add_argument("--at-once", type=int, default=0, help="closed loop; 0: all at once")
     parser.add_argument("--rate", type=float, default=0.0, help="open loop: requests a second")
     parser.add_argument(
@@ -104,6 +107,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.long_prompts and not args.rate:
         parser.error("--long-prompts needs an open loop: --rate")
+    if args.sampled and {"static", "library"} & set(args.engines):
+        parser.error("--sampled is for the engines bare, local and http")
     os.environ.update(PASSIVE)  # as in the pool's worker; torch reads it when it is imported
     with tempfile.TemporaryDirectory() as place:
         folder = args.path or write_folder(Path(place), args.model)

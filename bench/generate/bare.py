@@ -13,8 +13,6 @@ from batchpool.models.causal_lm import CausalLM
 from bench.generate.answers import Answer
 from bench.generate.loads import Load, Request
 
-PARAMETERS = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": -1, "ignore_eos": True}
-
 
 def options(load: Load) -> dict[str, Any]:
     """The options of CausalLM that a load needs."""
@@ -70,5 +68,5 @@ class Bare:
 def _sequence(number: int, request: Request) -> bp.JoiningSequence:
     none = np.zeros(0, np.int32)
     return bp.JoiningSequence(
-        number, np.array(request.prompt, np.int32), none, request.tokens, PARAMETERS
+        number, np.array(request.prompt, np.int32), none, request.tokens, request.parameters
     )

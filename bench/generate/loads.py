@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 _LONG_ANSWER = 16  # tokens
 
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: its tokens. tokens: how many are wanted."""
+    """prompt: its tokens. tokens: how many are wanted. sampled: by a temperature, top-k and top-p;
+    else the likeliest."""
 
     prompt: list[int]
     tokens: int
+    sampled: bool = False
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        greedy = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": -1}
+        drawn = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "seed": 1}
+        return {**(drawn if self.sampled else greedy), "ignore_eos": True}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Ask = Callable[[Request, Answer], Awaitable[None]]
 
 
 def parameters(request: Request) -> dict[str, Any]:
-    return {"max_tokens": request.tokens, "ignore_eos": True}
+    return {"max_tokens": request.tokens, **request.parameters}
 
 
 async def sent(load: Load, ask: Ask) -> list[Answer]:

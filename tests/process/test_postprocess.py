@@ -43,6 +43,12 @@ def client(pool: Pool) -> Iterator[bp.Client]:
         yield client
 
 
+def last_stage(pool: Pool) -> dict[str, Any]:
+    """The counts of postprocess: `rows` have been sent to its workers, `queued` have not."""
+    found: dict[str, Any] = pool.tally("answered")["stages"]["postprocess"]
+    return found
+
+
 def test_rows_take_three_stages_each_in_its_own_processes(pool: Pool, client: bp.Client) -> None:
     texts = ["a", "", "b" * 64, *(f"text {i}" for i in range(40))]
     tags = list(range(1000, 1000 + len(texts)))
@@ -140,21 +146,27 @@ def test_a_batcher_that_succeeds_finds_rows_before_and_in_postprocess(
 
 
 def test_a_deadline_passes_in_the_queue_of_postprocess(pool: Pool, client: bp.Client) -> None:
-    """Both workers wait at the gate, and each has another batch queued behind it."""
+    """Both workers wait at the gate, and have as many batches in flight as they may."""
+    until(lambda: last_stage(pool)["workers"] == "2/2", "both workers of postprocess")
     with opened_at_last(pool, 51):
         text = ["post gate 51"] * 8
-        busy = [client.submit("answered", text=text, timeout_s=120) for _ in range(4)]
-
-        def queued() -> int:
-            found: int = pool.tally("answered")["stages"]["postprocess"]["queued"]
-            return found
+        sent_before = last_stage(pool)["rows"]
+        # More rows than both workers may have in flight.
+        busy = [client.submit("answered", text=text, timeout_s=120) for _ in range(6)]
 
         def given_up() -> int:
             """A batcher that hears of the caller's end before its clock does counts a cancel."""
             tally = pool.tally("answered")
             return int(tally["expired"] + tally["cancelled"])
 
-        until(lambda: queued() > 4, "more than a batch that no worker takes")
+        def is_full() -> bool:
+            """All rows are past `infer`, and more than a batch of them waits for a worker."""
+            now = last_stage(pool)
+            return now["queued"] == 48 - (now["rows"] - sent_before) > 4
+
+        # Before, a worker with room for one more batch would take the late row, whose deadline is
+        # the nearest, ahead of those that are still to come.
+        until(is_full, "a queue that no worker takes from")
         before = given_up()
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("answered", text=["late"], tag=[5151], timeout_s=0.5)

@@ -11,7 +11,7 @@ import numpy as np
 
 import batchpool as bp
 from tests.process.load import Load
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 ROUNDS = 10
 
@@ -31,7 +31,7 @@ def test_killed_again_and_again_under_load_every_request_is_answered_once() -> N
     """C17: a batcher that dies is followed by the next."""
     models = {"import": "Affine", "workers_per_device": 2}, "Probe"
     with serving(*models) as pool, pool.client() as client, Load(pool) as load:
-        submit(client, "probe", 0).result(10)
+        submit(client, "probe", 0).result(PATIENCE_S)
         for round_ in range(ROUNDS):
             answers: list[int] = []
             tags = range(1000 * round_, 1000 * round_ + 300)
@@ -39,7 +39,7 @@ def test_killed_again_and_again_under_load_every_request_is_answered_once() -> N
             for future in futures:
                 future.add_done_callback(lambda f, a=answers: a.append(f.result()["tag"][0]))
             kill_batcher(pool)
-            assert [future.result(10)["tag"][0] for future in futures] == list(tags)
+            assert [future.result(PATIENCE_S)["tag"][0] for future in futures] == list(tags)
             until(lambda: len(answers) == len(tags), "every callback")  # noqa: B023
             assert sorted(answers) == list(tags)
             answered = load.answered
@@ -54,14 +54,14 @@ def test_killed_again_and_again_under_load_every_request_is_answered_once() -> N
 
 def test_a_batch_that_runs_meanwhile_is_waited_for_and_not_run_again() -> None:
     with serving("Probe") as pool, pool.client() as client:
-        first = submit(client, "probe", 1).result(10)["call"][0]
+        first = submit(client, "probe", 1).result(PATIENCE_S)["call"][0]
         running = submit(client, "probe", 2, 0.5)
         until(lambda: pool.tally("probe")["batches"] == 2, "the start of the row")
         waiting = [submit(client, "probe", tag) for tag in range(3, 40)]
         kill_batcher(pool)
-        found = running.result(10)
+        found = running.result(PATIENCE_S)
         assert (found["tag"][0], found["call"][0]) == (2, first + 1)
-        after = [future.result(10) for future in waiting]
+        after = [future.result(PATIENCE_S) for future in waiting]
         assert [f["tag"][0] for f in after] == list(range(3, 40))
         assert {f["call"][0] for f in after} == {first + 2}, "one batch"
         until(lambda: pool.claimed() == 0, "the return of all slots")
@@ -92,7 +92,7 @@ def test_batcher_and_worker_die_together() -> None:
             victims = pool.pids("worker") + pool.pids("batcher")
             for victim in victims if round_ % 2 else reversed(victims):
                 os.kill(victim, signal.SIGKILL)
-            assert [future.result(10)["tag"][0] for future in futures] == list(tags)
+            assert [future.result(PATIENCE_S)["tag"][0] for future in futures] == list(tags)
             # They may all have been answered before the deaths are known.
             until(lambda: pool.pids("worker") not in ([], victims[:1]), "another worker")  # noqa: B023
             until(lambda: pool.status()["models"]["probe"]["workers"] == "1/1", "its readiness")
@@ -107,8 +107,8 @@ def test_a_batcher_that_dies_in_the_drain_ends_nothing_early() -> None:
         pool.signal(signal.SIGTERM)
         until(lambda: pool.status()["state"] == "draining", "the drain")
         os.kill(victim, signal.SIGKILL)
-        assert [future.result(10)["tag"][0] for future in futures] == list(range(200))
-        assert pool.wait_end(10) == 0
+        assert [future.result(PATIENCE_S)["tag"][0] for future in futures] == list(range(200))
+        assert pool.wait_end() == 0
         assert "stopped: every accepted request was answered" in pool.log
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import batchpool as bp
 from tests.fault.test_worker_deaths import restarts, serves_again
-from tests.process.pool_under_test import Pool, serving
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving
 
 MODELS = "tests.fault.models"
 RAISE, KILL, BREAK = 1, 2, 3
@@ -32,7 +32,7 @@ def send(client: bp.Client, poison: int, guilty: Collection[int]) -> list[Any]:
         client.submit("poison", tag=[i + 1], poison=[poison * (i in guilty)], timeout_s=25)
         for i in range(64)
     ]
-    ends = [future.exception(30) or int(future.result()["tag"][0]) for future in futures]
+    ends = [future.exception(PATIENCE_S) or int(future.result()["tag"][0]) for future in futures]
     return ends
 
 
@@ -112,7 +112,7 @@ def test_a_batch_too_large_for_the_memory_runs_in_parts_and_the_cap_is_learnt() 
     with serving(table("Greedy", attempts=1)) as pool, pool.client() as client:
         pool.tracebacks_expected = True
         futures = [client.submit("greedy", tag=[i + 1], huge=[0]) for i in range(64)]
-        found = [future.result(20) for future in futures]
+        found = [future.result(PATIENCE_S) for future in futures]
         assert [f["tag"].tolist() for f in found] == [[i + 1] for i in range(64)]
         assert max(f["rows"][0] for f in found) <= 5
         tally = pool.tally("greedy")

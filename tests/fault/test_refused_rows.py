@@ -10,7 +10,7 @@ import pytest
 import batchpool as bp
 from tests.fault.test_poison import calls, table
 from tests.fault.test_worker_deaths import restarts
-from tests.process.pool_under_test import Pool, serving
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving
 from tests.process.web import ask
 
 NAMED, LISTED, RAISED, FAULT, BREAKS = 1, 2, 3, 4, 5
@@ -31,9 +31,9 @@ def test_fourteen_bad_rows_among_a_hundred_run_once_and_alone_are_refused(how: i
         ]
         for i, future in enumerate(futures):
             if i not in BAD:
-                assert future.result(30)["text"].tolist() == [str(i + 1).encode()]
+                assert future.result(PATIENCE_S)["text"].tolist() == [str(i + 1).encode()]
                 continue
-            error = future.exception(30)
+            error = future.exception(PATIENCE_S)
             assert isinstance(error, bp.InvalidInput)
             assert str(error) == f"tag {i + 1} is not wanted"
             assert (error.details, error.row) == ({"tag": i + 1}, None)
@@ -49,7 +49,7 @@ def test_rows_that_raise_their_refusal_are_found_alone_and_count_as_no_failure()
             for i in range(64)
         ]
         for i, future in enumerate(futures):
-            error = future.exception(30)
+            error = future.exception(PATIENCE_S)
             if i in (5, 40):
                 assert isinstance(error, bp.InvalidInput)
                 assert str(error) == f"tag {i + 1} is not wanted"

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 # Without one they would take every processor from what they stand beside, in other tests as well.
 PAUSE_S = 0.001
@@ -43,7 +43,7 @@ class Load:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
         for client in self._clients:
             client.close()
         assert self.faults == []

@@ -14,7 +14,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.gates import open_gate, opened_at_last
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_stages import batches, body_of, total, workers
 from tests.process.web import ask
 
@@ -106,8 +106,8 @@ def test_a_bad_row_ends_alone(
     """Whatever shares its batches in any stage is answered."""
     futures = [client.submit("answered", text=[t]) for t in ("one", "two", text, "three", "four")]
     with pytest.raises(error, match=message):
-        futures.pop(2).result(60)
-    found = [int(future.result(60)["total"][0]) for future in futures]
+        futures.pop(2).result(PATIENCE_S)
+    found = [int(future.result(PATIENCE_S)["total"][0]) for future in futures]
     assert found == [total(t) for t in ("one", "two", "three", "four")]
 
 
@@ -140,7 +140,7 @@ def test_a_batcher_that_succeeds_finds_rows_before_and_in_postprocess(
         os.kill(pid, signal.SIGKILL)
         until(lambda: pool.pids("batcher") not in ([], [pid]), "the next batcher")
         open_gate(pool, 41)
-        assert [future.result(60)["tag"].item() for future in futures] == tags
+        assert [future.result(PATIENCE_S)["tag"].item() for future in futures] == tags
     for stage in ("pre", "run", "post"):
         assert [batches(pool, stage, tag) for tag in tags] == [1] * 24, stage
 
@@ -173,7 +173,7 @@ def test_a_deadline_passes_in_the_queue_of_postprocess(pool: Pool, client: bp.Cl
         until(lambda: given_up() > before, "the row's end as late")
         open_gate(pool, 51)
         for future in busy:
-            future.result(60)
+            future.result(PATIENCE_S)
     assert batches(pool, "post", 5151) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.process.callers import Callers
 from tests.process.gates import open_gate
-from tests.process.pool_under_test import Pool, serving, started, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, started, until
 from tests.process.test_postprocess import MODEL
 from tests.process.test_reload import begin, configure, end, write
 from tests.process.test_stages import batches, total, workers
@@ -98,7 +98,7 @@ def test_a_stop_answers_rows_in_every_stage() -> None:
         pool.signal(signal.SIGTERM)
         until(lambda: "SIGTERM" in pool.log, "the beginning of the end")
         open_gate(pool, 1)
-        found = [future.result(60)["tag"].item() for future in futures]
+        found = [future.result(PATIENCE_S)["tag"].item() for future in futures]
         assert found == [*range(1, 10), *range(11, 20), *range(21, 30)]
         assert pool.wait_end() == 0
         assert "stopped: every accepted request was answered" in pool.last_line

@@ -24,9 +24,10 @@ def submit(client: bp.Client, tag: int, death: int = 0, **more: Any) -> Any:
     return client.submit("deadly", tag=[tag], death=[death], **more)
 
 
-def restarts(pool: Pool) -> int:
-    rows = pool.status()["processes"]
-    return sum(row["restarts"] for row in rows if row["name"].startswith("worker"))
+def restarts(pool: Pool, model: str = "") -> int:
+    """Of the workers of one model, or of all."""
+    rows = [row for row in pool.status()["processes"] if row["name"].startswith("worker")]
+    return sum(row["restarts"] for row in rows if row["name"].endswith(f"of {model}" * bool(model)))
 
 
 def serves_again(pool: Pool, model: str, workers: int) -> None:

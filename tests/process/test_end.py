@@ -27,7 +27,7 @@ ONES = np.ones((1, 4), np.float32)
 
 @pytest.mark.parametrize(
     ("number", "whole_group"),
-    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
+    [(signal.SIGTERM, True), (signal.SIGINT, True)],
 )
 def test_requests_in_flight_are_answered(number: signal.Signals, whole_group: bool) -> None:
     """C41: Ctrl+C to the whole group is SIGTERM to the parent: a drain, and no traces."""

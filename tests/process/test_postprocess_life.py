@@ -16,7 +16,7 @@ from tests.process.test_stages import batches, total, workers
 from tests.process.test_stages_life import check
 
 ONE = {**MODEL, "postprocess_workers": 1, "attempts": 5}
-KILLS = 6
+KILLS = 4
 
 
 class Asking(Callers):
@@ -36,7 +36,7 @@ class Asking(Callers):
                 assert found["echo"].tolist() == [text.encode() for text in texts]
                 assert found["tag"].tolist() == [number, 7]
                 self.versions |= {tuple(each) for each in found["versions"].tolist()}
-                self.counts[number] += 1
+                self.count(number)
 
 
 def test_kills_of_postprocessing_workers_lose_and_change_no_row() -> None:

@@ -149,7 +149,7 @@ class Asking(Callers):
                 assert found["total"].tolist() == [total(text)]
                 first, second = found["versions"][0].tolist()
                 self.versions.add((first, second))
-                self.counts[number] += 1
+                self.count(number)
 
 
 def test_a_reload_replaces_both_stages_at_once_and_may_part_them() -> None:

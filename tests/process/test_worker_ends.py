@@ -47,7 +47,7 @@ def pids_of(pool: Pool) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("number", "whole_group"),
-    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
+    [(signal.SIGTERM, False), (signal.SIGINT, True)],
 )
 def test_a_stop_unloads_each_model_once_and_loses_nothing_it_wrote(
     number: signal.Signals, whole_group: bool

@@ -35,7 +35,7 @@ from tests.process.models import NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = "tests.process.models"
-PATIENCE_S = 90.0  # for what must happen, on a machine that is busy with something else
+PATIENCE_S = 150.0  # for what must happen, on a machine that is busy with something else
 POLL_S, POLL_S_MOST = 0.002, 0.02
 # Ends a pool with the test process that started it, however that one ends.
 _TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []

@@ -83,7 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays. Tests that look for garbage would walk it dozens of times."""
+    """Let the garbage collector never walk what is there now: tests that look for garbage would
+    walk it dozens of times."""
     gc.collect()
     gc.freeze()
 

@@ -8,6 +8,7 @@ no mount namespaces `-n auto` means one process.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -79,6 +80,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("interpreted"):
                 item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector never walk what is there now: tests that look for garbage would
+    walk it dozens of times."""
+    gc.collect()
+    gc.freeze()
 
 
 def _have_own_dev_shm() -> None:

@@ -6,6 +6,7 @@ file would cost each of them seconds, also those that run no test of that file.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import sys
@@ -29,7 +30,11 @@ class Library:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("_") and self._name not in sys.modules:
             raise AttributeError(attribute)
-        return getattr(importlib.import_module(self._name), attribute)
+        is_new = self._name not in sys.modules
+        module = importlib.import_module(self._name)
+        if is_new:
+            gc.freeze()  # each search for garbage would walk its objects
+        return getattr(module, attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
         """Of the module, so that a patch is one."""

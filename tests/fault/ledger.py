@@ -7,7 +7,7 @@ from typing import Any
 
 import batchpool as bp
 from batchpool.core.layout.segments import RECORDS
-from tests.process.pool_under_test import Pool, Settings, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, Settings, until
 
 GATE = 1
 MAX_BATCH = 4
@@ -68,5 +68,5 @@ def open_gate(pool: Pool, gate: int = GATE) -> None:
 
 
 def tags_of(future: Any) -> list[int]:
-    tags: list[int] = future.result(30)["tag"].tolist()
+    tags: list[int] = future.result(PATIENCE_S)["tag"].tolist()
     return tags

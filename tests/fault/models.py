@@ -29,7 +29,7 @@ class Poison(Numpy):
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         if batch["tag"].any():  # not the warm-up
-            count("calls")
+            count(f"calls of {self.name}")
         if (batch["poison"] == 2).any():
             os.kill(os.getpid(), signal.SIGKILL)
         if (batch["poison"] == 1).any():
@@ -48,7 +48,7 @@ class Picky(Numpy):
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         tags, hows = batch["tag"].tolist(), batch["how"].tolist()
         if any(tags):  # not the warm-up
-            count("calls")
+            count(f"calls of {self.name}")
         self.broken |= 5 in hows
         if self.broken or 4 in hows:
             raise ValueError("a fault of the model")

@@ -16,11 +16,11 @@ import pytest
 import batchpool as bp
 from tests.fault.ledger import fill_workers, ledger_table, open_gate, runs, tags_of, tags_run
 from tests.fault.test_worker_deaths import restarts, serves_again
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.web import ROADS, outputs
 
 LIMIT_S = 0.3
-GRACE_S = 2.0  # loose: what a busy machine may add
+GRACE_S = 15.0  # loose: what a busy machine may add
 GATES = itertools.count(1)
 TAGS = itertools.count(1000, 1000)
 
@@ -55,7 +55,7 @@ def by_infer(client: bp.Client, tag: int) -> None:
 
 def by_submit(client: bp.Client, tag: int) -> None:
     future = client.submit("ledger", row=[[tag, 0]], timeout_s=LIMIT_S)
-    assert isinstance(future.exception(20), bp.DeadlineExceeded)
+    assert isinstance(future.exception(PATIENCE_S), bp.DeadlineExceeded)
 
 
 def all_are_refused_in_time(pool: Pool, client: bp.Client, first: int) -> int:
@@ -75,7 +75,7 @@ def all_are_refused_in_time(pool: Pool, client: bp.Client, first: int) -> int:
         under_way = [
             threads.submit(timed, *call, first + tag) for tag, call in enumerate(3 * calls)
         ]
-        took_s = [future.result(30) for future in under_way]
+        took_s = [future.result(PATIENCE_S) for future in under_way]
     assert all(LIMIT_S <= took < LIMIT_S + GRACE_S for took in took_s), took_s
     return len(took_s)
 
@@ -111,7 +111,7 @@ def test_deadlines_hold_and_late_requests_are_never_run(pool: Pool, held_up: str
 def test_rows_given_to_a_stopped_worker_are_not_run_by_the_next_one() -> None:
     """C26: their callers have gone when the worker is killed, so the retry finds nobody to
     run for."""
-    with serving(ledger_table(batch_timeout_s=1.5)) as pool, pool.client() as client:
+    with serving(ledger_table(batch_timeout_s=4)) as pool, pool.client() as client:
         client.infer("ledger", row=[[1, 0]])
         (worker,) = pool.pids("worker")
         os.kill(worker, signal.SIGSTOP)

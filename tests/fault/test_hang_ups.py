@@ -172,6 +172,6 @@ def test_nobody_waits_at_the_end_for_callers_who_have_gone() -> None:
         until(lambda: claimed(pool) == 0, "the return of the rest")
         start = time.monotonic()
         assert pool.stop() == 0
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20, "it waited for the time to drain, which is 30 s"
         assert "every accepted request was answered" in pool.log
         assert set(tags_run(pool)) <= {1, 2, 3, 4}

@@ -18,6 +18,7 @@ from tests.process.test_http import connections, infer_url, outputs, probe
 
 CALLERS = 16
 KILLS = 3
+PAUSE_S = 0.005  # between two calls of one caller
 
 
 class Callers:
@@ -40,6 +41,7 @@ class Callers:
                     self.answered += 1
                 else:
                     self.refused[response.status, answer["code"]] += 1
+            await asyncio.sleep(PAUSE_S)
 
     async def answered_again(self, more: int) -> None:
         goal = self.answered + more

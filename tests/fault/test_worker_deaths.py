@@ -14,7 +14,7 @@ import pytest
 import batchpool as bp
 from tests.process.load import Load
 from tests.process.models import DEATHS
-from tests.process.pool_under_test import Pool, in_small_shm, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, in_small_shm, serving, until
 from tests.process.web import ask
 
 FATAL = ["kill", "segfault", "exit", "abort"]
@@ -24,9 +24,10 @@ def submit(client: bp.Client, tag: int, death: int = 0, **more: Any) -> Any:
     return client.submit("deadly", tag=[tag], death=[death], **more)
 
 
-def restarts(pool: Pool) -> int:
-    rows = pool.status()["processes"]
-    return sum(row["restarts"] for row in rows if row["name"].startswith("worker"))
+def restarts(pool: Pool, model: str = "") -> int:
+    """Of the workers of one model, or of all."""
+    rows = [row for row in pool.status()["processes"] if row["name"].startswith("worker")]
+    return sum(row["restarts"] for row in rows if row["name"].endswith(f"of {model}" * bool(model)))
 
 
 def serves_again(pool: Pool, model: str, workers: int) -> None:
@@ -41,16 +42,14 @@ def test_rows_of_a_dead_worker_are_right_after_a_retry(workers: int) -> None:
     with serving(model) as pool, pool.client() as client:
         for number, death in enumerate(FATAL):
             tags = range(1000 * number + 1, 1000 * number + 41)
-            start = time.monotonic()
             # The last one kills, so that all the others are accepted before.
             futures = [submit(client, tag, DEATHS[death] * (tag == tags[-1])) for tag in tags]
-            assert [f.result(10)["tag"][0] for f in futures] == list(tags)
-            assert time.monotonic() - start < 5
+            assert [f.result(PATIENCE_S)["tag"][0] for f in futures] == list(tags)
             assert restarts(pool) == number + 1
             serves_again(pool, "deadly", workers)
         assert pool.zombies() == []
         assert pool.claimed() == 0
-        pids = {submit(client, tag).result(10)["pid"][0] for tag in range(10)}
+        pids = {submit(client, tag).result(PATIENCE_S)["pid"][0] for tag in range(10)}
         assert pids <= set(pool.pids("worker"))
         assert pool.tally("deadly")["lost"] == 0
 
@@ -60,19 +59,19 @@ def test_a_row_that_kills_every_worker_gets_the_error_and_the_next_one_an_answer
     model = {"import": "Deadly", "attempts": 2, "workers_per_device": 2}
     once = {"import": "Deadly", "name": "once", "idempotent": False}
     with serving(model, once) as pool, pool.client() as client:
-        assert submit(client, 1).result(10)["tag"].tolist() == [1]
+        assert submit(client, 1).result(PATIENCE_S)["tag"].tolist() == [1]
         with pytest.raises(bp.WorkerLost, match=r"every attempt"):
-            submit(client, 2, -DEATHS["exit"]).result(20)
+            submit(client, 2, -DEATHS["exit"]).result(PATIENCE_S)
         assert restarts(pool) == 2, "attempts"
         serves_again(pool, "deadly", 2)
-        assert submit(client, 3).result(10)["tag"].tolist() == [3]
+        assert submit(client, 3).result(PATIENCE_S)["tag"].tolist() == [3]
         assert pool.tally("deadly")["lost"] == 1
 
         with pytest.raises(bp.WorkerLost):
-            client.submit("once", tag=[1], death=[DEATHS["kill"]]).result(20)
+            client.submit("once", tag=[1], death=[DEATHS["kill"]]).result(PATIENCE_S)
         assert restarts(pool) == 3
         serves_again(pool, "once", 1)
-        assert client.submit("once", tag=[1], death=[0]).result(10)["tag"].tolist() == [1]
+        assert client.submit("once", tag=[1], death=[0]).result(PATIENCE_S)["tag"].tolist() == [1]
 
 
 def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_answered() -> None:
@@ -80,16 +79,16 @@ def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_
     stuck = "is stuck in a batch for more than batch_timeout_s = 0.5"
     with serving(model) as pool, pool.client() as client:
         start = time.monotonic()
-        assert submit(client, 1, DEATHS["hang"]).result(10)["tag"].tolist() == [1]
-        assert 0.5 <= time.monotonic() - start < 6
+        assert submit(client, 1, DEATHS["hang"]).result(PATIENCE_S)["tag"].tolist() == [1]
+        assert time.monotonic() - start >= 0.5
         assert pool.log.count(stuck) == restarts(pool) == 1
 
-        assert submit(client, 2).result(10)["tag"].tolist() == [2]
+        assert submit(client, 2).result(PATIENCE_S)["tag"].tolist() == [2]
         (pid,) = pool.pids("worker")
         os.kill(pid, signal.SIGSTOP)
         start = time.monotonic()
-        assert submit(client, 3).result(10)["tag"].tolist() == [3]
-        assert 0.5 <= time.monotonic() - start < 6
+        assert submit(client, 3).result(PATIENCE_S)["tag"].tolist() == [3]
+        assert time.monotonic() - start >= 0.5
         assert pool.log.count(stuck) == restarts(pool) == 2
 
         # A client that attaches later waits for the worker to map its lane, not for a batch.
@@ -97,7 +96,7 @@ def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_
         (pid,) = pool.pids("worker")
         os.kill(pid, signal.SIGSTOP)
         with pool.client() as other:
-            assert submit(other, 1).result(30)["tag"].tolist() == [1]
+            assert submit(other, 1).result(PATIENCE_S)["tag"].tolist() == [1]
         assert pool.log.count("takes no new lane for more than batch_timeout_s = 0.5") == 1
         assert (pool.log.count(stuck), restarts(pool)) == (2, 3)
 
@@ -105,17 +104,19 @@ def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_
 def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
     model = {"import": "Deadly", "batch_timeout_s": 1.0, "attempts": 1}
     with serving(model) as pool, pool.client() as client:
-        submit(client, 1).result(10)
-        start = time.monotonic()
-        with pytest.raises(bp.DeadlineExceeded):
-            client.infer("deadly", tag=[2], death=[DEATHS["hang"]], timeout_s=0.1)
-        with pytest.raises(bp.DeadlineExceeded):
-            client.infer("deadly", tag=[3], death=[0], timeout_s=0.1)
-        assert time.monotonic() - start < 1.0, "it waited for batch_timeout_s"
+        submit(client, 1).result(PATIENCE_S)
+        # What watches the worker stands still: nothing but the deadlines can end the calls.
+        pool.signal(signal.SIGSTOP)
+        try:
+            for tag, death in ((2, "hang"), (3, "")):
+                with pytest.raises(bp.DeadlineExceeded):
+                    client.infer("deadly", tag=[tag], death=[DEATHS.get(death, 0)], timeout_s=0.1)
+        finally:
+            pool.signal(signal.SIGCONT)
         until(lambda: restarts(pool) == 1, "the end of the hung worker")
         serves_again(pool, "deadly", 1)
         assert pool.log.count("is stuck in a batch") == 1
-        assert submit(client, 4).result(10)["tag"].tolist() == [4]
+        assert submit(client, 4).result(PATIENCE_S)["tag"].tolist() == [4]
         until(lambda: pool.claimed() == 0, "the return of the slots")
 
 
@@ -180,7 +181,7 @@ def test_requests_are_taken_while_the_only_worker_comes_back() -> None:
         assert not refused(client, x)
         waiting = client.submit("loadsonce", x=x, timeout_s=30)
         (pool.notes / "mended").touch()
-        assert waiting.result(30)["y"].tolist() == [[3] * 4]
+        assert waiting.result(PATIENCE_S)["y"].tolist() == [[3] * 4]
 
 
 def test_no_memory_for_the_next_worker_is_no_end_of_the_pool() -> None:

@@ -1,4 +1,4 @@
-"""Models that edit or convert their inputs with torch."""
+"""Models that edit or convert their inputs with torch, which only their workers import."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import signal
 import warnings
 from typing import Any
-
-import torch
 
 import batchpool as bp
 from tests.process.models import Inplace, first_time
@@ -34,6 +32,8 @@ class Converts(bp.Model):
     inputs, outputs = Inplace.inputs, Inplace.outputs
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        import torch
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that the array is read-only
             x = torch.from_numpy(batch["x"])

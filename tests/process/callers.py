@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
 from tests.process.pool_under_test import PATIENCE_S, until
+
+PAUSE_S = 0.002  # without it they would take every processor, also from other tests
 
 
 class Callers:
@@ -36,6 +39,11 @@ class Callers:
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
+
+    def count(self, number: int) -> None:
+        """Count an answer of a caller, which pauses then."""
+        self.counts[number] += 1
+        time.sleep(PAUSE_S)
 
     def await_more(self, more: int = 0) -> None:
         """Until every caller has so many answers more, or something failed."""

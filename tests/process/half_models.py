@@ -1,11 +1,13 @@
-"""Models of half precision: torch on the real types, numpy on what it has for them."""
+"""Models of half precision: torch on the real types, numpy on what it has for them.
+
+Of the processes of a pool only the worker whose model uses torch imports it, which takes seconds.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 
 import batchpool as bp
 
@@ -20,6 +22,8 @@ class TorchHalves(bp.Model):
     outputs = [*TENSORS, bp.Tensor("rounded", "bfloat16")]
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        import torch
+
         half, brain, single = batch["half"], batch["brain"], batch["single"]
         assert isinstance(half, torch.Tensor)
         assert isinstance(brain, torch.Tensor)

@@ -16,6 +16,7 @@ from bench.hostile.kind import ROUND
 from bench.hostile.stranger import ROUNDS_TOLD
 from tests.process.pool_under_test import PATIENCE_S, ROOT
 
+LOOK_S = 0.01  # between two looks at the pool beside one, which cost the pool time
 ROUND_S = 0.25  # there are dozens of kinds, and the load beside them takes all processors
 
 

@@ -8,11 +8,14 @@ import time
 import numpy as np
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, until
+
+# Without one they would take every processor from what they stand beside, in other tests as well.
+PAUSE_S = 0.001
 
 
 class Load:
-    """Threads that call a pool without pause and check every answer, until they are stopped.
+    """Threads that call a pool and check every answer, with short pauses, until they are stopped.
 
     refused: calls that were not accepted (503). lost: calls under way when the pool went away.
     absent: calls that found no pool.
@@ -40,7 +43,7 @@ class Load:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
         for client in self._clients:
             client.close()
         assert self.faults == []
@@ -56,6 +59,7 @@ class Load:
                 y = client.infer("affine", x=x)["y"]
                 assert (y == 2 * x + 1).all()
                 self.answered += 1
+                time.sleep(PAUSE_S)
             except (bp.Draining, bp.NotReady):
                 self.refused += 1
                 time.sleep(0.002)

@@ -84,7 +84,7 @@ class Steady(Callers):
         while not self._stop.is_set():
             tag += 1
             self.last[number] = ask(tag)
-            self.counts[number] += 1
+            self.count(number)
             time.sleep(0.01)
 
     def _over_http(self, number: int) -> None:

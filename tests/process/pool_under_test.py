@@ -35,7 +35,7 @@ from tests.process.models import NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = "tests.process.models"
-PATIENCE_S = 90.0  # for what must happen, on a machine that is busy with something else
+PATIENCE_S = 150.0  # for what must happen, on a machine that is busy with something else
 POLL_S, POLL_S_MOST = 0.002, 0.02
 # Ends a pool with the test process that started it, however that one ends.
 _TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
@@ -238,7 +238,7 @@ class Pool:
         return serving(*models, server=server, port=self.port, **arguments)
 
     def assert_nothing_left(self) -> None:
-        until(lambda: not self.processes(), "the end of every process of the pool", 5)
+        until(lambda: not self.processes(), "the end of every process of the pool", 30)
         assert shm_names() - self._shm_before == set()
 
     def close(self, *, check: bool) -> None:
@@ -247,7 +247,10 @@ class Pool:
             if self.process.poll() is None and check:
                 self.stop()
             if check:
-                assert self.process.wait(5) == self.expected_status or self.expected_status is None
+                assert (
+                    self.process.wait(PATIENCE_S) == self.expected_status
+                    or self.expected_status is None
+                )
                 self.assert_nothing_left()
                 if not self.tracebacks_expected:
                     assert "Traceback" not in self.log

@@ -81,8 +81,8 @@ def test_a_deadline_is_kept_within_a_tick(everyday: Pool) -> None:
             await client.infer("slow", tag=[0], seconds=[0.0])
             start = time.monotonic()
             with pytest.raises(bp.DeadlineExceeded, match=r"'slow'.*deadline"):
-                await client.infer("slow", tag=[1], seconds=[1.0], timeout_s=0.1)
-            assert 0.1 <= time.monotonic() - start < 1.0
+                await client.infer("slow", tag=[1], seconds=[2.0], timeout_s=0.1)
+            assert 0.1 <= time.monotonic() - start < 2.0
             assert (await client.infer("slow", tag=[2], seconds=[0.0]))["tag"] == [2]
 
     run(work())
@@ -133,7 +133,7 @@ def test_the_end_of_the_pool_fails_what_is_under_way_and_a_new_one_serves_again(
             pool.end_at_once()
             with pytest.raises(bp.PoolStopped):
                 await call
-            assert time.monotonic() - start < 2
+            assert time.monotonic() - start < 10
             with pytest.raises(bp.PoolStopped, match=r"no pool listens"):
                 await client.infer("probe", tag=[2], seconds=[0.0])
             with pool.again("Probe"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, Settings, serving
+from tests.process.pool_under_test import PATIENCE_S, Pool, Settings, serving
 from tests.process.test_http import ask, connections, infer_url, outputs, tensor
 
 SIZED = "tests.process.sized_models"
@@ -117,7 +117,7 @@ def test_an_element_budget_lets_short_rows_share_larger_batches_than_long_ones()
         waiting = {n: client.submit("long", ids=np.full((64, n), n)) for n in most}
         shapes = {}
         for n, future in waiting.items():
-            found = future.result(30)
+            found = future.result(PATIENCE_S)
             assert (found["sum"] == n * n).all()
             shapes[n] = found["shape"].tolist()
         for n, called in shapes.items():
@@ -134,7 +134,9 @@ def test_one_poisonous_row_among_sixty_four(poison: int, error: type[bp.PoolErro
             client.submit("sized", tag=[i + 1], poison=[poison * (i == 37)], timeout_s=25)
             for i in range(64)
         ]
-        ends = [future.exception(30) or future.result()["tag"].tolist() for future in futures]
+        ends = [
+            future.exception(PATIENCE_S) or future.result()["tag"].tolist() for future in futures
+        ]
         assert isinstance(ends.pop(37), error)
         assert ends == [[i + 1] for i in range(64) if i != 37]
         assert pool.tally("sized")["reasons"]["FULL"] == 1

@@ -10,7 +10,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.models import FAULTS
-from tests.process.pool_under_test import Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 
 def rows(n: int, bad: int) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_one_bad_row_loses_no_other(everyday: Pool, n: int, bad: int) -> None:
     with everyday.client() as client:
         check(client.infer("faulty", rows(n, bad), errors="return"), n, bad)
         if n <= 100:
-            check(client.submit("faulty", rows(n, bad), errors="return").result(60), n, bad)
+            check(client.submit("faulty", rows(n, bad), errors="return").result(PATIENCE_S), n, bad)
         until(lambda: everyday.claimed() == 0, "the return of all slots")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.models import FAULTS
-from tests.process.pool_under_test import Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 
 def rows_of(n: int, first: int = 0) -> Any:
@@ -53,7 +53,7 @@ def test_a_batch_counts_rows_and_not_requests(everyday: Pool, client: bp.Client)
         tags = np.arange(n) + 100 * i
         futures.append((tags, client.submit("probe", tag=tags, seconds=np.zeros(n, np.float32))))
     for tags, future in futures:
-        found = future.result(20)
+        found = future.result(PATIENCE_S)
         np.testing.assert_array_equal(found["tag"], tags)
         assert found["rows"].max() <= 8
     after = everyday.tally("probe")
@@ -66,7 +66,7 @@ def test_rows_of_their_own_size(client: bp.Client, lengths: list[int]) -> None:
     # Rows of one request have one shape; those of a batch have not.
     futures = [client.submit("ragged", ids=np.arange(n)[None] + 10) for n in lengths[:100]]
     for n, future in zip(lengths[:100], futures, strict=True):
-        found = future.result(20)
+        found = future.result(PATIENCE_S)
         np.testing.assert_array_equal(found["next"], np.arange(n)[None] + 11)
         assert found["sum"].tolist() == [int((np.arange(n) + 10).sum())]
 
@@ -100,7 +100,7 @@ def test_parameters_ride_with_their_rows(everyday: Pool, client: bp.Client) -> N
             for scale, shift in settings
         ]
         for (scale, shift), future in zip(settings, futures, strict=True):
-            np.testing.assert_array_equal(future.result(20)["y"], x * scale + shift)
+            np.testing.assert_array_equal(future.result(PATIENCE_S)["y"], x * scale + shift)
         return int(everyday.tally("scaled")["batches"]) - before < len(settings)
 
     until(ride_together, "some of them ride together: this process may stand still between them")
@@ -183,12 +183,12 @@ def test_outputs_larger_than_their_slot_fail_their_row_only(client: bp.Client) -
     futures = [client.submit("grow", size=[size]) for size in sizes]
     for size, future in zip(sizes, futures, strict=True):
         if size <= 64:
-            found = future.result(20)
+            found = future.result(PATIENCE_S)
             np.testing.assert_array_equal(found["numbers"], np.arange(size)[None])
             assert found["blob"].tolist() == [(b"ab\0" * size)[:size]]
         else:
             with pytest.raises(bp.ModelError, match=rf"{size}.*64"):
-                future.result(20)
+                future.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -221,8 +221,8 @@ def test_a_deadline_is_kept_and_the_slots_come_back(everyday: Pool) -> None:
         client.infer("probe", tag=[0], seconds=[0.0])
         start = time.monotonic()
         with pytest.raises(bp.DeadlineExceeded, match=r"'probe'.*0\.1 s"):
-            client.infer("probe", tag=[1], seconds=[1.0], timeout_s=0.1)
-        assert 0.1 <= time.monotonic() - start < 1.0
+            client.infer("probe", tag=[1], seconds=[2.0], timeout_s=0.1)
+        assert 0.1 <= time.monotonic() - start < 2.0
         # Not dispatched at all: the worker is still busy with the row above.
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("probe", tag=[2], seconds=[5.0], timeout_s=0.05)

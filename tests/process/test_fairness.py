@@ -17,7 +17,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.gates import open_gate, opened_at_last
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_http import connections, infer_url, outputs, tensor
 
 SLOTS, BOUND, SHARE = 20, 18, 9
@@ -223,10 +223,10 @@ def test_a_local_client_with_a_raised_priority_goes_in_above_the_watermark() -> 
         with pytest.raises(bp.Overloaded, match=f"{SLOTS} of {SLOTS} slots are in use"):
             client.submit("gated", row(0), priority=1)
         open_gate(pool, 1)
-        tags = [future.result(60)["tag"].tolist() for future in futures]
+        tags = [future.result(PATIENCE_S)["tag"].tolist() for future in futures]
         assert tags == [[tag] for tag in range(BOUND + 1)]
-        assert waits.result(60)["tag"].tolist() == [100]
-        assert raised.result(60)["tag"].tolist() == [101]
+        assert waits.result(PATIENCE_S)["tag"].tolist() == [100]
+        assert raised.result(PATIENCE_S)["tag"].tolist() == [101]
 
 
 def test_an_async_client_with_a_raised_priority_goes_in_above_the_watermark() -> None:

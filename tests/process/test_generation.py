@@ -16,7 +16,7 @@ import pytest
 import batchpool as bp
 from batchpool.client.control import ask_reload
 from tests.process.generating_models import GATE_AT, KILLER, TOKENS_MOST, tokens_of
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.web import ask, outputs
 
 MODEL = {
@@ -64,7 +64,7 @@ def left(pool: Pool, gate: int) -> int:
 
 def assert_whole(rows: list[list[int]], futures: list[Future[Any]]) -> None:
     for row, future in zip(rows, futures, strict=True):
-        found = future.result(60)
+        found = future.result(PATIENCE_S)
         assert found["token"].tolist() == [tokens_of(row, TOKENS_MOST)]
         assert found["finish_reason"].tolist() == [b"length"]
 
@@ -112,7 +112,7 @@ def test_a_row_that_kills_its_worker_fails_alone(pool: Pool) -> None:
         at_gate(pool, KILLER, 1)
         open_gate(pool, 3)  # suspects run apart until they have made some tokens
         with pytest.raises(bp.WorkerLost):
-            guilty.result(60)
+            guilty.result(PATIENCE_S)
         assert_whole(rows, futures)
         assert len(at_gate(pool, KILLER, 1)) == 3, "attempts"
 
@@ -147,7 +147,7 @@ def test_a_sequence_ends_at_its_deadline(pool: Pool) -> None:
     with pool.client() as client:
         (late,) = submitted(client, prompts(6, 1), timeout_s=0.5)
         with pytest.raises(bp.DeadlineExceeded):
-            late.result(60)
+            late.result(PATIENCE_S)
         until(lambda: left(pool, 6) == 1, "its place in the worker is free")
         until(lambda: pool.claimed() == 0, "its slot is free")
 

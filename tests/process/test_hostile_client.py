@@ -16,7 +16,7 @@ from batchpool.core.layout.segments import HEAD_FIELDS
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.shm.segment import word
 from tests.process.load import Load
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 ONES = np.ones((1, 4), np.float32)
 HEAD_BYTES = 8 * len(HEAD_FIELDS)
@@ -87,7 +87,7 @@ def test_a_lane_with_an_impossible_entry_is_closed(pool: Pool, spoil: Any) -> No
 def test_a_length_beyond_the_slot_leads_nobody_out_of_it(pool: Pool) -> None:
     """C50: of a text that claims to be longer than its cell, its own cell is what comes back."""
     with pool.client() as client, pool.client() as neighbour:
-        neighbour.submit("echo", text=[b"secret" * 600]).result(20)
+        neighbour.submit("echo", text=[b"secret" * 600]).result(PATIENCE_S)
         client.infer("echo", text=[b"x" * 4096])
         lane_client = lane_client_of(client, "echo")
         column = lane_client.lane.inputs["text"]

@@ -6,6 +6,7 @@ no process of the pool ends, and afterwards memory and descriptors are as before
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from bench.hostile.http_kinds import HTTP_KINDS
-from tests.process.hostile_process import HostileProcess, hostile_process
+from tests.process.hostile_process import LOOK_S, HostileProcess, hostile_process
 from tests.process.load import Load
 from tests.process.pool_under_test import Pool, serving, until
 from tests.process.web import ask
@@ -55,6 +56,7 @@ def test_a_hostile_connection_harms_nobody(pool: Pool, kind: str) -> None:
             assert load.faults == []
             assert ask(pool, "/metrics").status == 200
             most = max(most, process.memory_info().rss)
+            time.sleep(LOOK_S)
     assert hostile.account["status"] == 0, hostile.account
     assert (load.faults, load.lost, load.absent) == ([], 0, 0)
     assert front_end(pool).pid == process.pid, pool.log

@@ -38,7 +38,7 @@ class Senders(Callers):
     def send(self, number: int) -> None:
         while not self._stop.is_set():
             assert outputs(ask(self._pool, INFER, self._body)) == {"y": [3] * 4 * ROWS}
-            self.counts[number] += 1
+            self.count(number)
 
 
 def test_large_json_bodies_keep_nobody_from_an_answer() -> None:

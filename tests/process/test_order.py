@@ -18,7 +18,7 @@ import pytest
 import batchpool as bp
 from batchpool.core.layout.segments import RECORDS
 from tests.process.gates import open_gate
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_fairness import GATED, claimed, soon
 from tests.process.test_http import connections, infer_url, outputs, tensor
 
@@ -41,7 +41,7 @@ def waiting(pool: Pool) -> int:
 
 
 def call_of(future: Future[Any]) -> int:
-    return int(future.result(60)["call"][0])
+    return int(future.result(PATIENCE_S)["call"][0])
 
 
 def wait_for(pool: Pool, rows: int) -> None:
@@ -52,7 +52,7 @@ def wait_for(pool: Pool, rows: int) -> None:
 def keep_busy(pool: Pool, client: bp.Client, gate: int) -> Future[Any]:
     """Give the worker all rows that it takes before one of them is done, the first of which waits
     at this gate."""
-    submit(client, 0).result(60)  # the worker has mapped its lane
+    submit(client, 0).result(PATIENCE_S)  # the worker has mapped its lane
     held = submit(client, 0, gate=gate)
     for tag in range(1, RECORDS):
         submit(client, tag)
@@ -63,7 +63,7 @@ def keep_busy(pool: Pool, client: bp.Client, gate: int) -> Future[Any]:
 def test_a_bulk_client_does_not_push_an_interactive_one_back(pool: Pool) -> None:
     """C67: local programs are served by turns."""
     with pool.client() as bulk, pool.client() as interactive:
-        submit(interactive, 0).result(60)  # the worker has mapped its lane
+        submit(interactive, 0).result(PATIENCE_S)  # the worker has mapped its lane
         many = [submit(bulk, tag, gate=1 if tag == 0 else 0) for tag in range(200)]
         wait_for(pool, 200)
         few = [submit(interactive, 1000 + i) for i in range(3)]
@@ -118,7 +118,7 @@ def test_priorities_go_first_and_the_default_is_between(pool: Pool) -> None:
         futures = {priority: submit(client, 5, priority=priority) for priority in wanted}
         wait_for(pool, RECORDS + len(wanted))
         open_gate(pool, 3)
-        held.result(60)
+        held.result(PATIENCE_S)
         ran = sorted(futures, key=lambda priority: call_of(futures[priority]))
     assert ran == [1, 0, 255]
 
@@ -130,7 +130,7 @@ def test_of_one_caller_the_earliest_deadline_goes_first(pool: Pool) -> None:
         futures = {timeout: submit(client, 5, timeout_s=timeout) for timeout in limits}
         wait_for(pool, RECORDS + len(limits))
         open_gate(pool, 4)
-        held.result(60)
+        held.result(PATIENCE_S)
         ran = sorted(futures, key=lambda timeout: call_of(futures[timeout]))
     assert ran == sorted(limits)
 
@@ -139,7 +139,7 @@ def test_rows_that_are_over_before_the_worker_comes_to_them_are_not_executed(poo
     """C26: they are with the worker already, behind one that runs, when they are late or
     cancelled."""
     with pool.client() as client:
-        submit(client, 0).result(60)  # the worker has mapped its lane
+        submit(client, 0).result(PATIENCE_S)  # the worker has mapped its lane
         before = pool.tally("gated")
         held = submit(client, 1, gate=31)
         wait_for(pool, 1)
@@ -149,7 +149,7 @@ def test_rows_that_are_over_before_the_worker_comes_to_them_are_not_executed(poo
         assert cancelled.cancel()
         for future in late:
             with pytest.raises(bp.DeadlineExceeded):
-                future.result(60)
+                future.result(PATIENCE_S)
         open_gate(pool, 31)
         assert call_of(submit(client, 10)) - call_of(held) == 1
         after = pool.tally("gated")

@@ -14,7 +14,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.gates import open_gate, opened_at_last
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_stages import batches, body_of, total, workers
 from tests.process.web import ask
 
@@ -41,6 +41,12 @@ def pool() -> Iterator[Pool]:
 def client(pool: Pool) -> Iterator[bp.Client]:
     with pool.client() as client:
         yield client
+
+
+def last_stage(pool: Pool) -> dict[str, Any]:
+    """The counts of postprocess: `rows` have been sent to its workers, `queued` have not."""
+    found: dict[str, Any] = pool.tally("answered")["stages"]["postprocess"]
+    return found
 
 
 def test_rows_take_three_stages_each_in_its_own_processes(pool: Pool, client: bp.Client) -> None:
@@ -100,8 +106,8 @@ def test_a_bad_row_ends_alone(
     """Whatever shares its batches in any stage is answered."""
     futures = [client.submit("answered", text=[t]) for t in ("one", "two", text, "three", "four")]
     with pytest.raises(error, match=message):
-        futures.pop(2).result(60)
-    found = [int(future.result(60)["total"][0]) for future in futures]
+        futures.pop(2).result(PATIENCE_S)
+    found = [int(future.result(PATIENCE_S)["total"][0]) for future in futures]
     assert found == [total(t) for t in ("one", "two", "three", "four")]
 
 
@@ -134,34 +140,40 @@ def test_a_batcher_that_succeeds_finds_rows_before_and_in_postprocess(
         os.kill(pid, signal.SIGKILL)
         until(lambda: pool.pids("batcher") not in ([], [pid]), "the next batcher")
         open_gate(pool, 41)
-        assert [future.result(60)["tag"].item() for future in futures] == tags
+        assert [future.result(PATIENCE_S)["tag"].item() for future in futures] == tags
     for stage in ("pre", "run", "post"):
         assert [batches(pool, stage, tag) for tag in tags] == [1] * 24, stage
 
 
 def test_a_deadline_passes_in_the_queue_of_postprocess(pool: Pool, client: bp.Client) -> None:
-    """Both workers wait at the gate, and each has another batch queued behind it."""
+    """Both workers wait at the gate, and have as many batches in flight as they may."""
+    until(lambda: last_stage(pool)["workers"] == "2/2", "both workers of postprocess")
     with opened_at_last(pool, 51):
         text = ["post gate 51"] * 8
-        busy = [client.submit("answered", text=text, timeout_s=120) for _ in range(4)]
-
-        def queued() -> int:
-            found: int = pool.tally("answered")["stages"]["postprocess"]["queued"]
-            return found
+        sent_before = last_stage(pool)["rows"]
+        # More rows than both workers may have in flight.
+        busy = [client.submit("answered", text=text, timeout_s=120) for _ in range(6)]
 
         def given_up() -> int:
             """A batcher that hears of the caller's end before its clock does counts a cancel."""
             tally = pool.tally("answered")
             return int(tally["expired"] + tally["cancelled"])
 
-        until(lambda: queued() > 4, "more than a batch that no worker takes")
+        def is_full() -> bool:
+            """All rows are past `infer`, and more than a batch of them waits for a worker."""
+            now = last_stage(pool)
+            return now["queued"] == 48 - (now["rows"] - sent_before) > 4
+
+        # Before, a worker with room for one more batch would take the late row, whose deadline is
+        # the nearest, ahead of those that are still to come.
+        until(is_full, "a queue that no worker takes from")
         before = given_up()
         with pytest.raises(bp.DeadlineExceeded):
             client.infer("answered", text=["late"], tag=[5151], timeout_s=0.5)
         until(lambda: given_up() > before, "the row's end as late")
         open_gate(pool, 51)
         for future in busy:
-            future.result(60)
+            future.result(PATIENCE_S)
     assert batches(pool, "post", 5151) == 0
 
 

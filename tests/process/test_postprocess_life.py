@@ -9,14 +9,14 @@ import pytest
 
 from tests.process.callers import Callers
 from tests.process.gates import open_gate
-from tests.process.pool_under_test import Pool, serving, started, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, started, until
 from tests.process.test_postprocess import MODEL
 from tests.process.test_reload import begin, configure, end, write
 from tests.process.test_stages import batches, total, workers
 from tests.process.test_stages_life import check
 
 ONE = {**MODEL, "postprocess_workers": 1, "attempts": 5}
-KILLS = 6
+KILLS = 4
 
 
 class Asking(Callers):
@@ -36,7 +36,7 @@ class Asking(Callers):
                 assert found["echo"].tolist() == [text.encode() for text in texts]
                 assert found["tag"].tolist() == [number, 7]
                 self.versions |= {tuple(each) for each in found["versions"].tolist()}
-                self.counts[number] += 1
+                self.count(number)
 
 
 def test_kills_of_postprocessing_workers_lose_and_change_no_row() -> None:
@@ -98,7 +98,7 @@ def test_a_stop_answers_rows_in_every_stage() -> None:
         pool.signal(signal.SIGTERM)
         until(lambda: "SIGTERM" in pool.log, "the beginning of the end")
         open_gate(pool, 1)
-        found = [future.result(60)["tag"].item() for future in futures]
+        found = [future.result(PATIENCE_S)["tag"].item() for future in futures]
         assert found == [*range(1, 10), *range(11, 20), *range(21, 30)]
         assert pool.wait_end() == 0
         assert "stopped: every accepted request was answered" in pool.last_line

@@ -13,7 +13,7 @@ import pytest
 import tritonclient.http as triton
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, serving
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving
 from tests.process.web import ask
 
 INFER = "/v2/models/boxes/infer"
@@ -56,7 +56,7 @@ def test_a_local_client_gives_and_gets_lists_where_rows_differ(
         assert type(found["count"]) is np.ndarray
         assert found["doubled"][0].dtype == np.float32
         if len(counts) < 16:
-            assert_right(client.submit("boxes", rows).result(20), counts)
+            assert_right(client.submit("boxes", rows).result(PATIENCE_S), counts)
             as_lists = {"boxes": [row.tolist() for row in rows["boxes"]], "labels": labels(*counts)}
             assert_right(client.infer("boxes", as_lists), counts)
 

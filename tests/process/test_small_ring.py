@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 import batchpool as bp
-from tests.process.pool_under_test import serving
+from tests.process.pool_under_test import PATIENCE_S, serving
 
 MAX_BYTES = 4096  # of a text of `Echo`
 SLOTS = 8
@@ -34,7 +34,7 @@ def produce(socket: str, seed: int, counts: Any) -> None:
 
     def take() -> None:
         texts, future = under_way.popleft()
-        found = future.result(60)
+        found = future.result(PATIENCE_S)
         assert found["text"].tolist() == texts
         assert found["length"].tolist() == [len(text) for text in texts]
 

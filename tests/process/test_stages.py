@@ -13,7 +13,7 @@ import pytest
 
 import batchpool as bp
 from tests.process.gates import open_gate, opened_at_last
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.web import ask
 
 MODEL: dict[str, Any] = {
@@ -102,8 +102,8 @@ def test_a_bad_row_ends_alone(
     """Whatever shares its batches in either stage is answered."""
     futures = [client.submit("staged", text=[t]) for t in ("one", "two", text, "three", "four")]
     with pytest.raises(error, match=message):
-        futures.pop(2).result(60)
-    found = [int(future.result(60)["total"][0]) for future in futures]
+        futures.pop(2).result(PATIENCE_S)
+    found = [int(future.result(PATIENCE_S)["total"][0]) for future in futures]
     assert found == [total(t) for t in ("one", "two", "three", "four")]
 
 
@@ -143,7 +143,7 @@ def test_a_worker_killed_in_a_batch_gives_its_rows_back_to_its_stage(
         for pid in pool.pids(noun):
             os.kill(pid, signal.SIGKILL)
         open_gate(pool, gate)
-        assert future.result(60)["total"].tolist() == [total(text)]
+        assert future.result(PATIENCE_S)["total"].tolist() == [total(text)]
     assert batches(pool, stage, gate) == 2
     assert batches(pool, {"pre": "run", "run": "pre"}[stage], gate) == 1
 
@@ -166,7 +166,7 @@ def test_a_new_batcher_knows_the_stage_of_every_row(
         os.kill(pid, signal.SIGKILL)
         until(lambda: pool.pids("batcher") not in ([], [pid]), "the next batcher")
         open_gate(pool, gate)
-        assert [future.result(60)["tag"].item() for future in futures] == tags
+        assert [future.result(PATIENCE_S)["tag"].item() for future in futures] == tags
     assert [batches(pool, "pre", tag) for tag in tags] == [1] * 24
     assert [batches(pool, "run", tag) for tag in tags] == [1] * 24
 
@@ -186,7 +186,7 @@ def test_deadlines_pass_in_either_queue(
         until(lambda: pool.tally("staged")["expired"] == expired + 1, "the row's end as late")
         open_gate(pool, gate)
         for future in busy:
-            future.result(60)
+            future.result(PATIENCE_S)
     assert batches(pool, "run", gate) == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 import batchpool as bp
 from tests.process.callers import Callers
 from tests.process.gates import open_gate, opened_at_last
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_reload import begin, configure, end, write
 from tests.process.test_stages import batches, total, workers
 from tests.process.web import ask
@@ -84,8 +84,8 @@ def test_a_bad_row_ends_alone(
 ) -> None:
     futures = [client.submit("together", text=[t]) for t in ("one", "two", text, "three", "four")]
     with pytest.raises(error, match=message):
-        futures.pop(2).result(60)
-    found = [int(future.result(60)["total"][0]) for future in futures]
+        futures.pop(2).result(PATIENCE_S)
+    found = [int(future.result(PATIENCE_S)["total"][0]) for future in futures]
     assert found == [total(t) for t in ("one", "two", "three", "four")]
 
 
@@ -115,7 +115,7 @@ def test_rows_of_a_worker_that_dies_in_either_stage_run_again(
         for name in names:
             os.kill(known[name], signal.SIGKILL)
         open_gate(pool, gate)
-        assert future.result(60)["total"].tolist() == [total(text)]
+        assert future.result(PATIENCE_S)["total"].tolist() == [total(text)]
 
 
 def test_status_metrics_and_log_tell_where_it_runs(pool: Pool, client: bp.Client) -> None:
@@ -149,7 +149,7 @@ class Asking(Callers):
                 assert found["total"].tolist() == [total(text)]
                 first, second = found["versions"][0].tolist()
                 self.versions.add((first, second))
-                self.counts[number] += 1
+                self.count(number)
 
 
 def test_a_reload_replaces_both_stages_at_once_and_may_part_them() -> None:

@@ -195,7 +195,7 @@ def test_a_start_can_be_ended(number: signal.Signals) -> None:
     with started("LoadWaits") as pool:
         until(lambda: attached(pool), "the control socket").close()
         pool.signal_all(number)
-        assert pool.wait_end(5) == 0
+        assert pool.wait_end() == 0
         assert "Traceback" not in pool.log
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from bench.hostile.local_kinds import LOCAL_KINDS
-from tests.process.hostile_process import HostileProcess, hostile_process
+from tests.process.hostile_process import LOOK_S, HostileProcess, hostile_process
 from tests.process.load import Load
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 NOBODY = 65534
 ONES = np.ones((1, 4), np.float32)
@@ -34,7 +34,7 @@ def pool() -> Iterator[Pool]:
 
 def stranger(pool: Pool, kind: str, *uid: str) -> AbstractContextManager[HostileProcess]:
     """A hostile local client; see `hostile_process`."""
-    return hostile_process(kind, pool.socket, *uid, end_s=60)
+    return hostile_process(kind, pool.socket, *uid, end_s=PATIENCE_S)
 
 
 def pids(pool: Pool) -> dict[str, int]:
@@ -62,6 +62,7 @@ def test_a_stranger_harms_nobody(pool: Pool, kind: str) -> None:
         while not hostile.is_through() or load.answered < answered + 50:
             assert load.faults == []
             assert pool.status()["state"] == "ready"
+            time.sleep(LOOK_S)
     assert hostile.account["status"] == 0, hostile.account
     assert (load.faults, load.refused, load.lost, load.absent) == ([], 0, 0, 0)
     until(lambda: not pool.lanes(), "the return of every lane")
@@ -98,6 +99,7 @@ def test_strangers_cannot_fill_the_log(pool: Pool) -> None:
     with stranger(pool, "sends_descriptors", *AS_ANOTHER) as hostile:
         while not hostile.has_done(2):
             assert pool.status()["state"] == "ready"
+            time.sleep(LOOK_S)
     name = f"(pid {hostile.pid})"
     lines = [text for text in pool.log.splitlines() if name in text and "descriptors" in text]
     periods = 1 + int(time.monotonic() - begun_s) // 10

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
     """work(i) in `count` threads at once; its results, or the first exception."""
     with cf.ThreadPoolExecutor(count) as threads:
-        return [future.result(60) for future in [threads.submit(work, i) for i in range(count)]]
+        return [
+            future.result(PATIENCE_S) for future in [threads.submit(work, i) for i in range(count)]
+        ]
 
 
 def test_thirty_two_threads_get_their_own_answers(client: bp.Client) -> None:
@@ -45,7 +47,7 @@ def test_threads_that_wait_and_threads_that_submit_share_one_client(client: bp.C
             if thread % 2:
                 found = client.infer("probe", tag=[tag], seconds=[0.0])
             else:
-                found = client.submit("probe", tag=[tag], seconds=[0.0]).result(20)
+                found = client.submit("probe", tag=[tag], seconds=[0.0]).result(PATIENCE_S)
             assert found["tag"].tolist() == [tag]
 
     in_threads(16, work)

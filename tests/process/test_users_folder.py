@@ -97,7 +97,7 @@ def test_where_a_module_was_looked_for_is_told(tmp_path: Path, name: str, senten
     add_model(tmp_path)
     with started({"import": name}, cwd=tmp_path) as pool:
         pool.expected_status = 1
-        assert pool.wait_end(60) == 1
+        assert pool.wait_end() == 1
         assert sentence.format(cwd=tmp_path, beside=pool.folder) in pool.last_line
 
 

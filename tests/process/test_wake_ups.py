@@ -19,7 +19,7 @@ import pytest
 import batchpool as bp
 from batchpool.client.control import ask_drain
 from batchpool.shm.doorbell import Doorbell, Waiter
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 TRIALS = 6
 LIMIT_S = 0.2
@@ -71,7 +71,7 @@ def pool() -> Iterator[Pool]:
 
 def reaper_waits(client: bp.Client) -> None:
     """The client's thread has taken a completion just now, and waits for half a second."""
-    submit(client, "slow", 0.0).result(30)
+    submit(client, "slow", 0.0).result(PATIENCE_S)
     time.sleep(0.02)  # until it waits again
 
 
@@ -83,7 +83,7 @@ def test_close_wakes_the_thread_that_resolves_futures(pool: Pool) -> None:
         begun_s = time.monotonic()
         client.close()
         took_s = time.monotonic() - begun_s
-        assert isinstance(future.exception(30), bp.PoolStopped)
+        assert isinstance(future.exception(PATIENCE_S), bp.PoolStopped)
         return took_s
 
     took_s, limit_s = fastest_s(trial)
@@ -98,9 +98,9 @@ def test_a_shorter_deadline_wakes_the_thread_that_looks_at_them(pool: Pool) -> N
             time.sleep(0.02)  # its thread knows of a deadline far away
             begun_s = time.monotonic()
             late = submit(client, "slow", 0.0, timeout_s=0.05)  # behind it, in the worker's ring
-            assert isinstance(late.exception(30), bp.DeadlineExceeded)
+            assert isinstance(late.exception(PATIENCE_S), bp.DeadlineExceeded)
             took_s = time.monotonic() - begun_s
-            future.result(30)
+            future.result(PATIENCE_S)
             return took_s
 
     took_s, limit_s = fastest_s(trial)
@@ -112,7 +112,7 @@ def test_a_cancel_wakes_the_batcher(pool: Pool) -> None:
 
     def trial() -> float:
         with pool.client() as client:
-            submit(client, "slow", 0.0).result(30)
+            submit(client, "slow", 0.0).result(PATIENCE_S)
             blocker = submit(client, "slow", 0.7)
             others = [submit(client, "slow", 0.0) for _ in range(5)]
             last = submit(client, "slow", 0.0)
@@ -122,7 +122,7 @@ def test_a_cancel_wakes_the_batcher(pool: Pool) -> None:
             until(lambda: pool.claimed() < 7, "the return of a slot")
             took_s = time.monotonic() - begun_s
             for future in (blocker, *others):
-                future.result(30)
+                future.result(PATIENCE_S)
             return took_s
 
     took_s, limit_s = fastest_s(trial, BATCHERS_LIMIT_S)
@@ -136,6 +136,6 @@ def test_a_drain_lets_a_waiting_row_leave_at_once() -> None:
         until(lambda: pool.tally("probe")["queued"] == 1, "a row that waits")
         begun_s = time.monotonic()
         ask_drain(str(pool.socket), on=True)
-        assert future.result(30)["tag"].tolist() == [1]
+        assert future.result(PATIENCE_S)["tag"].tolist() == [1]
         assert time.monotonic() - begun_s < 2.5
         assert pool.tally("probe")["reasons"]["DRAIN"] == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 WAIT_S = 1.0  # long against what a busy machine adds
 QUICK = {"policy": "fixed", "max_wait_ms": 200, "max_batch": 64}
@@ -77,7 +77,7 @@ def test_requests_of_many_sizes_ride_together_and_part_again(pool: Pool) -> None
             futures.append((tags, client.submit("probe", tag=tags, seconds=[0.0] * n)))
             if i % 10 == 9:
                 for tags, future in futures[-10:]:
-                    assert future.result(20)["tag"].tolist() == tags
+                    assert future.result(PATIENCE_S)["tag"].tolist() == tags
     assert rows_per_batch(before, pool.tally("probe")) > 16
 
 
@@ -85,7 +85,7 @@ def burst(client: bp.Client, model: str, count: int, seconds: float = 0.0) -> fl
     """Send `count` single rows at once; how long until all are answered, in seconds."""
     start = time.monotonic()
     futures = [client.submit(model, tag=[i], seconds=[seconds]) for i in range(count)]
-    found = [future.result(20) for future in futures]
+    found = [future.result(PATIENCE_S) for future in futures]
     assert [f["tag"].tolist() for f in found] == [[i] for i in range(count)]
     assert {f["rows"].tolist()[0] for f in found} == {count}, "they did not ride together"
     return time.monotonic() - start
@@ -115,9 +115,9 @@ def test_the_wait_is_counted_from_submission(pool: Pool, model: str) -> None:
         running = [client.submit(model, tag=[i], seconds=[busy_s]) for i in range(4)]
         until(lambda: pool.tally(model)["batches"] > before, "the start of the long batch")
         late = time.monotonic()
-        client.submit(model, tag=[9], seconds=[0.0]).result(20)
+        client.submit(model, tag=[9], seconds=[0.0]).result(PATIENCE_S)
         end = time.monotonic()
-        assert [future.result(20)["tag"][0] for future in running] == [0, 1, 2, 3]
+        assert [future.result(PATIENCE_S)["tag"][0] for future in running] == [0, 1, 2, 3]
         if model == "slow":
             assert WAIT_S <= end - late < 1.5 * WAIT_S
         else:

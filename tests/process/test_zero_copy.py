@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.process.pool_under_test import Pool, is_alive, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, is_alive, serving, until
 
 REQUESTS = 10_000
 ROW = 16384  # float32 numbers, 64 KiB
@@ -50,7 +50,7 @@ def test_rows_of_two_clients_are_gathered_outside_of_their_lanes(pool: Pool) -> 
         other.infer("lies", x=x)
         before = pool.tally("lies")["batches"]
         futures = [client.submit("lies", x=x) for client in (one, other)]
-        mappings = {m for future in futures for m in future.result(20)["mapping"]}
+        mappings = {m for future in futures for m in future.result(PATIENCE_S)["mapping"]}
         assert pool.tally("lies")["batches"] == before + 1, "they did not ride together"
         assert all(b"memfd" not in name and b"batchpool" not in name for name in mappings)
 
@@ -69,7 +69,7 @@ def test_no_system_call_of_batcher_and_worker_carries_payload(pool: Pool, tmp_pa
             for first in range(0, REQUESTS, 50):
                 futures = [client.submit("wide", x=(x + i)[None]) for i in range(first, first + 50)]
                 for i, future in enumerate(futures, first):
-                    assert future.result(20)["y"][0, i] == 2 * (i + i) + 1
+                    assert future.result(PATIENCE_S)["y"][0, i] == 2 * (i + i) + 1
     assert pool.tally("wide")["completed"] == REQUESTS + 1
     sizes: collections.Counter[str] = collections.Counter()
     lines = (tmp_path / "calls").read_text().splitlines()

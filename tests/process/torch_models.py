@@ -1,4 +1,4 @@
-"""Torch models for the tests of real processes."""
+"""Torch models for the tests of real processes, of which their workers alone import it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import gc
 import os
 from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 import batchpool as bp
 from tests.process.sized_models import INPUTS, OUTPUTS, PARAMETERS, check_size
@@ -22,9 +20,13 @@ class Threads(bp.Model):
                bp.Tensor("pid", "int64"), bp.Tensor("frozen", "int64")]  # fmt: skip
 
     def load(self, device: str) -> None:
+        import torch
+
         self.weight = 2 * torch.eye(256, device=device)
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        import torch
+
         x = batch["x"]
         assert isinstance(x, torch.Tensor)
         n = x.shape[0]
@@ -42,6 +44,8 @@ class SizedTorch(bp.Model):
     inputs, outputs, parameters = INPUTS, OUTPUTS, PARAMETERS
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        import torch
+
         check_size(batch, self.allowed)
         found = {
             "tag": batch["tag"].clone(),

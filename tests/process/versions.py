@@ -117,7 +117,7 @@ class Steady(Callers):
             found, version, pid = ask(tag)
             assert found == tag, f"asked for {tag}, got {found}"
             self.seen[number].append(Seen(sent_s, version, pid))
-            self.counts[number] += 1
+            self.count(number)
             due_s = max(due_s + self._pause_s, time.monotonic() - self._pause_s)
             time.sleep(max(0.0, due_s - time.monotonic()))
 

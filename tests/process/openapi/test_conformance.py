@@ -20,7 +20,7 @@ ROOT = HERE.parents[2]
 WORDS = "tests.process.text_models:Words"
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.long)])
 def test_the_answers_are_those_that_the_description_tells(tmp_path: Path, examples: int) -> None:
     with serving("Affine", "Scaled", "tests.process.tensor_models:Boxes", WORDS) as pool:
         command = [

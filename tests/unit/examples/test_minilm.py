@@ -23,7 +23,7 @@ TEXTS = [
     "[SEP] special [CLS] words [MASK] inside",
     " white\tspace \r\n around  ",
     "x" * 8192,
-    "far more tokens than the model takes " * 200,
+    "far more tokens than the model takes " * 40,
 ]
 
 

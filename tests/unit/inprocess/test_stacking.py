@@ -88,8 +88,6 @@ def test_without_stacking_the_function_gets_the_list() -> None:
         [np.zeros(2), np.zeros(3)],
         [np.zeros(2), np.zeros(2, np.float32)],
         [np.zeros(2), [0, 0]],
-        [np.zeros(2), torch.zeros(2)],
-        [torch.zeros(2), torch.zeros(3)],
         (np.zeros(2), np.zeros(2)),
         np.zeros((2, 2)),
     ],
@@ -97,6 +95,11 @@ def test_without_stacking_the_function_gets_the_list() -> None:
 )
 def test_anything_else_stays_as_it_is(inputs: Any) -> None:
     assert stacked(inputs) is inputs
+
+
+def test_tensors_of_torch_stay_as_they_are_where_they_do_not_fit() -> None:
+    for inputs in ([np.zeros(2), torch.zeros(2)], [torch.zeros(2), torch.zeros(3)]):
+        assert stacked(inputs) is inputs
 
 
 def test_refused_inputs_are_found_among_arrays_too() -> None:

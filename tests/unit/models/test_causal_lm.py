@@ -64,7 +64,13 @@ def reference(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(str(folder))
 
 
-@pytest.mark.parametrize(("kind", "n"), [("llama", 200), ("gpt_neox", 20), ("gpt2", 20)])
+SEQUENCES = [
+    *(("llama", 30), ("gpt_neox", 20), ("gpt2", 20)),
+    pytest.param("llama", 200, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("kind", "n"), SEQUENCES)
 def test_sequences_that_join_and_leave_have_the_tokens_of_generate(
     folders: Any, kind: str, n: int
 ) -> None:

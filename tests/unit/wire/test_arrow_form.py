@@ -118,17 +118,17 @@ def test_several_batches_and_compressed_buffers(compression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "column",
+    "column_of_rows",
     [
-        vectors(ROWS),
-        pa.array(ROWS, pa.list_(pa.float32())),
-        pa.array(ROWS, pa.large_list(pa.float32())),
-        pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(ROWS, np.float32)),
+        lambda: vectors(ROWS),
+        lambda: pa.array(ROWS, pa.list_(pa.float32())),
+        lambda: pa.array(ROWS, pa.large_list(pa.float32())),
+        lambda: pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(ROWS, np.float32)),
     ],
-    ids=lambda column: str(column.type)[:20],
+    ids=["fixed-size list", "list", "large list", "tensor"],
 )
-def test_columns_of_a_fixed_shape(column: Any) -> None:
-    assert ask(AFFINE, batch(x=column)).rows.tensors["x"].tolist() == ROWS
+def test_columns_of_a_fixed_shape(column_of_rows: Any) -> None:
+    assert ask(AFFINE, batch(x=column_of_rows())).rows.tensors["x"].tolist() == ROWS
 
 
 def test_a_flat_list_of_the_right_count_is_a_matrix() -> None:
@@ -205,22 +205,22 @@ def test_outputs_are_chosen_in_the_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "text"),
+    ("name", "column", "text"),
     [
-        ({"z": vectors(ROWS)}, "no input 'z'"),
-        ({"x": vectors([ROWS[0], None])}, "column 'x': row 1 is null"),
-        ({"x": pa.array([1.0, 2.0], pa.float32())}, "has type float"),
-        ({"x": pa.array(ROWS, pa.list_(pa.float64(), 4))}, "elements of type double"),
-        ({"x": pa.array([[1.0], [2.0]], pa.list_(pa.float32(), 1))}, "rows of shape [1]"),
-        ({"x": pa.array([[1.0] * 4, [2.0]], pa.list_(pa.float32()))}, "row 1 has 1 elements"),
-        ({"x": pa.array([[1, 2, 3, None]], pa.list_(pa.float32(), 4))}, "is null"),
-        ({"x": pa.array(["a"])}, "has type string"),
-        ({"x": pa.array([{"a": 1}])}, "has type struct"),
-        ({"x": pa.nulls(2)}, "is null"),
+        ("z", lambda: vectors(ROWS), "no input 'z'"),
+        ("x", lambda: vectors([ROWS[0], None]), "column 'x': row 1 is null"),
+        ("x", lambda: pa.array([1.0, 2.0], pa.float32()), "has type float"),
+        ("x", lambda: pa.array(ROWS, pa.list_(pa.float64(), 4)), "elements of type double"),
+        ("x", lambda: pa.array([[1.0], [2.0]], pa.list_(pa.float32(), 1)), "rows of shape [1]"),
+        ("x", lambda: pa.array([[1.0] * 4, [2.0]], pa.list_(pa.float32())), "row 1 has 1 elements"),
+        ("x", lambda: pa.array([[1, 2, 3, None]], pa.list_(pa.float32(), 4)), "is null"),
+        ("x", lambda: pa.array(["a"]), "has type string"),
+        ("x", lambda: pa.array([{"a": 1}]), "has type struct"),
+        ("x", lambda: pa.nulls(2), "is null"),
     ],
 )
-def test_a_column_that_does_not_fit_is_named(columns: dict[str, Any], text: str) -> None:
-    message = refused(AFFINE, batch(**columns))
+def test_a_column_that_does_not_fit_is_named(name: str, column: Any, text: str) -> None:
+    message = refused(AFFINE, batch(**{name: column()}))
     assert text in message
     assert "was expected" in message or "it has 'x'" in message
 

@@ -101,7 +101,7 @@ async def test_answers_are_the_same_for_all_cuts(name: str, fast: bool) -> None:
 @both_roads
 @on_loop
 async def test_thousands_of_pipelined_requests_are_all_answered(fast: bool) -> None:
-    n = 20_000
+    n = 5_000
     async with edge(Affine) as it, serving(it, fast=fast) as site, calling(site) as caller:
         get = request("/v2/health/live", method="GET")
         sending = asyncio.create_task(caller.send(get * n + LAST))

@@ -172,6 +172,13 @@ def test_messages_are_texts_or_lists_of_texts() -> None:
     assert 5 < found.size < 500
 
 
+@pytest.mark.parametrize("member", ["role", "name", "content"])
+def test_a_long_text_makes_a_long_chat_wherever_it_stands(member: str) -> None:
+    """A front end takes long ones beside its event loop."""
+    message = {"role": "user", "name": "me", "content": "a", member: "a" * 10_000}
+    assert chat(messages=[*HI, message]).size > 10_000
+
+
 @pytest.mark.parametrize(
     ("messages", "param", "text"),
     [

@@ -73,7 +73,7 @@ class Batcher:
         self.flight_recorder = FlightRecorder() if flight_recorder is None else flight_recorder
         ends = self.models, self.lanes, self.flight_recorder
         self.completion, self.sequence_ends = Completion(*ends), SequenceCompletion(*ends)
-        self.probation = Probation(self.lanes)
+        self.probation = Probation()
         self.sequences = SequenceDispatch(
             self.lanes, self.sequence_ends, self.probation, self._next_number
         )

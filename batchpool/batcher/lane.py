@@ -225,10 +225,6 @@ class AdmittedLane:
         self.set_gate(LaneGate.BROKEN)
         self.ring_client()
 
-    def length(self, slot: int) -> int:
-        """The tokens that the row of a generator in this slot has; 0 for other rows."""
-        return 0 if self.reservations is None else self.reservations.length(slot)
-
     def is_quiet(self) -> bool:
         """True if nothing was submitted or cancelled since the last admission.
 

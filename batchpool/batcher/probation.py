@@ -10,31 +10,23 @@ A group joins a worker only when all sequences there are proven: then a death is
 and the others need not be suspected. While a group waits for that, no other row joins the worker
 that it will go to, which takes a moment only, since the next tokens come soon.
 
-The batcher is not told of single tokens, so it looks again after LOOK_AGAIN_NS.
+The batcher is not told of single tokens, so it looks again after LOOK_AGAIN_NS. It looks at the
+count in the worker's record: the length in the lane is a word that a local client may hold low, and
+with it all suspects of the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
-from batchpool.core.scheduler.queue import QueueColumn
 
 PROVEN_AFTER = 16  # tokens
 LOOK_AGAIN_NS = 5_000_000
 
 
 class Probation:
-    """Decides about the suspects of generators by the lengths of running rows."""
-
-    def __init__(self, lanes: MappedLanes) -> None:
-        self._lanes = lanes
-
-    def begin(self, batch: DispatchedBatch) -> None:
-        """Note how many tokens a sequence that joins now, or is taken over, has to reach."""
-        known = batch.rows.shape[1] > 0  # a takeover may find that the row is over
-        batch.proven_at = self._length(batch) + PROVEN_AFTER if known else 0
+    """Decides about the suspects of generators by the tokens that running rows have got."""
 
     def clear(self, workers: Iterable[WorkerProxy]) -> bool:
         """End the probation of the sequences that are proven; False while there are others."""
@@ -42,7 +34,7 @@ class Probation:
         for worker in workers:
             for batch in worker.batches.values():
                 if batch.apart:
-                    batch.apart = not self._is_proven(batch)
+                    batch.apart = not _is_proven(worker, batch)
                     over = over and not batch.apart
         return over
 
@@ -55,13 +47,9 @@ class Probation:
         return workers[counts.index(least)], least[0] == 0
 
     def _unproven(self, worker: WorkerProxy) -> int:
-        return sum(not self._is_proven(batch) for batch in worker.batches.values())
+        return sum(not _is_proven(worker, batch) for batch in worker.batches.values())
 
-    def _is_proven(self, batch: DispatchedBatch) -> bool:
-        if batch.proven_at and self._length(batch) >= batch.proven_at:
-            batch.proven_at = 0
-        return batch.proven_at == 0
 
-    def _length(self, batch: DispatchedBatch) -> int:
-        lane = self._lanes.by_number[batch.rows.item(QueueColumn.LANE, 0)]
-        return lane.length(batch.rows.item(QueueColumn.SLOT, 0))
+def _is_proven(worker: WorkerProxy, batch: DispatchedBatch) -> bool:
+    is_over = batch.rows.shape[1] == 0  # as a takeover may find
+    return is_over or worker.tokens_made(batch) >= PROVEN_AFTER

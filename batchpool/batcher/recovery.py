@@ -108,8 +108,8 @@ def _take_over_sequences(batcher: Batcher, worker: WorkerProxy) -> None:
     """Take over the records of a generator's worker, each of which is a running sequence.
 
     Finished ones are completed when their ring entries, which are pending, are taken, or when the
-    worker is lost: so those that failed at once are still one failed batch. Probation begins anew
-    for all suspects that run, those too that were proven, which is not stored.
+    worker is lost: so those that failed at once are still one failed batch. Suspects that run are
+    on probation still, unless they have made enough tokens.
     """
     segment = worker.worker_segment
     recorded = {(batch.process, batch.token) for batch in batcher.flight_recorder.last()}
@@ -129,7 +129,6 @@ def _take_over_sequences(batcher: Batcher, worker: WorkerProxy) -> None:
         rows[QueueColumn.BUCKET] = batch.tokens
         batcher.dispatched = max(batcher.dispatched, token)
         worker.adopt(batch)
-        batcher.probation.begin(batch)
         for lane, part in batcher.lanes.by_lane(rows):
             lane.running += part.shape[1]
 

@@ -1,4 +1,4 @@
-"""The tokens of a generator's rows in a lane: those that a row may need, and those it has."""
+"""The tokens that a generator's rows in a lane may need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class Reservations:
         self._prompt_sizes = lane.input_sizes
         self._wanted = lane.parameters[MAX_TOKENS].values
         self._lengths = lane.memory.array(lane.layout.columns["size.out"])
-        self._length = lane.scalars("size.out")  # it has one column: the tokens'
 
     def of(self, slots: Array) -> I64:
         """The tokens that the row in each slot reserves, [n]."""
@@ -38,11 +37,3 @@ class Reservations:
     def start(self, slots: Array) -> None:
         """Store that these rows, which are SUBMITTED, have no token yet."""
         self._lengths[slots, 0] = 0
-
-    def length(self, slot: int) -> int:
-        """The tokens that a row has, as its worker, or its client, wrote the number.
-
-        A client that writes more ends the probation of its own row early, which gains it no more
-        than sending such a row again.
-        """
-        return min(self._length[slot], self._most_tokens)

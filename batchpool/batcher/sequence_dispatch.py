@@ -143,7 +143,6 @@ class SequenceDispatch:
             lane = self._lanes.by_number[row.item(QueueColumn.LANE, 0)]
             tokens, number = row.item(QueueColumn.BUCKET, 0), self._next_number()
             batch = worker.prepare(row, reason, now_ns, number, lane.cancels_heard, tokens)
-            self._probation.begin(batch)
             lane.lane.state[row.item(QueueColumn.SLOT, 0)] = _RUNNING
             lane.running += 1
             batches.append(batch)

@@ -32,7 +32,6 @@ class DispatchedBatch:
     of its oldest row. counted: it is in the metrics and in the flight recorder.
 
     A running sequence of a generator is a batch of one row. tokens: those that are reserved for it.
-    proven_at: the number of its tokens from which on its row is held to be no danger to the worker.
     """
 
     record: int
@@ -47,7 +46,6 @@ class DispatchedBatch:
     queued_ns: int = 0
     counted: bool = False
     tokens: int = 0
-    proven_at: int = 0
 
 
 # methods: one for each step of the batcher on a worker's segment, and its state for decisions
@@ -146,6 +144,7 @@ class WorkerProxy:
         worker_segment.cancels_of[record] = cancels & CANCELS_MASK
         if tokens:  # of a generator, whose bucket this is
             worker_segment.tokens_of[record] = tokens
+            worker_segment.submit_ns_of[record] = rows.item(QueueColumn.SUBMIT_NS, 0)
             self.reserved_tokens += tokens
         else:
             bucket = int(rows[QueueColumn.BUCKET, 0])
@@ -283,6 +282,11 @@ class WorkerProxy:
     def has_launched(self, batch: DispatchedBatch) -> bool:
         """True if the worker began with this batch: its rows may be the reason for its death."""
         return self.worker_segment.launched.get() >= batch.token
+
+    def tokens_made(self, batch: DispatchedBatch) -> int:
+        """The tokens that the worker has made for a sequence since it joined; 0 before."""
+        # What an earlier use of the record left is gone before `launched` names this one.
+        return self.worker_segment.made_of[batch.record] if self.has_launched(batch) else 0
 
     def has_finished(self, batch: DispatchedBatch) -> bool:
         """True if the worker stored `finished` for this batch, with or without a ring entry."""

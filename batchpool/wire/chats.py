@@ -57,8 +57,11 @@ class ChatRequest:
 
     @property
     def size(self) -> int:
-        """The length of the prompt in characters, about what it takes to make it."""
-        return sum(_MESSAGE_CHARACTERS + len(message["content"]) for message in self.messages)
+        """The length of the prompt in characters, about what it takes to make it. Roles and names
+        are texts too, as long as their caller likes."""
+        return sum(
+            _MESSAGE_CHARACTERS + sum(map(len, message.values())) for message in self.messages
+        )
 
 
 def read_chat_request(body: Body) -> ChatRequest:

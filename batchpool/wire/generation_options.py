@@ -23,6 +23,7 @@ from batchpool.wire.request import brief
 MAX_TOKENS = "max_tokens"  # the parameter that every generator has
 MOST_STOPS = 4
 LONGEST_STOP = 256  # characters
+_SHORT_BYTES = 256  # of a member; longer ones have so many together:
 _MOST_PARAMETER_BYTES = 64 << 10
 
 # The values of members with which they ask for nothing that a generator could leave out.
@@ -136,12 +137,19 @@ class GenerationOptions:
     def _given(self) -> dict[str, Any]:
         """The members by name, and those of the member "parameters" too, which is batchpool's."""
         found = {}
+        left = _MOST_PARAMETER_BYTES
         for name, raw in self.others.rest.items():
             size = len(memoryview(raw))
-            if size <= _MOST_PARAMETER_BYTES:
+            if size <= _SHORT_BYTES:
+                found[name] = value_of(name, raw, Any, "JSON")
+            elif size <= left:
+                left -= size
                 found[name] = value_of(name, raw, Any, "JSON")
             elif _NEUTRAL.get(name) is not _ANY:
-                text = f"{brief(name)} has {size} bytes; at most {_MOST_PARAMETER_BYTES} are taken"
+                text = (
+                    f"{brief(name)} has {size} bytes; at most {_MOST_PARAMETER_BYTES} are taken for"
+                    " such members together"
+                )
                 raise about(name, TooLarge(text))
         more = found.pop("parameters", {})
         if not isinstance(more, dict):

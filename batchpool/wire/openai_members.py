@@ -18,6 +18,7 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = b"null"
 _MANY_BYTES = 256 << 10  # of a body whose strings are counted before they are made
 _MOST_STRINGS = 64 << 10
+_MOST_MEMBERS = 256  # the API has some fifty
 _LONGEST_NAME = 80  # of a member in `param`
 
 
@@ -36,7 +37,7 @@ class Members:
     @classmethod
     def of(cls, body: Body) -> Members:
         """The members of a whole body. InvalidRequest for what is no JSON object; TooLarge for more
-        texts than a request can have."""
+        texts or members than a request can have."""
         if len(body) > _MANY_BYTES:
             raw = bytes(body)
             # The strings are fewer than the quotes that are not escaped.
@@ -45,9 +46,15 @@ class Members:
                     f"the body has more than {_MOST_STRINGS} texts; one request takes fewer"
                 )
         try:
-            return cls(_MEMBERS.decode(body))
+            found = _MEMBERS.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             fault = no_text(body) or f"the body is not the JSON of a request: {str(exc)[:200]}"
+        else:
+            if len(found) > _MOST_MEMBERS:
+                raise TooLarge(
+                    f"the body has {len(found)} members; one request has at most {_MOST_MEMBERS}"
+                )
+            return cls(found)
         place = fault.partition(" has ")[0]
         raise InvalidRequest(fault) if " " in place else about(place, InvalidRequest(fault))
 

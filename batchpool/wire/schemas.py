@@ -81,7 +81,7 @@ def parameters_schema(spec: ModelSpec) -> Json:
     asked: Json = {
         "type": "object",
         "properties": {
-            **{p.name: _scalar_schema(p) for p in spec.parameters},
+            **_own_parameters(spec),
             "timeout": {"type": "integer", "minimum": 0, "description": "microseconds, 0: none"},
             "priority": {
                 "type": "integer",
@@ -100,6 +100,14 @@ def parameters_schema(spec: ModelSpec) -> Json:
     if required:
         asked["required"] = required
     return asked
+
+
+def _own_parameters(spec: ModelSpec) -> Json:
+    """The schema of each parameter of the model, by name."""
+    found: Json = {parameter.name: _scalar_schema(parameter) for parameter in spec.parameters}
+    if spec.generates:  # as `check_parameters` bounds it
+        found["max_tokens"] |= {"minimum": 1, "maximum": spec.outputs[0].max_shape[0]}
+    return found
 
 
 def _sizes_of(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -9,7 +9,6 @@ import numpy as np
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.generator import MAX_TOKENS, JoiningSequence
-from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import BatchPart
 from batchpool.worker.gather import load_input
 from batchpool.worker.sequence_lane import SequenceLane
@@ -49,8 +48,3 @@ def _parameter(part: BatchPart, name: str) -> Any:
     array, _ = load_input([part], name, parameter=True)
     value = array[0]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def submit_ns_of(lane: Lane, slot: int, now_ns: int) -> int:
-    """When a row was submitted, as its client says; not later than now."""
-    return min(int(lane.submit_ns[slot]), now_ns)

@@ -30,7 +30,7 @@ from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart, is_device_broken, is_out_of_memory
 from batchpool.worker.generator_calls import GeneratorCalls
 from batchpool.worker.generator_metrics import GeneratorMetrics
-from batchpool.worker.joining_row import joining_sequence, submit_ns_of
+from batchpool.worker.joining_row import joining_sequence
 from batchpool.worker.model_check import ModelCheck
 from batchpool.worker.sequence_ends import SequenceEnds
 from batchpool.worker.sequence_lane import I64, LENGTH, STOP, SequenceLane
@@ -74,7 +74,7 @@ class SequenceLoop:
         self._left: set[int] = set()  # lanes whose clients are gone
         self._returns = False
         self._records = RecordRing(worker_segment, ring_batcher)
-        self._writer = TokenWriter(self._table, self._lanes, self._metrics)
+        self._writer = TokenWriter(self._table, self._lanes, self._metrics, worker_segment.made)
         self._ends = SequenceEnds(
             self._table, self._lanes, self._records, self._metrics, self._origin, clock_ns
         )
@@ -204,7 +204,7 @@ class SequenceLoop:
         else:
             own.begin(row.slot)
         table.reserved[number] = row.reserved
-        table.submit_ns[number] = submit_ns_of(own.lane, row.slot, now_ns)
+        table.submit_ns[number] = row.submit_ns
         joining.append(sequence)
         return b""
 

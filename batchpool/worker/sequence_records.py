@@ -17,7 +17,7 @@ _LOW_HALF = 2**32 - 1
 
 class RowRecord(NamedTuple):
     """A record as the batcher wrote it, for a row of a lane. use: the slot's sequence number.
-    reserved: the tokens that are set aside for the row."""
+    reserved: the tokens that are set aside for the row. submit_ns: when it was submitted."""
 
     record: int
     token: int
@@ -26,6 +26,7 @@ class RowRecord(NamedTuple):
     use: int
     due_ns: int
     reserved: int
+    submit_ns: int
 
 
 class EndedRecord(NamedTuple):
@@ -59,6 +60,7 @@ class RecordRing:
         for row in records:
             segment.start_ns_of[row.record] = now_ns
             segment.extents_of[row.record] = 1
+            segment.made_of[row.record] = 0
         segment.launched.set(max(row.token for row in records))
         self._sq.advance(len(records))
 
@@ -90,6 +92,7 @@ class RecordRing:
             int(segment.row_sequence[record, 0]),
             segment.due_ns_of[record],
             segment.tokens_of[record],
+            segment.submit_ns_of[record],
         )
 
 

@@ -67,14 +67,17 @@ class StepChecker:
         if not isinstance(found, Mapping):
             what = f"returned a {type(found).__name__}"
             raise self._wrong("join", what, "None or {number of a sequence: error}")
-        refused = dict(found)
-        for number, error in refused.items():
-            if number not in joining or not isinstance(error, Exception):
+        refused: dict[int, Exception] = {}
+        for number, error in dict(found).items():
+            # 0.0 and False are equal to 0, but are no index.
+            is_number = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+            if not is_number or number not in joining or not isinstance(error, Exception):
                 what = f"returned {number!r}: {error!r}"
                 expected = (
                     f"the number of a sequence that joins, of {sorted(joining)}, with an error"
                 )
                 raise self._wrong("join", what, expected)
+            refused[int(number)] = error
         return refused
 
     def _some(self, field: str, value: Any, active: npt.NDArray[np.bool_]) -> I64:

@@ -24,14 +24,22 @@ class EndedBySteps(NamedTuple):
 
 class TokenWriter:
     """Writes steps into the lanes of their rows and into the table. One store for each lane and
-    column serves all rows of the lane."""
+    column serves all rows of the lane.
+
+    made: the column of the worker's records that counts the tokens of their rows.
+    """
 
     def __init__(
-        self, table: SequenceTable, lanes: Mapping[int, SequenceLane], metrics: GeneratorMetrics
+        self,
+        table: SequenceTable,
+        lanes: Mapping[int, SequenceLane],
+        metrics: GeneratorMetrics,
+        made: Array,
     ) -> None:
         self._table = table
         self._lanes = lanes
         self._metrics = metrics
+        self._made = made
 
     def write(self, step: CheckedStep, began_ns: int, now_ns: int) -> EndedBySteps:
         """Write the tokens of a step, show them to the clients, and ring their bells, once for each
@@ -60,6 +68,8 @@ class TokenWriter:
             else:
                 self._write_runs(own, slots, before, counts, tokens, rows)
             own.publish(slots[rows], after[rows])
+        made = 1 if counts is None else counts.astype(np.uint32)
+        self._made[table.record[numbers]] += made
         self._count(numbers, before, len(tokens), began_ns, now_ns)
         full = numbers[after >= table.most[numbers]]
         if len(stopped) and len(full):

@@ -90,6 +90,7 @@ class FakeGeneratorWorker:
         entries = self._sq.peek().tolist()
         for record in [entry & 0xFFFFFFFF for entry in entries]:
             segment.start_ns_of[record] = now_ns
+            segment.made_of[record] = 0
             segment.launched.set(segment.token_of[record])
             joined.append(self._read(record))
         if entries:
@@ -117,6 +118,7 @@ class FakeGeneratorWorker:
         self.segment.fence()
         sequence.length = start + n
         lane.memory.array(lane.layout.columns["size.out"])[sequence.slot, 0] = sequence.length
+        self.segment.made_of[sequence.record] += n
 
     def end(
         self,

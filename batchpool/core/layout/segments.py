@@ -292,17 +292,16 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     the worker copies it into `finished` when the outputs are written; the batcher copies it into
     `freed` when the completions are written. A record is free where token == freed. `due_ns`: the
     earliest deadline of its rows. `bucket`: the size bucket of its rows as the batcher read their
-    sizes, 0 for any sizes. `cancels`: the sum of its lanes' `cancels` as the batcher last read
-    them. `expired`, `cancelled`: the rows that were over when the worker came to them, which
-    the model did not get. `refused`: the rows that the model refused as invalid. `tokens`: of a
-    generator, those that are reserved for the row, its prompt among them. `lanes`: by lane
-    number, the serial of the lane that the worker has mapped, REFUSED_LANE if it could not map it,
-    else 0 or an earlier serial.
+    sizes, 0 for any. `cancels`: the sum of its lanes' `cancels` as the batcher last read them.
+    `expired`, `cancelled`: rows that were over when the worker came to them, which the model did
+    not get. `refused`: rows that the model refused. `lanes`: by lane number, the serial of the lane
+    that the worker has mapped, REFUSED_LANE if it could not map it, else 0 or an earlier serial. Of
+    a generator's row, `tokens`: reserved for it, its prompt among them; `submit_ns`: as the batcher
+    has bounded it; `made`: its tokens in this use of the record, a count that no client can write.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)
-    # Twice the records: a record may be free, and be used again, before the consumer of its ring
-    # has advanced past its previous entry.
+    # Twice the records: one may be used again before its ring's consumer has passed its last entry.
     adder.add("sq", "u8", (2 * records,), "batcher")
     adder.add("cq", "u8", (2 * records,), "worker")
     for names, dtype, writer in (
@@ -315,9 +314,11 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     ):
         for name in names:
             adder.add(name, dtype, (records,), writer)
-    for name in ("lane", "slot", "sequence"):
-        adder.add(f"rows.{name}", "u4", (records, max_batch), "batcher")
+    for name in ("rows.lane", "rows.slot", "rows.sequence"):
+        adder.add(name, "u4", (records, max_batch), "batcher")
     adder.add("lanes", "u4", (max_lanes,), "worker")
+    for name, dtype, writer in (("submit_ns", "i8", "batcher"), ("made", "u4", "worker")):
+        adder.add(name, dtype, (records,), writer)
     return finish("worker", records, records, words, adder)
 
 
@@ -394,7 +395,6 @@ def check(layout: Layout) -> None:
     assert layout.capacity & (layout.capacity - 1) == 0
 
 
-assert LINE % 64 == 0
-assert PAGE % LINE == 0
+assert LINE % 64 == PAGE % LINE == 0
 assert len(HEAD_FIELDS) * 8 <= PAGE
 assert RECORDS & (RECORDS - 1) == 0, "records are ring entries too"

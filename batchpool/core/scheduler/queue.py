@@ -141,12 +141,14 @@ class Queue:
 
         dispatch: the number of the batch that they were in, which rises with each batch of this
         queue. All rows that were put back are in the order of the numbers of their first return,
-        those of one batch in the order given, whichever comes back first.
+        those of one batch in the order given, whichever comes back first. Their PRIORITY may be
+        as a client wrote it.
         """
         n = rows.shape[1]
         if n == 0:
             return
         rows = rows.copy()
+        _normalise_priorities(rows)  # those of a takeover were read in their lane just now
         rows[QueueColumn.KEY] = first_key(rows[QueueColumn.PRIORITY])
         places = (dispatch << _RETURN_BITS) + np.arange(n)
         known = rows[QueueColumn.RETURN]

@@ -14,6 +14,8 @@ from batchpool.core.tensors.dtypes import Array, filled
 from batchpool.core.tensors.ragged import Sizes, are_ragged, as_sized_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
+_MAX_TOKENS = "max_tokens"  # the parameter that every generator has
+
 
 @dataclass(slots=True)
 class Rows:
@@ -172,8 +174,8 @@ def _named_differ(name: str, dim: str, other: str, size: Array, known: Array) ->
 def check_parameters(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:
     """The value of every declared parameter, given or default.
 
-    Raises InvalidRequest for a missing, unknown or illegal parameter; None is no value, not even
-    where there is a default.
+    Raises InvalidRequest for a missing, unknown or illegal parameter, and for more or fewer tokens
+    than a generator makes; None is no value, not even where there is a default.
     """
     values: dict[str, Any] = {}
     for parameter in spec.parameters:
@@ -187,7 +189,17 @@ def check_parameters(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any
             raise InvalidRequest(
                 f"model {spec.name!r} has no parameter {name!r}; it declares {known}"
             )
+    if spec.generates and _MAX_TOKENS in given:
+        _check_max_tokens(spec, int(values[_MAX_TOKENS]))
     return values
+
+
+def _check_max_tokens(spec: ModelSpec, wanted: int) -> None:
+    most = spec.outputs[0].max_shape[0]
+    if not 1 <= wanted <= most:
+        raise InvalidRequest(
+            f"parameter {_MAX_TOKENS!r} is {wanted}; model {spec.name!r} makes 1 to {most} tokens"
+        )
 
 
 def _no_value(spec: ModelSpec, parameter: Tensor, given: Mapping[str, Any]) -> InvalidRequest:

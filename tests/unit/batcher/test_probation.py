@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from batchpool.batcher.probation import LOOK_AGAIN_NS, PROVEN_AFTER
 from batchpool.core.errors import DeadlineExceeded, Status
 from batchpool.core.layout.states import BatchOutcome
@@ -45,6 +47,41 @@ def test_no_other_row_joins_until_each_has_made_some_tokens_more() -> None:
     bench.step()
     assert firsts(bench.join(6)) == [3, 4], "the next group; the others wait for all of them"
     assert bench.waiting() == [99]
+
+
+@pytest.mark.parametrize("length", [0, LONG])
+def test_a_length_that_a_client_writes_ends_no_probation_and_lengthens_none(length: int) -> None:
+    """The word stands in the lane; the group behind may be another client's."""
+    bench = lost_bench(2)
+    worker = bench.add_worker(6)
+    bench.step()
+    (suspect,) = bench.join(6)
+    lengths = bench.clients[1].lane.outputs["token"].sizes
+    worker.make(suspect, PROVEN_AFTER - 1)
+    lengths[suspect.slot, 0] = length
+    bench.step()
+    assert bench.join(6) == []
+    worker.make(suspect)
+    lengths[suspect.slot, 0] = length
+    bench.step()
+    assert firsts(bench.join(6)) == [2]
+
+
+def test_the_count_of_a_records_last_row_proves_no_other() -> None:
+    bench = lost_bench(2)
+    worker = bench.add_worker(6, 1)
+    bench.step()
+    (first,) = bench.join(6)
+    prove(worker, [first])
+    bench.step()
+    worker.end(first)
+    bench.send(99)
+    bench.step()  # the second joins, and its worker has not looked yet
+    bench.step()
+    (second,) = bench.join(6)
+    assert second.record == first.record
+    bench.step()
+    assert bench.proxy(6).runs_apart()
 
 
 def test_a_suspect_that_has_ended_is_no_danger() -> None:

@@ -54,6 +54,16 @@ def test_a_row_reserves_its_prompt_and_all_its_tokens_as_far_as_they_are_declare
     assert bench.proxy(5).reserved_tokens == sum(reserved)
 
 
+def test_a_record_says_when_its_row_was_submitted() -> None:
+    bench = SequenceBench()
+    bench.add_worker(5)
+    bench.send(1)
+    bench.step(3 * MS)
+    bench.clients[1].lane.submit_ns[0] = -(2**63)
+    (sequence,) = bench.join(5)
+    assert bench.workers[5].segment.submit_ns_of[sequence.record] == NOW
+
+
 def test_a_row_begins_without_tokens_whatever_its_slot_held() -> None:
     bench = SequenceBench()
     lengths = bench.clients[1].lane.memory.array(bench.clients[1].lane.layout.columns["size.out"])

@@ -137,7 +137,7 @@ def test_a_death_that_was_counted_in_part_is_counted_once_for_each_row() -> None
     assert len(bench.model.suspects) == 2
 
 
-def test_probation_begins_anew() -> None:
+def test_probation_goes_on() -> None:
     bench = SequenceBench()
     worker = bench.add_worker(5)
     for sequence in bench.run(5, 1, 2):
@@ -151,7 +151,7 @@ def test_probation_begins_anew() -> None:
     bench.send(9)
     bench.step()
     assert bench.join(6) == []
-    worker.make(suspect, PROVEN_AFTER - 1)
+    worker.make(suspect, PROVEN_AFTER - 4)
     bench.step(MS)
     assert bench.join(6) == []
     worker.make(suspect)

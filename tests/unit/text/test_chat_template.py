@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchpool.core.errors import ConfigError, InvalidRequest
+from batchpool.text import chat_template
 from batchpool.text.chat_template import ChatTemplate
 from tests.lazy import library
 
@@ -86,3 +87,37 @@ def test_a_template_stays_in_its_sandbox(source: str) -> None:
 def test_a_template_that_is_none_is_told_with_its_line() -> None:
     with pytest.raises(ConfigError, match="line 2"):
         ChatTemplate("a\n{% for %}", {})
+
+
+JOINING = """\
+{% set ns = namespace(system='') %}
+{% for m in messages %}{% set ns.system = ns.system + m['content'] %}{% endfor %}
+{{ ns.system }}"""
+REPEATING = """\
+{% for m in messages %}{% for n in messages %}{{ n['content'] }}{% endfor %}{% endfor %}"""
+
+
+def chat_of(n: int, length: int) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "a" * length}] * n
+
+
+@pytest.mark.parametrize("source", [JOINING, REPEATING], ids=["joining", "repeating"])
+def test_messages_of_which_a_template_would_make_gigabytes_are_refused(source: str) -> None:
+    """Their texts together are 6 MB, which is less than a body."""
+    template = ChatTemplate(source, {})
+    with pytest.raises(InvalidRequest, match=r"writes more than \d+ characters .* send fewer"):
+        template.render(chat_of(1000, 6000))
+    assert template.render(chat_of(10, 60)) == {JOINING: "a" * 600, REPEATING: "a" * 6000}[source]
+
+
+def test_each_rendering_is_counted_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "_MOST_JOINED_CHARACTERS", 100)
+    template = ChatTemplate(JOINING, {})
+    for _ in range(3):
+        assert template.render(chat_of(1, 100)) == "a" * 100
+    with pytest.raises(InvalidRequest, match="more than 100 characters"):
+        template.render(chat_of(1, 101))
+
+
+def test_plus_is_pythons_for_what_is_no_text() -> None:
+    assert ChatTemplate("{{ 1 + 2 }}{{ ([1] + [2]) | length }}", {}).render(HI) == "32"

@@ -172,6 +172,29 @@ def test_messages_are_texts_or_lists_of_texts() -> None:
     assert 5 < found.size < 500
 
 
+def test_a_body_of_very_many_members_is_refused_before_they_are_read() -> None:
+    many = {f"m{at}": 1 for at in range(300)}
+    with pytest.raises(TooLarge, match="has 302 members; one request has at most 256"):
+        completion(**many)
+
+
+def test_long_members_are_read_up_to_a_number_of_bytes_together() -> None:
+    """Which is less than a millisecond of a front end; those that ask for nothing are not read."""
+    half = [1] * 20_000
+    found = refused(lambda: completion(a=half, b=half, seed=3).options.parameters(SPEC))
+    assert found[:2] == (TooLarge, "b")
+    assert "has 60000 bytes; at most 65536 are taken for such members together" in found[2]
+    parameters = completion(user="a" * 60_000, metadata=half, seed=3).options.parameters(SPEC)
+    assert parameters["seed"] == 3
+
+
+@pytest.mark.parametrize("member", ["role", "name", "content"])
+def test_a_long_text_makes_a_long_chat_wherever_it_stands(member: str) -> None:
+    """A front end takes long ones beside its event loop."""
+    message = {"role": "user", "name": "me", "content": "a", member: "a" * 10_000}
+    assert chat(messages=[*HI, message]).size > 10_000
+
+
 @pytest.mark.parametrize(
     ("messages", "param", "text"),
     [

@@ -129,6 +129,7 @@ class SequenceBench:
         segment.n_of[record] = 1
         segment.due_ns_of[record] = due_ns
         segment.tokens_of[record] = reserved
+        segment.submit_ns_of[record] = own.submit_ns[slot]
         segment.row_lane[record, 0], segment.row_slot[record, 0] = lane, slot
         segment.row_sequence[record, 0] = own.sequence[slot]
         segment.token_of[record] = self._tokens

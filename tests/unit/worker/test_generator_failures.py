@@ -171,7 +171,9 @@ def test_a_wrong_result_of_step_is_named_and_reaches_no_lane(found: Any, text: s
 
 
 @pytest.mark.parametrize(
-    "found", [[1], {7: ValueError("x")}, {0: "no"}], ids=["list", "unknown", "no error"]
+    "found",
+    [[1], {7: ValueError("x")}, {0: "no"}, {0.0: ValueError("x")}, {False: ValueError("x")}],
+    ids=["list", "unknown", "no error", "a float", "a truth"],
 )
 def test_a_wrong_result_of_join_is_named(found: Any) -> None:
     bench = run_three(Scripted("join", lambda sequences: found))

@@ -64,6 +64,19 @@ def test_tokens_times_and_ends_are_counted() -> None:
     assert count(metrics, "worker_kv_tokens_reserved") == 0
 
 
+def test_a_time_of_submission_that_a_client_changes_is_not_counted() -> None:
+    """A sum of such times would be no number that a counter holds, and end the worker."""
+    bench = SequenceBench()
+    bench.now_ns = 100 * MS
+    for slot, written in enumerate((-(2**63), 2**63 - 1, -(2**62))):
+        bench.fill(1, slot, [slot], 2)
+        bench.lanes[1].submit_ns[slot] = 60 * MS
+        bench.send(1, slot)
+        bench.lanes[1].submit_ns[slot] = written
+    bench.run()
+    assert times(bench.loop._metrics, "worker_first_token_seconds") == ({0.05: 3}, 3 * 40 * MS)
+
+
 def test_gaps_of_different_lengths_fall_into_different_buckets() -> None:
     import numpy as np
 

@@ -43,6 +43,25 @@ def test_a_reader_sees_each_token_after_its_step_and_is_rung() -> None:
         assert bench.batcher_rings == (n == 3)
 
 
+def test_the_record_counts_the_tokens_that_its_row_got_there() -> None:
+    """The batcher goes by it, since clients write what they like into their lanes."""
+    bench = SequenceBench()
+    bench.lanes[1].outputs["token"].values[0, :2] = tokens_of([4], 2)
+    bench.fill(1, 0, [4], 9)
+    bench.set_length(1, 0, 2)
+    for _ in range(2):  # the second time the record has been used before
+        record = bench.send(1, 0)
+        for made in (1, 2, 3):
+            bench.loop.step()
+            bench.set_length(1, 0, 0)
+            assert bench.segment.made_of[record] == made
+        bench.cancel(1, 0)
+        bench.run()
+        bench.take_finished()
+        bench.fill(1, 0, [4], 9)
+        bench.set_length(1, 0, 2)
+
+
 def test_a_row_joins_while_others_run_and_takes_a_number_that_is_free() -> None:
     bench = SequenceBench(sequences=2)
     for slot, n in ((0, 2), (1, 6), (2, 3)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from batchpool.core.scheduler.fair_order import priority_of
+from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.core.scheduler.queued import front, names, positions, queue_of, rows_of
 
 
@@ -22,6 +24,16 @@ def test_rows_that_come_back_are_the_first_of_their_priority() -> None:
     queue.prepend(second, 2)
     queue.prepend(first, 1)
     assert names(queue.view()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_of_a_takeover_come_back_to_a_priority_that_there_is() -> None:
+    """Their words were read in the lane: no priority, and what a client may have written."""
+    queue = queue_of(rows_of(3, name=[10, 11, 12], priority=[1, 128, 255]))
+    queue.prepend(rows_of(1, name=1), 1)
+    queue.prepend(rows_of(2, name=[2, 3], priority=[2**32 - 1, 1]), 2)
+    assert names(queue.view()) == [3, 10, 1, 11, 2, 12]
+    assert queue.view()[QueueColumn.PRIORITY].tolist() == [1, 1, 128, 128, 255, 255]
+    assert priority_of(int(queue.view()[QueueColumn.KEY, 0])) == 1
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 1, 3)])

@@ -16,6 +16,7 @@ from batchpool.core.tensors.dtypes import DTYPES
 from batchpool.core.tensors.numbers import as_row_value, bfloat16_bits, from_numbers
 from batchpool.core.tensors.rows import check_parameters
 from batchpool.core.tensors.spec import Tensor
+from tests.unit.generator_worker import STORY
 from tests.unit.specs import X, model
 
 INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
@@ -238,6 +239,18 @@ def test_parameters_given_and_default() -> None:
 def test_parameters_that_are_wrong(given_parameters: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(text)):
         check_parameters(K, given_parameters)
+
+
+@pytest.mark.parametrize("wanted", [0, -1, -(2**63), 41, 2**63 - 1])
+def test_a_generator_is_asked_for_as_many_tokens_as_it_makes(wanted: int) -> None:
+    text = f"parameter 'max_tokens' is {wanted}; model 'story' makes 1 to 40 tokens"
+    with pytest.raises(InvalidRequest, match=re.escape(text)):
+        check_parameters(STORY, {"max_tokens": wanted})
+    for whole in ({"max_tokens": 1}, {"max_tokens": 40}, {"max_tokens": np.int16(40)}):
+        assert check_parameters(STORY, whole) == whole
+    assert check_parameters(STORY, {}) == {"max_tokens": 40}
+    other = model(X, parameters=(Tensor("max_tokens", "int64"),))
+    assert check_parameters(other, {"max_tokens": wanted}) == {"max_tokens": wanted}
 
 
 def test_a_model_without_parameters_takes_none() -> None:

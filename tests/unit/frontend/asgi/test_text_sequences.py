@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,27 @@ async def test_the_parts_of_one_text() -> None:
         [TextPart(0, "", False, "length")],
     ]
     assert (sequences.completion_tokens, lane.all_begun) == (3, 1)
+
+
+@on_loop
+async def test_others_have_their_turn_while_many_tokens_become_text() -> None:
+    lane = _Lane(1)
+    task, found = reading(lane.sequences(1, "no such text"))
+    await until(lambda: bool(lane.begun), "it has begun")
+    turns: list[int] = []
+
+    async def other() -> None:
+        while not task.done():
+            turns.append(sum(len(part.text) for parts in found for part in parts))
+            await asyncio.sleep(0)
+
+    lane.begun[0].give(*"ab" * 1500)
+    lane.begun[0].end()
+    await asyncio.gather(task, other())
+    assert "".join(part.text for parts in found for part in parts) == "ab" * 1500
+    shown = sorted(set(turns))
+    assert max(b - a for a, b in pairwise(shown)) <= 256
+    assert [part.is_first for parts in found for part in parts].count(True) == 1
 
 
 @on_loop

@@ -52,9 +52,15 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
     """
     kafka: Any = _kafka()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(AsyncClient(socket))
-        served = await _served(client, plan.model)
+        client, served = await _attached(stack, socket, plan.model)
         _check(plan, served)
+        reader = ValueReader(_spec_of(served), plan.form, plan.columns)
+        rows = RecordRows(client, plan, reader, ValueWriter(served.outputs))
+        # Both are stopped wherever this ends, since what aiokafka has made is to be stopped, too.
+        producer = kafka.AIOKafkaProducer(
+            bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
+        )
+        stack.push_async_callback(producer.stop)
         kafka_consumer = kafka.AIOKafkaConsumer(
             bootstrap_servers=plan.source.brokers,
             group_id=plan.group,
@@ -62,21 +68,17 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
             auto_offset_reset=plan.begins,
             **plan.kafka,
         )
-        producer = kafka.AIOKafkaProducer(
-            bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
-        )
-        reader = ValueReader(_spec_of(served), plan.form, plan.columns)
-        rows = RecordRows(client, plan, reader, ValueWriter(served.outputs))
+        stack.push_async_callback(kafka_consumer.stop)
         consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST)
         listener = _listener(kafka, consumer)
+        brokers = plan.target.brokers
         try:
             await producer.start()
-            stack.push_async_callback(producer.stop)
+            brokers = plan.source.brokers
             kafka_consumer.subscribe([plan.source.name], listener=listener)
             await kafka_consumer.start()
-            stack.push_async_callback(kafka_consumer.stop)
         except kafka.errors.KafkaError as exc:
-            raise StartError(f"the brokers {plan.source.brokers} do not answer: {exc}") from exc
+            raise StartError(f"the brokers {brokers} do not answer: {exc}") from exc
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, consumer.stop)
@@ -106,8 +108,12 @@ def _kafka() -> Any:
     return module
 
 
-async def _served(client: AsyncClient, name: str) -> ServedModel:
+async def _attached(
+    stack: AsyncExitStack, socket: str, name: str
+) -> tuple[AsyncClient, ServedModel]:
+    """A client of the pool, which the stack closes, and the model of this name."""
     try:
+        client = await stack.enter_async_context(AsyncClient(socket))
         models = await client.models()
     except PoolError as exc:
         raise StartError(exc.message) from exc
@@ -115,7 +121,7 @@ async def _served(client: AsyncClient, name: str) -> ServedModel:
         raise ConfigError(
             f"--model: the pool serves no model {name!r}; it serves {', '.join(sorted(models))}"
         )
-    return models[name]
+    return client, models[name]
 
 
 def _check(plan: ConsumePlan, served: ServedModel) -> None:

@@ -28,9 +28,11 @@ def ready_model(text: str) -> tuple[str, str] | None:
 
 
 def misspelt_ready_model(text: str) -> str:
-    """The end of a message about a text whose word before the colon is nearly that of a short form;
-    "" for any other."""
+    """The end of a message about a text whose word before the colon is nearly that of a short form,
+    or that is such a word alone; "" for any other."""
     word, colon, path = text.partition(":")
+    if not colon and word in READY_MODELS:
+        return f'; did you mean "{word}:PATH"?'
     near = difflib.get_close_matches(word.replace("-", "_"), READY_MODELS, n=1)
     if not colon or not path or not near or word in READY_MODELS:
         return ""

@@ -57,6 +57,7 @@ def test_a_path_must_follow() -> None:
         ("onx:./fraud.onnx", "onnx:./fraud.onnx"),
         ("sentence-transformer:m/bge", "sentence_transformer:m/bge"),
         ("text_clasifier:m/x", "text_classifier:m/x"),
+        ("causal_lm", "causal_lm:PATH"),
     ],
 )
 def test_a_word_that_is_nearly_one_of_them_is_told(text: str, near: str) -> None:

@@ -16,6 +16,7 @@ from batchpool.control.edges import TO_CLIENT, TO_FRONTEND, FromClient, ToClient
 from batchpool.control.messages import (
     Refused,
 )
+from batchpool.core.config.paths import port_of_socket
 from batchpool.core.errors import (
     InternalError,
     InvalidRequest,
@@ -28,6 +29,8 @@ from batchpool.core.errors import (
 from batchpool.shm.doorbell import Waiter
 
 Reply = TypeVar("Reply")
+
+_PORTS_SHOWN = 5  # in a message
 
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
@@ -134,7 +137,8 @@ class Connection:
 
 def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, FileNotFoundError):
-        return f"no pool listens at {path}: there is no such socket; is the server running?"
+        nobody = f"no pool listens at {path}: there is no such socket; is the server running?"
+        return nobody + _other_ports(path)
     if isinstance(exc, ConnectionRefusedError):
         if not _is_socket(path):
             return (
@@ -145,6 +149,18 @@ def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, PermissionError):
         return f"no permission to connect to the pool at {path}: {_permitted_users(path)}"
     return f"cannot connect to the pool at {path}: {exc.strerror}"
+
+
+def _other_ports(path: str) -> str:
+    """The end of a message about a socket that is not there: the ports whose sockets lie beside it;
+    "" for none."""
+    with suppress(OSError):
+        found = map(port_of_socket, os.listdir(os.path.dirname(path) or "."))
+        ports = sorted(port for port in found if port is not None)
+        if ports:
+            shown = [*map(str, ports[:_PORTS_SHOWN]), *(["..."] if ports[_PORTS_SHOWN:] else [])]
+            return f" Or on another port? There are sockets of {', '.join(shown)}"
+    return ""
 
 
 def _is_socket(path: str) -> bool:

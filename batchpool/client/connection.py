@@ -38,13 +38,19 @@ _REFUSALS: dict[str, type[PoolError]] = {
 
 
 class Connection:
-    """One connection to a pool's control socket. `where` names the pool in error messages."""
+    """One connection to a pool's control socket. where: its path, which error messages have; "" for
+    a process of the pool, whose callers cannot see the path."""
 
     def __init__(self, channel: Channel, where: str) -> None:
         self.where = where
         self.channel = channel
         # By the socket and not by each call: a socket of gevent waits in spite of MSG_DONTWAIT.
         channel.sock.setblocking(False)
+
+    @property
+    def pool_name(self) -> str:
+        """The pool in error messages."""
+        return f"the pool at {self.where}" if self.where else "the pool"
 
     def is_over(self) -> bool:
         """True if the pool has closed the connection; never waits."""
@@ -65,7 +71,7 @@ class Connection:
 
     def stopped(self) -> PoolStopped:
         """The error of whatever comes when the pool has gone."""
-        return PoolStopped(f"the pool at {self.where} has stopped")
+        return PoolStopped(f"{self.pool_name} has stopped")
 
     def hear(self) -> tuple[ToFrontend, list[int]]:
         """The next message that the pool sends without a question, and its descriptors, which are
@@ -98,8 +104,7 @@ class Connection:
             raise _REFUSALS.get(found.code, InternalError)(found.error)
         self._leave()
         raise InternalError(
-            f"the pool at {self.where} replied to {tag_of(type(question))!r} with"
-            f" {tag_of(type(found))!r}"
+            f"{self.pool_name} replied to {tag_of(type(question))!r} with {tag_of(type(found))!r}"
         )
 
     def _exchange(
@@ -112,14 +117,14 @@ class Connection:
             if not waiter.wait_ms(timeout_s * 1000):
                 # Its reply may still come, and would be taken for the next question's.
                 self._leave()
-                raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
+                raise NotReady(f"{self.pool_name} did not answer within {timeout_s:g} s")
             return self._take_reply()
         except Closed as exc:
             raise self.stopped() from exc
         except BlockingIOError as exc:
-            raise NotReady(f"the pool at {self.where} cannot be asked: {exc.strerror}") from exc
+            raise NotReady(f"{self.pool_name} cannot be asked: {exc.strerror}") from exc
         except ValueError as exc:
-            raise InternalError(f"the answer of the pool at {self.where}: {exc}") from exc
+            raise InternalError(f"the answer of {self.pool_name}: {exc}") from exc
 
     def _take_reply(self) -> tuple[ToClient, list[int]]:
         try:

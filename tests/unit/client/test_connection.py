@@ -33,6 +33,18 @@ def test_a_reply_that_comes_late_is_not_taken_for_that_of_the_next_question() ->
     theirs.close()
 
 
+@pytest.mark.parametrize(("where", "pool"), [("/a.sock", "the pool at /a.sock"), ("", "the pool")])
+def test_the_end_of_a_pool_names_its_socket_where_callers_can_know_it(
+    where: str, pool: str
+) -> None:
+    ours, theirs = pair()
+    connection = Connection(ours, where)
+    theirs.close()
+    with pytest.raises(PoolStopped, match=f"^{pool} has stopped"):
+        connection.ask(GetStatus(), StatusReply, timeout_s=5)
+    ours.close()
+
+
 class PatchedSocket(socket.socket):
     """As a socket of gevent: recv waits where the socket is a blocking one, whatever its flags."""
 

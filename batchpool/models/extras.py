@@ -59,12 +59,13 @@ def check_weights(folder: Path, trust: bool) -> None:
             f"there are no weights in the folder {folder.absolute()}: model.safetensors was"
             " expected beside its config.json"
         )
-    if not trust:
-        raise FileNotFoundError(
-            f"the weights in the folder {folder.absolute()} are no safetensors: {pickled.name} is"
-            " pickled, and can hold code that runs as it is loaded; if you know where it comes"
-            " from, set the option trust = true"
-        )
+    if trust:
+        return
+    raise FileNotFoundError(
+        f"the weights in the folder {folder.absolute()} are no safetensors: {pickled.name} is"
+        " pickled, and can hold code that runs as it is loaded; if you know where it comes from,"
+        " set the option trust = true"
+    )
 
 
 def check_trust(trust: bool, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What ready models say of a path that is not what they take."""
+"""A path that is no folder of a model, and weights that may not be loaded."""
 
 from __future__ import annotations
 

@@ -17,6 +17,13 @@ READY_MODELS = {
     "causal_lm": "batchpool.models.causal_lm:CausalLM",
     "exported": "batchpool.models.exported:Exported",
 }
+# What `pip install 'batchpool[...]'` takes for those that need more than their framework.
+_EXTRAS = {
+    "sentence_transformer": "sentence-transformer",
+    "image_classifier": "image-classifier",
+    "text_classifier": "text-classifier",
+    "causal_lm": "causal-lm,text",
+}
 _FILE_ENDINGS = (".onnx", ".pt2", ".safetensors", ".pth", ".pt")
 _NAME_CHARACTERS_MOST = 128
 
@@ -25,6 +32,13 @@ def ready_model(text: str) -> tuple[str, str] | None:
     """(MODULE:CLASS, path) of "onnx:PATH" and its like; None for any other text."""
     word, colon, path = text.partition(":")
     return (READY_MODELS[word], path) if colon and word in READY_MODELS else None
+
+
+def extras_of(import_name: str) -> str:
+    """The extras of a ready model's class MODULE:CLASS, its framework among them, as pip takes them
+    in brackets; "" for one that needs no more than its framework, and for any other class."""
+    words = {name: word for word, name in READY_MODELS.items()}
+    return _EXTRAS.get(words.get(import_name, ""), "")
 
 
 def misspelt_ready_model(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import tomllib
 from typing import Any
@@ -117,6 +118,8 @@ def consume(args: argparse.Namespace) -> int:
         begins=args.begin,
     )
     set_up("consume", plan.group, "info", "human")
+    # Its steps of joining a group say less than the lines here do; its warnings and errors stay.
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
     done = asyncio.run(consume_until_stopped(plan, pool_socket(args)))
     print(f"{done.records:,} records, {done.failed:,} of them dead letters", file=sys.stderr)
     return 0

@@ -16,6 +16,7 @@ from batchpool.control.edges import TO_CLIENT, TO_FRONTEND, FromClient, ToClient
 from batchpool.control.messages import (
     Refused,
 )
+from batchpool.core.config.paths import port_of_socket
 from batchpool.core.errors import (
     InternalError,
     InvalidRequest,
@@ -29,19 +30,27 @@ from batchpool.shm.doorbell import Waiter
 
 Reply = TypeVar("Reply")
 
+_PORTS_SHOWN = 5  # in a message
+
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
 }
 
 
 class Connection:
-    """One connection to a pool's control socket. `where` names the pool in error messages."""
+    """One connection to a pool's control socket. where: its path, which error messages have; "" for
+    a process of the pool, whose callers cannot see the path."""
 
     def __init__(self, channel: Channel, where: str) -> None:
         self.where = where
         self.channel = channel
         # By the socket and not by each call: a socket of gevent waits in spite of MSG_DONTWAIT.
         channel.sock.setblocking(False)
+
+    @property
+    def pool_name(self) -> str:
+        """The pool in error messages."""
+        return f"the pool at {self.where}" if self.where else "the pool"
 
     def is_over(self) -> bool:
         """True if the pool has closed the connection; never waits."""
@@ -62,7 +71,7 @@ class Connection:
 
     def stopped(self) -> PoolStopped:
         """The error of whatever comes when the pool has gone."""
-        return PoolStopped(f"the pool at {self.where} has stopped")
+        return PoolStopped(f"{self.pool_name} has stopped")
 
     def hear(self) -> tuple[ToFrontend, list[int]]:
         """The next message that the pool sends without a question, and its descriptors, which are
@@ -95,8 +104,7 @@ class Connection:
             raise _REFUSALS.get(found.code, InternalError)(found.error)
         self._leave()
         raise InternalError(
-            f"the pool at {self.where} replied to {tag_of(type(question))!r} with"
-            f" {tag_of(type(found))!r}"
+            f"{self.pool_name} replied to {tag_of(type(question))!r} with {tag_of(type(found))!r}"
         )
 
     def _exchange(
@@ -109,14 +117,14 @@ class Connection:
             if not waiter.wait_ms(timeout_s * 1000):
                 # Its reply may still come, and would be taken for the next question's.
                 self._leave()
-                raise NotReady(f"the pool at {self.where} did not answer within {timeout_s:g} s")
+                raise NotReady(f"{self.pool_name} did not answer within {timeout_s:g} s")
             return self._take_reply()
         except Closed as exc:
             raise self.stopped() from exc
         except BlockingIOError as exc:
-            raise NotReady(f"the pool at {self.where} cannot be asked: {exc.strerror}") from exc
+            raise NotReady(f"{self.pool_name} cannot be asked: {exc.strerror}") from exc
         except ValueError as exc:
-            raise InternalError(f"the answer of the pool at {self.where}: {exc}") from exc
+            raise InternalError(f"the answer of {self.pool_name}: {exc}") from exc
 
     def _take_reply(self) -> tuple[ToClient, list[int]]:
         try:
@@ -134,7 +142,8 @@ class Connection:
 
 def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, FileNotFoundError):
-        return f"no pool listens at {path}: there is no such socket; is the server running?"
+        nobody = f"no pool listens at {path}: there is no such socket; is the server running?"
+        return nobody + _other_ports(path)
     if isinstance(exc, ConnectionRefusedError):
         if not _is_socket(path):
             return (
@@ -145,6 +154,18 @@ def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, PermissionError):
         return f"no permission to connect to the pool at {path}: {_permitted_users(path)}"
     return f"cannot connect to the pool at {path}: {exc.strerror}"
+
+
+def _other_ports(path: str) -> str:
+    """The end of a message about a socket that is not there: the ports whose sockets lie beside it;
+    "" for none."""
+    with suppress(OSError):
+        found = map(port_of_socket, os.listdir(os.path.dirname(path) or "."))
+        ports = sorted(port for port in found if port is not None)
+        if ports:
+            shown = [*map(str, ports[:_PORTS_SHOWN]), *(["..."] if ports[_PORTS_SHOWN:] else [])]
+            return f" Or on another port? There are sockets of {', '.join(shown)}"
+    return ""
 
 
 def _is_socket(path: str) -> bool:

@@ -209,7 +209,7 @@ class Session(Connection):
         layout = lane_layout(facts.spec, form.slots, arena_of(facts.spec, form.arena_bytes))
         try:
             if layout.digest != form.digest:
-                raise InternalError(f"the pool at {self.where} sent a lane of another layout")
+                raise InternalError(f"{self.pool_name} sent a lane of another layout")
             lane = Lane(facts.spec, map_checked(fds[0], layout), layout)
         finally:
             close_all(fds)
@@ -254,7 +254,7 @@ class Session(Connection):
             if self.closed:  # by another thread, and with it the descriptors that are waited for
                 raise self.stopped()
             if time.monotonic_ns() >= until_ns:
-                raise NotReady(f"the pool at {self.where} did not open the lane in time")
+                raise NotReady(f"{self.pool_name} did not open the lane in time")
             ready = waiter.wait_until(min(until_ns, time.monotonic_ns() + 100_000_000))
             if self.bell.fd in ready:
                 self.bell.clear()

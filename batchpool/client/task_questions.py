@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from typing import TypeVar
 
+from batchpool.client.connection import cannot_connect
 from batchpool.control.edges import TASK_REPLIES, ToTasks
 from batchpool.control.frames import FrameReader, frame_of
 from batchpool.control.messages import Message
@@ -33,9 +35,11 @@ class TaskQuestions:
             self._sock.connect(path)
         except OSError as exc:
             self._sock.close()
+            if isinstance(exc, FileNotFoundError) and not os.path.lexists(pool_socket):
+                raise PoolStopped(cannot_connect(pool_socket, exc)) from None
             raise PoolStopped(
-                f"no tasks are kept at {path}: {exc.strerror}; a pool keeps them with tasks = true,"
-                " and shows them to root and to the user it runs as"
+                f"no tasks are kept at {path}: {exc.strerror}; a pool keeps them with tasks = true"
+                " in [server], and shows them to root and to the user it runs as"
             ) from None
         self._count = 0
 

@@ -62,8 +62,14 @@ class RecordRows:
         try:
             async for number, result in results:
                 if isinstance(result, PoolError):
-                    yield RowEnd(places[number], None, result)
+                    yield RowEnd(places[number], None, of_record(result, number))
                 else:
                     yield RowEnd(places[number], self._writer.value(result))
         finally:
             await results.aclose()
+
+
+def of_record(error: PoolError, number: int) -> PoolError:
+    """The error without the numbers of its row in a call that the reader of a letter never saw."""
+    text = error.message.removeprefix(f"row {number}: ").removeprefix("row 0: ")
+    return error if text == error.message else type(error)(text)

@@ -17,6 +17,7 @@ from batchpool.consume.consumer import Consumer
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RecordRows
 from batchpool.consume.values import ValueReader, ValueWriter
+from batchpool.core.config.key import shown
 from batchpool.core.errors import ConfigError, PoolError, StartError
 from batchpool.core.tensors.rows import check_parameters
 from batchpool.core.tensors.spec import ModelSpec
@@ -25,6 +26,7 @@ _LOG = logging.getLogger("batchpool.consume")
 _REPORT_S = 10.0
 _MOST = 4096  # rows under way, unless the command says otherwise
 _SECRET = ("security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _KNOWN = (*_SECRET, "ssl_cafile", "ssl_certfile", "ssl_keyfile", "client_id")
 
 
@@ -33,8 +35,16 @@ def connection_settings(found: Mapping[str, Any], source: str) -> dict[str, Any]
     for name in found:
         if name not in _KNOWN:
             raise ConfigError(f"{source}: unknown setting {name!r}; known: {', '.join(_KNOWN)}")
+        if not isinstance(found[name], str):
+            raise ConfigError(f"{source}: {name} = {shown(found[name])}: expected a text")
+    protocol = found.get("security_protocol", _PROTOCOLS[0])
+    if protocol not in _PROTOCOLS:
+        raise ConfigError(
+            f"{source}: security_protocol = {shown(protocol)}: expected one of"
+            f" {', '.join(_PROTOCOLS)}"
+        )
     settings = {name: value for name, value in found.items() if not name.startswith("ssl_")}
-    if "SSL" in str(settings.get("security_protocol", "")):
+    if "SSL" in protocol:
         try:
             context = ssl.create_default_context(cafile=found.get("ssl_cafile"))
             if "ssl_certfile" in found:
@@ -52,31 +62,36 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
     """
     kafka: Any = _kafka()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(AsyncClient(socket))
-        served = await _served(client, plan.model)
+        client, served = await _attached(stack, socket, plan.model)
         _check(plan, served)
-        kafka_consumer = kafka.AIOKafkaConsumer(
-            bootstrap_servers=plan.source.brokers,
-            group_id=plan.group,
-            enable_auto_commit=False,
-            auto_offset_reset=plan.begins,
-            **plan.kafka,
-        )
-        producer = kafka.AIOKafkaProducer(
-            bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
-        )
         reader = ValueReader(_spec_of(served), plan.form, plan.columns)
         rows = RecordRows(client, plan, reader, ValueWriter(served.outputs))
+        # Both are stopped wherever this ends, since what aiokafka has made is to be stopped, too.
+        try:
+            producer = kafka.AIOKafkaProducer(
+                bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
+            )
+            stack.push_async_callback(producer.stop)
+            kafka_consumer = kafka.AIOKafkaConsumer(
+                bootstrap_servers=plan.source.brokers,
+                group_id=plan.group,
+                enable_auto_commit=False,
+                auto_offset_reset=plan.begins,
+                **plan.kafka,
+            )
+            stack.push_async_callback(kafka_consumer.stop)
+        except ValueError as exc:  # settings that do not go together
+            raise ConfigError(f"--kafka-config: {exc}") from None
         consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST)
         listener = _listener(kafka, consumer)
+        brokers = plan.target.brokers
         try:
             await producer.start()
-            stack.push_async_callback(producer.stop)
+            brokers = plan.source.brokers
             kafka_consumer.subscribe([plan.source.name], listener=listener)
             await kafka_consumer.start()
-            stack.push_async_callback(kafka_consumer.stop)
         except kafka.errors.KafkaError as exc:
-            raise StartError(f"the brokers {plan.source.brokers} do not answer: {exc}") from exc
+            raise StartError(f"the brokers {brokers} do not answer: {exc}") from exc
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, consumer.stop)
@@ -106,8 +121,12 @@ def _kafka() -> Any:
     return module
 
 
-async def _served(client: AsyncClient, name: str) -> ServedModel:
+async def _attached(
+    stack: AsyncExitStack, socket: str, name: str
+) -> tuple[AsyncClient, ServedModel]:
+    """A client of the pool, which the stack closes, and the model of this name."""
     try:
+        client = await stack.enter_async_context(AsyncClient(socket))
         models = await client.models()
     except PoolError as exc:
         raise StartError(exc.message) from exc
@@ -115,7 +134,7 @@ async def _served(client: AsyncClient, name: str) -> ServedModel:
         raise ConfigError(
             f"--model: the pool serves no model {name!r}; it serves {', '.join(sorted(models))}"
         )
-    return models[name]
+    return client, models[name]
 
 
 def _check(plan: ConsumePlan, served: ServedModel) -> None:

@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     counters = Counters(own.counters_fd, own.heartbeats - frontend_word(0) - own.tasks)
     flight_recorder = FlightRecorder(own.flight_recorder_fd, writable=False)
     close_all((own.heartbeats_fd, own.counters_fd, own.flight_recorder_fd))
-    session = Session(bootstrap.control_channel(args.control_fd), "the supervisor")
+    session = Session(bootstrap.control_channel(args.control_fd), "")
     try:
         session.attach(bell=Doorbell)
         gate, tls = Gate(session.server), _tls(session.server)

@@ -21,7 +21,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.decoder.model_folder import ModelFolder
-from batchpool.models.extras import extra, folder_with
+from batchpool.models.extras import check_weights, extra, folder_with
 from batchpool.models.tokens import Dtype, dtype_on
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class CausalLM(bp.Generator):
         with extra("causal-lm"):
             import torch
             import transformers  # noqa: F401
+        check_weights(self._folder.path, self._trust)
         on = torch.device(device)
         with torch.inference_mode():
             self._build(*self._loaded(on), on)

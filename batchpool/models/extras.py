@@ -31,12 +31,41 @@ def folder_with(path: Path, *names: str) -> Path:
     """The path of a folder with these files, "~" expanded; FileNotFoundError names the first that
     is missing."""
     path = path.expanduser()
+    if path.is_file():
+        raise FileNotFoundError(
+            f"{path.absolute()} is a file; option path takes the folder that has {names[0]}"
+        )
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {path.absolute()}, which option path names; it must be on this"
+            " machine, since nothing is fetched from a hub"
+        )
     for name in names:
         if not (path / name).is_file():
             raise FileNotFoundError(
                 f"there is no {name} in the folder {path.absolute()}, which option path names"
             )
     return path
+
+
+def check_weights(folder: Path, trust: bool) -> None:
+    """Raise FileNotFoundError for a folder of transformers without weights that may be loaded.
+    trust: pickled ones may be, too."""
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = next(folder.glob("*.bin"), None)
+    if pickled is None:
+        raise FileNotFoundError(
+            f"there are no weights in the folder {folder.absolute()}: model.safetensors was"
+            " expected beside its config.json"
+        )
+    if trust:
+        return
+    raise FileNotFoundError(
+        f"the weights in the folder {folder.absolute()} are no safetensors: {pickled.name} is"
+        " pickled, and can hold code that runs as it is loaded; if you know where it comes from,"
+        " set the option trust = true"
+    )
 
 
 def check_trust(trust: bool, what: str) -> None:

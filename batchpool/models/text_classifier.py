@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import extra, folder_with
+from batchpool.models.extras import check_weights, extra, folder_with
 from batchpool.models.texts import decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -86,6 +86,7 @@ class TextClassifier(bp.Model):
             import torch
             from transformers import AutoModelForSequenceClassification
             from transformers.utils.logging import disable_progress_bar
+        check_weights(self._path, self._trust)
         disable_progress_bar()
         self._tokenizer = self._loaded_tokenizer()
         classifier: Any = AutoModelForSequenceClassification.from_pretrained(

@@ -134,6 +134,17 @@ class GenerationOptions:
             values[name] = value
         return check_parameters(spec, values)
 
+    def fitted(self, parameters: Mapping[str, Any], room: int) -> dict[str, Any]:
+        """The parameters for one prompt. room: the tokens that it leaves of the context.
+
+        A number of tokens that the request did not say is at most that, so that nobody is refused
+        for a default. One that it said, and a default of the generator, are the generator's affair.
+        """
+        values = dict(parameters)
+        if self.max_tokens is None and self.default_max_tokens is not None:
+            values[MAX_TOKENS] = min(values[MAX_TOKENS], max(1, room))
+        return values
+
     def _given(self) -> dict[str, Any]:
         """The members by name, and those of the member "parameters" too, which is batchpool's."""
         found = {}

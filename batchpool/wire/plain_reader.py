@@ -117,9 +117,10 @@ class PlainReader:
         if unknown is None:
             text = f"the request's JSON: {no_text(body) or exc}{no_number_hint(body)}"
         elif unknown[1] in self._tables.declared:
-            text = (
+            inside = msgspec.json.encode(unknown[1]).decode()
+            return InvalidRequest(
                 f"{brief(unknown[1])} is a parameter of model {self._spec.name!r}; it was expected"
-                ' in the member "parameters"'
+                f' in the member "parameters", beside the inputs: "parameters": {{{inside}: ...}}'
             )
         else:
             name, model = brief(unknown[1]), self._spec.name

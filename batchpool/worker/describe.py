@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchpool.core.config.options import OptionText
+from batchpool.core.config.ready_models import extras_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, make_instance, spec_of
@@ -42,11 +43,12 @@ def describe(
     cls = load_class(import_name)
     arguments = converted_options(cls, options or {})
     spec = spec_of(make_instance(cls, name, arguments))
+    cuda = has_cuda(spec, extras_of(import_name))
     if spec.text is not None:
         TextModel(spec.text, spec.inputs[0].max_shape[0])  # so that the pool does not start in vain
     return {
         "spec": spec.to_wire(),
-        "cuda": has_cuda(spec),
+        "cuda": cuda,
         "options": plain_options(arguments),
         "of_class": cls.__init__ is object.__init__ and _declares(cls, spec),
     }

@@ -128,7 +128,10 @@ def _as(of: Any, value: Any, *, strict: bool = True) -> Any:
     try:
         return msgspec.convert(plain, of, strict=strict, dec_hook=_made)
     except (msgspec.ValidationError, TypeError, ValueError, NotImplementedError) as exc:
-        raise _Unfit(reason(exc, value), of_part=" - at `" in str(exc)) from None
+        text = reason(exc, value)
+        if typing.get_origin(of) is typing.Literal:
+            text = f"expected {' or '.join(map(shown, typing.get_args(of)))}"
+        raise _Unfit(text, of_part=" - at `" in str(exc)) from None
 
 
 def _made(of: type, value: Any) -> Any:

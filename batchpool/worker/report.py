@@ -72,14 +72,13 @@ def one_line(exc: BaseException) -> str:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     machinery = os.path.dirname(importlib.__file__)
     foreign = ("<", package + os.sep, machinery + os.sep)
-    frames = [
-        frame
-        for frame in reversed(traceback.extract_tb(exc.__traceback__))
-        if not frame.filename.startswith(foreign)
-    ]
-    # Where a library raised, the line of the user's that called it says more.
+    raised = traceback.extract_tb(exc.__traceback__)
+    frames = [frame for frame in reversed(raised) if not frame.filename.startswith(foreign)]
+    # Where a library raised, the line of the user's that called it says more; where this package
+    # did, a line of a library between says nothing.
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-    for frame in (own or frames)[:1]:
+    by_package = raised and raised[-1].filename.startswith(package + os.sep)
+    for frame in (own or ([] if by_package else frames))[:1]:
         return f"{line} ({frame.filename}:{frame.lineno})"
     return line
 

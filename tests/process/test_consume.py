@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.process.kafka_broker import kafka_broker, make_topics, produce, records_of
 from tests.process.pool_under_test import ROOT, Pool, serving, until
 
@@ -157,4 +158,15 @@ def test_what_cannot_work_is_told_at_once(
     log = tmp_path / "log"
     process = consumer(pool, broker, "flags", log, *flags)
     assert process.wait(60) == 2
-    assert said in log.read_text()
+    (line,) = log.read_text().splitlines()
+    assert said in line
+
+
+def test_brokers_that_do_not_answer_are_named(pool: Pool, broker: str, tmp_path: Path) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    log = tmp_path / "log"
+    process = consumer(pool, broker, "lost", log, "--to", f"kafka://{nobody}/lost-done")
+    assert process.wait(60) == 1
+    *_, line = log.read_text().splitlines()
+    assert line.startswith(f"batchpool: error: the brokers {nobody} do not answer: ")
+    assert "Unclosed" not in log.read_text()

@@ -33,6 +33,13 @@ def socket_name(port: int) -> str:
     return "batchpool.sock" if port == 8000 else f"batchpool-{port}.sock"
 
 
+def port_of_socket(name: str) -> int | None:
+    """The port in the file name of a socket that `socket_name` made; None for any other name."""
+    digits = name.removeprefix("batchpool-").removesuffix(".sock")
+    port = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 6 else 8000
+    return port if socket_name(port) == name else None
+
+
 def state_dir(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
     """The directory of files that outlive the pool: as configured, else by service and user."""
     if server.state_dir:

@@ -17,6 +17,13 @@ READY_MODELS = {
     "causal_lm": "batchpool.models.causal_lm:CausalLM",
     "exported": "batchpool.models.exported:Exported",
 }
+# What `pip install 'batchpool[...]'` takes for those that need more than their framework.
+_EXTRAS = {
+    "sentence_transformer": "sentence-transformer",
+    "image_classifier": "image-classifier",
+    "text_classifier": "text-classifier",
+    "causal_lm": "causal-lm,text",
+}
 _FILE_ENDINGS = (".onnx", ".pt2", ".safetensors", ".pth", ".pt")
 _NAME_CHARACTERS_MOST = 128
 
@@ -27,10 +34,19 @@ def ready_model(text: str) -> tuple[str, str] | None:
     return (READY_MODELS[word], path) if colon and word in READY_MODELS else None
 
 
+def extras_of(import_name: str) -> str:
+    """The extras of a ready model's class MODULE:CLASS, its framework among them, as pip takes them
+    in brackets; "" for one that needs no more than its framework, and for any other class."""
+    words = {name: word for word, name in READY_MODELS.items()}
+    return _EXTRAS.get(words.get(import_name, ""), "")
+
+
 def misspelt_ready_model(text: str) -> str:
-    """The end of a message about a text whose word before the colon is nearly that of a short form;
-    "" for any other."""
+    """The end of a message about a text whose word before the colon is nearly that of a short form,
+    or that is such a word alone; "" for any other."""
     word, colon, path = text.partition(":")
+    if not colon and word in READY_MODELS:
+        return f'; did you mean "{word}:PATH"?'
     near = difflib.get_close_matches(word.replace("-", "_"), READY_MODELS, n=1)
     if not colon or not path or not near or word in READY_MODELS:
         return ""

@@ -55,7 +55,8 @@ def check_rows(
     declared = {t.name: t for t in spec.inputs}
     for name in tensors:
         if name not in declared:
-            hint = ": it is a parameter" if any(name == p.name for p in spec.parameters) else ""
+            is_parameter = any(name == p.name for p in spec.parameters)
+            hint = ": it is a parameter, which stands in `parameters`" if is_parameter else ""
             expected = ", ".join(map(repr, declared))
             raise InvalidRequest(
                 f"model {spec.name!r} has no input {name!r}{hint}; it has {expected}"

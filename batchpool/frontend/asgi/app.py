@@ -74,8 +74,10 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
         routes += page_routes(view, broadcaster, send_page)
     routes.append(Route("/metrics", Metrics(view, discard), methods=["GET"]))
 
+    where = "" if broadcaster is None else "; /openapi.json tells what there is"
+
     async def respond(request: Request, exc: Exception) -> Response:
-        return SentResponse(_error_of(request, exc), discard)
+        return SentResponse(_error_of(request, exc, where), discard)
 
     handled = {HTTPException: respond, PoolError: respond, Exception: respond}
     app = _App(view, discard, routes=routes, exception_handlers=handled)
@@ -99,15 +101,16 @@ class _App(Starlette):
         await self._entrance(scope, receive, send)
 
 
-def _error_of(request: Request, exc: Exception) -> HttpResponse:
-    """The JSON response for an exception of Starlette, which logs the unexpected ones by itself."""
+def _error_of(request: Request, exc: Exception, where: str) -> HttpResponse:
+    """The JSON response for an exception of Starlette, which logs the unexpected ones by itself.
+    where: the end of a message about a path that is not there."""
     if isinstance(exc, PoolError):
         return error_response(exc)
     path = request.url.path
     if not isinstance(exc, HTTPException):
         return error_response(InternalError("internal error; the server's log has the details"))
     if exc.status_code == NotFound.status:
-        return error_response(NotFound(f"there is nothing at {path!r}"))
+        return error_response(NotFound(f"there is nothing at {path!r}{where}"))
     if exc.status_code == MethodNotAllowed.status:
         allowed = ", ".join(sorted((exc.headers or {}).get("Allow", "").split(", ")))
         text = f"{request.method} is not possible at {path!r}; use {allowed}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -145,7 +145,9 @@ class _TextCall:
             note(rows=len(prompts))
             sequences = TextSequences(
                 prompts,
-                _Submission(endpoint, self._head, parameters).start,
+                _Submission(
+                    endpoint, self._head, partial(request.options.fitted, parameters)
+                ).start,
                 partial(text.generated, request.options.stops),
                 reservation.release,
             )
@@ -189,14 +191,15 @@ class _TextCall:
 
 
 class _Submission:
-    """Submits the prompts of one request, each as a row of its own."""
+    """Submits the prompts of one request, each as a row of its own. fitted: the parameters of one,
+    by the tokens that it leaves of the context."""
 
     def __init__(
-        self, endpoint: HttpEndpoint, head: RequestHead, parameters: Mapping[str, Any]
+        self, endpoint: HttpEndpoint, head: RequestHead, fitted: Callable[[int], dict[str, Any]]
     ) -> None:
         self._endpoint = endpoint
         self._head = head
-        self._parameters = parameters
+        self._fitted = fitted
         self._timeout_ns = header_timeout_ns(head.headers)
 
     def start(self, prompt: Array) -> SequenceTokens:
@@ -204,7 +207,9 @@ class _Submission:
         now."""
         head, spec = self._head, self._endpoint.endpoint.facts.spec
         (tensor,) = spec.inputs
-        rows = Rows(1, {tensor.name: prompt.astype(tensor.np_dtype)[None]}, dict(self._parameters))
+        # The longest prompt is that which leaves room for one token.
+        parameters = self._fitted(tensor.max_shape[0] + 1 - len(prompt))
+        rows = Rows(1, {tensor.name: prompt.astype(tensor.np_dtype)[None]}, parameters)
         request = InferRequest(None, rows, (), self._timeout_ns, head.priority, "openai")
         try:
             sequence = self._endpoint.stream(head, request)

@@ -50,7 +50,10 @@ class OpenAIModels:
         endpoint = self._find(name)
         spec = endpoint.endpoint.facts.spec
         if spec.text is None:
-            kind = "generator without a text (bp.Text)" if spec.generates else "model"
+            without = (
+                "generator without a text (bp.Text; of causal_lm: tokenizer.json in its folder)"
+            )
+            kind = without if spec.generates else "model"
             way = "generate" if spec.generates else "infer"
             error = InvalidRequest(
                 f"{name!r} is a {kind} and makes no texts; ask it at /v2/models/{name}/{way}"

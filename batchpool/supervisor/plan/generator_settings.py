@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batchpool.core.config.describe import batches_text
 from batchpool.core.config.key import shown
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.config.table import keys_of
@@ -36,3 +37,18 @@ def check_settings(config: ModelConfig, spec: ModelSpec) -> None:
 def request_timeout_s(spec: ModelSpec) -> float:
     """The deadline of a request that brings none, where the configuration says nothing."""
     return _GENERATOR_TIMEOUT_S if spec.generates else _TIMEOUT_S
+
+
+def at_once(spec: ModelSpec, config: ModelConfig) -> list[str]:
+    """The lines of a plan's text about what runs at once: batches, or sequences of a generator."""
+    if not spec.generates:
+        return [f"  batches        {batches_text(config)}"]
+    text = "none: prompts and answers are tokens"
+    if spec.text is not None:
+        text = "completions and chats" if spec.text.chat_template else "completions; no chats"
+    return [
+        f"  sequences      at most {config.max_batch} at once in a worker",
+        f"  tokens         prompts of at most {spec.inputs[0].max_shape[0]}, answers of at most"
+        f" {spec.outputs[0].max_shape[0]}",
+        f"  text           {text}",
+    ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batchpool.core.config.describe import batches_text, options_text
+from batchpool.core.config.describe import options_text
 from batchpool.core.config.schema import MODEL_NAME, Config, ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
@@ -40,7 +40,7 @@ from batchpool.supervisor.plan.cpu_stage_counts import (
     stage_place,
 )
 from batchpool.supervisor.plan.devices import NO_GPU, tokenizer_settings
-from batchpool.supervisor.plan.generator_settings import check_settings, request_timeout_s
+from batchpool.supervisor.plan.generator_settings import at_once, check_settings, request_timeout_s
 from batchpool.supervisor.plan.lanes import arena_lines, plan_lanes
 from batchpool.supervisor.plan.model_devices import devices_of
 from batchpool.supervisor.plan.probe_model import ProbedModel
@@ -257,9 +257,7 @@ def _model_lines(model: ModelPlan, env: Mapping[str, str]) -> list[str]:
         *([f"  options        {options_text(config.options)}"] if config.options else []),
         f"  workers        {len(model.workers)}: {workers}",
         f"  threads        {model.workers[0].threads.text(env)}",
-        f"  batches        {batches_text(config)}"
-        if not model.spec.generates
-        else f"  sequences      at most {config.max_batch} at once in a worker",
+        *at_once(model.spec, config),
         *_cpu_stage_lines(model),
         f"  slots          {slots}",
         f"  watermark      {config.watermark:g}: 503 above {rows}"

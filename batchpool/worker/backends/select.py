@@ -67,10 +67,11 @@ def calls_context(framework: str) -> Callable[[], AbstractContextManager[Any]]:
     return BACKENDS[framework].calls
 
 
-def has_cuda(spec: ModelSpec) -> bool:
+def has_cuda(spec: ModelSpec, extras: str = "") -> bool:
     """True if the spec's framework is installed with CUDA built in.
 
-    Raises ImportError with the command to install the framework where it is missing.
+    extras: those that install all that the model needs; "" for a model of the user's own. Raises
+    ImportError with the command to install the framework where it is missing.
     """
     framework = FRAMEWORKS[spec.framework]
     try:
@@ -78,6 +79,11 @@ def has_cuda(spec: ModelSpec) -> bool:
     except ModuleNotFoundError as exc:
         if exc.name != framework.name:
             raise
+        if extras:
+            raise ImportError(
+                f"model {spec.name!r} needs {framework.title}, which is not installed:"
+                f" pip install 'batchpool[{extras}]'"
+            ) from None
         always = next(known.name for known in FRAMEWORKS.values() if not known.extra)
         raise ImportError(
             f"model {spec.name!r} has framework {framework.name!r}, but {framework.title} is not"

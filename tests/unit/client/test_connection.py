@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
-from batchpool.client.connection import Connection
+from batchpool.client.connection import Connection, cannot_connect
+from batchpool.client.task_questions import TaskQuestions
 from batchpool.control.channel import Channel, Closed, pair
 from batchpool.control.edges import FROM_CLIENT
 from batchpool.control.messages import Drain, DrainState, GetStatus, StatusReply
@@ -27,6 +31,18 @@ def test_a_reply_that_comes_late_is_not_taken_for_that_of_the_next_question() ->
     assert connection.is_over()
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(("where", "pool"), [("/a.sock", "the pool at /a.sock"), ("", "the pool")])
+def test_the_end_of_a_pool_names_its_socket_where_callers_can_know_it(
+    where: str, pool: str
+) -> None:
+    ours, theirs = pair()
+    connection = Connection(ours, where)
+    theirs.close()
+    with pytest.raises(PoolStopped, match=f"^{pool} has stopped"):
+        connection.ask(GetStatus(), StatusReply, timeout_s=5)
+    ours.close()
 
 
 class PatchedSocket(socket.socket):
@@ -57,3 +73,38 @@ def test_a_question_and_its_reply() -> None:
     assert connection.ask(Drain(True), DrainState).rows == 3
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "end"),
+    [
+        ((), "is the server running?"),
+        (("batchpool-9.sock.lock", "other.sock", "batchpool-x.sock"), "is the server running?"),
+        (
+            ("batchpool-9001.sock", "batchpool.sock", "batchpool-9001.sock.tasks"),
+            "running? Or on another port? There are sockets of 8000, 9001",
+        ),
+        (
+            tuple(f"batchpool-{port}.sock" for port in range(9007, 9000, -1)),
+            "There are sockets of 9001, 9002, 9003, 9004, 9005, ...",
+        ),
+    ],
+)
+def test_a_socket_that_is_not_there_is_told_with_those_that_are(
+    tmp_path: Path, names: tuple[str, ...], end: str
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    path = str(tmp_path / "batchpool-1.sock")
+    text = cannot_connect(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+    assert text.startswith(f"no pool listens at {path}: there is no such socket; is the server ")
+    assert text.endswith(end)
+
+
+def test_a_pool_without_tasks_is_told_from_no_pool(tmp_path: Path) -> None:
+    path = tmp_path / "batchpool.sock"
+    with pytest.raises(PoolStopped, match=rf"^no pool listens at {path}: there is no such socket"):
+        TaskQuestions(str(path))
+    path.touch()
+    with pytest.raises(PoolStopped, match=r"^no tasks are kept at .* with tasks = true in"):
+        TaskQuestions(str(path))

@@ -92,6 +92,22 @@ def test_the_numbers_of_tokens_have_their_defaults() -> None:
     assert refused(lambda: too_many.parameters(SPEC))[1] == "max_completion_tokens"
 
 
+@pytest.mark.parametrize(("room", "tokens"), [(20, 16), (16, 16), (5, 5), (1, 1), (0, 1), (-9, 1)])
+def test_a_default_of_completions_is_cut_to_what_fits(room: int, tokens: int) -> None:
+    options = completion().options
+    assert options.fitted(options.parameters(SPEC), room) == {
+        **options.parameters(SPEC),
+        "max_tokens": tokens,
+    }
+
+
+@pytest.mark.parametrize("request_of", [completion, chat])
+def test_a_number_that_was_asked_for_is_not_cut(request_of: Any) -> None:
+    options = request_of(max_tokens=15).options
+    assert options.fitted(options.parameters(SPEC), 3)["max_tokens"] == 15
+    assert chat().options.fitted(chat().options.parameters(SPEC), 3)["max_tokens"] == 20
+
+
 def test_parameters_go_by_their_names() -> None:
     values = completion(temperature=0.5, seed=3).options.parameters(SPEC)
     assert values == {"temperature": 0.5, "seed": 3, "max_tokens": 16}

@@ -112,7 +112,7 @@ def test_a_text_of_the_command_line_has_the_type_of_the_argument(
         ({"path": "x", "sizes": OptionText("[1, y]")}, "expected `list`; it is no TOML: Invalid"),
         ({"path": "x", "sizes": OptionText('["z"]')}, r'expected `int`, got "z" at \[0\]; Takes'),
         ({"path": "x", "of": OptionText("x")}, r'of = "x": expected `table \| null`; Takes'),
-        ({"path": "x", "kind": "c"}, "option kind = \"c\": Invalid enum value 'c'"),
+        ({"path": "x", "kind": "c"}, 'option kind = "c": expected "a" or "b"; Takes'),
         ({"path": "x", "of": {"x": "y"}}, r"expected `int`, got `str` - at `\$\[...\]`"),
         ({"path": "x", "guessed": True}, "option guessed = true: expected `int`, got `bool`"),
     ],

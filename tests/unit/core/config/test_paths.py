@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from batchpool.core.config.paths import SOCKET_PATH_BYTES, socket_path, state_dir
+from batchpool.core.config.paths import (
+    SOCKET_PATH_BYTES,
+    port_of_socket,
+    socket_name,
+    socket_path,
+    state_dir,
+)
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 
@@ -30,6 +36,19 @@ def test_the_socket_by_service_and_user(env: dict[str, str], uid: int, path: str
 
 def test_another_port_has_another_socket() -> None:
     assert socket_path(ServerConfig(port=9000), {}, 0) == "/run/batchpool/batchpool-9000.sock"
+
+
+@pytest.mark.parametrize("port", [0, 7, 8000, 65535])
+def test_the_name_of_a_socket_tells_its_port(port: int) -> None:
+    assert port_of_socket(socket_name(port)) == port
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["batchpool-9.sock.tasks", "batchpool-09.sock", "batchpool-x.sock", "", "9", "pool.sock"],
+)
+def test_other_names_tell_no_port(name: str) -> None:
+    assert port_of_socket(name) is None
 
 
 def test_a_configured_socket_is_taken_as_it_is() -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from batchpool.core.config.flags import model_of, with_options
-from batchpool.core.config.ready_models import misspelt_ready_model, name_of_file
+from batchpool.core.config.ready_models import (
+    READY_MODELS,
+    extras_of,
+    misspelt_ready_model,
+    name_of_file,
+)
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.config.toml_file import load_toml
 from batchpool.core.errors import ConfigError
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,7 @@ def test_a_path_must_follow() -> None:
         ("onx:./fraud.onnx", "onnx:./fraud.onnx"),
         ("sentence-transformer:m/bge", "sentence_transformer:m/bge"),
         ("text_clasifier:m/x", "text_classifier:m/x"),
+        ("causal_lm", "causal_lm:PATH"),
     ],
 )
 def test_a_word_that_is_nearly_one_of_them_is_told(text: str, near: str) -> None:
@@ -84,3 +95,12 @@ def test_the_short_form_in_a_file_is_told_what_to_write() -> None:
     expected = 'write batchpool.models.onnx:Onnx, and path = "./a.onnx" in its'
     with pytest.raises(ConfigError, match=expected):
         load_toml('[[model]]\nimport = "onnx:./a.onnx"', "pool.toml")
+
+
+def test_the_extras_of_ready_models_are_those_of_the_package() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    known = pyproject["project"]["optional-dependencies"]
+    for word, import_name in READY_MODELS.items():
+        assert extras_of(import_name) or word in ("onnx", "exported")
+        assert {*filter(None, extras_of(import_name).split(","))} <= known.keys()
+    assert extras_of("my_models:Scale") == ""

@@ -93,6 +93,13 @@ async def test_unknown_paths_models_and_versions(path: str) -> None:
 
 
 @on_loop
+async def test_an_unknown_path_is_told_where_the_known_ones_stand() -> None:
+    async with edge(Affine, slots=8) as it:
+        lost = (await it.http.get("/v2/nothing")).json()["error"]
+        assert lost == "there is nothing at '/v2/nothing'; /openapi.json tells what there is"
+
+
+@on_loop
 async def test_unknown_model_names_the_known_ones() -> None:
     async with edge(Affine, Two, slots=8) as it:
         text = (await it.http.get("/v2/models/other")).json()["error"]

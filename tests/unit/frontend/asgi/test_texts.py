@@ -64,6 +64,17 @@ async def test_a_completion_has_its_text_reason_and_usage(tmp_path: Path) -> Non
         assert_all_free(it)
 
 
+@on_loop
+async def test_a_default_is_what_a_long_prompt_leaves_room_for(tmp_path: Path) -> None:
+    async with edge(tale(tmp_path)) as it:
+        prompts = ["a" * 60, "a" * 64]
+        found = await client(it).completions.create(model="tale", prompt=prompts)
+        assert [choice.text for choice in found.choices] == ["bcdef", "b"]
+        assert {choice.finish_reason for choice in found.choices} == {"length"}
+        asked = await client(it).completions.create(model="tale", prompt="a" * 60, max_tokens=7)
+        assert asked.choices[0].text == "bcdefgh"  # the generator says itself what it has room for
+
+
 @pytest.mark.parametrize("prompt", [["a", "k", "A"], [[66], [76], [34]], [66], "a", ["a"] * 9])
 @on_loop
 async def test_each_prompt_has_its_own_text(tmp_path: Path, prompt: Any) -> None:

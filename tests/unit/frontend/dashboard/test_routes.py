@@ -122,6 +122,8 @@ async def test_a_host_that_is_none_is_not_repeated(host: str) -> None:
 @on_loop
 async def test_without_a_page_the_root_is_as_before_and_the_rest_is_not_there() -> None:
     async with edge(Affine, server={"page": False}) as it:
+        lost = (await it.http.get("/openapi.json")).json()["error"]
+        assert lost == "there is nothing at '/openapi.json'"
         assert (await it.http.get("/", headers=BROWSER)).json()["name"] == "batchpool"
         for path in ("/events", "/docs", "/openapi.json", "/page/page.css"):
             assert (await it.http.get(path)).status_code == 404

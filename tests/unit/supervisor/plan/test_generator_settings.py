@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,18 @@ def test_its_requests_get_ten_minutes_where_the_configuration_says_nothing() -> 
 def test_its_text_tells_of_sequences_and_not_of_batches() -> None:
     text = plan(spec=SPEC, max_batch=7).text({})
     assert "  sequences      at most 7 at once in a worker" in text
+    assert "  tokens         prompts of at most 64, answers of at most 32" in text
+    assert "  text           none: prompts and answers are tokens" in text
     assert "batches" not in text
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [("{{ messages }}", "completions and chats"), ("", "completions; no chats")],
+)
+def test_its_text_tells_what_openais_clients_can_ask(template: str, line: str) -> None:
+    spec = replace(SPEC, text=bp.Text("tokenizer.json", template))
+    assert f"  text           {line}\n" in plan(spec=spec).text({})
 
 
 @pytest.mark.parametrize(

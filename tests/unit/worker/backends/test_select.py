@@ -103,6 +103,11 @@ def test_a_missing_library_names_the_extra_that_installs_it(
         r' install batchpool\[toys\] or set framework = "numpy"',
     ):
         has_cuda(spec_of(Toy))
+    with pytest.raises(
+        ImportError,
+        match=r"'toy' needs Toy, which is not installed: pip install 'batchpool\[a,b\]'$",
+    ):
+        has_cuda(spec_of(Toy), "a,b")
 
 
 def test_no_other_file_compares_a_framework_by_name() -> None:

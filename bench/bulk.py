@@ -122,11 +122,18 @@ def _pool_cpu_s(pool: Served) -> float:
     return sum(cpu_seconds(pid) for pid in pool.pids().values())
 
 
-def start_cpu_s(pool: Served, folder: Path) -> float:
-    """CPU seconds of the command for a file without rows."""
-    np.save(folder / "none.npy", np.empty((0, 4), np.float32))
-    job = Job("rows", folder / "none.npy", "none.out.npy", {"x": []})
-    return min(run_rates(pool, job)["cpu"] for _ in range(3))
+def start_cpu_s(pool: Served, job: Job) -> float:
+    """CPU seconds of the command for a file of the job's format without rows."""
+    import pyarrow.parquet
+
+    pa = arrow()
+    none = job.file.with_name(f"none{job.file.suffix}")
+    if none.suffix == ".npy":
+        np.save(none, np.empty((0, 4), np.float32))
+    else:
+        pyarrow.parquet.write_table(pa.table({"text": pa.array([], pa.string())}), none)
+    empty = Job(job.model, none, f"none.out{job.file.suffix}", {name: [] for name in job.columns})
+    return min(run_rates(pool, empty)["cpu"] for _ in range(3))
 
 
 def run_rates(pool: Served, job: Job) -> dict[str, float]:
@@ -209,12 +216,14 @@ def main() -> None:
         todo = jobs(Path(folder), args.rows, args.texts)
         flags = ("--frontends", "1", "--devices", "cpu", "--max-batch", "256", "--max-wait-ms", "1")
         with serving(["bench.bulk:Rows", "bench.bulk:Paced", "bench.bulk:Texts"], *flags) as pool:
-            start_s = start_cpu_s(pool, Path(folder))
-            rows["CPU s of the command's start"] = round(start_s, 2)
+            start_s = {job.model: start_cpu_s(pool, job) for job in todo}
+            rows["CPU s of the command's start"] = {
+                model: round(cpu_s, 2) for model, cpu_s in start_s.items()
+            }
             for _ in range(args.rounds):
                 for job in todo:
                     rates = client_rates(pool, job) | run_rates(pool, job)
-                    rates["cpu"] -= start_s
+                    rates["cpu"] -= start_s[job.model]
                     rates["share"] = rates["run"] / rates["client"]
                     rates["cpu share"] = rates["client cpu"] / rates["cpu"]
                     for name, value in rates.items():

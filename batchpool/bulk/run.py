@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from time import monotonic as _now_s
 
 from batchpool.arrow.types import arrow
 from batchpool.bulk.chunk import Chunk, Reader
@@ -34,12 +35,14 @@ _ATTACH_S = 10.0
 
 @dataclass(slots=True)
 class BulkEnd:
-    """The end of a run. rows: of the input. bad: those without a result. errors: their file."""
+    """The end of a run. rows: of the input. bad: those without a result. errors: their file. rate:
+    rows a second, from the first one to the last part. join_s: what the output took after that."""
 
     rows: int
     bad: int
     errors: str
     rate: float
+    join_s: float
 
 
 class BulkRun:
@@ -133,13 +136,16 @@ class BulkRun:
                 sink.put(end, outputs)
                 self.progress.add(end.chunk.n, len(end.bad), end.chunk.share)
                 del end
+            sink.settle()
+            rate, settled_s = self.progress.rate(), _now_s()
             sink.finish()
         finally:
             ahead.stop()
             ends.close()
             sink.close()
             self.progress.close()
-        return BulkEnd(self.progress.rows, self.progress.bad, self._errors, self.progress.rate())
+        join_s = _now_s() - settled_s
+        return BulkEnd(self.progress.rows, self.progress.bad, self._errors, rate, join_s)
 
     def _check_kept(self, reader: Reader, outputs: Sequence[Tensor]) -> None:
         for name in self.plan.keep:

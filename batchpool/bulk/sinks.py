@@ -75,9 +75,12 @@ class Committed:
         while len(self._writing) > waiting:
             self._writing.popleft().result()
 
+    def settle(self) -> None:
+        """Wait until all chunks are committed."""
+        self._settle()
+
     def finish(self) -> None:
         """Join the parts to the output, and remove them."""
-        self._settle()
         out, parts = self._plan.out, self._parts
         records = list(parts.records())
         with told(out):
@@ -155,8 +158,12 @@ class Streamed:
             file.write(_lines(end.bad))
             file.flush()
 
-    def finish(self) -> None:
+    def settle(self) -> None:
+        """Each chunk was written as it came."""
         sys.stdout.buffer.flush()
+
+    def finish(self) -> None:
+        """Nothing is left to write."""
 
     def close(self) -> None:
         if self._file is not None:

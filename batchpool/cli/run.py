@@ -14,6 +14,7 @@ from batchpool.core.config.flags import model_of
 from batchpool.core.errors import ConfigError
 
 EXIT_BAD_ROWS = 3
+_TOLD_S = 0.1  # of the join; less is nobody's concern
 # Those of batchpool/bulk/formats.py, which takes long to import.
 OUT_FORMATS = ("jsonl", "csv", "npy", "parquet", "arrow")
 IN_FORMATS = (*OUT_FORMATS, "files")
@@ -156,7 +157,8 @@ def _run(plan: Any, socket: str) -> int:
             )
         raise
     bad = f", {end.bad:,} of them bad: {end.errors or 'see above'}" if end.bad else ""
-    print(f"{counted(end.rows)}{bad}; {end.rate:,.0f} rows/s", file=sys.stderr)
+    joined = f", joined in {end.join_s:.1f} s" if end.join_s >= _TOLD_S else ""
+    print(f"{counted(end.rows)}{bad}; {end.rate:,.0f} rows/s{joined}", file=sys.stderr)
     return EXIT_BAD_ROWS if end.bad else 0
 
 

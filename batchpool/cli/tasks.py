@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from batchpool.cli.config_source import add_socket_arguments, pool_socket
@@ -37,9 +38,9 @@ examples:
 TASKS_EXITS = ("printed", "nobody answers, or a task that is to be shown is not there")
 DLQ_HELP = "list, show, export, replay or drop the dead letters of a running pool"
 DLQ_EPILOG = """\
-A task that failed for good leaves a dead letter: its input, the error, and where it happened. A
-letter stays until it is replayed or dropped. Replaying makes a new task with a new id; the one
-that failed stays failed.
+A task that failed for good leaves a dead letter: its input, the error with the model's traceback,
+and where it happened. A letter stays until it is replayed or dropped. Replaying makes a new task
+with a new id; the one that failed stays failed.
 
 examples:
   batchpool dlq list --code worker_lost
@@ -194,8 +195,10 @@ def _show(questions: TaskQuestions, args: argparse.Namespace) -> int:
     else:
         for form in found:
             letter = _letter_object(form)
-            given = letter.pop("input")
+            given, trace = letter.pop("input"), letter.pop("traceback", "")
             print(status_text({k: v for k, v in letter.items() if v is not None}))
+            if trace:
+                print(f"traceback\n{indent(_shown(trace), '  ')}")
             print(f"input     {_cut(json.dumps(given))}\n")
     return 0
 
@@ -275,6 +278,11 @@ def _chosen(questions: TaskQuestions, args: argparse.Namespace, *, whole: bool) 
             raise StartError(f"there is no dead letter {number}")
         found.append(page[0])
     return found
+
+
+def _shown(text: str) -> str:
+    """A model's text for a terminal, without what steers one."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def _cut(text: str) -> str:

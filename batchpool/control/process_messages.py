@@ -212,9 +212,16 @@ class StartWorker(Message, frozen=True, tag="start"):
     stage: a `Stage`. import_name: MODULE:CLASS. options: arguments of its `__init__`. row: in the
     counters, -1 for none. spec: as the class declares it. max_elements: of each input of a batch of
     `infer`, padded; 0 for any number. fused_rows: the most rows of a call of each other stage, by
-    its label, where the worker runs all of them; none where it does not."""
+    its label, where the worker runs all of them; none where it does not. tracebacks: it keeps those
+    of its exceptions, in a row as in the counters."""
 
-    descriptors = ("the worker's segment", "its bell", "the batcher's bell", "the counters")
+    descriptors = (
+        "the worker's segment",
+        "its bell",
+        "the batcher's bell",
+        "the counters",
+        "where it keeps them, the tracebacks",
+    )
 
     place: Natural
     import_name: str
@@ -229,6 +236,10 @@ class StartWorker(Message, frozen=True, tag="start"):
     stage: Natural = 0
     max_elements: Natural = 0
     fused_rows: dict[str, Natural] = {}
+    tracebacks: bool = False
+
+    def descriptor_count(self) -> int:
+        return 5 if self.tracebacks else 4
 
 
 class AddWorkerLane(Message, frozen=True, tag="add_lane"):

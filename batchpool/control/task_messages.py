@@ -31,7 +31,8 @@ class TaskForm(Form, frozen=True):
 
 class LetterForm(Form, frozen=True):
     """A dead letter. letter: its number. facts: what is known of the error beside its text, as
-    batch, worker and worker_pid. input, answer: as in `SubmitTask`, empty in a list."""
+    batch, worker, worker_pid and, but in a list, the model's traceback. input, answer: as in
+    `SubmitTask`, empty in a list."""
 
     letter: Natural
     id: str
@@ -211,7 +212,11 @@ class StartTasks(Message, frozen=True, tag="start"):
     """The first message of the task process. server: the settings. folder: of its store. socket: of
     the pool. processes, heartbeat: of the heartbeats page and its own word there."""
 
-    descriptors = ("the socket on which it is asked", "the heartbeats")
+    descriptors = (
+        "the socket on which it is asked",
+        "the heartbeats",
+        "the tracebacks of the workers, read-only",
+    )
 
     server: dict[str, Any]
     folder: str

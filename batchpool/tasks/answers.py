@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, assert_never
 
+import msgspec
+
 from batchpool.control.edges import TaskReply, ToTasks
 from batchpool.control.task_messages import (
     CancelTask,
     CollectResult,
     DropLetters,
     GetTaskStatus,
+    LetterForm,
     Letters,
     LettersChanged,
     ListLetters,
@@ -127,10 +130,11 @@ class TaskAnswers:
                 tasks = await self._run(lambda store, _: store.list_tasks(state, model, most))
                 return TaskList(tuple(tasks))
             case ListLetters():
-                return Letters(tuple(await self._run(lambda store, _: store.letters(
+                letters = await self._run(lambda store, _: store.letters(
                     message.model, message.code, message.before, message.most, message.ids,
                     whole=message.whole,
-                ))))  # fmt: skip
+                ))  # fmt: skip
+                return Letters(tuple(letters if message.whole else map(_in_a_list, letters)))
             case ReplayLetters():
                 return await self._replay(message)
             case DropLetters():
@@ -340,3 +344,9 @@ def _full_text(outcome: PutOutcome, limits: StoreLimits) -> str:
                 f"there are {limits.open} open tasks, the most that are taken (tasks_max): come"
                 " back after Retry-After, when some have ended"
             )
+
+
+def _in_a_list(letter: LetterForm) -> LetterForm:
+    """A letter without the long ones of its facts."""
+    facts = {name: value for name, value in letter.facts.items() if name != "traceback"}
+    return msgspec.structs.replace(letter, facts=facts)

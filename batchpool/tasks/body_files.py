@@ -8,6 +8,7 @@ that no row names, or one that was not finished. `remove_orphans` finds both.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -17,10 +18,12 @@ _UNFINISHED = ".tmp"
 
 
 class BodyFiles:
-    """The files in one folder, by name. bytes: of all of them."""
+    """The files in one folder, by name. bytes: of all of them. room: tells how many bytes a new
+    one may have; a longer one is an OSError, as on a full disk."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, room: Callable[[], int]) -> None:
         self._folder = folder
+        self._room = room
         folder.mkdir(mode=0o700, exist_ok=True)
         self._is_new = False  # the folder has names that are not on the disk for certain
         self._removed: list[str] = []
@@ -29,6 +32,8 @@ class BodyFiles:
 
     def write(self, name: str, body: bytes) -> None:
         """Write a file and have its bytes on the disk; the name is there with `settle`."""
+        if len(body) > self._room():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         path = self._folder / name
         partial = path.with_name(name + _UNFINISHED)
         self._added.append((name, len(body)))

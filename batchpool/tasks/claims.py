@@ -44,6 +44,7 @@ _CLAIM = "UPDATE tasks SET state = 1, claims = claims + 1, owner = ?, started_ms
 _IS_CLAIM = "state = 1 AND claims = ? AND owner = ?"
 _END = f"{FINISH} AND {_IS_CLAIM}"
 _QUEUED_AT_ONCE = 256
+_QUEUED_TIMES = 16  # as many as are wanted
 _HELD_MOST = 10_000
 
 
@@ -103,7 +104,8 @@ class Claims:
 
     def _queue_due(self, want: Want, now_ms: int) -> None:
         """Let tasks whose time has come join their callers' lines."""
-        due = self._db.execute(DUE, (want.model, now_ms, _QUEUED_AT_ONCE)).fetchall()
+        most = min(_QUEUED_AT_ONCE, _QUEUED_TIMES * want.tasks)
+        due = self._db.execute(DUE, (want.model, now_ms, most)).fetchall()
         for n, caller, rows in due:
             turn = self._turns.join(want.model, caller, rows, is_idle=False)
             self._db.execute("UPDATE tasks SET turn = ? WHERE n = ?", (turn, n))
@@ -121,12 +123,14 @@ class Claims:
             now_ms,
         )  # fmt: skip
 
-    def take_over(self, now_ms: int) -> Reclaimed:
-        """Queue again what other owners had claimed, and claim what was lost too often."""
+    def take_over(self, most: int, now_ms: int) -> Reclaimed:
+        """Queue again what other owners had claimed, so many tasks at most, and claim what was lost
+        too often."""
         lost = self._db.execute(
             "UPDATE tasks SET state = 0, losses = losses + 1, due_ms = ?, turn = NULL, owner = NULL"
-            " WHERE state = 1 AND owner IS NOT ? RETURNING id, losses, model, caller",
-            (now_ms, self._owner),
+            " WHERE n IN (SELECT n FROM tasks"
+            " WHERE state = 1 AND owner IS NOT ? LIMIT ?) RETURNING id, losses, model, caller",
+            (now_ms, self._owner, most),
         ).fetchall()
         found = []
         for identifier, losses, model, caller in lost:

@@ -5,7 +5,7 @@ them, up to a size, in one transaction. So a commit is shared by as many as come
 lasts, and nobody waits for company.
 
 Where a group meets a full disk, new tasks are refused, and everything else in it is tried once more
-by itself: what has been taken is to end.
+by itself, in ever smaller groups: what has been taken is to end.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol
 
-from batchpool.tasks.record import NewTask
+from batchpool.tasks.record import NewTask, Want
 from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
 
 MOST_TASKS = 256
@@ -150,14 +151,28 @@ class Committer:
         return found
 
     def _apart(self, kind: str, entries: Sequence[Entry], exc: Exception) -> list[Any]:
-        """The answers of entries whose group failed: by themselves, but for new tasks."""
+        """The answers of entries whose group failed: by themselves, but for new tasks. Where there
+        is no room for all of them, half of them takes less of it, and so on."""
         if kind == "put" or isinstance(exc, StoreAway):
             return [exc] * len(entries)
         try:
             with self._store.group():
                 return self._answers(kind, entries)
         except (StoreFull, StoreAway) as again:
-            return [again] * len(entries)
+            if len(entries) == 1:
+                return [self._fewer(entries[0], again)]
+            half = len(entries) // 2
+            parts = (entries[:half], entries[half:])
+            return [found for part in parts for found in self._apart(kind, part, again)]
+
+    def _fewer(self, entry: Entry, exc: Exception) -> Any:
+        """The answer to a single entry that there was no room for: fewer tasks than were wanted."""
+        want, question, place = entry
+        if not isinstance(want, Want) or want.tasks == 1 or isinstance(exc, StoreAway):
+            return exc
+        fewer = replace(want, tasks=want.tasks // 2)
+        (found,) = self._apart("claim", [(fewer, question, place)], exc)
+        return found
 
     async def close(self) -> None:
         """Commit what waits, and close the store."""

@@ -24,6 +24,8 @@ _RESERVE_SHARE = 16  # of the bytes that are free
 _FULL_CODES = {sqlite3.SQLITE_FULL}
 _LOG_SHARE = 4  # of the bytes that are kept free
 _MOST_LOG_PAGES = 1000  # as SQLite has it
+_LOG_BYTES = 256 * 1024  # for one task's transaction, twice: in the log, and to empty it
+_BLOCK_BYTES = 512  # of st_blocks
 
 
 class Disk:
@@ -33,7 +35,11 @@ class Disk:
         self._folder = folder
         self._reserve = folder / "reserve"
         self._was_full = False
+        self._is_whole = False  # the reserve
+        self._kept_times = 1  # so much is to be free beside it
         self.renew_reserve()
+        if not self._is_whole:
+            self.hold_half()
 
     def _free(self) -> tuple[int, int]:
         """Bytes that are free, and those of the whole file system."""
@@ -48,8 +54,20 @@ class Disk:
 
     @property
     def is_short(self) -> bool:
-        """True while new tasks are refused, or nothing is in reserve."""
-        return self._was_full or not self._reserve.exists()
+        """True while new tasks are refused, or less is in reserve than should be."""
+        return not (self.has_room() and self._is_whole)
+
+    def growth(self) -> int:
+        """Bytes that what is kept may take in addition, so that enough is left for the log."""
+        free, _ = self._free()
+        return max(0, free + self._held() - _LOG_BYTES)
+
+    def _held(self) -> int:
+        """Bytes of the reserve."""
+        try:
+            return self._reserve.stat().st_blocks * _BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
 
     def has_room(self) -> bool:
         """True while new tasks may be kept."""
@@ -75,29 +93,46 @@ class Disk:
             return exc
         if not full:
             return StoreAway(f"the database of the tasks cannot be used: {exc}")
-        self._give_up_reserve()
         return StoreFull(f"the disk of the tasks is full: {exc}")
 
-    def _give_up_reserve(self) -> None:
+    def give_up_reserve(self) -> None:
+        """Free the bytes of the reserve."""
+        if self._is_whole:
+            _LOG.warning("the disk of %s is full: the reserve is given up", self._folder)
+        self._is_whole = False
+        self._kept_times = 2  # else a disk that is just full would be full again at once
         with contextlib.suppress(FileNotFoundError):
             self._reserve.unlink()
-            _LOG.warning("the disk of %s is full: the reserve is given up", self._folder)
+
+    def hold_half(self) -> None:
+        """Hold half of the bytes that are free in reserve, after it was given up."""
+        self._lay_in(min(_RESERVE_BYTES, self._free()[0] // 2))
 
     def renew_reserve(self) -> None:
-        """Lay in the reserve again, once there is room for it."""
-        if self._reserve.exists():
+        """Lay in the whole reserve again, once there is room for it."""
+        if self._is_whole:
             return
         free, total = self._free()
+        free += self._held()
         size = min(_RESERVE_BYTES, free // _RESERVE_SHARE)
-        if free - size < _kept_free(total) or not size:
-            return
+        if free - size >= self._kept_times * _kept_free(total) and size:
+            self._is_whole = self._lay_in(size)
+
+    def _lay_in(self, size: int) -> bool:
+        """Make the reserve a file of so many bytes; False if there is no room for them."""
+        with contextlib.suppress(FileNotFoundError):
+            self._reserve.unlink()
+        if not size:
+            return False
         fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError:
             self._reserve.unlink()
+            return False
         finally:
             os.close(fd)
+        return True
 
 
 def _kept_free(total: int) -> int:

@@ -18,6 +18,7 @@ LETTER_SHARE = 4  # dead letters have at most this part of the bytes that a stor
 _FORM = "n, id, model, code, error, attempts, rows, submitted_ms, died_ms, caller, facts"
 
 _FORM_COLUMNS = 11
+_SIZES = "SELECT id, input_file, length(input), length(facts)"
 
 
 class LetterBox:
@@ -37,11 +38,10 @@ class LetterBox:
     def load(self) -> None:
         """Count anew."""
         (self.kept,) = self._db.execute("SELECT count(*) FROM letters").fetchone()
-        sizes = self._db.execute("SELECT id, input_file, length(input) FROM letters")
-        self._bytes = sum(self._size(identifier, of_file, n) for identifier, of_file, n in sizes)
+        self._bytes = sum(self._size(*row) for row in self._db.execute(f"{_SIZES} FROM letters"))
 
-    def _size(self, identifier: str, has_file: int, size: int | None) -> int:
-        return self._files.size(f"{identifier}.in") if has_file else size or 0
+    def _size(self, identifier: str, has_file: int, n_input: int | None, n_facts: int) -> int:
+        return n_facts + (self._files.size(f"{identifier}.in") if has_file else n_input or 0)
 
     def add(
         self,
@@ -61,9 +61,7 @@ class LetterBox:
             " input_file, answer, input FROM tasks WHERE id = ?",
             (code, error, attempts, now_ms, msgspec.msgpack.encode(dict(facts)), identifier),
         )
-        (row,) = self._db.execute(
-            "SELECT id, input_file, length(input) FROM letters ORDER BY n DESC LIMIT 1"
-        )
+        (row,) = self._db.execute(f"{_SIZES} FROM letters ORDER BY n DESC LIMIT 1")
         self.kept += 1
         self._bytes += self._size(*row)
         dropped = 0
@@ -98,6 +96,7 @@ class LetterBox:
     def take(self, letter: int) -> tuple[LetterForm, str] | None:
         """Remove one and give it with its principal; None if it is not there."""
         columns = f"{_FORM}, input_file, answer, input, principal"
+        sizes = self._db.execute(f"{_SIZES} FROM letters WHERE n = ?", (letter,)).fetchone()
         query = f"SELECT {columns} FROM letters WHERE n = ?"
         found = self._db.execute(query, (letter,)).fetchone()
         if found is None:
@@ -107,5 +106,5 @@ class LetterBox:
         if found[11]:
             self._files.remove(f"{form.id}.in")
         self.kept -= 1
-        self._bytes -= len(form.input)
+        self._bytes -= self._size(*sizes)
         return form, found[-1]

@@ -34,6 +34,7 @@ from batchpool.control.task_messages import SetTasks, StartTasks, TasksFailed, T
 from batchpool.log import setup
 from batchpool.process import bootstrap
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns
+from batchpool.shm.stats.tracebacks import Tracebacks
 from batchpool.tasks.alerts import Alerts
 from batchpool.tasks.answers import TaskAnswers
 from batchpool.tasks.choice import open_store
@@ -66,7 +67,9 @@ def main(argv: Sequence[str]) -> int:
     listener = socket.socket(fileno=fds[0])
     listener.setblocking(False)
     heartbeats = Heartbeats(fds[1], message.processes)
+    tracebacks = Tracebacks(fds[2], writable=False)
     os.close(fds[1])
+    os.close(fds[2])
     settings = TaskSettings.of(message.server)
     try:
         store, clock_ms = open_store(Path(message.folder), settings)
@@ -76,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
         return _EXIT_FAILED
     bootstrap.settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        process = TaskProcess(channel, message, settings, store, clock_ms, heartbeats, listener)
+        process = TaskProcess(
+            channel, message, settings, store, clock_ms, heartbeats, listener, tracebacks
+        )
         return runner.run(process.run())
 
 
@@ -92,6 +97,7 @@ class TaskProcess:
         clock_ms: Callable[[], int],
         heartbeats: Heartbeats,
         listener: socket.socket,
+        tracebacks: Tracebacks,
     ) -> None:
         self._channel = channel
         self._start = start
@@ -100,6 +106,7 @@ class TaskProcess:
         self._clock_ms = clock_ms
         self._heartbeats = heartbeats
         self._listener = listener
+        self._tracebacks = tracebacks
         self._stall_timeout_s: float = start.server["stall_timeout_s"]
         self._stop = asyncio.Event()
 
@@ -113,7 +120,10 @@ class TaskProcess:
         committer = Committer(self._store, now_ms, metrics.committed)
         engine = PoolEngine(self._start.socket)
         alerts = Alerts(self._settings.alert_command, loop.time)
-        task_ends = TaskEnds(committer, self._settings.attempts, ends, metrics, alerts, now_ms)
+        task_ends = TaskEnds(
+            committer, self._settings.attempts, ends, metrics, alerts, now_ms,
+            self._tracebacks.find,
+        )  # fmt: skip
         runner = Runner(committer, engine, self._settings, task_ends, metrics, now_ms)
         answers = TaskAnswers(
             committer, runner, self._settings, ends, metrics, now_ms,

@@ -107,8 +107,6 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def _set_up(db: sqlite3.Connection, path: Path) -> None:
-    # Before anything is written; without effect on a database that is there.
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -120,6 +118,8 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
             f"the database of tasks {path} is of version {version}, made by a newer batchpool; this"
             f" one knows {VERSION}: install the newer one again, or set another state_dir"
         )
+    if not tables:  # before anything is written; a database that is refused stays as it is
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     db.execute("PRAGMA journal_mode = WAL")
     # An answer 202 says that the task is kept, also if the power fails.
     db.execute("PRAGMA synchronous = FULL")

@@ -15,8 +15,8 @@ import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,12 @@ from batchpool.tasks.task_rows import (
     form_of,
     headers_of,
 )
+from batchpool.tasks.transactions import Transactions
 from batchpool.tasks.turns import Turns
 
 _LOG = logging.getLogger("batchpool.tasks")
 _SWEPT_AT_ONCE = 512
+_TAKEN_OVER_AT_ONCE = 512
 _VACUUM_PAGES = 2048  # that are given back to the disk at a time
 _FREE_PAGES = 256  # that stay, to be used again
 
@@ -88,10 +90,11 @@ class SqliteStore:
                 self._db = open_database(folder / "tasks.db")
             finally:
                 os.umask(mask)
-            self._files = BodyFiles(folder / "bodies")
             self._disk = Disk(folder)
-            (size,) = self._db.execute("PRAGMA page_size").fetchone()
-            self._db.execute(f"PRAGMA wal_autocheckpoint = {self._disk.log_pages(size)}")
+            self._files = BodyFiles(folder / "bodies", self._disk.growth)
+            self._transactions = Transactions(
+                self._db, self._files, self._disk, self._committed, self._count
+            )
             self._account, self._turns = Account(), Turns()
             self._letters = LetterBox(self._db, self._files, limits.bytes)
             self._load()
@@ -112,7 +115,7 @@ class SqliteStore:
         self._intake = Intake(
             self._db, self._files, self._account, self._turns, limits, self._committed_bytes
         )
-        self._depth = 0
+        self._swept_at_once = _SWEPT_AT_ONCE
 
     def _load(self) -> None:
         self._count()
@@ -160,47 +163,13 @@ class SqliteStore:
 
     # -- transactions -------------------------------------------------------------------
 
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        """One transaction of all that is called inside."""
-        if self._depth:
-            yield
-            return
-        self._depth = 1
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._files.settle()
-            self._db.execute("COMMIT")
-        except BaseException as exc:
-            self._undo()
-            error = self._disk.error_of(exc)
-            if isinstance(error, StoreFull):
-                self._empty_log()
-            raise error from exc
-        finally:
-            self._depth = 0
-        self._files.committed()
-        if self._disk.is_short:
-            # A write that finds no room makes the log as large as the disk lets it. It can be
-            # emptied then only if nothing in it is still to go into the database.
-            self._empty_log()
+    def _committed(self) -> None:
         self._intake.new_bytes = 0
         self._pages()
 
-    def _undo(self) -> None:
-        try:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            self._files.rolled_back()
-            self._count()
-        except (OSError, sqlite3.Error) as exc:
-            _LOG.error("the store of tasks could not undo a transaction: %s", exc)
-
-    def _empty_log(self) -> None:
-        """Give the disk back what the log has: SQLite itself tries that after a commit only."""
-        with suppress(sqlite3.Error):
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def group(self) -> AbstractContextManager[None]:
+        """One transaction of all that is called inside."""
+        return self._transactions.group()
 
     def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(statement, values).fetchall()
@@ -218,8 +187,21 @@ class SqliteStore:
             return [task for want in wants for task in self._claims.take(want, now_ms)]
 
     def reclaim(self, now_ms: int) -> Reclaimed:
-        with self.group():
-            return self._claims.take_over(now_ms)
+        most, tasks = _TAKEN_OVER_AT_ONCE, 0
+        lost: tuple[ClaimedTask, ...] = ()
+        while True:
+            try:
+                with self.group():
+                    found = self._claims.take_over(most, now_ms)
+            except StoreFull:  # fewer take less of the disk
+                if most == 1:
+                    raise
+                most //= 2
+                continue
+            tasks += found.tasks
+            lost += found.lost
+            if found.tasks < most:
+                return Reclaimed(tasks, lost)
 
     def finish(self, ends: Sequence[Ended], now_ms: int) -> list[bool]:
         with self.group():
@@ -299,23 +281,35 @@ class SqliteStore:
     # -- upkeep -------------------------------------------------------------------------
 
     def sweep(self, now_ms: int) -> Dropped:
+        try:
+            found = self._sweep(self._swept_at_once, now_ms)
+        except StoreFull:  # fewer take less of the disk
+            if self._swept_at_once == 1:
+                raise
+            self._swept_at_once //= 2
+            return Dropped(more=True)
+        self._swept_at_once = min(_SWEPT_AT_ONCE, 2 * self._swept_at_once)
+        self._disk.renew_reserve()
+        return found
+
+    def _sweep(self, most: int, now_ms: int) -> Dropped:
+        """End and drop so many tasks at most, and give the disk back what they had."""
         with self.group():
-            expired = self._rows(EXPIRE, now_ms, _SWEPT_AT_ONCE)
+            expired = self._rows(EXPIRE, now_ms, most)
             letters = [found for row in expired if (found := self._expire(row, now_ms))]
             dropped = self._rows(
                 "DELETE FROM tasks WHERE n IN (SELECT n FROM tasks WHERE drop_ms <= ?"
                 " ORDER BY drop_ms LIMIT ?) RETURNING id, model, state, caller, body_file",
-                now_ms, _SWEPT_AT_ONCE,
+                now_ms, most,
             )  # fmt: skip
             for identifier, model, state, caller, has_body in dropped:
                 self._account.add(model, TaskState(state), caller, -1)
                 if has_body:
                     self._files.remove(f"{identifier}.out")
         if self._free_pages > _FREE_PAGES:
-            self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
-            self._pages()
-        self._disk.renew_reserve()
-        more = _SWEPT_AT_ONCE in (len(expired), len(dropped)) or self._free_pages > _FREE_PAGES
+            with self.group():
+                self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+        more = most in (len(expired), len(dropped)) or self._free_pages > _FREE_PAGES
         ended = tuple(row[1] for row in expired)
         return Dropped(ended, tuple(letters), len(dropped), more)
 

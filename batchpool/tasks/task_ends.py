@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from batchpool.control.task_messages import TaskForm, TaskResult
 from batchpool.core.errors import PoolError
@@ -27,7 +28,8 @@ _STORE_RETRY_S = 1.0
 
 
 class TaskEnds:
-    """Ends tasks. attempts: the most of one task. clock_ms: Unix time. stopping: what cannot be
+    """Ends tasks. attempts: the most of one task. clock_ms: Unix time. find_traceback: the model's,
+    by the worker's pid, the batch and the error's text; "" for none. stopping: what cannot be
     written is left to the next process, which runs it again."""
 
     def __init__(
@@ -38,6 +40,7 @@ class TaskEnds:
         metrics: TaskMetrics,
         alerts: Alerts,
         clock_ms: Callable[[], int],
+        find_traceback: Callable[[int, int, str], str] = lambda pid, batch, error: "",
     ) -> None:
         self._committer = committer
         self._attempts = attempts
@@ -45,6 +48,7 @@ class TaskEnds:
         self._metrics = metrics
         self._alerts = alerts
         self._clock_ms = clock_ms
+        self._find_traceback = find_traceback
         self._random = random.Random()
         self.stopping = False
 
@@ -69,10 +73,14 @@ class TaskEnds:
 
     async def failed(self, task: ClaimedTask, error: PoolError, code: str) -> None:
         """A task has failed for good. code: of its dead letter."""
-        row = {} if error.row is None else {"row": error.row}
+        facts: dict[str, Any] = dict(error.facts)
+        if error.row is not None:
+            facts["row"] = error.row
+        if text := self._traceback(error):
+            facts["traceback"] = text
         end = Ended(
             task.id, task.claim, TaskState.FAILED, error_answer(error), code=code,
-            error=error.message, facts={**error.facts, **row}, is_letter=True,
+            error=error.message, facts=facts, is_letter=True,
         )  # fmt: skip
         (accepted,) = await self._finish([(task, end)])
         if accepted:
@@ -82,6 +90,13 @@ class TaskEnds:
                 "task %s... of model %r is a dead letter: %s",
                 task.id[:10], task.model, error.message,
             )  # fmt: skip
+
+    def _traceback(self, error: PoolError) -> str:
+        """The model's traceback of an error, "" if there is none."""
+        pid, batch = error.facts.get("worker_pid"), error.facts.get("batch")
+        if pid is None or batch is None:
+            return ""
+        return self._find_traceback(pid, batch, error.message)
 
     async def _finish(self, ends: Sequence[tuple[ClaimedTask, Ended]]) -> list[bool]:
         accepted = await self._write("finish", [end for _, end in ends])

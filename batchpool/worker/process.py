@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
 
 from batchpool.control.channel import Channel, Closed, close_all
@@ -35,6 +36,7 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.tracebacks import NoteTraceback, Tracebacks
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart
@@ -68,12 +70,15 @@ class WorkerProcess:
         self.spec = fused_spec(self._declared) if start.fused_rows else self._declared
         self._stage = Stage(start.stage)
         layout = worker_layout_of(self.spec, start.max_batch, start.max_lanes)
-        segment_fd, bell_fd, batcher_fd, counters_fd = fds
+        segment_fd, bell_fd, batcher_fd, counters_fd, *tracebacks_fds = fds
         self._worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
         counters = Counters(counters_fd, start.frontends)
         row = start.row
         self._counters = (counters.cells, counters.place("worker", row)) if row >= 0 else ()
-        close_all((segment_fd, counters_fd))
+        self._note_traceback: NoteTraceback | None = None
+        for tracebacks_fd in tracebacks_fds:
+            self._note_traceback = partial(Tracebacks(tracebacks_fd).note, row, os.getpid())
+        close_all((segment_fd, counters_fd, *tracebacks_fds))
         self._bell = Doorbell(bell_fd)
         self._batcher_bell = Doorbell(batcher_fd)
         self._waiter = Waiter(self._bell.fd, channel.fileno())
@@ -132,6 +137,7 @@ class WorkerProcess:
             start.place,
             WorkerMetrics(*self._counters),
             found.run_warm_up_row,
+            note_traceback=self._note_traceback,
         )
 
     def run(self, worker: Worker | SequenceLoop) -> None:

@@ -23,6 +23,7 @@ from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.shm.lane import Lane, Origin
+from batchpool.shm.stats.tracebacks import NoteTraceback
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import Backend, BatchPart, describe_error
 from batchpool.worker.bucket_limits import BucketLimits
@@ -82,6 +83,7 @@ class Worker:
         number: int = 0,
         metrics: WorkerMetrics | None = None,
         run_warm_up_row: Callable[[], None] = lambda: None,
+        note_traceback: NoteTraceback | None = None,
     ) -> None:
         self.spec = spec
         self._metrics = WorkerMetrics() if metrics is None else metrics
@@ -97,6 +99,7 @@ class Worker:
         self._cq = worker_segment.cq_producer()
         self._in_flight: deque[LaunchedBatch] = deque()
         self._model_check = ModelCheck(run_warm_up_row, clock_ns)
+        self._note_traceback = note_traceback
         self._depth = backend.depth
 
     def add_lane(self, number: int, serial: int, lane: Lane, *, pinned: bool = False) -> None:
@@ -274,6 +277,8 @@ class Worker:
         fields = {"rows": batch.rows, "error": text, "model": self.spec.name}
         fields |= {"batch": token, "worker": worker, "worker_pid": pid}
         _LOG.warning("a batch of %(rows)d rows failed: %(error)s", fields, exc_info=exc)
+        if self._note_traceback is not None:
+            self._note_traceback(exc, text, token)
 
     def _origin(self, batch: LaunchedBatch) -> Origin:
         return batch.token, self._number, self._pid

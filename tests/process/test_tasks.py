@@ -23,6 +23,7 @@ from tests.process.task_calls import (
     submit,
     tags,
 )
+from tests.process.test_tasks_survive import run
 from tests.process.web import HEADER_LENGTH, ask
 
 MODELS = ("Gated", "Scaled", "Ragged", "Echo", "Faulty")
@@ -97,6 +98,10 @@ def test_a_row_that_fails_gives_the_error_that_it_would_have_had(pool: Pool) -> 
     assert (found["state"], found["code"]) == ("failed", at_once.object["code"])
     assert (later.status, later.object["code"]) == at_once.refused
     assert later.object["row"] == at_once.object["row"]
+    shown = run(pool, "dlq", "show", "--all", "--model", "faulty")
+    assert shown.returncode == 0, shown.stderr
+    assert ", in infer\n" in shown.stdout, "the model's own traceback"
+    assert "  ValueError: this row is bad\n" in shown.stdout
 
 
 def test_a_task_is_told_and_waited_for_and_taken_back(pool: Pool) -> None:

@@ -14,6 +14,8 @@ BATCHES_KEPT = 1024  # rows of the flight recorder
 BATCH_WORDS = 17  # words of a row, see shm/stats/flight_recorder.py
 ERRORS_KEPT = 64  # records of recent errors, in the same segment
 ERROR_BYTES = 512  # bytes of a record, see shm/stats/recent_errors.py
+TRACEBACKS_KEPT = 2  # of each worker, in a segment of their own
+TRACEBACK_BYTES = 4096  # bytes of each, see shm/stats/tracebacks.py
 
 
 def counters_layout(frontends: int) -> Layout:
@@ -56,3 +58,18 @@ def flight_recorder_layout() -> Layout:
     adder.add("batches", "u8", (BATCHES_KEPT, BATCH_WORDS), "batcher")
     adder.add("incidents", "u1", (ERRORS_KEPT, ERROR_BYTES), "batcher")
     return finish("recorder", BATCHES_KEPT, BATCHES_KEPT, words, adder)
+
+
+def tracebacks_layout() -> Layout:
+    """The layout of the tracebacks that workers keep, by the worker's row in the counters."""
+    words, at = words_at({})
+    adder = Adder(at)
+    shape = (WORKER_SLOTS_MOST, TRACEBACKS_KEPT, TRACEBACK_BYTES)
+    adder.add("tracebacks", "u1", shape, "the seat's worker")
+    return finish("tracebacks", WORKER_SLOTS_MOST, TRACEBACKS_KEPT, words, adder)
+
+
+def statistics_layouts(frontends: int, *, tasks: bool) -> list[Layout]:
+    """The layouts of all these segments of a pool. tasks: it keeps tasks."""
+    of_tasks = [tracebacks_layout()] if tasks else []
+    return [counters_layout(frontends), flight_recorder_layout(), *of_tasks]

@@ -56,7 +56,8 @@ class TaskChild:
         message = StartTasks(
             server_form(plan), folder, plan.socket, plan.heartbeats, plan.heartbeats - 1
         )
-        child.send(message, [resources.task_socket.sock.fileno(), resources.heartbeats_fd])
+        socket_fd = resources.task_socket.sock.fileno()
+        child.send(message, [socket_fd, resources.heartbeats_fd, resources.tracebacks_read_fd])
         self._watch(child)
 
     def says(self, child: Child, message: TasksServing | TasksFailed) -> None:

@@ -139,11 +139,11 @@ class WorkerFleet:
             stage=worker_slot.plan.stage,
             max_elements=model.config.max_batch_elements,
             fused_rows=model.fused_rows,
+            tracebacks=resources.tracebacks_fd >= 0 and worker_slot.row >= 0,
         )
-        child.send(
-            start,
-            [worker_slot.fd, worker_slot.bell.fd, resources.batcher_bell.fd, resources.counters_fd],
-        )
+        own = [worker_slot.fd, worker_slot.bell.fd]
+        pools = [resources.batcher_bell.fd, resources.counters_fd, resources.tracebacks_fd]
+        child.send(start, [*own, *pools][: start.descriptor_count()])
         for entry in resources.lanes:
             if entry.model == worker_slot.entry:
                 tell_lane(worker_slot, entry)

@@ -28,7 +28,7 @@ from batchpool.core.layout.segments import (
     state_page_layout,
     worker_layout_of,
 )
-from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
+from batchpool.core.metrics.segments import statistics_layouts
 from batchpool.core.scheduler.limits import Limits
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import CPU_STAGES, Stage, fused_spec, stages_of, written_by
@@ -196,7 +196,7 @@ class Plan:
         """Bytes of shared memory reserved at start."""
         small = (
             *(state_page_layout(), heartbeats_layout(self.heartbeats)),
-            *(counters_layout(self.frontends), flight_recorder_layout()),
+            *statistics_layouts(self.frontends, tasks=self.server.tasks),
         )
         return sum(layout.total_bytes for layout in small) + sum(
             model.reserved_bytes for model in self.models

@@ -11,7 +11,11 @@ import time
 
 from batchpool.core.config.paths import task_socket_path
 from batchpool.core.layout.segments import heartbeats_layout, state_page_layout
-from batchpool.core.metrics.segments import counters_layout, flight_recorder_layout
+from batchpool.core.metrics.segments import (
+    counters_layout,
+    flight_recorder_layout,
+    tracebacks_layout,
+)
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import Heartbeats
 from batchpool.shm.pool_state import PoolStatePage
@@ -33,7 +37,8 @@ from batchpool.supervisor.resources.metrics import SupervisorMetrics
 class PoolResources:
     """The pool's sockets, state page, heartbeats, counters, flight recorder, bells and lanes.
 
-    activated: sockets that systemd holds for it. Raises StartError for what cannot be had.
+    tracebacks_fd, tracebacks_read_fd: -1 where no tasks are kept. activated: sockets that systemd
+    holds for it. Raises StartError for what cannot be had.
     """
 
     def __init__(self, plan: Plan, activated: ActivatedSockets) -> None:
@@ -74,6 +79,10 @@ class PoolResources:
         self.metrics = SupervisorMetrics(self.counters, time.time_ns() - time.monotonic_ns())
         self.flight_recorder_fd = create(flight_recorder_layout(), sealed=False)
         self.flight_recorder_read_fd = _read_only(self.flight_recorder_fd)
+        self.tracebacks_fd = self.tracebacks_read_fd = -1
+        if server.tasks:
+            self.tracebacks_fd = create(tracebacks_layout(), sealed=False)
+            self.tracebacks_read_fd = _read_only(self.tracebacks_fd)
         self.batcher_bell = Doorbell()
         self.max_lanes = plan.max_lanes  # of the first plan: tables do not grow
         self.lanes = LaneTable(self.max_lanes, self.metrics.forget)
@@ -117,8 +126,10 @@ class PoolResources:
                 self.heartbeats_fd,
             ),
             *(self.state_page_read_fd, self.state_page_fd),
+            *(self.tracebacks_read_fd, self.tracebacks_fd),
         ):
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
 
 
 def _read_only(fd: int) -> int:

@@ -108,7 +108,7 @@ end
 local function bury(letter, id, code, err, facts, attempts, now, most, most_bytes)
   local task = redis.call('HMGET', task_key(id), 'model', 'attempts', 'rows', 'submitted', 'caller',
     'input', 'answer', 'principal')
-  local size = #task[6] + #task[7] + OVERHEAD
+  local size = #task[6] + #task[7] + #facts + OVERHEAD
   redis.call('HSET', BASE .. 'l:' .. letter, 'letter', letter, 'id', id, 'model', task[1],
     'code', code, 'error', err, 'attempts', task[2] + attempts, 'rows', task[3],
     'submitted', task[4], 'died', now, 'caller', task[5], 'facts', facts, 'input', task[6],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from batchpool.bulk import run as bulk_run
 from batchpool.bulk.lines import CsvReader, LineReader
 from batchpool.bulk.progress import Progress
+from batchpool.bulk.sinks import Committed
 from tests.unit.bulk.files import Run, texts, write
 
 
@@ -62,3 +65,28 @@ def test_one_row_is_said_as_one(run: Run) -> None:
     write("in.jsonl", texts(1))
     _, said = run("echo", "in.jsonl", "-o", "out.jsonl")
     assert said.startswith("1 row; ")
+
+
+def test_the_rate_ends_with_the_last_part_and_the_join_is_told_by_itself(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("in.jsonl", texts(3))
+    events: list[str] = []
+    clock_s = iter([0.0, 2.5])
+    monkeypatch.setattr(bulk_run, "_now_s", lambda: next(clock_s))
+
+    def noted(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def call(self: Any) -> Any:
+            events.append(name)
+            return real(self)
+
+        monkeypatch.setattr(kind, name, call)
+
+    noted(Committed, "settle")
+    noted(Committed, "finish")
+    noted(Progress, "rate")
+    _, said = run("echo", "in.jsonl", "-o", "out.jsonl")
+    assert events == ["settle", "rate", "finish"]
+    assert said.splitlines()[-1].endswith(" rows/s, joined in 2.5 s")

@@ -101,9 +101,10 @@ class Desk:
         self.metrics, self.ends = TaskMetrics(), Ends()
         self.alerts = Alerts("", lambda: 0.0)
         self.committer = Committer(self.store, lambda: self.now_ms, self.metrics.committed)
+        self.tracebacks: dict[Any, str] = {}  # by pid, batch and the error's text
         task_ends = TaskEnds(
             self.committer, settings.attempts, self.ends, self.metrics, self.alerts,
-            lambda: self.now_ms,
+            lambda: self.now_ms, lambda *where: self.tracebacks.get(where, ""),
         )  # fmt: skip
         self.runner = Runner(
             self.committer, self.engine, settings, task_ends, self.metrics, lambda: self.now_ms

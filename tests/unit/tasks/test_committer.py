@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from batchpool.tasks.committer import MOST_TASKS
 from batchpool.tasks.record import Want
+from batchpool.tasks.store import StoreFull
 from tests.unit.tasks.desk import Desk
 
 
@@ -39,6 +41,36 @@ def test_every_kind_that_waits_has_places_in_the_next_commit(
         await asyncio.gather(*asking)
         assert commits == {"look": 1, "collect": 1, "claim": 1}
         assert desk.store.commits >= 3, "and a group has a most"
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_full_disk_takes_ever_smaller_groups_of_what_ends_and_is_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a group that has no room the halves may have some, down to one, and down to no room."""
+
+    async def scene() -> None:
+        desk = Desk()
+        large = "t_large"
+
+        def cancel(ids: Sequence[str], now_ms: int) -> list[None]:
+            if len(ids) > 2 or large in ids:
+                raise StoreFull("no room")
+            return [None] * len(ids)
+
+        def claim(wants: Sequence[Want], now_ms: int) -> list[int]:
+            if wants[0].tasks > 3:
+                raise StoreFull("no room")
+            return [want.tasks for want in wants]
+
+        monkeypatch.setattr(desk.store, "cancel", cancel)
+        monkeypatch.setattr(desk.store, "claim", claim)
+        cancelled = await desk.committer.ask_each("cancel", [*"abcdefg", large])
+        assert cancelled[:7] == [None] * 7
+        assert isinstance(cancelled[7], StoreFull)
+        assert await desk.committer.ask("claim", Want("twice", 15, 1)) == [3]
         await desk.committer.close()
 
     asyncio.run(scene())

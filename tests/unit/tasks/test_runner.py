@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from batchpool.client.pool_facts import ModelFacts
+from batchpool.control.task_messages import Letters, ListLetters
 from batchpool.core.errors import InvalidRequest, ModelError, NotReady, WorkerLost
 from batchpool.core.tensors.spec import Tensor
 from batchpool.tasks.record import Want
 from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.wire.codec import Codec
-from tests.unit.tasks.desk import MAX_BATCH, SPEC, Desk, running
+from tests.unit.tasks.desk import MAX_BATCH, SETTINGS, SPEC, Desk, running
 
 
 def test_tasks_of_one_shape_share_calls_and_each_gets_its_own_rows() -> None:
@@ -64,6 +65,25 @@ def test_a_row_that_fails_fails_its_task_alone() -> None:
         assert (letter.code, letter.attempts, letter.facts) == ("model_error", 2, {"row": 1})
         assert b'"row":1' in desk.body(bad)
         assert desk.metrics.letters == {"twice": {"model_error": 1}}
+
+    asyncio.run(scene())
+
+
+def test_a_dead_letter_has_the_models_traceback_which_a_list_leaves_out() -> None:
+    async def scene() -> None:
+        desk = Desk(settings=replace(SETTINGS, attempts=1))
+        error = desk.engine.errors[7] = ModelError("seven")
+        error.facts = {"batch": 5, "worker": 0, "worker_pid": 4711}
+        desk.tracebacks[4711, 5, "seven"] = "Traceback"
+        bad = await desk.submit([7])
+        async with running(desk):
+            await desk.until_state(bad, "failed")
+            for whole in (True, False):
+                told = await desk.answers.answer(ListLetters(most=1, whole=whole))
+                assert isinstance(told, Letters)
+                assert ("traceback" in told.letters[0].facts) == whole
+        (letter, _) = desk.shelf.letters[1]
+        assert letter.facts == {**error.facts, "traceback": "Traceback"}
 
     asyncio.run(scene())
 

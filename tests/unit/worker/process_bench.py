@@ -13,7 +13,7 @@ from batchpool.control.edges import FROM_WORKER
 from batchpool.control.process_messages import AddWorkerLane, StartWorker
 from batchpool.core.layout.segments import lane_layout, worker_layout_of
 from batchpool.core.layout.states import DispatchReason
-from batchpool.core.metrics.segments import counters_layout
+from batchpool.core.metrics.segments import counters_layout, tracebacks_layout
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, spec_of
@@ -21,6 +21,7 @@ from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import create, map_checked
 from batchpool.shm.stats.counters import Counters
+from batchpool.shm.stats.tracebacks import Tracebacks
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.process import WorkerProcess
 from tests.unit.core.scheduler.queued import rows_of
@@ -40,6 +41,7 @@ class Pool:
         *,
         sizes: Sequence[int] = (),
         row: int = -1,
+        tracebacks: bool = False,
         spec: ModelSpec | None = None,
     ) -> None:
         self.channel, self.own = pair()
@@ -57,10 +59,13 @@ class Pool:
             place=3, import_name=f"{cls.__module__}:{cls.__name__}", options={},
             spec=self.spec.to_wire(),
             device="cpu", max_batch=MOST, batch_sizes=tuple(sizes), max_lanes=LANES, frontends=1,
-            row=row,
+            row=row, tracebacks=tracebacks,
         )  # fmt: skip
-        self.channel.send(message, [segment_fd, self.bell.fd, self.batcher.fd, counters_fd])
-        close_all((segment_fd, counters_fd))
+        tracebacks_fd = create(tracebacks_layout(), sealed=True)
+        self.tracebacks = Tracebacks(tracebacks_fd, writable=False)
+        fds = [segment_fd, self.bell.fd, self.batcher.fd, counters_fd, tracebacks_fd]
+        self.channel.send(message, fds[: message.descriptor_count()])
+        close_all((segment_fd, counters_fd, tracebacks_fd))
         self.ends: list[BaseException] = []
         self.thread: threading.Thread | None = None
 

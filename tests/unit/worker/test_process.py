@@ -227,6 +227,22 @@ def test_an_error_says_which_worker_failed(start: Start, monkeypatch: pytest.Mon
     assert lane.read_origin(1) == (batch.token, 3, os.getpid())
 
 
+def test_the_traceback_of_an_error_is_kept_where_there_are_tasks(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = serving(start(row=5, tracebacks=True))
+    lane = pool.add_lane(2)
+    pool.heard()
+    monkeypatch.setattr(Served, "raises", ValueError("no"))
+    batch = pool.send(2, 1)
+    pool.finished()
+    token, _, pid = lane.read_origin(1) or (0, 0, 0)
+    text = pool.tracebacks.find(pid, token, "")
+    assert token == batch.token
+    assert ", in infer\n" in text
+    assert text.endswith("ValueError: no\n")
+
+
 def test_a_second_start_is_refused(start: Start) -> None:
     pool = serving(start())
     fds = [create(counters_layout(1), sealed=True) for _ in range(4)]

@@ -123,6 +123,8 @@ class FleetScene:
             counters_fd=self.fds[2],
             flight_recorder_fd=self.fds[3],
             flight_recorder_read_fd=self.fds[4],
+            tracebacks_fd=-1,
+            tracebacks_read_fd=-1,
             listeners=[[SimpleNamespace(fileno=lambda: self.fds[5])]] * plan.frontends,
         )
         self.fleet = ProcessFleet(

@@ -40,6 +40,7 @@ class Office:
             heartbeats=None, lanes=[], batcher_bell=fds, listeners=[[fds]], max_lanes=8,
             task_socket=None,
             heartbeats_fd=0, counters_fd=0, flight_recorder_fd=0, flight_recorder_read_fd=0,
+            tracebacks_fd=-1, tracebacks_read_fd=-1,
         )  # fmt: skip
         self.process_fleet = ProcessFleet(
             cast(Any, resources), lambda c: None, lambda c: None, lambda: self.now_ns

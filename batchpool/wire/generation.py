@@ -2,8 +2,9 @@
 
     {"model_name": "story", "model_version": "1", "token": [5, 6, 7], "finish_reason": "stop"}
 
-The tokens stand under their own name. A part has those that are new; the last has the reason, and
-perhaps no tokens. "id" is that of the request, where it has one.
+The tokens stand under their own name; the text of a prompt that came as text stands as
+"text_output" in their place. A part has what is new; the last has the reason, and perhaps nothing
+new. "id" is that of the request, where it has one.
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md
 """
 
@@ -14,6 +15,9 @@ import msgspec
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.plain_answers import array_json
+from batchpool.wire.text_prompts import TEXT_OUTPUT
+
+_BEFORE_TEXT = b',"%s":' % TEXT_OUTPUT.encode()
 
 
 class GenerationAnswers:
@@ -29,10 +33,18 @@ class GenerationAnswers:
     def answer(self, request_id: str | None, tokens: Array, finish_reason: str | None) -> bytes:
         """One JSON object. tokens: [n, *token shape], any n. finish_reason: None before the
         end."""
+        new = self._before_tokens + array_json(self._tokens, tokens)
+        return self._answer(request_id, new, finish_reason)
+
+    def text_answer(self, request_id: str | None, text: str, finish_reason: str | None) -> bytes:
+        """As `answer`, with a text in place of the tokens."""
+        return self._answer(request_id, _BEFORE_TEXT + msgspec.json.encode(text), finish_reason)
+
+    def _answer(self, request_id: str | None, new: bytes, finish_reason: str | None) -> bytes:
         parts = [self._head]
         if request_id is not None:
             parts.append(b',"id":%s' % msgspec.json.encode(request_id))
-        parts += [self._before_tokens, array_json(self._tokens, tokens)]
+        parts.append(new)
         if finish_reason is not None:
             parts += [self._before_reason, msgspec.json.encode(finish_reason)]
         return b"".join([*parts, b"}"])

@@ -19,6 +19,7 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class _Scene:
 
     def _longest_gap(self, times: list[int], begun_ns: int, ended_ns: int) -> int:
         here = [begun_ns, *(at for at in times if begun_ns <= at < ended_ns), ended_ns]
-        return max(b - a for a, b in zip(here, here[1:], strict=False))
+        return max(b - a for a, b in pairwise(here))
 
 
 async def measure(

@@ -10,6 +10,8 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from batchpool.core.tensors.dtypes import Array
@@ -21,10 +23,15 @@ _BEFORE_TEXT = b',"%s":' % TEXT_OUTPUT.encode()
 
 
 class GenerationAnswers:
-    """The answers of one generator. version: the model's, as answers show it."""
+    """The answers of one generator. version: the model's, as answers show it. values_each: of one
+    token."""
 
     def __init__(self, spec: ModelSpec, version: str) -> None:
-        self._tokens, self._reason = spec.outputs
+        tokens, self._reason = spec.outputs
+        self._tokens = tokens
+        is_whole = tokens.np_dtype.kind in "iu" and not tokens.element.is_bfloat16
+        self._are_numbers = len(tokens.max_shape) == 1 and is_whole
+        self.values_each = math.prod(self._tokens.max_shape[1:])
         names = msgspec.json.encode({"model_name": spec.name, "model_version": version})
         self._head = names[:-1]
         self._before_tokens = b",%s:" % msgspec.json.encode(self._tokens.name)
@@ -33,7 +40,10 @@ class GenerationAnswers:
     def answer(self, request_id: str | None, tokens: Array, finish_reason: str | None) -> bytes:
         """One JSON object. tokens: [n, *token shape], any n. finish_reason: None before the
         end."""
-        new = self._before_tokens + array_json(self._tokens, tokens)
+        if self._are_numbers and len(tokens) == 1:  # of nearly every event
+            new = b"%b[%d]" % (self._before_tokens, tokens[0])
+        else:
+            new = self._before_tokens + array_json(self._tokens, tokens)
         return self._answer(request_id, new, finish_reason)
 
     def text_answer(self, request_id: str | None, text: str, finish_reason: str | None) -> bytes:

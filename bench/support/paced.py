@@ -1,4 +1,4 @@
-"""A generator that makes a token for each sequence at even times, and notes when each step began."""
+"""A generator that makes a token for each sequence at even times, and notes when a step began."""
 
 from __future__ import annotations
 

@@ -154,13 +154,27 @@ class _Generation:
             count(None)
             return
         endpoint, request, sequence = found
-        answers = endpoint.generation_answers
-        if self._reader.generated is None:
-            pieces = self._pieces(answers, request, sequence)
-        else:
-            pieces = _text_pieces(answers, request.id, self._text_of(sequence))
+        answers, name = endpoint.generation_answers, request.id
         try:
             events = EventStream(self._request_body, send, lost=sequence.cancel, ended=count)
+            if self._reader.generated is None:
+
+                def may_push(n: int) -> bool:
+                    return n * answers.values_each <= _LONG_VALUES and events.may_write_now()
+
+                def push(new: Array) -> None:
+                    events.write_now(event(answers.answer(name, new, None)))
+
+                sequence.push_to(may_push, push)
+                pieces = self._pieces(answers, request, sequence)
+            else:
+
+                def push_text(piece: str) -> None:
+                    events.write_now(event(answers.text_answer(name, piece, None)))
+
+                text = self._text_of(sequence)
+                text.push_to(lambda n: events.may_write_now(), push_text)
+                pieces = _text_pieces(answers, name, text)
             await events.run(pieces)
         finally:
             sequence.cancel()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from batchpool.client.sequence_tokens import SequenceTokens
+from batchpool.core.tensors.dtypes import Array
 from batchpool.text.generated_text import GeneratedText
 
 
@@ -14,6 +17,21 @@ class SequenceText:
         self.tokens = tokens
         self.finish_reason: str | None = None
         self._text = text
+        self._rest: str | None = None  # the last piece, of a stop string that came in a push
+
+    def push_to(self, may_push: Callable[[int], bool], push: Callable[[str], None]) -> None:
+        """Give pieces to `push` as `SequenceTokens.push_to` does tokens; never an empty one, nor
+        the last."""
+
+        def push_piece(new: Array) -> None:
+            piece = self._text.push(new.tolist())
+            if self._text.stopped:
+                self._rest = piece
+                self.tokens.cancel()
+            elif piece:
+                push(piece)
+
+        self.tokens.push_to(may_push, push_piece)
 
     @property
     def n_tokens(self) -> int:
@@ -32,6 +50,9 @@ class SequenceText:
                 self.tokens.cancel()
                 self.finish_reason = "stop"
             return piece
+        if self._rest is not None:
+            self.finish_reason = "stop"
+            return self._rest
         reason = self.tokens.finish_reason
         if reason is None:
             return None

@@ -44,15 +44,13 @@ class _Scene:
         self.came_ns: list[list[int]] = [[] for _ in range(streams)]
 
     async def follow(self, client: Any, number: int) -> None:
-        """Read one stream until it is cancelled; every step's token has to be there."""
-        last = 0
+        """Read one stream until it is cancelled; every token has to be there."""
+        read = 0
         async with client.stream(_MODEL, prompt=[number]) as stream:
             while (tokens := await stream.next_tokens()) is not None:
                 self.came_ns[number].append(time.monotonic_ns())
-                steps = tokens.tolist()
-                first = last + 1 if last else steps[0]
-                assert steps == list(range(first, first + len(steps))), "a token was lost"
-                last = steps[-1]
+                new, read = range(read, read + len(tokens)), read + len(tokens)
+                assert tokens.tolist() == list(new), "a token was lost or came twice"
 
     async def window(self, seconds: float, *, kill: bool) -> dict[str, float]:
         """The figures of the next seconds. kill: the batcher dies at their begin."""

@@ -20,7 +20,7 @@ _COLUMNS = 2
 
 
 class Paced(bp.Generator):
-    """Makes the numbers of its steps as tokens. step_ms: from one step to the next. notes: a file
+    """Counts the tokens of each sequence from 0. step_ms: from one step to the next. notes: a file
     for `step_notes`, "" for none."""
 
     framework = "numpy"
@@ -30,10 +30,10 @@ class Paced(bp.Generator):
     def __init__(self, step_ms: float = 2.0, notes: str = "") -> None:
         self._step_ns, self._due_ns, self._steps = int(step_ms * 1e6), 0, 0
         self._notes = step_notes(Path(notes)) if notes else None
-        self._running: list[int] = []
+        self._made: dict[int, int] = {}
 
     def join(self, sequences: Sequence[bp.JoiningSequence]) -> None:
-        self._running += [each.number for each in sequences]
+        self._made |= {each.number: len(each.tokens) for each in sequences}
 
     def step(self) -> bp.StepTokens:
         now_ns = time.monotonic_ns()
@@ -44,11 +44,15 @@ class Paced(bp.Generator):
         if self._notes is not None and self._steps < MOST_STEPS:
             self._notes[self._steps] = now_ns, waited_ns()
         self._steps += 1
-        return bp.StepTokens(self._running, [self._steps] * len(self._running))
+        made = self._made
+        tokens = list(made.values())
+        for number in made:
+            made[number] += 1
+        return bp.StepTokens(list(made), tokens)
 
     def leave(self, numbers: Sequence[int]) -> None:
-        gone = set(numbers)
-        self._running = [number for number in self._running if number not in gone]
+        for number in numbers:
+            del self._made[number]
 
 
 def waited_ns(pid: int | str = "self") -> int:

@@ -1,11 +1,12 @@
-"""Streams while their pool's batcher dies: the steps of the worker, and the gaps between tokens.
+"""Streams while their pool's batcher dies, and while the pool is reloaded: gaps between tokens.
 
     python -m bench.batcher_death [--streams 64] [--kills 5] [--step-ms 2] [--save FILE.json]
 
 A generator makes a token for each of the streams of a local client at even times. In turns nothing
-happens for a window, and SIGKILL to the batcher begins one, in which the next batcher starts. For
-both: the steps of the worker by its own clock, the longest time between two of them, how much of
-that the worker waited for a core, and the longest gap that any of the streams saw. What is longer
+happens for a window, SIGKILL to the batcher begins one, in which the next batcher starts, and one
+lasts as long as a reload, in which another worker goes on with all sequences. For all: the longest
+gap that any of the streams saw. For the first two: the steps of the worker by its own clock, the
+longest time between two of them, and how much of that the worker waited for a core. What is longer
 in the windows with a death and is no wait for a core would be a wait of the worker for the batcher.
 `tests/process/test_generation.py` shows without a clock that streams need no batcher.
 """
@@ -16,6 +17,8 @@ import argparse
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -52,6 +55,15 @@ class _Scene:
                 new, read = range(read, read + len(tokens)), read + len(tokens)
                 assert tokens.tolist() == list(new), "a token was lost or came twice"
 
+    async def reload(self) -> dict[str, float]:
+        """The figures of a reload."""
+        command = [sys.executable, "-m", "batchpool", "reload", "--socket", self._served.socket]
+        begun_ns = time.monotonic_ns()
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
+        if await process.wait():
+            raise SystemExit("the reload failed")
+        return {"longest gap of a stream, ms": self._longest_gap(begun_ns, time.monotonic_ns())}
+
     async def window(self, seconds: float, *, kill: bool) -> dict[str, float]:
         """The figures of the next seconds. kill: the batcher dies at their begin."""
         pid = (await asyncio.to_thread(self._served.pids))[_BATCHER]
@@ -67,18 +79,20 @@ class _Scene:
         here = (begun_ns <= at_ns) & (at_ns < ended_ns)
         gaps, waits = np.diff(at_ns[here]), np.diff(waited_ns[here])
         longest = int(gaps.argmax())
-        seen = [self._longest_gap(times, begun_ns, ended_ns) for times in self.came_ns]
         return {
             "steps": float(here.sum()),
             "longest step, ms": gaps[longest] / 1e6,
             "of it a wait for a core, ms": waits[longest] / 1e6,
             "waits for a core, ms in all": waits.sum() / 1e6,
-            "longest gap of a stream, ms": max(seen) / 1e6,
+            "longest gap of a stream, ms": self._longest_gap(begun_ns, ended_ns),
         }
 
-    def _longest_gap(self, times: list[int], begun_ns: int, ended_ns: int) -> int:
-        here = [begun_ns, *(at for at in times if begun_ns <= at < ended_ns), ended_ns]
-        return max(b - a for a, b in pairwise(here))
+    def _longest_gap(self, begun_ns: int, ended_ns: int) -> float:
+        longest_ns = 0
+        for times in self.came_ns:
+            here = [begun_ns, *(at for at in times if begun_ns <= at < ended_ns), ended_ns]
+            longest_ns = max(longest_ns, *(b - a for a, b in pairwise(here)))
+        return longest_ns / 1e6
 
 
 async def measure(
@@ -93,8 +107,13 @@ async def measure(
         while not all(scene.came_ns):
             await asyncio.sleep(0.05)
         for _ in range(args.kills):
-            for name, kill in (("quiet", False), ("death", True)):
-                for what, value in (await scene.window(args.seconds, kill=kill)).items():
+            figures = {
+                "quiet": await scene.window(args.seconds, kill=False),
+                "death": await scene.window(args.seconds, kill=True),
+                "reload": await scene.reload(),
+            }
+            for name, window in figures.items():
+                for what, value in window.items():
                     found[f"{name}: {what}"].append(value)
         for task in tasks:
             if task.done():
@@ -107,7 +126,7 @@ async def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=5, help="and reloads")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a window")
     parser.add_argument("--step-ms", type=float, default=2.0, help="from one step to the next")
     parser.add_argument("--save", help="a JSON file for the figures")

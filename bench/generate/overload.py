@@ -37,7 +37,8 @@ _PATIENCE_S = 60.0
 
 @dataclass
 class Call:
-    """One request. All times by time.perf_counter. steps: its tokens, which count from 0. events: that brought some."""
+    """One request. All times by time.perf_counter. steps: its tokens, which count from 0. events:
+    how many brought some."""
 
     caller: str
     sent_s: float

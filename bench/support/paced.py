@@ -56,7 +56,7 @@ class Paced(bp.Generator):
 
 
 def waited_ns(pid: int | str = "self") -> int:
-    """How long the first thread of a process has waited for a core since its start."""
+    """The time, ns, that the first thread of a process has waited for a core since its start."""
     with open(f"/proc/{pid}/schedstat", "rb") as stream:
         return int(stream.read().split()[1])
 

@@ -168,7 +168,7 @@ class ClientLoop:
                 if not pending.tag.finished(pending):
                     lane_client.release(pending)
         if self._streaming:
-            for slots in self._streaming.values():
+            for slots in tuple(self._streaming.values()):  # a sequence may end meanwhile
                 slots.look()
         if self.session.lane_set.moving:
             self.session.let_go()

@@ -37,11 +37,12 @@ class PublishedTokens:
 
     def __init__(self, lane: Lane, slot: int) -> None:
         self._lane: Lane | None = lane
+        self._lengths = lengths_of(lane)
         self._slot = slot
         self._values = tokens_column(lane).values[slot]
         self.taken = 0
         # What the row before left; the batcher clears it too, but only when it takes the row.
-        lengths_of(lane)[slot] = 0
+        self._lengths[slot] = 0
 
     @property
     def length(self) -> int:
@@ -50,16 +51,24 @@ class PublishedTokens:
         most = len(self._values)
         if self._lane is None:
             return most
-        return max(self.taken, min(int(lengths_of(self._lane)[self._slot]), most))
+        # A memoryview would be no quicker: the column is not contiguous.
+        return max(self.taken, min(int(self._lengths[self._slot]), most))
+
+    @property
+    def waiting(self) -> int:
+        """The number of those that were not given yet."""
+        return self.length - self.taken
 
     def new(self) -> Array | None:
         """A copy [k, *token shape] of those that were not given yet; None if there are none."""
-        length, taken = self.length, self.taken
-        if length <= taken:
-            return None
-        found = np.array(self._values[taken:length])
-        self.taken = length
-        return found
+        n = self.waiting
+        return self.take(n) if n > 0 else None
+
+    def take(self, n: int) -> Array:
+        """The next n of those that were not given yet, at most `waiting`."""
+        taken = self.taken
+        self.taken = taken + n
+        return np.array(self._values[taken : taken + n])
 
     def all(self) -> Array:
         """A copy [length, *token shape]."""

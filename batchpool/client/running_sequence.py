@@ -7,6 +7,7 @@ in one copy, so that no slot waits for a reader.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.loop import ClientLoop
@@ -29,13 +30,15 @@ class RunningSequence:
         self._pending: PendingRequest | None = None  # while it runs
         self._error: PoolError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._may_push: Callable[[int], bool] | None = None
+        self._push: Callable[[Array], None] | None = None
 
     def follow(self, pending: PendingRequest) -> None:
         """Read the row of this request, which was submitted just now."""
         slot = pending.slots[0]
         self._published = PublishedTokens(self._lane_client.lane, slot)
         self._pending = pending
-        self._client_loop.watch(self._lane_client, slot, self._wake)
+        self._client_loop.watch(self._lane_client, slot, self._grew)
 
     @property
     def tokens(self) -> Array:
@@ -72,6 +75,10 @@ class RunningSequence:
                 self._waiter = None
         return new
 
+    def push_to(self, may_push: Callable[[int], bool], push: Callable[[Array], None]) -> None:
+        """As of `SequenceTokens`."""
+        self._may_push, self._push = may_push, push
+
     def cancel(self) -> None:
         """Take the sequence back; as of `SequenceTokens`."""
         pending = self._pending
@@ -102,8 +109,24 @@ class RunningSequence:
         assert self._pending is not None, "it ends once"
         self._client_loop.unwatch(self._lane_client, self._pending.slots[0])
         self._pending = None
+        self._may_push = self._push = None  # which may refer to this object
         self._published.leave()
         self._wake()
+
+    def _grew(self) -> None:
+        """The row has new tokens."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return  # whoever reads them is not done with those before
+        push, may_push, n = self._push, self._may_push, self._published.waiting
+        if push is None or may_push is None or n <= 0 or not may_push(n):
+            waiter.set_result(None)
+            return
+        try:
+            push(self._published.take(n))
+        except Exception as exc:  # of one caller, not of the lane
+            if not waiter.done():
+                waiter.set_exception(exc)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -6,6 +6,7 @@ protocol, needs no more than this.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from batchpool.core.tensors.dtypes import Array
@@ -28,6 +29,11 @@ class SequenceTokens(Protocol):
         """Wait for tokens, and give all that are new as one array [k, *token shape], k >= 1; None
         at the end. Raises, once, the PoolError that ended it, when all tokens before were given.
         One call at a time."""
+
+    def push_to(self, may_push: Callable[[int], bool], push: Callable[[Array], None]) -> None:
+        """Give new tokens to `push`, as soon as they are there, while a call of `next_tokens` waits
+        and `may_push`, told how many there are, returns True; that call goes on waiting. All others
+        come by `next_tokens`, as do the end and what `push` raises."""
 
     def cancel(self) -> None:
         """Take the sequence back: it gets no further tokens and frees its place. Does nothing after

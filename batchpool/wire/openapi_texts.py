@@ -87,22 +87,29 @@ def _describe(
     ]
 
 
-def _request(spec: ModelSpec, required: str, properties: Json) -> Json:
+def option_schemas(spec: ModelSpec) -> Json:
+    """The members of a request for a text that all its routes share, by name: stop strings,
+    `stream`, and the generator's parameters but the number of tokens."""
     stop: Json = {"type": "string", "minLength": 1, "maxLength": LONGEST_STOP}
     stops: Json = {"type": "array", "items": stop, "maxItems": MOST_STOPS}
+    return {
+        "stop": {"anyOf": [stop, stops, NULL]},
+        "stream": {"type": ["boolean", "null"]},
+        **{p.name: _parameter(p) for p in spec.parameters if p.name != MAX_TOKENS},
+    }
+
+
+def _request(spec: ModelSpec, required: str, properties: Json) -> Json:
     options: Json = {"type": "object", "properties": {"include_usage": {"type": "boolean"}}}
-    declared = {p.name: _parameter(p) for p in spec.parameters if p.name != MAX_TOKENS}
-    names = ", ".join(declared) or "none"
+    names = ", ".join(p.name for p in spec.parameters if p.name != MAX_TOKENS) or "none"
     return {
         "type": "object",
         "required": ["model", required],
         "properties": {
             "model": {"enum": [spec.name]},
             **properties,
-            "stop": {"anyOf": [stop, stops, NULL]},
-            "stream": {"type": ["boolean", "null"]},
             "stream_options": {"anyOf": [options, NULL]},
-            **declared,
+            **option_schemas(spec),
         },
         "description": f"The parameters of the model stand beside the rest: {names}.",
     }
@@ -123,7 +130,7 @@ def _prompts(spec: ModelSpec) -> Json:
     texts: Json = {"type": "array", "items": STRING, **several}
     lists: Json = {"type": "array", "items": tokens, **several}
     prompt: Json = {"anyOf": [STRING, texts, tokens, lists]}
-    count = _count(spec, DEFAULT_MAX_TOKENS)
+    count = count_schema(spec, DEFAULT_MAX_TOKENS)
     return {"required": "prompt", "properties": {"prompt": prompt, MAX_TOKENS: count}}
 
 
@@ -133,12 +140,13 @@ def _messages(spec: ModelSpec) -> Json:
     messages: Json = {
         "type": "array", "items": message, "minItems": 1, "maxItems": MOST_MESSAGES,
     }  # fmt: skip
-    count = _count(spec, None)
+    count = count_schema(spec, None)
     properties = {"messages": messages, "max_completion_tokens": count, MAX_TOKENS: count}
     return {"required": "messages", "properties": properties}
 
 
-def _count(spec: ModelSpec, default: int | None) -> Json:
+def count_schema(spec: ModelSpec, default: int | None) -> Json:
+    """The schema of a number of tokens. default: where that is not the generator's own."""
     most = spec.outputs[0].max_shape[0]
     found: Json = {"type": ["integer", "null"], "minimum": 1, "maximum": most}
     return found if default is None else {**found, "default": min(default, most)}

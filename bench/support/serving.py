@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from batchpool.client.control import ask_status
@@ -46,16 +47,19 @@ def serving(
     *flags: str,
     env: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
+    tree: Path | None = None,
 ) -> Iterator[Served]:
-    """A pool with these models and flags, ready. env: more than ours; log: instead of stderr."""
+    """A pool with these models and flags, ready. env: more than ours; log: instead of stderr;
+    tree: another checkout, with an environment of its own in .venv."""
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         path, port = f"{folder}/pool.sock", free_port()
-        command = [sys.executable, "-m", "batchpool", "serve", "--socket", path]
+        python = sys.executable if tree is None else str(tree / ".venv/bin/python")
+        command = [python, "-m", "batchpool", "serve", "--socket", path]
         command += ["--port", str(port), "--log-level", "warning"]
         for model in models:
             command += ["--model", model]
         process = subprocess.Popen(
-            [*command, *flags], env={**os.environ, **(env or {})}, stderr=log
+            [*command, *flags], env={**os.environ, **(env or {})}, stderr=log, cwd=tree
         )
         try:
             await_ready(process, path)

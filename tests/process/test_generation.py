@@ -16,19 +16,19 @@ import pytest
 import batchpool as bp
 from batchpool.client.control import ask_reload
 from tests.process.generating_models import GATE_AT, KILLER, TOKENS_MOST, tokens_of
-from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, process_state, serving, until
 from tests.process.web import ask, outputs
 
 MODEL = {
-    "import": "tests.process.generating_models:Story", "name": "story", "max_batch": 32,
+    "import": "tests.process.generating_models:Story", "name": "story", "max_batch": 64,
     "max_wait_ms": 10,
 }  # fmt: skip
-MANY = 32
+MANY = 64
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with serving(MODEL, server={"client_slots": 64}) as pool:
+    with serving(MODEL, server={"client_slots": 128}) as pool:
         yield pool
 
 
@@ -101,6 +101,29 @@ def test_sequences_go_on_when_the_batcher_is_killed(pool: Pool) -> None:
         open_gate(pool, 2)
         assert_whole(rows, futures)
         assert set(pids) == set(pool.pids("worker")), "the worker was not disturbed"
+
+
+def test_every_stream_flows_to_its_last_token_while_there_is_no_batcher(pool: Pool) -> None:
+    rows = prompts(9)
+    with pool.client() as client:
+        streams = [client.stream("story", prompt=row, timeout_s=PATIENCE_S) for row in rows]
+        at_gate(pool, 9, MANY)
+        (batcher,) = pool.pids("batcher")
+        pool.signal(signal.SIGSTOP)  # the supervisor, which would start the next batcher
+        try:
+            os.kill(batcher, signal.SIGKILL)
+            until(lambda: process_state(batcher)[0] == "Z", "the batcher's end")
+            open_gate(pool, 9)
+            for row, stream in zip(rows, streams, strict=True):
+                read: list[int] = []
+                while len(read) < TOKENS_MOST and (new := stream.next_tokens()) is not None:
+                    read += new.tolist()
+                assert read == tokens_of(row, TOKENS_MOST)
+        finally:
+            pool.signal(signal.SIGCONT)
+        for stream in streams:  # the next batcher finds that they are done
+            assert stream.next_tokens() is None
+            assert stream.finish_reason == "length"
 
 
 def test_a_row_that_kills_its_worker_fails_alone(pool: Pool) -> None:

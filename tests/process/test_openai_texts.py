@@ -1,4 +1,4 @@
-"""Completions and chats of a real pool, with OpenAI's client and with bytes."""
+"""Completions, chats and texts of generate of a real pool, with OpenAI's client and with bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ openai = library("openai")
 library("tokenizers")
 
 LETTERS = "tests.process.letter_models:Letters"
+LETTERS_AT = "/v2/models/letters"
 HI = [{"role": "user", "content": "a"}]
 
 
@@ -116,6 +118,18 @@ def test_the_events_as_curl_shows_them(pool: Pool) -> None:
     assert (done, rest) == ("data: [DONE]", "")
     texts = [json.loads(part.removeprefix("data: "))["choices"][0]["text"] for part in parts]
     assert "".join(texts) == "bcd"
+
+
+def test_generate_takes_a_text_too_and_answers_with_text(pool: Pool) -> None:
+    asked: dict[str, Any] = {"text_input": "a", "parameters": {"max_tokens": 9, "stop": "fg"}}
+    whole = json.loads(ask(pool, f"{LETTERS_AT}/generate", json.dumps(asked).encode()).body)
+    assert (whole["text_output"], whole["finish_reason"]) == ("bcde", "stop")
+    asked = {"text_input": "a", "max_tokens": 3}
+    content = json.dumps(asked).encode()
+    sent = ask(pool, f"{LETTERS_AT}/generate_stream", content).body.decode()
+    events = [json.loads(part.removeprefix("data: ")) for part in sent.split("\n\n")[:-1]]
+    assert "".join(event["text_output"] for event in events) == "bcd"
+    assert events[-1]["finish_reason"] == "length"
 
 
 def test_the_document_of_the_api_tells_of_them(pool: Pool) -> None:

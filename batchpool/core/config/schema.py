@@ -144,7 +144,8 @@ class ModelConfig:
         "rows in flight over all front ends; each front end gets an equal part, at least max_batch",
         unit="rows",
         most=1 << 20,
-        auto="the largest power of two up to 4096 that takes at most 1 GiB",
+        auto="the largest power of two up to 4096 that takes at most 1 GiB, for a generator no"
+        " more than the first one from 16 x max_batch on, so that none waits for very long",
     )
     input_arena_mib: int = key_field(
         0,

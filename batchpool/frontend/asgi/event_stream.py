@@ -6,7 +6,8 @@
     the end      after the last piece; an error after the first is one event, the last
 
 A caller that reads slowly makes `send` wait, and with it the source of the pieces: nothing is
-queued here. One that takes no byte for `ConnectionLimits.stall_s` is cut by its connection, which
+queued here. A source that does not wait may write beside that (`write_now`) while the caller takes
+what it gets. One that takes no byte for `ConnectionLimits.stall_s` is cut by its connection, which
 looks here as if it had gone.
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -20,8 +21,9 @@ from contextlib import aclosing
 
 from starlette.types import Send
 
+from batchpool.frontend.http.body_writer import BodyWriter
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import note
+from batchpool.frontend.http.request_context import current, note
 from batchpool.frontend.http.response import HttpResponse, error_response
 
 BEAT_S = 15.0
@@ -64,6 +66,21 @@ class EventStream:
         self._beat_s = beat_s
         self._begun = self._writing = False
         self._wrote_s = 0.0
+        context = current()
+        self._writer: BodyWriter | None = None if context is None else context.writer
+
+    def may_write_now(self) -> bool:
+        """True if `write_now` is possible: the head is out, nothing is being sent, and the caller
+        takes what it gets."""
+        writer = self._writer
+        return writer is not None and self._begun and not self._writing and writer.is_open
+
+    def write_now(self, piece: bytes) -> None:
+        """Send a piece, of one event or several, without waiting. Only where `may_write_now`, and
+        while the source of `run` has nothing to give."""
+        assert self._writer is not None, "may_write_now was not asked"
+        self._writer.write(piece)
+        self._wrote_s = time.monotonic()
 
     async def run(self, pieces: Pieces) -> HttpResponse | None:
         """Send all pieces, each of them one event or several, and the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +21,9 @@ from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.request import Body, InferRequest
 
 Submitted = TypeVar("Submitted")
+Parse = Callable[
+    [HttpEndpoint, RequestHead, Body, BackgroundThread, MemoryReservation], Awaitable[InferRequest]
+]
 
 
 async def infer(
@@ -56,6 +59,24 @@ def _submit_rows(
     return endpoint.submit(head, request, request.rows, done)
 
 
+async def parsed(
+    endpoint: HttpEndpoint,
+    head: RequestHead,
+    body: Body,
+    background: BackgroundThread,
+    decoded: MemoryReservation,
+) -> InferRequest:
+    """The request of a whole body, in any wire form.
+
+    decoded: counts the bytes that a compressed body may have when it is decoded in the thread.
+    """
+    if not endpoint.parses_long(head, len(body)):
+        return endpoint.parse(head, body)
+    most_bytes = endpoint.most_decoded_bytes(head, len(body))
+    begin = partial(decoded.grow_to, most_bytes)
+    return await background.run(head.flow, endpoint.parse_long, head, body, begin=begin)
+
+
 async def submitted(
     endpoint: HttpEndpoint,
     head: RequestHead,
@@ -63,11 +84,12 @@ async def submitted(
     background: BackgroundThread,
     memory: MemoryBudget,
     submit: Callable[[HttpEndpoint, InferRequest], Submitted],
+    parse: Parse = parsed,
 ) -> tuple[HttpEndpoint, InferRequest, Submitted] | None:
     """Read one request and submit its rows; None when the caller has gone. Raises what refuses it.
 
-    submit: submits the rows of a request at an endpoint. Returns the endpoint at which it was, the
-    request, and what `submit` returned.
+    submit: submits the rows of a request at an endpoint. parse: as `parsed`. Returns the endpoint
+    at which it was, the request, and what `submit` returned.
     """
     endpoint.check_head(head)
     memory.check()
@@ -78,41 +100,16 @@ async def submitted(
         body = await request_body.read(endpoint.max_body_bytes, reservation, ADVICE)
         if body is None:
             return None
-        return await _submit(endpoint, head, body, background, decoded, submit)
+        while True:
+            request = await parse(endpoint, head, body, background, decoded)
+            note(rows=request.rows.n)
+            try:
+                return endpoint, request, submit(endpoint, request)
+            except Moved:  # parse and submit at the endpoint that the model has by then
+                endpoint = endpoint.successor()
     finally:
         reservation.release()
         decoded.release()
-
-
-async def _submit(
-    endpoint: HttpEndpoint,
-    head: RequestHead,
-    body: Body,
-    background: BackgroundThread,
-    decoded: MemoryReservation,
-    submit: Callable[[HttpEndpoint, InferRequest], Submitted],
-) -> tuple[HttpEndpoint, InferRequest, Submitted]:
-    """Parse and submit at this endpoint, or at the one that a moved model has by then.
-
-    decoded: counts the bytes that a compressed body may have when it is decoded in the thread.
-    """
-    while True:
-        if endpoint.parses_long(head, len(body)):
-            most_bytes = endpoint.most_decoded_bytes(head, len(body))
-            request = await background.run(
-                head.flow,
-                endpoint.parse_long,
-                head,
-                body,
-                begin=partial(decoded.grow_to, most_bytes),
-            )
-        else:
-            request = endpoint.parse(head, body)
-        note(rows=request.rows.n)
-        try:
-            return endpoint, request, submit(endpoint, request)
-        except Moved:
-            endpoint = endpoint.successor()
 
 
 async def finished(

@@ -14,13 +14,11 @@ from typing import NamedTuple
 from batchpool.client.sequence_tokens import SequenceTokens
 from batchpool.core.errors import Overloaded
 from batchpool.core.tensors.dtypes import Array
+from batchpool.frontend.asgi.sequence_text import SequenceText
 from batchpool.text.generated_text import GeneratedText
 
 Start = Callable[[Array], SequenceTokens]
 Parts = AsyncGenerator[list["TextPart"], None]
-
-# A caller that reads slowly finds thousands at once when it goes on; so many become text in 2 ms.
-_TOKENS_OF_A_PART = 256
 
 
 class TextPart(NamedTuple):
@@ -40,8 +38,7 @@ class Running(NamedTuple):
     """A sequence that has begun. number: of its prompt."""
 
     number: int
-    tokens: SequenceTokens
-    text: GeneratedText
+    text: SequenceText
 
 
 class TextSequences:
@@ -69,7 +66,7 @@ class TextSequences:
     @property
     def completion_tokens(self) -> int:
         """The number of tokens that were made for all texts."""
-        return sum(each.text.tokens for each in self._begun)
+        return sum(each.text.n_tokens for each in self._begun)
 
     def begin(self) -> list[Running]:
         """Begin as many as there is room for, and return them. Raises why the first is refused, and
@@ -84,7 +81,7 @@ class TextSequences:
                     raise
                 break
             self._waiting.popleft()
-            begun.append(Running(number, tokens, self._generated()))
+            begun.append(Running(number, SequenceText(tokens, self._generated())))
             self._begun.append(begun[-1])
             self._under_way += 1
             if not self._waiting:
@@ -95,7 +92,7 @@ class TextSequences:
         """Take all sequences back; `parts` comes to its end."""
         self.given_up = True
         for each in self._begun:
-            each.tokens.cancel()
+            each.text.tokens.cancel()
 
     async def parts(self, begun: list[Running]) -> Parts:
         """The parts of all texts as they come, those of one moment together. Raises the error of
@@ -129,24 +126,12 @@ class TextSequences:
 
     async def _parts_of(self, running: Running) -> AsyncGenerator[TextPart, None]:
         """The parts of one text."""
-        number, tokens, text = running
+        number, text = running
         is_first = True
         try:
-            while (new := await tokens.next_tokens()) is not None:
-                for start in range(0, len(new), _TOKENS_OF_A_PART):
-                    if start:
-                        await asyncio.sleep(0)  # others have their turn
-                    piece = text.push(new[start : start + _TOKENS_OF_A_PART].tolist())
-                    if text.stopped:
-                        tokens.cancel()
-                        yield TextPart(number, piece, is_first, "stop")
-                        return
-                    yield TextPart(number, piece, is_first, "")
-                    is_first = False
-            reason = tokens.finish_reason
-            if reason is not None:
-                rest = text.end()
-                yield TextPart(number, rest, is_first, "stop" if text.stopped else reason)
+            while (piece := await text.next_piece()) is not None:
+                yield TextPart(number, piece, is_first, text.finish_reason or "")
+                is_first = False
         finally:
             self._under_way -= 1
 

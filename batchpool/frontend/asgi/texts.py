@@ -23,6 +23,7 @@ from batchpool.core.tensors.rows import Rows
 from batchpool.frontend.asgi.event_stream import EventStream, Pieces, event
 from batchpool.frontend.asgi.openai_body import read_openai_request
 from batchpool.frontend.asgi.sending import count_end, headers_of, send_response
+from batchpool.frontend.asgi.sequence_text import SequenceText
 from batchpool.frontend.asgi.text_routes import TextRoute
 from batchpool.frontend.asgi.text_sequences import Parts, Running, TextPart, TextSequences
 from batchpool.frontend.http.memory_budget import MemoryReservation
@@ -109,6 +110,8 @@ class _TextCall:
                     return await self._whole(answer, sequences, parts, prompt_tokens)
                 self.is_sent = True
                 stream = EventStream(self._request_body, send, lost=sequences.cancel, ended=count)
+                if sequences.count == 1:
+                    _push_parts(answer, begun[0].text, stream)
                 return await stream.run(_events(answer, sequences, parts, prompt_tokens))
             finally:
                 sequences.cancel()
@@ -221,6 +224,15 @@ class _Submission:
             return self.start(prompt)
         head.admitted = True  # each later prompt has the model's limit for itself
         return sequence
+
+
+def _push_parts(answer: TextAnswer, text: SequenceText, stream: EventStream) -> None:
+    """Let the parts behind the first one of a lone text go out as soon as they are there."""
+
+    def push(piece: str) -> None:
+        stream.write_now(event(answer.part(0, piece)))
+
+    text.push_to(lambda n: stream.may_write_now(), push)
 
 
 async def _events(

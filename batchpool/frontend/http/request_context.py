@@ -20,6 +20,7 @@ from batchpool.frontend.http.access_log import (
     LoggedRequest,
     RequestOutcome,
 )
+from batchpool.frontend.http.body_writer import BodyWriter
 from batchpool.frontend.http.caller import Caller, Site
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
@@ -31,9 +32,10 @@ _current: ContextVar[RequestContext | None] = ContextVar("request_context", defa
 
 class RequestContext:
     """One request. model, rows, tokens: set once they are known. code, error: of its response; "ok"
-    and "" for no error."""
+    and "" for no error. writer: of its body; None where the server has none."""
 
     def __init__(self, scope: Scope, access: AccessLog) -> None:
+        self.writer: BodyWriter | None = None
         self.code = "ok"
         self.error = ""
         self.model = ""
@@ -79,12 +81,18 @@ class RequestContext:
             if message["type"] != "http.response.body" or message.get("body"):
                 self._ended_ns = time.monotonic_ns()
 
+        self.writer = BodyWriter.of(send, self._wrote)
         try:
             await app(
                 self._scope, counted_receive if self._access.is_on else receive, observed_send
             )
         finally:
+            self.writer = None
             self._log()
+
+    def _wrote(self, n: int) -> None:
+        self._bytes_out += n
+        self._ended_ns = time.monotonic_ns()
 
     def _begin_response(self, message: MutableMapping[str, Any]) -> None:
         status = self._status = message["status"]

@@ -11,12 +11,16 @@ from batchpool.core.tensors.spec import ModelSpec
 from batchpool.shm.memory_limits import size_text
 
 AUTO_SLOTS_MOST = 4096
+# Of a generator, for each sequence that runs at once. A row of another model waits milliseconds for
+# those before it, a sequence seconds: the last of very many would come after its deadline.
+_SLOTS_EACH_SEQUENCE = 16
 AUTO_LANE_BYTES_MOST = 1 << 30
 CLIENT_LANE_BYTES_MOST = 256 << 20
 
 
 def auto_slots(spec: ModelSpec, max_batch: int, arena_bytes: int = 0) -> int:
-    """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch.
+    """The largest power of two up to 4096 whose lane takes at most 1 GiB; at least max_batch. Of a
+    generator no more than the first one from 16 x max_batch on.
 
     arena_bytes: of its arena as configured, of which only the least then counts; 0 for the
     default. Raises StartError when not even a lane of max_batch slots stays within 1 GiB.
@@ -37,6 +41,8 @@ def auto_slots(spec: ModelSpec, max_batch: int, arena_bytes: int = 0) -> int:
             " slots"
         )
     slots = AUTO_SLOTS_MOST
+    while spec.generates and slots // 2 >= _SLOTS_EACH_SEQUENCE * max_batch:
+        slots //= 2
     while slots > 1 and lane_bytes(slots) > AUTO_LANE_BYTES_MOST:
         slots //= 2
     return max(slots, max_batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchpool.batcher.probation import LOOK_AGAIN_NS, PROVEN_AFTER
-from batchpool.core.errors import DeadlineExceeded, Status
+from batchpool.core.errors import DeadlineExceeded, Status, WorkerLost
 from batchpool.core.layout.states import BatchOutcome
 from tests.unit.batcher.sequence_bench import NOW, SequenceBench
 from tests.unit.generator_worker import FakeGeneratorWorker, RunningSequence
@@ -149,6 +149,26 @@ def test_a_suspect_alone_that_is_lost_beside_proven_rows_was_alone() -> None:
     assert len(bench.answers()) == 1
 
 
+def test_one_that_fails_alone_beside_others_gets_the_error_one_failure_later() -> None:
+    bench = lost_bench(1)
+    failures = 1
+    while not (answers := bench.answers()):
+        suspects = bench.model.suspects.take_next()
+        worker = bench.add_worker(5 + failures)
+        running = bench.run(5 + failures, 50 + failures, max_tokens=LONG)
+        worker.end(*(each for each in running if each.length))  # of the worker before
+        bench.step()
+        bench.answers()
+        prove(worker, [each for each in running if not each.length])
+        bench.model.suspects.add_group(suspects)
+        bench.step()
+        assert firsts(bench.join(5 + failures)) == [1]
+        bench.lose_worker(5 + failures)
+        failures += 1
+    assert (failures, answers) == (4, {1: WorkerLost})
+    assert bench.waiting() == [53], "it runs on as if it had not been there"
+
+
 def test_a_group_waits_until_all_in_its_worker_are_proven() -> None:
     bench = lost_bench(1)
     worker = bench.add_worker(6, ready=False)
@@ -183,6 +203,7 @@ def test_one_group_is_on_probation_at_a_time() -> None:
     bench = lost_bench(2)
     bench.add_worker(6)
     bench.add_worker(7)
+    bench.step()
     bench.step()
     assert len(bench.join(6)) + len(bench.join(7)) == 1
 

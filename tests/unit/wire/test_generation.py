@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.generation import GenerationAnswers
+from batchpool.wire.plain_answers import array_json
 from tests.unit.specs import STORY
 
 
@@ -19,6 +22,15 @@ def test_a_part_has_the_new_tokens_and_the_last_the_reason() -> None:
     assert answers.answer("one", np.empty(0, "i4"), "stop") == (
         b'{"model_name":"m","model_version":"1","id":"one","token":[],"finish_reason":"stop"}'
     )
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "bool", "float32", "bfloat16"])
+def test_a_lone_token_is_written_as_one_of_several(dtype: str) -> None:
+    tokens = Tensor("token", dtype, (Dim(8),))
+    spec = replace(STORY, outputs=(tokens, STORY.outputs[1]))
+    found = np.array([1], tokens.np_dtype)
+    answer = json.loads(GenerationAnswers(spec, "1").answer(None, found, None))
+    assert json.dumps(answer["token"]).encode() == array_json(tokens, found)
 
 
 def test_tokens_of_any_shape_and_names_that_json_escapes() -> None:

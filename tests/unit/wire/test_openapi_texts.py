@@ -14,8 +14,10 @@ from batchpool.core.tensors.spec import ModelSpec, Tensor
 from batchpool.core.tensors.text import Text
 from batchpool.wire.chats import read_chat_request
 from batchpool.wire.completions import read_completion_request
+from batchpool.wire.generation import GenerationAnswers
 from batchpool.wire.openai_texts import CHAT, COMPLETION, TextAnswer, Usage, WholeText
 from batchpool.wire.openapi import document
+from batchpool.wire.text_prompts import read_text_prompt
 from tests.unit.specs import STORY
 
 TALE = replace(
@@ -56,3 +58,16 @@ def test_answers_are_as_their_schema_says(path: str, form: Any) -> None:
     whole = TextAnswer(form, "x", 1, "m").whole([WholeText("a", "stop")], Usage(1, 2))
     jsonschema.validate(json.loads(whole), answer["application/json"]["schema"])
     assert "text/event-stream" in answer
+
+
+def test_generate_takes_and_gives_text_where_there_is_one() -> None:
+    schemas = made(TALE)["components"]["schemas"]
+    post = made(TALE)["paths"][f"/v2/models/{TALE.name}/generate"]["post"]
+    sample = post["requestBody"]["content"]["application/json"]["examples"]["text"]["value"]
+    jsonschema.validate(sample, schemas["m.TextPrompt"])
+    prompt = read_text_prompt(json.dumps(sample).encode())
+    assert prompt is not None
+    assert prompt.options.parameters(TALE)["temperature"] == 0.0
+    whole = json.loads(GenerationAnswers(TALE, "1").text_answer("x", "a", "stop"))
+    jsonschema.validate(whole, schemas["m.TextGeneration"])
+    assert not [name for name in made(STORY)["components"]["schemas"] if "Text" in name]

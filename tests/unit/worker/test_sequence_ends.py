@@ -34,10 +34,12 @@ def test_a_cancelled_sequence_leaves_after_the_step_and_keeps_its_tokens() -> No
 def test_a_sequence_ends_at_its_deadline() -> None:
     bench = SequenceBench()
     bench.fill(1, 0, [5], 10)
-    record = bench.send(1, 0, due_ns=1500)
+    bench.fill(4, 1, [6], 10)
+    record, other = bench.send(1, 0, due_ns=1500), bench.send(4, 1)
     bench.run(2)
     bench.now_ns = 1500
     bench.run()
+    assert bench.take_finished() == [(record, BatchOutcome.OK), (other, BatchOutcome.OK)]
     assert bench.end(1, 0) == (Status.DEADLINE, b"")
     assert bench.tokens(1, 0) == tokens_of([5], 2)
     assert bench.segment.expired_of[record] == 1
@@ -57,6 +59,7 @@ def test_a_row_that_is_over_does_not_join() -> None:
 
 def test_the_cancel_word_of_an_earlier_use_of_the_slot_ends_nothing() -> None:
     bench = SequenceBench()
+    bench.fill(1, 0, [5], 10)  # the earlier use
     two_rows(bench)
     bench.cancel(1, 0)
     bench.lanes[1].cancel[0] -= 1
@@ -66,8 +69,11 @@ def test_the_cancel_word_of_an_earlier_use_of_the_slot_ends_nothing() -> None:
 
 def test_the_lane_of_a_client_that_is_gone_is_left_at_once() -> None:
     bench = SequenceBench()
+    bench.fill(1, 2, [7], 1)
+    done = bench.send(1, 2)
     first, _ = two_rows(bench)
     bench.run(2)
+    assert bench.take_finished() == [(done, BatchOutcome.OK)]
     bench.loop.leave_lane(1)
     assert bench.take_finished() == [(first, BatchOutcome.OK)]
     bench.fill(1, 3, [8], 4)

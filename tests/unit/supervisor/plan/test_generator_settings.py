@@ -78,3 +78,10 @@ def test_its_text_tells_what_openais_clients_can_ask(template: str, line: str) -
 def test_a_setting_of_batches_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} = .* of model 'story': it is a generator"):
         generator(**{name: value})
+
+
+def test_no_more_rows_wait_than_sixteen_times_those_that_run() -> None:
+    found = {n: generator(max_batch=n).slots for n in (1, 8, 48, 64, 256, 1000)}
+    assert found == {1: 16, 8: 128, 48: 1024, 64: 1024, 256: 4096, 1000: 4096}
+    assert generator(max_batch=8, slots=2000).slots == 2000
+    assert plan(max_batch=8).models[0].slots == 4096, "of another model"

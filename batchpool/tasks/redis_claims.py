@@ -6,7 +6,8 @@ task's record. An end counts only if both are still that claim's, which one scri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from batchpool.tasks.redis_homes import reading_order, shares
 from batchpool.tasks.redis_keys import LETTERS
 from batchpool.tasks.redis_link import Command
 from batchpool.tasks.redis_scripts import script
-from batchpool.tasks.store import StoreAway
+from batchpool.tasks.store import StoreAway, StoreFull
 
 _CONSUMER_GONE_MS = 3_600_000
 RUNNING = b"1:"
@@ -46,6 +47,8 @@ class RedisClaims:
         )  # fmt: skip
         self._held: dict[str, tuple[str, int]] = {}  # {id: (model, claim)}
         self._in_doubt: set[tuple[str, int]] = set()
+        self._taken: list[str] = []  # in this group
+        self._ended_now: list[tuple[str, int]] = []  # in this group, as (id, claim)
         self._turn = 0
         self.homes: list[int] = list(range(cells.number))
 
@@ -53,6 +56,23 @@ class RedisClaims:
     def letter_limits(self) -> tuple[int, int]:
         """Dead letters of one partition, and their bytes, that are kept at most."""
         return self._letter_limits
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Tell the caller of claims and ends inside when the block has ended, or not at all.
+
+        Claims of which he does not hear are let go, or they would be renewed and never run. Ends
+        of which he does not hear come again.
+        """
+        self._taken.clear()
+        self._ended_now.clear()
+        try:
+            yield
+        except (StoreAway, StoreFull):
+            for identifier in self._taken:
+                self._held.pop(identifier, None)
+            self._in_doubt.update(self._ended_now)
+            raise
 
     # -- taking -------------------------------------------------------------------------
 
@@ -88,6 +108,7 @@ class RedisClaims:
     def _hold(self, tasks: Iterable[ClaimedTask]) -> None:
         for task in tasks:
             self._held[task.id] = task.model, task.claim
+            self._taken.append(task.id)
 
     def renew(self) -> None:
         """Show that the owner of what is held lives."""
@@ -182,6 +203,7 @@ class RedisClaims:
             self._in_doubt.update(claims)
             raise
         self._in_doubt -= doubted
+        self._ended_now += claims
         for identifier, claim in claims:
             if self._held.get(identifier, ("", -1))[1] == claim:
                 del self._held[identifier]

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchpool.tasks.record import Again, PutOutcome, StoreLimits, partition_of
+from batchpool.tasks.record import Again, PutOutcome, StoreLimits, Want, partition_of
 from batchpool.tasks.redis_address import StoreAddress
+from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_link import Link
 from batchpool.tasks.redis_store import RedisStore
 from batchpool.tasks.store import StoreAway, StoreFull
@@ -318,30 +319,48 @@ def test_a_password_is_used_and_never_told(
         server.say("ACL", "DELUSER", "tasks")
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("redis-server", ("--cluster-enabled", "yes")), ("valkey-server", ())],
-)
-def test_it_works_on_a_cluster_and_on_valkey(name: str, arguments: tuple[str, ...]) -> None:
-    """In a cluster a script that touched two slots would be refused."""
-    with redis_server(*arguments, name=name, port=free_port()) as server:
-        if arguments:
-            server.say("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-            while b"cluster_state:ok" not in server.say("CLUSTER", "INFO"):
-                server.assert_alive()
-        store = RedisStore(server.address, LIMITS, lambda: NOW, lease_s=0.0)
-        store.put([new(i, i % 16, key=bytes([i]) * 32) for i in range(40)], NOW)
-        tasks = claimed(store, 30)
-        assert all(store.finish([done(task) for task in tasks[:10]], NOW))
-        assert all(store.finish([letter(task) for task in tasks[10:20]], NOW))
-        assert all(store.retry([Again(t.id, t.claim, NOW, True) for t in tasks[20:25]], NOW))
-        heir = RedisStore(server.address, LIMITS, lambda: NOW, lease_s=0.0)
-        assert heir.reclaim(NOW).tasks == 5
-        assert len(claimed(heir)) == 20
-        assert len(heir.list_tasks("", "", 100)) == 40
-        letters = [kept.letter for kept in heir.letters("", "", 0, 100, (), whole=True)]
-        assert all(heir.replay(letters, NOW, NOW + 10_000))
-        assert heir.next_due_ms(["m"]) == [0]
-        assert len(heir.sweep(NOW + 10_000).ended) == 30
-        assert heir.sweep(NOW + 20_000).results == 30
-        heir.close()
+def fails_after(monkeypatch: pytest.MonkeyPatch, verb: str, calls: int) -> None:
+    """The server goes before the script `verb` has been called so often."""
+    scripts, left = Cells.scripts, [calls]
+
+    def failing(cells: Cells, name: str, *words: object, **more: object) -> object:
+        if name == verb:
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoreAway("gone")
+        return scripts(cells, name, *words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cells, "scripts", failing)
+
+
+def test_what_a_failed_group_had_claimed_is_queued_again_and_not_held_for_ever(
+    box: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = box(lease_s=0.0)
+    store.put([new(i, i % 16) for i in range(40)], NOW)
+    ended = claimed(store, 5)
+    with monkeypatch.context() as patch:
+        fails_after(patch, "claim", 1)
+        with pytest.raises(StoreAway), store.group():
+            assert store.finish([done(task) for task in ended], NOW) == [True] * 5
+            assert len(claimed(store, 10)) == 10
+            claimed(store, 10)
+    assert store.reclaim(NOW).tasks == 10
+    assert store.finish([done(task) for task in ended], NOW) == [True] * 5, "nobody has heard of it"
+    assert len(claimed(store)) == 35
+
+
+def test_what_was_lost_too_often_is_found_again_where_the_server_went_meanwhile(
+    box: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchpool.tasks.redis_claims.LOSSES_MOST", 1)
+    store = box()
+    tasks = [new(0), new(1, 1), replace(new(2, 2), model="z")]
+    store.put(tasks, NOW)
+    store.claim([Want("m", 9, 9000), Want("z", 9, 9000)], NOW)
+    heir = box(lease_s=0.0)
+    with monkeypatch.context() as patch:
+        fails_after(patch, "reclaim", 1)
+        with pytest.raises(StoreAway):
+            heir.reclaim(NOW)
+    assert {task.id for task in heir.reclaim(NOW).lost} == {task.id for task in tasks}

@@ -90,7 +90,7 @@ def test_what_is_renewed_is_nobody_elses(box: Open, server: RedisServer) -> None
     one.put([new(1), new(2)], NOW)
     first, second = claimed(one)
     one._claims.renew()
-    idle = server.say("XPENDING", "bp:{0}:q:m", "bp", "IDLE", "60000", "-", "+", "10")
+    idle = server.say("XPENDING", "bp:{0}:run:m", "bp", "IDLE", "60000", "-", "+", "10")
     assert idle == b"*0\r\n"
     assert box().reclaim(NOW).tasks == 0
     assert other.reclaim(NOW).tasks == 2, "without a lease they are lost at once"
@@ -245,8 +245,10 @@ def test_nothing_is_left_of_tasks_that_were_dropped(box: Open, server: RedisServ
     counts = store.counts()
     assert (counts.tasks, counts.letters, counts.bytes, counts.oldest_ms) == ({}, 0, 0, 0)
     names = server.say("KEYS", "*").decode()
-    assert not re.search(r"bp:\{\d+\}:(t|i|l|later|open|until|ended|dead|c)\b", names), names
-    assert server.say("XLEN", "bp:{0}:q:m") == b":0\r\n"
+    assert not re.search(r"bp:\{\d+\}:(t|i|l|later|w|lines|open|until|ended|dead|c)\b", names), (
+        names
+    )
+    assert server.say("XLEN", "bp:{0}:run:m") == b":0\r\n"
     assert "lock" not in names
 
 
@@ -270,7 +272,7 @@ def test_a_consumer_with_pending_entries_is_never_deleted(
     gone.finish([done(*claimed(gone, 1))], NOW)
     (task,) = claimed(busy)
     other.reclaim(NOW)
-    kept = server.say("XINFO", "CONSUMERS", "bp:{0}:q:m", "bp").decode()
+    kept = server.say("XINFO", "CONSUMERS", "bp:{0}:run:m", "bp").decode()
     assert busy._owner in kept
     assert gone._owner not in kept
     assert busy.finish([done(task)], NOW) == [True]
@@ -286,16 +288,16 @@ def test_the_oldest_letters_go_where_there_are_too_many(box: Open) -> None:
 
 
 def test_a_store_of_another_release_is_refused(box: Open, server: RedisServer) -> None:
-    server.say("HSET", "bp:cfg", "version", "2", "partitions", "16")
-    with pytest.raises(StoreAway, match=r"version 2 .* knows 1"):
+    server.say("HSET", "bp:cfg", "version", "3", "partitions", "16")
+    with pytest.raises(StoreAway, match=r"version 3 .* knows 2"):
         box().put([new(1)], NOW)
 
 
 def test_the_number_of_partitions_is_that_of_the_store(box: Open, server: RedisServer) -> None:
-    server.say("HSET", "bp:cfg", "version", "1", "partitions", "3")
+    server.say("HSET", "bp:cfg", "version", "2", "partitions", "3")
     store = box()
     store.put([new(1, 5)], NOW)
-    assert server.say("EXISTS", "bp:{2}:q:m") == b":1\r\n"
+    assert server.say("EXISTS", "bp:{2}:w:m") == b":1\r\n"
     assert len(claimed(store)) == 1
 
 

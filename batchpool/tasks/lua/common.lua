@@ -4,7 +4,7 @@
 local COUNTS = KEYS[1]
 local BASE = string.sub(COUNTS, 1, -2)
 local GROUP = 'bp'
-local OVERHEAD = 512 -- bytes of a record beside its bodies, about
+local OVERHEAD = 2400 -- bytes of memory of a record beside its bodies, about
 local FORM = {'id', 'state', 'model', 'attempts', 'submitted', 'started', 'finished', 'code', 'error'}
 
 local function task_key(id) return BASE .. 't:' .. id end

@@ -1,0 +1,73 @@
+"""The upkeep of a store that other pools have too."""
+
+from __future__ import annotations
+
+import asyncio
+
+from batchpool.control.task_messages import TaskResult
+from batchpool.tasks.record import Ended, TaskAnswer, TaskState, Want
+from tests.unit.tasks.desk import SETTINGS, Desk, running
+from tests.unit.tasks.memory_store import MemoryStore
+
+OK = TaskAnswer(200, (), b"{}")
+
+
+def other_pool(desk: Desk) -> MemoryStore:
+    """The store as another pool has it."""
+    return MemoryStore(desk.shelf, SETTINGS.limits)
+
+
+def test_an_end_in_another_pool_is_told_to_those_who_wait_here() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        ended, dropped, open_ = [await desk.submit([i]) for i in range(3)]
+        told: list[str] = []
+        for identifier in (ended, dropped, open_):
+
+            def listener(result: TaskResult | None, name: str = identifier) -> None:
+                assert result is None, "it has to be looked at"
+                told.append(name)
+
+            desk.ends.add(identifier, listener)
+        await desk.upkeep.hear_others()
+        assert told == [], "nothing has ended"
+        other = other_pool(desk)
+        tasks = {task.id: task for task in other.claim([Want("twice", 9, 9000)], desk.now_ms)}
+        desk.now_ms += 1
+        ends = [Ended(i, tasks[i].claim, TaskState.DONE, OK) for i in (ended, dropped)]
+        assert other.finish(ends, desk.now_ms) == [True, True]
+        other.cancel([dropped], desk.now_ms)
+        await desk.upkeep.hear_others()
+        assert told == [ended, dropped]
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_task_that_another_pool_took_in_is_run_here() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        async with running(desk):
+            other = other_pool(desk)
+            message = Desk(desk.shelf)
+            identifier = await message.submit([7])
+            assert desk.state(identifier) == "queued"
+            await desk.upkeep.hear_others()
+            await desk.until_state(identifier, "done")
+            assert desk.body(identifier) == b'{"predictions":[14]}'
+            assert other.models() == set()
+            await message.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_nobody_is_looked_for_where_nobody_waits() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        looks: list[object] = []
+        desk.store.look = lambda ids, now_ms: looks.append(ids) or []  # type: ignore[assignment, func-returns-value, misc]
+        await desk.upkeep.hear_others()
+        assert looks == []
+        await desk.committer.close()
+
+    asyncio.run(scene())

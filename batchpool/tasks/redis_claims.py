@@ -30,6 +30,7 @@ from batchpool.tasks.redis_link import Command
 from batchpool.tasks.redis_scripts import script
 from batchpool.tasks.store import StoreAway, StoreFull
 
+_FAR_EVERY = 4
 _CONSUMER_GONE_MS = 3_600_000
 RUNNING = b"1:"
 
@@ -77,15 +78,21 @@ class RedisClaims:
     # -- taking -------------------------------------------------------------------------
 
     def take(self, want: Want, now_ms: int) -> list[ClaimedTask]:
-        """Claim tasks whose time has come, from the homes first."""
+        """Claim tasks whose time has come: from the homes first, and each fourth time from the
+        other partitions, since an owner that lives may be unable to run what is in its own."""
         queued = self._cells.commands("HGET", "n", f"0:{want.model}")
         waiting = {p: number(n) for p, n in enumerate(queued) if number(n) > 0}
         self._turn += 1
         order = reading_order(self.homes, self._cells.number, self._turn)
+        near_ones: Sequence[int] = self.homes
+        if self._turn % _FAR_EVERY == 0:
+            order = reading_order(self.homes, self._cells.number, self._turn // _FAR_EVERY)
+            order = order[len(self.homes) :] + order[: len(self.homes)]
+            near_ones = ()
         found: list[ClaimedTask] = []
         room = want.bytes
         while waiting and len(found) < want.tasks and (room > 0 or not found):
-            near = [(p, waiting[p]) for p in order if p in waiting and p in self.homes]
+            near = [(p, waiting[p]) for p in order if p in waiting and p in near_ones]
             far = [(p, waiting[p]) for p in order if p in waiting]
             parts = shares(near or far, want.tasks - len(found))
             words = {

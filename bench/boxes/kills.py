@@ -21,6 +21,7 @@ from typing import Any
 
 import uvloop
 
+from batchpool.client.control import ask_status
 from bench.boxes.callers import Callers
 from bench.boxes.redis_process import RedisProcess, redis_process
 from bench.support.serving import await_ready, free_port
@@ -29,15 +30,18 @@ LEASE_S = 2
 _FROZEN_S = 10.0
 _CONNECTIONS = 32
 _PAUSE_S = 0.02
+_KILLS, _KILL_EVERY_S = 30, 0.2
+_RESETS, _RESET_EVERY_S = 100, 0.03
 _OPEN_AND_DONE = (b"0:sleeper", b"1:sleeper", b"2:sleeper", b"3:sleeper", b"4:sleeper")
 
 
 @dataclass
 class Box:
-    """A pool in a session of its own, over HTTP at `port`."""
+    """A pool in a session of its own, over HTTP at `port`; socket: for its status."""
 
     process: subprocess.Popen[bytes]
     port: int
+    socket: str
 
     def signal(self, number: signal.Signals) -> None:
         """Send all its processes a signal."""
@@ -70,7 +74,7 @@ def box(url: str) -> Iterator[Box]:
         )  # fmt: skip
         try:
             await_ready(process, path)
-            yield Box(process, port)
+            yield Box(process, port, path)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -120,6 +124,25 @@ async def redis_emptied(scene: Scene) -> None:
     scene.server.client.flushall()
 
 
+async def task_processes_killed(scene: Scene) -> None:
+    """SIGKILL to the task process of each box in turn, five times a second."""
+    for turn in range(_KILLS):
+        box = scene.boxes[turn % len(scene.boxes)]
+        found = await asyncio.to_thread(ask_status, box.socket)
+        for process in found["processes"]:
+            if process["name"] == "tasks" and process["pid"]:
+                os.kill(process["pid"], signal.SIGKILL)
+        await asyncio.sleep(_KILL_EVERY_S)
+
+
+async def connections_reset(scene: Scene) -> None:
+    """Every connection to the server is closed again and again, also in the middle of scripts'
+    replies."""
+    for _ in range(_RESETS):
+        scene.server.client.client_kill_filter(_type="normal", skipme=True)
+        await asyncio.sleep(_RESET_EVERY_S)
+
+
 STRIKES: dict[str, Strike] = {
     "nothing": nothing,
     "box killed": box_killed,
@@ -128,6 +151,8 @@ STRIKES: dict[str, Strike] = {
     "redis frozen": redis_frozen,
     "redis full": redis_full,
     "redis emptied": redis_emptied,
+    "task processes killed": task_processes_killed,
+    "connections reset": connections_reset,
 }
 
 

@@ -76,6 +76,22 @@ def test_an_owner_reads_its_homes_first_and_then_the_rest(box: Open) -> None:
     assert len(claimed(one)) == 160 - len(near)
 
 
+@pytest.mark.parametrize("at_once", [1, 32])
+def test_the_homes_of_an_owner_that_runs_nothing_are_read_by_others(
+    box: Open, at_once: int
+) -> None:
+    """Also while there is always more to do at home."""
+    one, idle = box(), box()
+    for store in (one, idle, one):
+        store.sweep(NOW)
+    one.put([new(i, i % 16) for i in range(16)], NOW)
+    left = {new(i, i).id for i in idle._claims.homes}
+    for turn in range(1, 90):
+        one.put([new(100 * turn + p, p) for p in one._claims.homes], NOW)
+        left -= {task.id for task in claimed(one, at_once)}
+    assert left == set()
+
+
 def test_a_claim_takes_so_many_bytes_over_all_partitions(box: Open) -> None:
     store = box()
     store.put([new(i, i % 16, input=bytes(100)) for i in range(64)], NOW)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,16 @@ def test_the_command_prints_each_number_with_its_formula(
     (line,) = (line for line in lines if line.startswith("results kept"))
     assert line.split(maxsplit=2)[2] == "62,000  = 1000 x (1 x (2 + 60) s + 0 x 3600 s)"
     assert all("  = " in line for line in lines)
+
+
+def test_the_documents_show_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()
+    command, _, shown = text.partition("    $ batchpool ")[2].partition("\n")
+    assert main(command.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    wanted = [line.strip() for line in shown.partition("    ...")[0].splitlines()]
+    assert len(wanted) > 3
+    assert set(wanted) <= set(lines)
 
 
 def test_too_few_boxes_are_told(capsys: pytest.CaptureFixture[str]) -> None:

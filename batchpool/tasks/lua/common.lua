@@ -5,6 +5,7 @@ local COUNTS = KEYS[1]
 local BASE = string.sub(COUNTS, 1, -2)
 local GROUP = 'bp'
 local OVERHEAD = 2400 -- bytes of memory of a record beside its bodies, about
+local LINES_MOST = 1024 -- beside those of callers who have tasks
 local FORM = {'id', 'state', 'model', 'attempts', 'submitted', 'started', 'finished', 'code', 'error'}
 
 local function task_key(id) return BASE .. 't:' .. id end
@@ -50,6 +51,11 @@ local function join(id, model, caller, rows, is_idle)
   local turn = tonumber(redis.call('GET', BASE .. 'now:' .. model) or 0)
   if not is_idle then
     turn = math.max(turn, tonumber(redis.call('ZSCORE', lines, caller) or 0))
+  end
+  -- Lines of callers who took their tasks back end with the next claims. Where there are none, callers
+  -- with names that nobody has had before would fill the memory.
+  if redis.call('ZCARD', lines) > 2 * redis.call('ZCARD', turns_key(model)) + LINES_MOST then
+    redis.call('UNLINK', lines)
   end
   redis.call('ZADD', lines, turn + rows, caller)
   enqueue(id, model, turn)

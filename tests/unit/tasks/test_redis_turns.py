@@ -78,3 +78,18 @@ def test_the_lost_come_first_also_after_the_queue_was_empty(box: Open) -> None:
     heir.put([new(20 + i) for i in range(3)], NOW)
     heir.reclaim(NOW)
     assert claimed(heir)[0].id == lost.id
+
+
+def test_callers_who_take_their_tasks_back_leave_a_bounded_number_of_lines(
+    box: Open, shared_server: RedisServer
+) -> None:
+    """Also where nothing is claimed, as while a model is away."""
+    store = box()
+    store.put([new(0)], NOW)
+    for first in range(1, 3000, 500):
+        tasks = [replace(new(i), caller=str(i)) for i in range(first, first + 500)]
+        store.put(tasks, NOW)
+        store.cancel([task.id for task in tasks], NOW)
+    kept = int(shared_server.say("ZCARD", "bp:{0}:lines:m")[1:])
+    assert 0 < kept <= 1024 + 2 * 501
+    assert len(claimed(store)) == 1

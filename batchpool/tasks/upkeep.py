@@ -16,7 +16,6 @@ from batchpool.tasks.store import StoreAway, StoreFull
 
 _LOG = logging.getLogger("batchpool.tasks")
 _EVERY_S = 1.0
-_RECLAIMS_A_LEASE = 2
 _LOOKS = 10  # for ends in other pools between two sweeps
 _LOOKED_AT_ONCE = 256  # so that a store pays a bounded price for any number of waits
 
@@ -44,15 +43,11 @@ class Upkeep:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        since_reclaim_s = 0.0
         while True:
             try:
                 await self.sweep()
                 if self._lease_s:
                     await self.hear_others()
-                since_reclaim_s += _EVERY_S
-                if self._lease_s and since_reclaim_s >= self._lease_s / _RECLAIMS_A_LEASE:
-                    since_reclaim_s = 0.0
                     await self._runner.reclaim()
             except (StoreFull, StoreAway) as exc:
                 _LOG.error("the store of tasks cannot be swept: %s", exc)

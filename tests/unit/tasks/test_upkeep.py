@@ -88,6 +88,29 @@ def test_many_who_wait_are_looked_for_in_turns(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(scene())
 
 
+def test_what_another_pool_has_lost_is_taken_over_with_each_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long the lease is, it is seen soon after its end."""
+    monkeypatch.setattr(upkeep, "_EVERY_S", 0.0)
+
+    async def scene() -> None:
+        desk = Desk()
+        identifier = await desk.submit([1])
+        other_pool(desk).claim([Want("twice", 9, 9000)], desk.now_ms)
+        assert desk.state(identifier) == "running"
+        works = upkeep.Upkeep(
+            desk.committer, desk.runner, desk.ends, desk.metrics, desk.alerts, lease_s=3600.0
+        )
+        work = asyncio.create_task(works.run())
+        await desk.until_state(identifier, "queued")
+        work.cancel()
+        await asyncio.wait([work])
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
 def test_nobody_is_looked_for_where_nobody_waits() -> None:
     async def scene() -> None:
         desk = Desk()

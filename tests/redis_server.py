@@ -36,19 +36,36 @@ def server_program(name: str = "redis-server") -> str:
     return found
 
 
+def _packed(words: Sequence[str]) -> bytes:
+    """A command as it is sent."""
+    texts = [word.encode() for word in words]
+    return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%s\r\n" % (len(t), t) for t in texts)
+
+
 class RedisServer:
     """One server in a folder of its own. arguments: of its command line, beside where it listens.
-    address: for a store."""
+    address: for a store. A file of settings is the first argument. password: of its default user,
+    where the arguments set one."""
 
-    def __init__(self, program: str, arguments: Sequence[str] = (), port: int = 0) -> None:
+    def __init__(
+        self,
+        program: str,
+        arguments: Sequence[str] = (),
+        port: int = 0,
+        password: str = "",
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bp-redis-", dir="/tmp"))
         self._socket = str(self.folder / "s")
+        self.port = port
+        self._password = password
+        file = arguments[:1] if arguments and not arguments[0].startswith("-") else ()
         self._command = [
-            program, "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", self._socket,
-            "--dir", str(self.folder), "--save", "", *arguments,
+            program, *file, "--port", str(port), "--bind", "127.0.0.1",
+            "--unixsocket", self._socket, "--dir", str(self.folder), "--save", "",
+            *arguments[len(file) :],
         ]  # fmt: skip
         url = f"redis://127.0.0.1:{port}" if port else f"unix://{self._socket}"
-        self.address = StoreAddress(url)
+        self.address = StoreAddress(url, password or None)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -59,7 +76,9 @@ class RedisServer:
         give_up_s = time.monotonic() + _PATIENCE_S
         while self.say("PING") != b"+PONG\r\n":
             if self._process.poll() is not None or time.monotonic() > give_up_s:
-                raise AssertionError(f"no server: {(self.folder / 'log').read_text()}")
+                reason = (self.folder / "log").read_text()
+                self.close()
+                raise AssertionError(f"no server: {reason}")
             time.sleep(0.01)
 
     def assert_alive(self) -> None:
@@ -68,12 +87,15 @@ class RedisServer:
 
     def say(self, *words: str) -> bytes:
         """The raw reply to one command; b"" where the server does not answer."""
-        packed = b"".join(b"$%d\r\n%s\r\n" % (len(w.encode()), w.encode()) for w in words)
+        packed = _packed(words)
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(_PATIENCE_S)
             try:
                 link.connect(self._socket)
-                link.sendall(b"*%d\r\n%s" % (len(words), packed))
+                if self._password:
+                    link.sendall(_packed(("AUTH", self._password)))
+                    link.recv(1 << 10)
+                link.sendall(packed)
                 return link.recv(1 << 20)
             except OSError:
                 return b""
@@ -94,10 +116,13 @@ class RedisServer:
 
 @contextmanager
 def redis_server(
-    *arguments: str, name: str = "redis-server", port: int = 0
+    *arguments: str,
+    name: str = "redis-server",
+    port: int = 0,
+    password: str = "",
 ) -> Iterator[RedisServer]:
     """A server that answers, until the end of the block."""
-    server = RedisServer(server_program(name), arguments, port)
+    server = RedisServer(server_program(name), arguments, port, password)
     try:
         yield server
     finally:

@@ -43,6 +43,7 @@ from batchpool.cli.run import (
     run,
 )
 from batchpool.cli.serve import check, serve
+from batchpool.cli.size import SIZE_EPILOG, SIZE_EXITS, SIZE_HELP, add_size_arguments, size
 from batchpool.cli.status import SOME_BATCHES, batches_of, status
 from batchpool.cli.tasks import add_task_commands
 from batchpool.core.compiled import CODE
@@ -218,6 +219,8 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     )
     add_consume_arguments(consumes)
     add_task_commands(commands, _add)
+    sizes = _add(commands, "size", size, SIZE_HELP, SIZE_EXITS, epilog=SIZE_EPILOG)
+    add_size_arguments(sizes)
     draws = _add(
         commands, "layout", layout, "draw the shared memory of a model's lane", _LAYOUT_EXITS
     )

@@ -6,14 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from batchpool.tasks.store import StoreAway
 
 PASSWORD_VARIABLE = "BATCHPOOL_TASKS_STORE_PASSWORD"
-# SCHEME://[USER@]HOSTS[/PATH]; the configuration has checked its form.
-_URL = re.compile(r"([a-z+]+)://(?:([^@/?]*)@)?([^/?]*)([^?]*)")
+# SCHEME://[USER@]HOSTS[/PATH][?OPTIONS]; the configuration has checked its form.
+_URL = re.compile(r"([a-z+]+)://(?:([^@/?]*)@)?([^/?]*)([^?]*)\??(.*)")
+_HOST = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]+))?")
 _SENTINEL = "+sentinel"
-_SENTINEL_PORT = 26379
+_PORT, _SENTINEL_PORT = 6379, 26379
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,13 @@ class StoreAddress:
     url: str
     password: str | None = field(default=None, repr=False)
 
-    def _parts(self) -> tuple[str, str, str, str]:
-        """Scheme, user, hosts, path."""
-        found = _URL.match(self.url)
+    def _parts(self) -> tuple[str, str, str, str, str]:
+        """Scheme, user, hosts, path, options."""
+        found = _URL.fullmatch(self.url)
         if found is None:
             raise StoreAway(f"tasks_store = {self.url!r}: expected a URL, as redis://HOST:6379/0")
-        scheme, user, hosts, path = found.groups(default="")
-        return scheme, user, hosts, path
+        scheme, user, hosts, path, options = found.groups(default="")
+        return scheme, user, hosts, path, options
 
     @property
     def is_sentinel(self) -> bool:
@@ -47,17 +50,52 @@ class StoreAddress:
         """The user of the server's access list; None for its default one."""
         return self._parts()[1] or None
 
-    def sentinels(self) -> list[tuple[str, int]]:
-        """Hosts and ports of the Sentinels."""
-        pairs = [host.rpartition(":") for host in self._parts()[2].split(",")]
-        return [
-            (host, int(port)) if colon else (port, _SENTINEL_PORT) for host, colon, port in pairs
-        ]
+    @property
+    def socket_path(self) -> str | None:
+        """The unix socket of the server; None where it has a host and a port."""
+        scheme, _, _, path, _ = self._parts()
+        return path if scheme == "unix" else None
 
-    def master(self) -> tuple[str, int]:
-        """The name of the Sentinels' master, and the number of the database there."""
-        name, _, number = self._parts()[3].strip("/").partition("/")
-        return name, int(number or 0)
+    def hosts(self) -> list[tuple[str, int]]:
+        """Hosts and ports in their order: of the server, of nodes of a cluster, or of Sentinels."""
+        port = _SENTINEL_PORT if self.is_sentinel else _PORT
+        found = (_HOST.fullmatch(text) for text in self._parts()[2].split(","))
+        return [(of[1].strip("[]"), int(of[2] or port)) for of in found if of]
+
+    def master(self) -> str:
+        """The name of the Sentinels' master."""
+        return self._parts()[3].strip("/").partition("/")[0]
+
+    def database(self) -> int:
+        """The number of the database."""
+        if self.socket_path is not None:
+            return int(self._options().get("db", 0))
+        path = self._parts()[3]
+        number = path.strip("/")
+        return int((number.partition("/")[2] if self.is_sentinel else number) or 0)
+
+    def _options(self) -> dict[str, str]:
+        pairs = (pair.partition("=") for pair in self._parts()[4].split("&"))
+        return {name: value for name, _, value in pairs if name}
+
+    def tls(self) -> dict[str, Any]:
+        """The arguments of a TLS connection; {} where there is no TLS.
+
+        Raises StoreAway for a file that cannot be read: the library would not tell which one.
+        """
+        if not self.is_tls:
+            return {}
+        options: dict[str, Any] = self._options()
+        for name in _FILES:
+            if name in options:
+                try:
+                    Path(options[name]).open("rb").close()
+                except OSError as exc:
+                    raise StoreAway(
+                        f"{name} of tasks_store {options[name]}: {exc.strerror}"
+                    ) from None
+        check_hostname = options.pop("ssl_check_hostname", "true") == "true"
+        return {"ssl": True, "ssl_check_hostname": check_hostname, **options}
 
 
 def store_address(url: str, password_file: str, env: Mapping[str, str]) -> StoreAddress:

@@ -6,7 +6,8 @@ task's record. An end counts only if both are still that claim's, which one scri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -27,8 +28,9 @@ from batchpool.tasks.redis_homes import reading_order, shares
 from batchpool.tasks.redis_keys import LETTERS
 from batchpool.tasks.redis_link import Command
 from batchpool.tasks.redis_scripts import script
-from batchpool.tasks.store import StoreAway
+from batchpool.tasks.store import StoreAway, StoreFull
 
+_FAR_EVERY = 4
 _CONSUMER_GONE_MS = 3_600_000
 RUNNING = b"1:"
 
@@ -46,6 +48,8 @@ class RedisClaims:
         )  # fmt: skip
         self._held: dict[str, tuple[str, int]] = {}  # {id: (model, claim)}
         self._in_doubt: set[tuple[str, int]] = set()
+        self._taken: list[str] = []  # in this group
+        self._ended_now: list[tuple[str, int]] = []  # in this group, as (id, claim)
         self._turn = 0
         self.homes: list[int] = list(range(cells.number))
 
@@ -54,18 +58,41 @@ class RedisClaims:
         """Dead letters of one partition, and their bytes, that are kept at most."""
         return self._letter_limits
 
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Tell the caller of claims and ends inside when the block has ended, or not at all.
+
+        Claims of which he does not hear are let go, or they would be renewed and never run. Ends
+        of which he does not hear come again.
+        """
+        self._taken.clear()
+        self._ended_now.clear()
+        try:
+            yield
+        except (StoreAway, StoreFull):
+            for identifier in self._taken:
+                self._held.pop(identifier, None)
+            self._in_doubt.update(self._ended_now)
+            raise
+
     # -- taking -------------------------------------------------------------------------
 
     def take(self, want: Want, now_ms: int) -> list[ClaimedTask]:
-        """Claim tasks whose time has come, from the homes first."""
+        """Claim tasks whose time has come: from the homes first, and each fourth time from the
+        other partitions, since an owner that lives may be unable to run what is in its own."""
         queued = self._cells.commands("HGET", "n", f"0:{want.model}")
         waiting = {p: number(n) for p, n in enumerate(queued) if number(n) > 0}
         self._turn += 1
         order = reading_order(self.homes, self._cells.number, self._turn)
+        near_ones: Sequence[int] = self.homes
+        if self._turn % _FAR_EVERY == 0:
+            order = reading_order(self.homes, self._cells.number, self._turn // _FAR_EVERY)
+            order = order[len(self.homes) :] + order[: len(self.homes)]
+            near_ones = ()
         found: list[ClaimedTask] = []
         room = want.bytes
         while waiting and len(found) < want.tasks and (room > 0 or not found):
-            near = [(p, waiting[p]) for p in order if p in waiting and p in self.homes]
+            near = [(p, waiting[p]) for p in order if p in waiting and p in near_ones]
             far = [(p, waiting[p]) for p in order if p in waiting]
             parts = shares(near or far, want.tasks - len(found))
             words = {
@@ -88,6 +115,7 @@ class RedisClaims:
     def _hold(self, tasks: Iterable[ClaimedTask]) -> None:
         for task in tasks:
             self._held[task.id] = task.model, task.claim
+            self._taken.append(task.id)
 
     def renew(self) -> None:
         """Show that the owner of what is held lives."""
@@ -182,6 +210,7 @@ class RedisClaims:
             self._in_doubt.update(claims)
             raise
         self._in_doubt -= doubted
+        self._ended_now += claims
         for identifier, claim in claims:
             if self._held.get(identifier, ("", -1))[1] == claim:
                 del self._held[identifier]

@@ -6,7 +6,10 @@ cluster:
     bp:{p}:n         hash: tasks by STATE:MODEL, open tasks, bytes, dead letters
     bp:{p}:c         hash: open tasks by caller
     bp:{p}:t:ID      hash: a task, its input while it is open, its result after that
-    bp:{p}:q:MODEL   stream of new tasks that are queued or run; r: of those that come again
+    bp:{p}:w:MODEL   sorted set: tasks that wait, by their turn (batchpool/tasks/turns.py)
+    bp:{p}:lines:MODEL   sorted set: callers by the end of their line of such tasks, as far as it
+                     lies behind bp:{p}:now:MODEL, the turn that was claimed last
+    bp:{p}:run:MODEL stream of claimed tasks, each pending for its owner
     bp:{p}:later:MODEL   sorted set: tasks that are tried again, by the time
     bp:{p}:i:KEY     the id of the task with an Idempotency-Key
     bp:{p}:open      sorted set: open tasks by submission; until: by deadline
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 from batchpool.tasks.record import partition_of
 
-VERSION = 1
+VERSION = 2
 PARTITIONS = 16
 BOXES, LETTERS, CONFIG = "bp:boxes", "bp:letters", "bp:cfg"
 

@@ -8,22 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchpool.tasks.redis_address import StoreAddress
+from batchpool.tasks.redis_clients import Clients, redis
 from batchpool.tasks.redis_scripts import Script
 from batchpool.tasks.store import StoreAway, StoreFull
 
-try:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-except ModuleNotFoundError as missing:
-    raise StoreAway(
-        "tasks_store needs the package redis, which is not installed: pip install"
-        " 'batchpool[redis]', or leave tasks_store empty for a store on the disk"
-    ) from missing
-
-_CONNECT_S, _ANSWER_S = 2.0, 10.0
+_ERRORS = (
+    redis.exceptions.RedisError,
+    redis.exceptions.RedisClusterException,  # no RedisError: a cluster without some of its nodes
+    OSError,
+    ValueError,
+)
 _PAUSE_S = 0.5  # after a failure, in which nobody waits for another one
-_LEAST_VERSION = (7, 0)
 _MOVED = (
     redis.exceptions.MovedError,
     redis.exceptions.AskError,
@@ -53,6 +48,7 @@ class Link:
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = address
+        self._clients = Clients(address)
         self._client: Any = None
         self._is_cluster = False
         self._resume_s = 0.0
@@ -72,7 +68,7 @@ class Link:
             except redis.exceptions.ConnectionError:
                 self.close()
                 replies = self._send(commands, again=b"1")
-        except (redis.exceptions.RedisError, OSError, ValueError) as exc:
+        except _ERRORS as exc:
             self.close()
             self._resume_s = time.monotonic() + _PAUSE_S
             raise StoreAway(f"{self._address.url}: {exc}") from exc
@@ -121,52 +117,8 @@ class Link:
 
     def _connected(self) -> Any:
         if self._client is None:
-            client = self._open()
-            try:
-                facts = client.info("server")
-                version = str(facts["redis_version"])
-                if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
-                    raise StoreAway(
-                        f"{self._address.url} is Redis {version}; 7.0 or newer is needed, or Valkey"
-                    )
-                self._is_cluster = facts.get("redis_mode") == "cluster"
-                if self._is_cluster:
-                    client.close()
-                    client = self._open_cluster()
-            except BaseException:
-                client.close()
-                raise
-            self._client = client
+            self._client, self._is_cluster = self._clients.open()
         return self._client
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "password": self._address.password,
-            "socket_timeout": _ANSWER_S,
-            "socket_connect_timeout": _CONNECT_S,
-            "protocol": 2,
-        }
-
-    def _open(self) -> Any:
-        address, settings = self._address, self._settings()
-        # A command is repeated here, where it is known what that means, and nowhere below.
-        settings["retry"] = Retry(NoBackoff(), 0)
-        if not address.is_sentinel:
-            return redis.Redis.from_url(address.url, **settings)
-        from redis import sentinel
-
-        name, number = address.master()
-        tls = {"ssl": True} if address.is_tls else {}
-        made: Any = sentinel.Sentinel  # it has no types
-        sentinels = made(address.sentinels(), sentinel_kwargs=tls | {
-            "socket_timeout": _CONNECT_S, "socket_connect_timeout": _CONNECT_S
-        })  # fmt: skip
-        return sentinels.master_for(name, db=number, username=address.user, **tls, **settings)
-
-    def _open_cluster(self) -> Any:
-        from redis.cluster import RedisCluster
-
-        return RedisCluster.from_url(self._address.url, **self._settings())
 
     def server_ms(self) -> int:
         """Unix time of the server, or of one of them."""
@@ -175,7 +127,7 @@ class Link:
             if self._is_cluster:
                 client = client.get_redis_connection(client.get_primaries()[0])
             seconds, microseconds = client.time()
-        except (redis.exceptions.RedisError, OSError) as exc:
+        except _ERRORS as exc:
             self.close()
             raise StoreAway(f"{self._address.url}: {exc}") from exc
         return int(seconds) * 1000 + int(microseconds) // 1000
@@ -189,7 +141,7 @@ class Link:
             found = client.config_get(name)
         except redis.exceptions.ResponseError:
             return None
-        except (redis.exceptions.RedisError, OSError) as exc:
+        except _ERRORS as exc:
             raise StoreAway(f"{self._address.url}: {exc}") from exc
         for key, value in found.items():
             if _text(key) == name:
@@ -202,7 +154,7 @@ class Link:
         if client is not None:
             try:
                 client.close()
-            except (redis.exceptions.RedisError, OSError):
+            except _ERRORS:
                 return  # it had gone
 
 

@@ -92,7 +92,9 @@ class RedisStore:
     @contextmanager
     def group(self) -> Iterator[None]:
         """Each call inside is kept by itself: what ends together here need not be one change."""
-        yield
+        self._open()
+        with self._claims.group():
+            yield
 
     def _open(self) -> Cells:
         """The partitions, once the server is known to have a store that this release can use."""
@@ -162,8 +164,8 @@ class RedisStore:
         return [task for want in wants for task in self._claims.take(want, now_ms)]
 
     def reclaim(self, now_ms: int) -> Reclaimed:
-        self._open()
-        return self._claims.take_over(now_ms)
+        with self.group():
+            return self._claims.take_over(now_ms)
 
     def finish(self, ends: Sequence[Ended], now_ms: int) -> list[bool]:
         self._open()

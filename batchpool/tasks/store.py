@@ -58,8 +58,8 @@ class TaskStore(Protocol):
         that task; where its input is another one it is refused."""
 
     def claim(self, wants: Sequence[Want], now_ms: int) -> list[ClaimedTask]:
-        """Take queued tasks whose time has come, in turns by caller where the store can do that; of
-        each caller the oldest first. They run from now on."""
+        """Take queued tasks whose time has come, in turns by caller; of each caller the oldest
+        first. They run from now on. A store of several parts has turns in each of them."""
 
     def reclaim(self, now_ms: int) -> Reclaimed:
         """Queue tasks again whose owner has vanished, but for those that were lost too often."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from batchpool.tasks.alerts import Alerts
 from batchpool.tasks.committer import Committer
@@ -15,11 +16,13 @@ from batchpool.tasks.store import StoreAway, StoreFull
 
 _LOG = logging.getLogger("batchpool.tasks")
 _EVERY_S = 1.0
-_RECLAIMS_A_LEASE = 2
+_LOOKS = 10  # for ends in other pools between two sweeps
+_LOOKED_AT_ONCE = 256  # so that a store pays a bounded price for any number of waits
 
 
 class Upkeep:
-    """Sweeps the store once a second. lease_s: as of the store."""
+    """Sweeps the store once a second, and hears of ends elsewhere more often. lease_s: as of the
+    store."""
 
     def __init__(
         self,
@@ -36,37 +39,53 @@ class Upkeep:
         self._metrics = metrics
         self._alerts = alerts
         self._lease_s = lease_s
+        self._looked_at = 0
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        since_reclaim_s = 0.0
         while True:
             try:
                 await self.sweep()
                 if self._lease_s:
                     await self.hear_others()
-                since_reclaim_s += _EVERY_S
-                if self._lease_s and since_reclaim_s >= self._lease_s / _RECLAIMS_A_LEASE:
-                    since_reclaim_s = 0.0
                     await self._runner.reclaim()
             except (StoreFull, StoreAway) as exc:
                 _LOG.error("the store of tasks cannot be swept: %s", exc)
             self._alerts.look()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next sweep, and hear meanwhile of what ends in other pools."""
+        if not self._lease_s:
             await asyncio.sleep(_EVERY_S)
+            return
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_EVERY_S / _LOOKS)
+            # A store that cannot be asked is told of by the next sweep.
+            with suppress(StoreFull, StoreAway):
+                await self.hear_ends()
 
     async def hear_others(self) -> None:
         """Learn what other pools have done with tasks of a store that they share: which have ended
         that somebody waits for here, and which models have some to run."""
-        ids = self._ends.ids()
-        if ids:
-            kept = await self._committer.run(lambda store, now_ms: store.look(ids, now_ms))
-            self._ends.tell(
-                identifier
-                for identifier, task in zip(ids, kept, strict=True)
-                if task is None or task.form.finished_ms
-            )
+        await self.hear_ends()
         for model in await self._committer.run(lambda store, now_ms: store.models()):
             self._runner.submitted(model)
+
+    async def hear_ends(self) -> None:
+        """Tell those who wait here of ends in other pools; many of them in turns."""
+        ids = self._ends.ids()
+        if not ids:
+            return
+        first = self._looked_at % len(ids)
+        ids = [*ids[first:], *ids[:first]][:_LOOKED_AT_ONCE]
+        self._looked_at = first + len(ids)
+        kept = await self._committer.run(lambda store, now_ms: store.look(ids, now_ms))
+        self._ends.tell(
+            identifier
+            for identifier, task in zip(ids, kept, strict=True)
+            if task is None or task.form.finished_ms
+        )
 
     async def sweep(self) -> None:
         """End what is too old and drop what nobody collects, all of it."""

@@ -9,12 +9,18 @@ import re
 ANY = "*"
 UNIX_PEERS = "unix:"  # as in nginx: whoever connects over a unix socket
 PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
+_NAME_AND_PORT = r"[A-Za-z0-9._-]+(:[0-9]{1,5})?"
+_SERVER = rf"({_NAME_AND_PORT}|\[[0-9A-Fa-f:.]+\](:[0-9]{{1,5}})?)"
+_USER = r"([^\s@/?]+@)?"
+_TLS_OPTION = r"(ssl_(ca_certs|certfile|keyfile)=/[^\s&]+|ssl_check_hostname=(true|false))"
+_TLS_OPTIONS = rf"(\?{_TLS_OPTION}(&{_TLS_OPTION})*)?"
 # A password passes: has_password refuses it in a text that does not show it.
 STORE_URL = re.compile(
-    r"rediss?://([^\s@/?]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[0-9]*)?(\?\S*)?"
-    r"|unix://([^\s@/?]+@)?/[^\s?]+(\?\S*)?"
-    r"|rediss?\+sentinel://([^\s@/?]+@)?[A-Za-z0-9._-]+(:[0-9]{1,5})?"
-    r"(,[A-Za-z0-9._-]+(:[0-9]{1,5})?)*/[^\s/?]+(/[0-9]+)?"
+    rf"redis://{_USER}{_SERVER}(,{_SERVER})*(/[0-9]*)?"
+    rf"|rediss://{_USER}{_SERVER}(,{_SERVER})*(/[0-9]*)?{_TLS_OPTIONS}"
+    rf"|unix://{_USER}/[^\s?]+(\?db=[0-9]+)?"
+    rf"|redis\+sentinel://{_USER}{_SERVER}(,{_SERVER})*/[^\s/?]+(/[0-9]+)?"
+    rf"|rediss\+sentinel://{_USER}{_SERVER}(,{_SERVER})*/[^\s/?]+(/[0-9]+)?{_TLS_OPTIONS}"
 )
 _PASSWORD = re.compile(r"[a-z+]+://[^/?]*:[^/?]*@|[?&](username|password)=")
 _ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")

@@ -132,8 +132,9 @@ class ServerConfig:
         "",
         "Redis or Valkey server that keeps tasks for the pools of several machines; needs the extra"
         " redis; a password stands in tasks_store_password_file, never here",
-        form="redis://[USER@]HOST[:PORT][/DB], rediss://... for TLS, unix://PATH[?db=N], or"
-        " redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]",
+        form="redis://[USER@]HOST[:PORT][/DB], HOST:PORT,HOST:PORT for a cluster, unix://PATH[?db=N],"
+        " redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; rediss for redis is TLS, and takes"
+        " ?ssl_ca_certs=/PATH&ssl_certfile=/PATH&ssl_keyfile=/PATH&ssl_check_hostname=false",
         pattern=STORE_URL,
         auto="a database of this pool alone in state_dir",
     )

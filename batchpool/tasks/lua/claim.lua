@@ -1,49 +1,42 @@
--- Take queued tasks whose time has come. ARGV: again, now, owner, model, most, bytes, '1' where the
--- first may be of more bytes. Answers for each its record, and where it is in the streams.
-local now, owner, model = tonumber(ARGV[2]), ARGV[3], ARGV[4]
+-- Take queued tasks whose time has come, in turns by caller. ARGV: again, now, owner, model, most,
+-- bytes, '1' where the first may be of more bytes. Answers the record of each.
+local now, owner, model = ARGV[2], ARGV[3], ARGV[4]
 local left, room, any = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
-local later = BASE .. 'later:' .. model
+local later, turns, key = BASE .. 'later:' .. model, turns_key(model), stream_key(model)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', now, 'LIMIT', 0, left)) do
-  local due = redis.call('ZSCORE', later, id)
   redis.call('ZREM', later, id)
-  enqueue(id, model, redis.call('HSTRLEN', task_key(id), 'input'), due, 'r')
+  local task = redis.call('HMGET', task_key(id), 'caller', 'rows')
+  if task[1] then join(id, model, task[1], task[2], false) end -- else the server has evicted it
+end
+local taken, ids = 0, {}
+local found = redis.call('ZRANGE', turns, 0, left - 1, 'WITHSCORES')
+for at = 1, #found, 2 do
+  local size = redis.call('HSTRLEN', task_key(found[at]), 'input')
+  if size > room and not any then break end
+  room, any, taken = room - size, false, taken + 1
+  if redis.call('HGET', task_key(found[at]), 'state') == '0' then ids[#ids + 1] = found[at] end
+end
+if taken == 0 then return {} end
+redis.call('ZREMRANGEBYRANK', turns, 0, taken - 1)
+redis.call('SET', BASE .. 'now:' .. model, found[2 * taken])
+redis.call('ZREMRANGEBYSCORE', BASE .. 'lines:' .. model, '-inf', found[2 * taken])
+forget_lines(model)
+if #ids == 0 then return {} end
+if redis.call('EXISTS', key) == 0 then
+  redis.call('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
 end
 local claims = {}
-local full = false
-for _, which in ipairs({'r', 'q'}) do
-  local key = stream_key(which, model)
-  if left > 0 and not full and redis.call('EXISTS', key) == 1 then
-    local last
-    local group = redis.call('XINFO', 'GROUPS', key)[1]
-    for i = 1, #group, 2 do
-      if group[i] == 'last-delivered-id' then last = group[i + 1] end
-    end
-    local most = 0
-    for _, entry in ipairs(redis.call('XRANGE', key, '(' .. last, '+', 'COUNT', left)) do
-      local size, due = tonumber(entry[2][4]), tonumber(entry[2][6])
-      full = size > room and not any
-      if full or due > now then break end
-      room, any, most = room - size, false, most + 1
-    end
-    if most > 0 then
-      local read = redis.call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', most, 'STREAMS', key, '>')
-      for _, entry in ipairs(read[1][2]) do
-        local id = entry[2][2]
-        local task = task_key(id)
-        if redis.call('HGET', task, 'state') == '0' then
-          local claim = redis.call('HINCRBY', task, 'claims', 1)
-          redis.call('HSET', task, 'state', '1', 'owner', owner, 'started', now)
-          move(model, '0', '1')
-          local found = redis.call('HMGET', task, 'attempts', 'losses', 'rows', 'input', 'answer',
-            'submitted')
-          claims[#claims + 1] = {id, claim, unpack(found)}
-          left = left - 1
-        else -- the server has evicted its record
-          redis.call('XACK', key, GROUP, entry[1])
-          redis.call('XDEL', key, entry[1])
-        end
-      end
-    end
-  end
+for _, id in ipairs(ids) do
+  local task, entry = task_key(id), redis.call('XADD', key, '*', 't', id)
+  local claim = redis.call('HINCRBY', task, 'claims', 1)
+  redis.call('HSET', task, 'state', '1', 'owner', owner, 'started', now, 'which', 'run',
+    'entry', entry)
+  local record = redis.call('HMGET', task, 'attempts', 'losses', 'rows', 'input', 'answer',
+    'submitted')
+  claims[#claims + 1] = {id, claim, unpack(record)}
 end
+count('0:' .. model, -#ids)
+count('1:' .. model, #ids)
+-- The entries are pending from now on: all that this stream has is claimed.
+redis.call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #ids, 'STREAMS', key, '>')
 return claims

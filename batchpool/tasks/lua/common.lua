@@ -4,11 +4,12 @@
 local COUNTS = KEYS[1]
 local BASE = string.sub(COUNTS, 1, -2)
 local GROUP = 'bp'
-local OVERHEAD = 512 -- bytes of a record beside its bodies, about
+local OVERHEAD = 2400 -- bytes of memory of a record beside its bodies, about
+local LINES_MOST = 1024 -- beside those of callers who have tasks
 local FORM = {'id', 'state', 'model', 'attempts', 'submitted', 'started', 'finished', 'code', 'error'}
 
 local function task_key(id) return BASE .. 't:' .. id end
-local function stream_key(which, model) return BASE .. which .. ':' .. model end
+local function stream_key(model) return BASE .. 'run:' .. model end
 
 -- The hash is without zeros, so that it stays small.
 local function count(name, by)
@@ -27,33 +28,60 @@ local function open_task(caller, by)
   end
 end
 
--- Put a task at the end of a stream of its model: 'q' of new ones, 'r' of those that come again.
-local function enqueue(id, model, size, due, which)
-  local key = stream_key(which, model)
-  if redis.call('EXISTS', key) == 0 then
-    redis.call('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
+-- Where the tasks of a model are that wait in turns, sorted by their turn.
+local function turns_key(model) return BASE .. 'w:' .. model end
+
+-- Where nothing waits, all lines are empty.
+local function forget_lines(model)
+  if redis.call('EXISTS', turns_key(model)) == 0 then
+    redis.call('UNLINK', BASE .. 'lines:' .. model)
   end
-  local entry = redis.call('XADD', key, '*', 't', id, 's', size, 'd', due)
-  redis.call('HSET', task_key(id), 'state', '0', 'which', which, 'entry', entry)
+end
+
+-- Queue a task at this turn.
+local function enqueue(id, model, turn)
+  redis.call('ZADD', turns_key(model), turn, id)
+  redis.call('HSET', task_key(id), 'state', '0', 'which', 'w', 'entry', '', 'turn', turn)
+end
+
+-- Queue a task at the end of its caller's line, as batchpool/tasks/turns.py has it. An empty line, as
+-- that of a caller who has no open task, begins where the tasks are that are claimed now.
+local function join(id, model, caller, rows, is_idle)
+  local lines = BASE .. 'lines:' .. model
+  local turn = tonumber(redis.call('GET', BASE .. 'now:' .. model) or 0)
+  if not is_idle then
+    turn = math.max(turn, tonumber(redis.call('ZSCORE', lines, caller) or 0))
+  end
+  -- Lines of callers who took their tasks back end with the next claims. Where there are none, callers
+  -- with names that nobody has had before would fill the memory.
+  if redis.call('ZCARD', lines) > 2 * redis.call('ZCARD', turns_key(model)) + LINES_MOST then
+    redis.call('UNLINK', lines)
+  end
+  redis.call('ZADD', lines, turn + rows, caller)
+  enqueue(id, model, turn)
 end
 
 -- Take a task out of where it waits or runs; true if it was there.
 local function take_out(id, which, entry, model)
-  local key = stream_key(which, model)
-  if which == 'later' then return redis.call('ZREM', key, id) == 1 end
-  local pending = redis.call('XACK', key, GROUP, entry) == 1
-  return redis.call('XDEL', key, entry) == 1 or pending
+  if which == 'run' then
+    local key = stream_key(model)
+    local pending = redis.call('XACK', key, GROUP, entry) == 1
+    return redis.call('XDEL', key, entry) == 1 or pending
+  end
+  local was_there = redis.call('ZREM', BASE .. which .. ':' .. model, id) == 1
+  if which == 'w' then forget_lines(model) end
+  return was_there
 end
 
 -- task: {id, model, rows, input, answer, caller, principal, submitted, deadline, own, key, print}
-local function create(task, now)
+local function create(task)
   local id, model, caller, key = task[1], task[2], task[6], task[11]
   local size = #task[4] + #task[5] + OVERHEAD
   redis.call('HSET', task_key(id), 'id', id, 'model', model, 'rows', task[3], 'input', task[4],
     'answer', task[5], 'caller', caller, 'principal', task[7], 'submitted', task[8],
     'deadline', task[9], 'own', task[10], 'key', key, 'print', task[12], 'attempts', '0',
     'claims', '0', 'losses', '0', 'size', size)
-  enqueue(id, model, #task[4], now, 'q')
+  join(id, model, caller, task[3], redis.call('HEXISTS', BASE .. 'c', caller) == 0)
   redis.call('ZADD', BASE .. 'open', task[8], id)
   redis.call('ZADD', BASE .. 'until', task[9], id)
   if key ~= '' then redis.call('SET', BASE .. 'i:' .. key, id) end
@@ -72,7 +100,7 @@ local function conclude(id, state, now, ttl, code, err, status, headers, body)
   local key = task_key(id)
   local task = redis.call('HMGET', key, 'state', 'model', 'caller', 'size', 'key')
   local size = #body + #err + OVERHEAD
-  redis.call('HDEL', key, 'input', 'answer', 'entry', 'which')
+  redis.call('HDEL', key, 'input', 'answer', 'entry', 'which', 'turn')
   redis.call('HSET', key, 'state', state, 'finished', now, 'code', code, 'error', err,
     'status', status, 'headers', headers, 'body', body, 'size', size, 'length', #body)
   local keep = ttl + 60000

@@ -7,11 +7,11 @@ for at = 7, #ARGV, 11 do
   local id, claim, state, counted, code, err = unpack(ARGV, at, at + 5)
   local status, headers, body, letter, facts = unpack(ARGV, at + 6, at + 10)
   local key = task_key(id)
-  local task = redis.call('HMGET', key, 'state', 'claims', 'owner', 'which', 'entry', 'model')
+  local task = redis.call('HMGET', key, 'state', 'claims', 'owner', 'model', 'entry')
   local accepted = 0
   if task[2] == claim and task[3] == owner then
     if task[1] == '1' then
-      local stream = stream_key(task[4], task[6])
+      local stream = stream_key(task[4])
       accepted = redis.call('XACK', stream, GROUP, task[5])
       if accepted == 1 then
         redis.call('XDEL', stream, task[5])

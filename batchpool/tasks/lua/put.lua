@@ -1,6 +1,5 @@
 -- Keep new tasks. ARGV: again, now, then 13 of each task: as in `create`, and the limit that keeps
 -- it out, '' for none. Answers for each {'new'}, {'mismatch'}, {limit} or {'known', principal, form}.
-local now = ARGV[2]
 local answers = {}
 for at = 3, #ARGV, 13 do
   local task = {unpack(ARGV, at, at + 11)}
@@ -21,7 +20,7 @@ for at = 3, #ARGV, 13 do
   elseif lack ~= '' then
     answers[#answers + 1] = {lack}
   else
-    create(task, now)
+    create(task)
     answers[#answers + 1] = {'new'}
   end
 end

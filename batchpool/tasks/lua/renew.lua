@@ -3,11 +3,10 @@
 local owner = ARGV[2]
 local answers = {}
 for at = 3, #ARGV, 2 do
-  local task = redis.call('HMGET', task_key(ARGV[at]), 'state', 'claims', 'owner', 'which', 'entry',
-    'model')
+  local task = redis.call('HMGET', task_key(ARGV[at]), 'state', 'claims', 'owner', 'model', 'entry')
   local held = 0
   if task[1] == '1' and task[2] == ARGV[at + 1] and task[3] == owner then
-    redis.call('XCLAIM', stream_key(task[4], task[6]), GROUP, owner, 0, task[5], 'JUSTID')
+    redis.call('XCLAIM', stream_key(task[4]), GROUP, owner, 0, task[5], 'JUSTID')
     held = 1
   end
   answers[#answers + 1] = held

@@ -5,6 +5,5 @@ local kept = redis.call('HMGET', BASE .. 'l:' .. letter, 'model', 'rows', 'input
   'principal')
 if not kept[1] then return 0 end
 remove_letter(letter)
-create({ARGV[4], kept[1], kept[2], kept[3], kept[4], kept[5], kept[6], ARGV[2], ARGV[5], '0', '', ''},
-  ARGV[2])
+create({ARGV[4], kept[1], kept[2], kept[3], kept[4], kept[5], kept[6], ARGV[2], ARGV[5], '0', '', ''})
 return 1

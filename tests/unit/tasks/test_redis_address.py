@@ -21,14 +21,28 @@ from batchpool.tasks.store import StoreAway
         "redis://cache.example:6379/3",
         "rediss://tasks@[::1]:6380?ssl_ca_certs=/etc/ca.pem",
         "unix:///run/redis/redis.sock?db=2",
+        "redis://a:7000,b:7001,[::1]:7002",
         "redis+sentinel://a:26379,b:26380/main/1",
+        "rediss+sentinel://a/main?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=false",
     ],
 )
 def test_these_are_addresses(url: str) -> None:
     assert ServerConfig(tasks_store=url).tasks_store == url
 
 
-@pytest.mark.parametrize("url", ["cache:6379", "http://cache", "unix://run/x", "redis://a b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cache:6379",
+        "http://cache",
+        "unix://run/x",
+        "redis://a b",
+        "redis://a?ssl_ca_certs=/x",
+        "rediss://a?ssl_ca_cert=/x",
+        "rediss://a?ssl_ca_certs=x",
+        "redis://a,/0",
+    ],
+)
 def test_these_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match=r"tasks_store = .*redis://"):
         ServerConfig(tasks_store=url)
@@ -71,10 +85,21 @@ def test_a_file_without_a_password_is_told(tmp_path: Path, content: bytes | None
 def test_sentinels_and_their_master_are_read() -> None:
     found = store_address("rediss+sentinel://me@a:1,b/main/2", "", {})
     assert (found.is_sentinel, found.is_tls, found.user) == (True, True, "me")
-    assert found.sentinels() == [("a", 1), ("b", 26379)]
-    assert found.master() == ("main", 2)
-    plain = store_address("redis://a/1", "", {})
-    assert (plain.is_sentinel, plain.is_tls, plain.user) == (False, False, None)
+    assert found.hosts() == [("a", 1), ("b", 26379)]
+    assert (found.master(), found.database()) == ("main", 2)
+    assert found.tls() == {"ssl": True, "ssl_check_hostname": True}
+
+
+def test_servers_and_their_database_are_read() -> None:
+    plain = store_address("redis://a,[::1]:7000/1", "", {})
+    assert (plain.is_sentinel, plain.is_tls, plain.user, plain.tls()) == (False, False, None, {})
+    assert plain.hosts() == [("a", 6379), ("::1", 7000)]
+    assert (plain.database(), plain.socket_path) == (1, None)
+    local = store_address("unix://me@/run/a?db=2", "", {})
+    assert (local.socket_path, local.database(), local.user) == ("/run/a", 2, "me")
+    assert store_address("rediss://a?ssl_check_hostname=false", "", {}).tls() == {
+        "ssl": True, "ssl_check_hostname": False
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchpool.tasks.record import Again, PutOutcome, StoreLimits, partition_of
+from batchpool.tasks.record import Again, PutOutcome, StoreLimits, Want, partition_of
 from batchpool.tasks.redis_address import StoreAddress
+from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_link import Link
 from batchpool.tasks.redis_store import RedisStore
 from batchpool.tasks.store import StoreAway, StoreFull
@@ -75,6 +76,22 @@ def test_an_owner_reads_its_homes_first_and_then_the_rest(box: Open) -> None:
     assert len(claimed(one)) == 160 - len(near)
 
 
+@pytest.mark.parametrize("at_once", [1, 32])
+def test_the_homes_of_an_owner_that_runs_nothing_are_read_by_others(
+    box: Open, at_once: int
+) -> None:
+    """Also while there is always more to do at home."""
+    one, idle = box(), box()
+    for store in (one, idle, one):
+        store.sweep(NOW)
+    one.put([new(i, i % 16) for i in range(16)], NOW)
+    left = {new(i, i).id for i in idle._claims.homes}
+    for turn in range(1, 90):
+        one.put([new(100 * turn + p, p) for p in one._claims.homes], NOW)
+        left -= {task.id for task in claimed(one, at_once)}
+    assert left == set()
+
+
 def test_a_claim_takes_so_many_bytes_over_all_partitions(box: Open) -> None:
     store = box()
     store.put([new(i, i % 16, input=bytes(100)) for i in range(64)], NOW)
@@ -89,7 +106,7 @@ def test_what_is_renewed_is_nobody_elses(box: Open, server: RedisServer) -> None
     one.put([new(1), new(2)], NOW)
     first, second = claimed(one)
     one._claims.renew()
-    idle = server.say("XPENDING", "bp:{0}:q:m", "bp", "IDLE", "60000", "-", "+", "10")
+    idle = server.say("XPENDING", "bp:{0}:run:m", "bp", "IDLE", "60000", "-", "+", "10")
     assert idle == b"*0\r\n"
     assert box().reclaim(NOW).tasks == 0
     assert other.reclaim(NOW).tasks == 2, "without a lease they are lost at once"
@@ -244,8 +261,10 @@ def test_nothing_is_left_of_tasks_that_were_dropped(box: Open, server: RedisServ
     counts = store.counts()
     assert (counts.tasks, counts.letters, counts.bytes, counts.oldest_ms) == ({}, 0, 0, 0)
     names = server.say("KEYS", "*").decode()
-    assert not re.search(r"bp:\{\d+\}:(t|i|l|later|open|until|ended|dead|c)\b", names), names
-    assert server.say("XLEN", "bp:{0}:q:m") == b":0\r\n"
+    assert not re.search(r"bp:\{\d+\}:(t|i|l|later|w|lines|open|until|ended|dead|c)\b", names), (
+        names
+    )
+    assert server.say("XLEN", "bp:{0}:run:m") == b":0\r\n"
     assert "lock" not in names
 
 
@@ -269,7 +288,7 @@ def test_a_consumer_with_pending_entries_is_never_deleted(
     gone.finish([done(*claimed(gone, 1))], NOW)
     (task,) = claimed(busy)
     other.reclaim(NOW)
-    kept = server.say("XINFO", "CONSUMERS", "bp:{0}:q:m", "bp").decode()
+    kept = server.say("XINFO", "CONSUMERS", "bp:{0}:run:m", "bp").decode()
     assert busy._owner in kept
     assert gone._owner not in kept
     assert busy.finish([done(task)], NOW) == [True]
@@ -285,16 +304,16 @@ def test_the_oldest_letters_go_where_there_are_too_many(box: Open) -> None:
 
 
 def test_a_store_of_another_release_is_refused(box: Open, server: RedisServer) -> None:
-    server.say("HSET", "bp:cfg", "version", "2", "partitions", "16")
-    with pytest.raises(StoreAway, match=r"version 2 .* knows 1"):
+    server.say("HSET", "bp:cfg", "version", "3", "partitions", "16")
+    with pytest.raises(StoreAway, match=r"version 3 .* knows 2"):
         box().put([new(1)], NOW)
 
 
 def test_the_number_of_partitions_is_that_of_the_store(box: Open, server: RedisServer) -> None:
-    server.say("HSET", "bp:cfg", "version", "1", "partitions", "3")
+    server.say("HSET", "bp:cfg", "version", "2", "partitions", "3")
     store = box()
     store.put([new(1, 5)], NOW)
-    assert server.say("EXISTS", "bp:{2}:q:m") == b":1\r\n"
+    assert server.say("EXISTS", "bp:{2}:w:m") == b":1\r\n"
     assert len(claimed(store)) == 1
 
 
@@ -318,30 +337,48 @@ def test_a_password_is_used_and_never_told(
         server.say("ACL", "DELUSER", "tasks")
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("redis-server", ("--cluster-enabled", "yes")), ("valkey-server", ())],
-)
-def test_it_works_on_a_cluster_and_on_valkey(name: str, arguments: tuple[str, ...]) -> None:
-    """In a cluster a script that touched two slots would be refused."""
-    with redis_server(*arguments, name=name, port=free_port()) as server:
-        if arguments:
-            server.say("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-            while b"cluster_state:ok" not in server.say("CLUSTER", "INFO"):
-                server.assert_alive()
-        store = RedisStore(server.address, LIMITS, lambda: NOW, lease_s=0.0)
-        store.put([new(i, i % 16, key=bytes([i]) * 32) for i in range(40)], NOW)
-        tasks = claimed(store, 30)
-        assert all(store.finish([done(task) for task in tasks[:10]], NOW))
-        assert all(store.finish([letter(task) for task in tasks[10:20]], NOW))
-        assert all(store.retry([Again(t.id, t.claim, NOW, True) for t in tasks[20:25]], NOW))
-        heir = RedisStore(server.address, LIMITS, lambda: NOW, lease_s=0.0)
-        assert heir.reclaim(NOW).tasks == 5
-        assert len(claimed(heir)) == 20
-        assert len(heir.list_tasks("", "", 100)) == 40
-        letters = [kept.letter for kept in heir.letters("", "", 0, 100, (), whole=True)]
-        assert all(heir.replay(letters, NOW, NOW + 10_000))
-        assert heir.next_due_ms(["m"]) == [0]
-        assert len(heir.sweep(NOW + 10_000).ended) == 30
-        assert heir.sweep(NOW + 20_000).results == 30
-        heir.close()
+def fails_after(monkeypatch: pytest.MonkeyPatch, verb: str, calls: int) -> None:
+    """The server goes before the script `verb` has been called so often."""
+    scripts, left = Cells.scripts, [calls]
+
+    def failing(cells: Cells, name: str, *words: object, **more: object) -> object:
+        if name == verb:
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoreAway("gone")
+        return scripts(cells, name, *words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cells, "scripts", failing)
+
+
+def test_what_a_failed_group_had_claimed_is_queued_again_and_not_held_for_ever(
+    box: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = box(lease_s=0.0)
+    store.put([new(i, i % 16) for i in range(40)], NOW)
+    ended = claimed(store, 5)
+    with monkeypatch.context() as patch:
+        fails_after(patch, "claim", 1)
+        with pytest.raises(StoreAway), store.group():
+            assert store.finish([done(task) for task in ended], NOW) == [True] * 5
+            assert len(claimed(store, 10)) == 10
+            claimed(store, 10)
+    assert store.reclaim(NOW).tasks == 10
+    assert store.finish([done(task) for task in ended], NOW) == [True] * 5, "nobody has heard of it"
+    assert len(claimed(store)) == 35
+
+
+def test_what_was_lost_too_often_is_found_again_where_the_server_went_meanwhile(
+    box: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchpool.tasks.redis_claims.LOSSES_MOST", 1)
+    store = box()
+    tasks = [new(0), new(1, 1), replace(new(2, 2), model="z")]
+    store.put(tasks, NOW)
+    store.claim([Want("m", 9, 9000), Want("z", 9, 9000)], NOW)
+    heir = box(lease_s=0.0)
+    with monkeypatch.context() as patch:
+        fails_after(patch, "reclaim", 1)
+        with pytest.raises(StoreAway):
+            heir.reclaim(NOW)
+    assert {task.id for task in heir.reclaim(NOW).lost} == {task.id for task in tasks}

@@ -126,17 +126,8 @@ def test_the_oldest_tasks_whose_time_has_come_are_claimed_first(reopen: Open) ->
     assert store.models() == {"m", "other"}
 
 
-def _needs_turns(request: pytest.FixtureRequest) -> None:
-    """A stream of Redis has one order, that in which its tasks came."""
-    if "redis" in request.node.callspec.id:
-        pytest.skip("tasks in Redis are claimed in the order in which they came")
-
-
-def test_callers_are_served_in_turns_by_their_rows(
-    reopen: Open, request: pytest.FixtureRequest
-) -> None:
+def test_callers_are_served_in_turns_by_their_rows(reopen: Open) -> None:
     """One caller with many tasks holds up its own, and nobody else's."""
-    _needs_turns(request)
     store = reopen()
     store.put([new(i, caller="many") for i in range(6)], NOW)
     assert [task.id for task in claimed(store, 2)] == [new(0).id, new(1).id]
@@ -150,10 +141,7 @@ def test_callers_are_served_in_turns_by_their_rows(
     ]
 
 
-def test_a_caller_that_took_its_tasks_back_begins_where_the_others_are(
-    reopen: Open, request: pytest.FixtureRequest
-) -> None:
-    _needs_turns(request)
+def test_a_caller_that_took_its_tasks_back_begins_where_the_others_are(reopen: Open) -> None:
     store = reopen()
     store.put([new(i) for i in range(50)], NOW)
     store.put([new(60 + i, caller="other") for i in range(3)], NOW)

@@ -1,0 +1,71 @@
+"""Several boxes on one Redis: their rate, and what becomes of tasks when parts of them end.
+
+    python -m bench.boxes scaling [--boxes 1,2,3] [--tasks 3000] [--batch-ms 20] [--row-ms 1]
+        [--rounds 3] [--save FILE.json]
+    python -m bench.boxes kills [--boxes 2,3] [--tasks 3000] [--only "box killed"]
+        [--save FILE.json]
+
+scaling: boxes are processes with the store, the runner and the upkeep of the task process, and an
+engine that sleeps, so that several have room on few cores; each finds `--tasks` in the store.
+kills: boxes are whole pools. Callers submit over HTTP and collect every result, and in the middle a
+box or the server is killed, stopped, filled or emptied.
+
+Exit status 1, with a list, if a task ended wrong, twice or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from bench.boxes.kills import STRIKES, kill_cell
+from bench.boxes.scaling import scaling
+from bench.support.machine import report, spread
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = parser.add_subparsers(dest="part", required=True)
+    rates = parts.add_parser("scaling", help="tasks per second")
+    kills = parts.add_parser("kills", help="tasks accounted for while parts end")
+    for part, boxes in ((rates, "1,2,3"), (kills, "2,3")):
+        part.add_argument("--boxes", type=_numbers, default=_numbers(boxes))
+        part.add_argument("--tasks", type=int, default=3000)
+        part.add_argument("--save", metavar="FILE.json")
+    rates.add_argument("--batch-ms", type=float, default=20)
+    rates.add_argument("--row-ms", type=float, default=1)
+    rates.add_argument("--rounds", type=int, default=3, help="of all numbers of boxes, in turns")
+    kills.add_argument("--only", choices=STRIKES)
+    args = parser.parse_args()
+    rows: dict[str, Any] = {}
+    faults = []
+    if args.part == "scaling":
+        rates_of: dict[int, list[float]] = {boxes: [] for boxes in args.boxes}
+        for number in range(args.rounds):
+            for boxes in args.boxes:
+                row = scaling(boxes, args.tasks, args.batch_ms, args.row_ms)
+                rates_of[boxes].append(row["tasks_per_s"])
+                rows[f"{boxes} boxes, round {number}"] = row
+                if row["wrong"] or row["states"] != {"done": row["tasks"]}:
+                    faults.append(f"{boxes} boxes: {row['wrong']} wrong, {row['states']}")
+        rows |= {f"{boxes} boxes, tasks/s": spread(of) for boxes, of in rates_of.items()}
+    else:
+        for name in [args.only] if args.only else STRIKES:
+            for boxes in args.boxes:
+                row, found = kill_cell(name, boxes, args.tasks)
+                print(name, boxes, json.dumps(row), flush=True)
+                rows[f"{name}, {boxes} boxes"] = row
+                faults += found
+    rows["violated"] = faults
+    report("boxes on one Redis", rows, args.save)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,14 +12,13 @@ from importlib import import_module
 from typing import Any
 
 from batchpool.client.aio import AsyncClient
-from batchpool.client.served_model import ServedModel
+from batchpool.client.served_model import ServedModel, spec_of
 from batchpool.consume.consumer import Consumer
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RecordRows
 from batchpool.consume.values import ValueReader, ValueWriter
 from batchpool.core.errors import ConfigError, PoolError, StartError
 from batchpool.core.tensors.rows import check_parameters
-from batchpool.core.tensors.spec import ModelSpec
 
 _LOG = logging.getLogger("batchpool.consume")
 _REPORT_S = 10.0
@@ -65,7 +64,7 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
         producer = kafka.AIOKafkaProducer(
             bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
         )
-        reader = ValueReader(_spec_of(served), plan.form, plan.columns)
+        reader = ValueReader(spec_of(served), plan.form, plan.columns)
         rows = RecordRows(client, plan, reader, ValueWriter(served.outputs))
         consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST)
         listener = _listener(kafka, consumer)
@@ -126,14 +125,9 @@ def _check(plan: ConsumePlan, served: ServedModel) -> None:
                 f"--outputs: model {plan.model!r} has no output {name!r}; it has {', '.join(known)}"
             )
     try:
-        check_parameters(_spec_of(served), dict(plan.parameters))
+        check_parameters(spec_of(served), dict(plan.parameters))
     except PoolError as exc:
         raise ConfigError(f"--parameter: {exc.message}") from None
-
-
-def _spec_of(served: ServedModel) -> ModelSpec:
-    """The declaration of a served model, as far as its callers are told of it."""
-    return ModelSpec(served.name, "numpy", served.inputs, served.outputs, served.parameters)
 
 
 def _listener(kafka: Any, consumer: Consumer) -> Any:

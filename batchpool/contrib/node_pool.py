@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,8 +56,11 @@ def wait_until_ready(socket: str, patience_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def check_ready(socket: str) -> None:
-    """NotReady unless the pool at this socket is ready; PoolStopped where none listens."""
-    status = ask_status(os.fspath(socket))
+def check_ready(socket: str, model: str = "") -> None:
+    """NotReady unless the pool at this socket is ready, and serves this model if one is named;
+    PoolStopped where none listens."""
+    status = ask_status(socket)
     if status["state"] != "ready":
         raise NotReady(f"the pool at {socket} is {status['state']}")
+    if model and not status["models"].get(model, {}).get("ready"):
+        raise NotReady(f"the pool at {socket} does not serve model {model!r}")

@@ -90,8 +90,8 @@ class PoolCalls:
                 yield token
 
     async def check_health(self) -> None:
-        """PoolError unless the pool is ready: it says so itself."""
-        await asyncio.to_thread(check_ready, self.socket)
+        """PoolError unless the pool says that it is ready, and serves the model."""
+        await asyncio.to_thread(check_ready, self.socket, self.model)
 
     async def close(self) -> None:
         """End the session with the pool. Calls under way fail with PoolStopped."""

@@ -82,7 +82,7 @@ def app(arguments: Mapping[str, str]) -> Any:
     """The application of `serve run batchpool.contrib.ray:app NAME=VALUE ...`.
 
     The names are the arguments of PoolReplica; serve is one text, as in a shell. ConfigError for
-    another name.
+    another name, and for a patience_s that is no number.
     """
     for name in arguments:
         if name not in _ARGUMENTS:
@@ -90,9 +90,14 @@ def app(arguments: Mapping[str, str]) -> Any:
                 f"unknown argument {name!r} of batchpool.contrib.ray:app; known:"
                 f" {', '.join(_ARGUMENTS)}"
             )
+    patience = arguments.get("patience_s", "60")
+    try:
+        patience_s = float(patience)
+    except ValueError:
+        raise ConfigError(f"patience_s={patience}: a number of seconds was expected") from None
     return PoolDeployment.bind(
         arguments.get("model", ""),
         socket=arguments.get("socket"),
         serve=shlex.split(arguments.get("serve", "")),
-        patience_s=float(arguments.get("patience_s", 60.0)),
+        patience_s=patience_s,
     )

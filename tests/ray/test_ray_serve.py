@@ -158,5 +158,7 @@ def test_what_cannot_work_is_said(cluster: int) -> None:
 
     with pytest.raises(ConfigError, match="unknown argument 'sokcet'"):
         app({"sokcet": "/x"})
+    with pytest.raises(ConfigError, match="patience_s=soon: a number of seconds was expected"):
+        app({"patience_s": "soon"})
     with pytest.raises(StartError, match="no pool that is ready within 0 s"):
         asyncio.run(asyncio.to_thread(PoolReplica, socket="/nowhere/pool", patience_s=0.0))

@@ -63,6 +63,18 @@ def test_a_pool_that_drains_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> Non
         check_ready("/there")
 
 
+@pytest.mark.parametrize("models", [{}, {"m": {"ready": False}}])
+def test_a_pool_that_does_not_serve_the_model_is_not_ready_for_it(
+    monkeypatch: pytest.MonkeyPatch, models: dict[str, Any]
+) -> None:
+    status = {"state": "ready", "models": {"other": {"ready": True}, **models}}
+    monkeypatch.setattr(module, "ask_status", lambda path: status)
+    check_ready("/there")
+    check_ready("/there", "other")
+    with pytest.raises(NotReady, match="the pool at /there does not serve model 'm'"):
+        check_ready("/there", "m")
+
+
 def test_a_running_pool_and_one_of_its_own_are_not_asked_for_together() -> None:
     with (
         pytest.raises(ConfigError, match="one of them was expected"),

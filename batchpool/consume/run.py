@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any
 
+from batchpool.bulk.plan import chosen_outputs
 from batchpool.client.aio import AsyncClient
 from batchpool.client.served_model import ServedModel, spec_of
 from batchpool.consume.consumer import Consumer
@@ -118,14 +119,10 @@ async def _served(client: AsyncClient, name: str) -> ServedModel:
 
 
 def _check(plan: ConsumePlan, served: ServedModel) -> None:
-    known = [tensor.name for tensor in served.outputs]
-    for name in plan.outputs:
-        if name not in known:
-            raise ConfigError(
-                f"--outputs: model {plan.model!r} has no output {name!r}; it has {', '.join(known)}"
-            )
+    spec = spec_of(served)
+    chosen_outputs(spec, plan.outputs)
     try:
-        check_parameters(spec_of(served), dict(plan.parameters))
+        check_parameters(spec, dict(plan.parameters))
     except PoolError as exc:
         raise ConfigError(f"--parameter: {exc.message}") from None
 

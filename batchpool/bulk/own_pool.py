@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from batchpool.client.session import Session
@@ -26,11 +26,12 @@ _LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
-def own_pool(words: Sequence[str]) -> Iterator[str]:
+def own_pool(words: Sequence[str], more: Mapping[str, str] | None = None) -> Iterator[str]:
     """Start `batchpool serve` with these words; the path of its socket, once it is ready.
 
-    Its HTTP side is a unix socket in the same folder, unless the words say otherwise. It ends with
-    this process, whatever ends that. StartError where it does not come up.
+    more: variables of its environment beside ours. Its HTTP side is a unix socket in the same
+    folder, unless the words say otherwise. It ends with this process, whatever ends that.
+    StartError where it does not come up.
     """
     remove_left_folders()
     folder, held = _new_folder()
@@ -50,7 +51,7 @@ def own_pool(words: Sequence[str]) -> Iterator[str]:
         [*python_command("batchpool"), "serve", *words, "--socket", path, *http, *few, *quiet],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        env=package_environment(dict(os.environ)),
+        env=package_environment({**os.environ, **(more or {})}),
         start_new_session=True,  # Ctrl-C is for the run, which stops the pool when it is done
         preexec_fn=end_with_parent,  # noqa: PLW1509 - before the run has threads
     )

@@ -10,6 +10,7 @@ import tomllib
 from typing import Any
 
 from batchpool.cli.config_source import add_socket_arguments, pool_socket
+from batchpool.cli.numbers import whole_number
 from batchpool.cli.run import names_of, pairs_of, parameters_of
 from batchpool.core.errors import ConfigError
 
@@ -67,8 +68,12 @@ def add_consume_arguments(parser: argparse.ArgumentParser) -> None:
         help="a parameter of the model, for all records; JSON or a text",
     )  # fmt: skip
     parser.add_argument(
-        "--most", metavar="N", type=_count, default=0, help="records under way (default 4096)"
-    )
+        "--most",
+        metavar="N",
+        type=whole_number(10**6),
+        default=0,
+        help="records under way (default 4096)",
+    )  # fmt: skip
     parser.add_argument(
         "--begin", choices=("earliest", "latest"), default="earliest",
         help="where a group begins that has committed nothing",
@@ -135,9 +140,3 @@ def _settings(path: str) -> dict[str, Any]:
         raise ConfigError(f"cannot read --kafka-config {path}: {exc.strerror}") from None
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"--kafka-config {path} is no TOML: {exc}") from None
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) <= 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records, 1 to 1000000")
-    return int(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,7 +11,7 @@ from batchpool.cli.config_source import pool_socket
 from batchpool.core.errors import PoolError, StartError
 
 _Reply = TypeVar("_Reply")
-_LONGEST_S = 86400.0
+LONGEST_S = 86400.0
 _POLL_S = 0.1  # between two queries of a drain's progress
 
 RELOAD_HELP = "read the configuration and the models again without losing a request"
@@ -104,16 +103,3 @@ def _request(ask: Callable[..., _Reply], path: str, **how: bool | None) -> _Repl
         raise StartError(exc.message) from None
     except OSError as exc:
         raise StartError(f"no pool answers at {path}: {exc}") from None
-
-
-def seconds(text: str) -> float:
-    """Parse a length of time on the command line."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from 0 to {_LONGEST_S:g}"
-        )
-    return value

@@ -22,16 +22,17 @@ from batchpool.cli.consume import (
     consume,
 )
 from batchpool.cli.explain import config, layout
+from batchpool.cli.numbers import seconds_to, whole_number
 from batchpool.cli.operate import (
     DRAIN_EPILOG,
     DRAIN_EXITS,
     DRAIN_HELP,
+    LONGEST_S,
     RELOAD_EPILOG,
     RELOAD_EXITS,
     RELOAD_HELP,
     drain,
     reload,
-    seconds,
 )
 from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.cli.run import (
@@ -44,7 +45,7 @@ from batchpool.cli.run import (
 )
 from batchpool.cli.serve import check, serve
 from batchpool.cli.size import SIZE_EPILOG, SIZE_EXITS, SIZE_HELP, add_size_arguments, size
-from batchpool.cli.status import SOME_BATCHES, batches_of, status
+from batchpool.cli.status import SOME_BATCHES, status
 from batchpool.cli.tasks import add_task_commands
 from batchpool.core.compiled import CODE
 from batchpool.core.config.flags import PlacedOption, add_flags
@@ -202,7 +203,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     asks.add_argument("--json", action="store_true", help="print JSON instead of a table")
     asks.add_argument(
         "--batches",
-        type=batches_of,
+        type=whole_number(),
         nargs="?",
         const=SOME_BATCHES,
         metavar="N",
@@ -280,7 +281,7 @@ def _add_operations(commands: argparse._SubParsersAction[_Parser]) -> None:
     drains.add_argument(
         "--timeout-s",
         metavar="N",
-        type=seconds,
+        type=seconds_to(LONGEST_S),
         default=30.0,
         help="how long to wait for the answers (default 30)",
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from batchpool.cli.config_source import add_socket_arguments, pool_socket
+from batchpool.cli.numbers import seconds_to, whole_number
 from batchpool.core.config.flags import model_of
 from batchpool.core.errors import ConfigError
 
@@ -84,7 +84,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-format", choices=OUT_FORMATS, help="of the output (default: by its name)"
     )
     parser.add_argument(
-        "--chunk-rows", metavar="N", type=_rows,
+        "--chunk-rows", metavar="N", type=whole_number(),
         help="rows that are read and committed together (default: of about 16 MiB)",
     )  # fmt: skip
     parser.add_argument(
@@ -102,7 +102,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="drop parts of before, replace OUT and its errors",
     )
     parser.add_argument(
-        "--wait-s", metavar="N", type=_seconds, default=300.0,
+        "--wait-s", metavar="N", type=seconds_to(1e6), default=300.0,
         help="how long to wait for a pool that restarts or does not serve (default 300)",
     )  # fmt: skip
     add_socket_arguments(parser)
@@ -201,19 +201,3 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _rows(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, at least 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value

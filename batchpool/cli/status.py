@@ -23,13 +23,6 @@ _TIMES = tuple(
 )
 
 
-def batches_of(text: str) -> int:
-    """Parse the number of batches on the command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a number from 1")
-    return int(text)
-
-
 def status(args: argparse.Namespace) -> int:
     from batchpool.client.control import ask_batches, ask_status
 

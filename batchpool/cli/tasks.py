@@ -12,6 +12,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from batchpool.cli.config_source import add_socket_arguments, pool_socket
+from batchpool.cli.numbers import whole_number
 from batchpool.cli.tables import status_text
 from batchpool.core.errors import ConfigError, PoolError, StartError
 
@@ -102,7 +103,7 @@ def _letter_number(text: str) -> int:
 def _add_shared_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="", help="only those of this model")
     parser.add_argument(
-        "-n", dest="most", metavar="N", type=int, help="list at most so many"
+        "-n", dest="most", metavar="N", type=whole_number(), help="list at most so many"
         f" (default {_LISTED})",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

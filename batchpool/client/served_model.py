@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.session import Session
-from batchpool.core.tensors.spec import Tensor
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,11 @@ class ServedModel:
     max_batch: int
     request_timeout_s: float
     idempotent: bool
+
+
+def spec_of(served: ServedModel) -> ModelSpec:
+    """The declaration of a served model, as far as its callers are told of it."""
+    return ModelSpec(served.name, "numpy", served.inputs, served.outputs, served.parameters)
 
 
 def served_models(facts: Mapping[str, ModelFacts]) -> dict[str, ServedModel]:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from batchpool.consume.partitions import Partitions
@@ -86,25 +87,26 @@ class Consumer:
     async def _process(self, progress: Any, records: Sequence[Any]) -> None:
         """Run fetched records of one partition; each counts as ended once the broker has what came
         of it."""
-        sent: list[asyncio.Task[None]] = []
-        try:
-            async for end in self._rows.ends([record.value for record in records]):
-                acknowledged = await self._send(records[end.at], end)
-                sent.append(
-                    asyncio.ensure_future(self._ended(progress, records, end, acknowledged))
-                )
-            await asyncio.gather(*sent)
-        finally:
-            for task in sent:
-                task.cancel()
+        sent: list[asyncio.Future[Any]] = []
+        async for end in self._rows.ends([record.value for record in records]):
+            record = records[end.at]
+            acknowledged = await self._send(record, end)
+            acknowledged.add_done_callback(
+                partial(self._ended, progress, record.offset, end.error is not None)
+            )
+            sent.append(acknowledged)
+        for acknowledged in sent:  # one after the other: most are there, in one batch of the broker
+            await acknowledged
 
-    async def _ended(
-        self, progress: Any, records: Sequence[Any], end: RowEnd, acknowledged: Any
+    def _ended(
+        self, progress: Any, offset: int, failed: bool, acknowledged: asyncio.Future[Any]
     ) -> None:
-        await acknowledged
-        self._partitions.end(progress, records[end.at].offset)
+        """A callback, since a task for each record would cost more than all else of this file."""
+        if acknowledged.cancelled() or acknowledged.exception() is not None:
+            return  # `_process` raises it
+        self._partitions.end(progress, offset)
         self.records += 1
-        self.failed += end.error is not None
+        self.failed += failed
 
     async def _send(self, record: Any, end: RowEnd) -> Any:
         """Give the producer what came of a record; the future of the broker's answer."""

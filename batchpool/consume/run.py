@@ -11,8 +11,9 @@ from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any
 
+from batchpool.bulk.plan import chosen_outputs
 from batchpool.client.aio import AsyncClient
-from batchpool.client.served_model import ServedModel
+from batchpool.client.served_model import ServedModel, spec_of
 from batchpool.consume.consumer import Consumer
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RecordRows
@@ -20,7 +21,6 @@ from batchpool.consume.values import ValueReader, ValueWriter
 from batchpool.core.config.key import shown
 from batchpool.core.errors import ConfigError, PoolError, StartError
 from batchpool.core.tensors.rows import check_parameters
-from batchpool.core.tensors.spec import ModelSpec
 
 _LOG = logging.getLogger("batchpool.consume")
 _REPORT_S = 10.0
@@ -64,7 +64,7 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
     async with AsyncExitStack() as stack:
         client, served = await _attached(stack, socket, plan.model)
         _check(plan, served)
-        reader = ValueReader(_spec_of(served), plan.form, plan.columns)
+        reader = ValueReader(spec_of(served), plan.form, plan.columns)
         rows = RecordRows(client, plan, reader, ValueWriter(served.outputs))
         # Both are stopped wherever this ends, since what aiokafka has made is to be stopped, too.
         try:
@@ -138,21 +138,12 @@ async def _attached(
 
 
 def _check(plan: ConsumePlan, served: ServedModel) -> None:
-    known = [tensor.name for tensor in served.outputs]
-    for name in plan.outputs:
-        if name not in known:
-            raise ConfigError(
-                f"--outputs: model {plan.model!r} has no output {name!r}; it has {', '.join(known)}"
-            )
+    spec = spec_of(served)
+    chosen_outputs(spec, plan.outputs)
     try:
-        check_parameters(_spec_of(served), dict(plan.parameters))
+        check_parameters(spec, dict(plan.parameters))
     except PoolError as exc:
         raise ConfigError(f"--parameter: {exc.message}") from None
-
-
-def _spec_of(served: ServedModel) -> ModelSpec:
-    """The declaration of a served model, as far as its callers are told of it."""
-    return ModelSpec(served.name, "numpy", served.inputs, served.outputs, served.parameters)
 
 
 def _listener(kafka: Any, consumer: Consumer) -> Any:

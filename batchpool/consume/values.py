@@ -21,11 +21,18 @@ class ValueReader:
     """Rows of records in one form.
 
     json: an object with a value for each input, or the value of the only one. raw: the bytes are
-    the value of the only input, a bytes tensor. columns: {input: member of the object}. ConfigError
-    where the model has no such inputs.
+    the value of the only input, a bytes tensor. columns: {input: member of the object}. what: said
+    of a value in errors. ConfigError where the model has no such inputs.
     """
 
-    def __init__(self, spec: ModelSpec, form: str, columns: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        form: str,
+        columns: Mapping[str, str],
+        what: str = "the record's value",
+    ) -> None:
+        self._what = what
         self._lone = only_input(spec)
         self._inputs = {tensor.name: tensor for tensor in spec.inputs}
         self._columns = mapped_columns(spec, None, columns)
@@ -46,20 +53,19 @@ class ValueReader:
         try:
             found = msgspec.json.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise InvalidRequest(f"the record's value is no JSON: {exc}") from None
+            raise InvalidRequest(f"{self._what} is no JSON: {exc}") from None
         if not isinstance(found, dict):
             if self._lone is None:
                 names = ", ".join(map(repr, self._inputs))
                 raise InvalidRequest(
-                    f"the record's value is a {type(found).__name__}; an object with {names} was"
-                    " expected"
+                    f"{self._what} is a {type(found).__name__}; an object with {names} was expected"
                 )
             return {self._lone: found}
         row = {name: found[own] for name, own in self._columns.items() if own in found}
         for name, tensor in self._inputs.items():
             if name not in row and tensor.default is None:
                 raise InvalidRequest(
-                    f"the record's value has no {self._columns[name]!r}, which is input {name!r};"
+                    f"{self._what} has no {self._columns[name]!r}, which is input {name!r};"
                     f" it has {', '.join(map(repr, found)) or 'nothing'}"
                 )
         return row

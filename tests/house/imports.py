@@ -58,6 +58,7 @@ FLOORS = (
     "frontend",
     "bulk",
     "consume",
+    "contrib",
     "cli",
     "__main__",
     "examples",
@@ -208,7 +209,7 @@ def examples_of_inner_names(tree: Tree) -> list[str]:
         said(source, line, f"imports {target.path}")
         for source, line, target, _ in inner_imports(tree)
         if top_of(source) in ("examples", "models")
-        and top_of(target) not in ("__init__", top_of(source))
+        and top_of(target) not in ("__init__", "contrib", top_of(source))
     ]
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from bench.support.kafka_broker import kafka_broker, make_topics, produce, records_of
 from tests.ports import free_port
-from tests.process.kafka_broker import kafka_broker, make_topics, produce, records_of
 from tests.process.pool_under_test import ROOT, Pool, serving, until
 
 pytest.importorskip("aiokafka")
@@ -32,7 +32,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_broker(tmp_path_factory.mktemp("broker")) as address:
+    with kafka_broker(tmp_path_factory.mktemp("broker"), free_port()) as address:
         yield address
 
 
@@ -149,7 +149,7 @@ def test_a_consumer_that_is_killed_leaves_its_records_to_another(
         (["--model", "other"], "serves no model 'other'; it serves doubler"),
         (["--map", "z=z"], "has no input 'z'"),
         (["--to", "kafka:///flags"], "is the source and a target"),
-        (["--outputs", "q"], "has no output 'q'; it has y"),
+        (["--outputs", "q"], "has no output 'q'; it has 'y'"),
     ],
 )
 def test_what_cannot_work_is_told_at_once(

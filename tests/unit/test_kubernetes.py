@@ -15,10 +15,13 @@ import pytest
 import yaml
 
 from batchpool.core.config.toml_file import load_toml
+from batchpool.core.metrics.table import METRICS
+from batchpool.tasks.redis_address import PASSWORD_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 BASE = "base"
-OVERLAYS = ("overlays/gpu", "overlays/tasks", "overlays/local-clients")
+SHARED = "overlays/shared-tasks"
+OVERLAYS = ("overlays/gpu", "overlays/tasks", SHARED, "overlays/local-clients")
 OLDEST = "1.30"  # of Kubernetes, for which they are checked, beside the newest one
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which builds them, is missing")
@@ -131,6 +134,44 @@ def test_tasks_have_one_owner_and_a_volume_that_holds_them() -> None:
     size = volume["spec"]["resources"]["requests"]["storage"]
     assert size.endswith("Gi")
     assert int(size[:-2]) * 1024 >= 1.25 * settings.tasks_max_mib
+
+
+def test_tasks_of_several_pods_stand_in_one_redis() -> None:
+    settings = server(SHARED)
+    assert settings.tasks
+    assert settings.tasks_store.startswith("redis://")
+    (password,) = [each for each in pool(SHARED)["env"] if "valueFrom" in each]
+    assert password["name"] == PASSWORD_VARIABLE
+    assert "emptyDir" in mounted(SHARED)[settings.state_dir]
+
+
+def test_pods_are_added_by_the_age_of_the_oldest_task() -> None:
+    scaler, deployment = the(SHARED, "HorizontalPodAutoscaler")["spec"], the(SHARED, "Deployment")
+    assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaler["scaleTargetRef"]["apiVersion"] == deployment["apiVersion"]
+    assert "replicas" not in deployment["spec"], "each apply would set it"
+    assert the(SHARED, "PodDisruptionBudget")["spec"]["maxUnavailable"] < scaler["minReplicas"]
+    (metric,) = [each["external"] for each in scaler["metrics"]]
+    name = metric["metric"]["name"]
+    assert name in {each.name for each in METRICS}
+    assert metric["target"]["type"] == "Value", "all pods tell the same age"
+    assert int(metric["target"]["value"]) < server(SHARED).task_max_age_s
+    text = (ROOT / "kubernetes" / SHARED / "prometheus-adapter.yaml").read_text()
+    (rule,) = yaml.safe_load(text)["rules"]["external"]
+    assert rule["name"]["as"] == name
+    assert rule["seriesQuery"].startswith(f"{name}{{")
+    assert rule["metricsQuery"].startswith("max(")
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/scrape"] == "true"
+
+
+def test_the_number_of_pods_changes_no_faster_than_models_load() -> None:
+    scaler, settings = the(SHARED, "HorizontalPodAutoscaler")["spec"], server(SHARED)
+    down = scaler["behavior"]["scaleDown"]
+    assert down["stabilizationWindowSeconds"] >= settings.load_timeout_s
+    assert all(each["periodSeconds"] > settings.drain_s for each in down["policies"])
+    up = scaler["behavior"]["scaleUp"]["policies"]
+    assert [(each["type"], each["value"]) for each in up] == [("Pods", 1)]
 
 
 def test_a_client_beside_the_pool_sees_its_socket_and_is_seen() -> None:

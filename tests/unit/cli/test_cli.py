@@ -258,7 +258,7 @@ def test_too_little_memory_is_told_after_the_plan(
         (["layout", "bad:B"], 1, "model bad:B: ValueError: no weights"),
         (["layout", "x"], 2, 'model "x": expected MODULE:CLASS, as "my_models:Scale"'),
         (["layout", "a:B", "--slots", "-1"], 2, "slots = -1: expected a whole number of rows"),
-        (["status", "--batches", "0"], 2, "argument --batches: '0'; expected a number from 1"),
+        (["status", "--batches", "0"], 2, "argument --batches: '0' is not a whole number from 1"),
         (["status", "--port", "0"], 2, "port = 0: expected a TCP port from 1 to 65535, or uds"),
     ],
 )

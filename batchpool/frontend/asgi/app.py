@@ -32,7 +32,6 @@ from batchpool.frontend.asgi.sending import (
 )
 from batchpool.frontend.asgi.submission import Submission
 from batchpool.frontend.asgi.tasks import task_routes
-from batchpool.frontend.asgi.text_routes import TEXT_ROUTES
 from batchpool.frontend.asgi.texts import Texts
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
@@ -44,6 +43,7 @@ from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import VERSION
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.preferences import PREFER, async_preference
+from batchpool.wire.text_routes import TEXT_ROUTES
 
 
 def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:

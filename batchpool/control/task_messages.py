@@ -140,11 +140,13 @@ class DropLetters(Message, frozen=True, tag="drop"):
 
 
 class TaskRefused(Message, frozen=True, tag="task_refused"):
-    """The reply to a request that is refused. code: of the error."""
+    """The reply to a request that is refused. code: of the error. param: the member of the request
+    that is at fault, "" for none."""
 
     code: str
     error: str
     retry_after_ms: Natural = 0
+    param: str = ""
 
 
 class TaskSubmitted(Message, frozen=True, tag="task_submitted"):
@@ -209,7 +211,8 @@ class LettersChanged(Message, frozen=True, tag="letters_changed"):
 
 class StartTasks(Message, frozen=True, tag="start"):
     """The first message of the task process. server: the settings. folder: of its store. socket: of
-    the pool. processes, heartbeat: of the heartbeats page and its own word there."""
+    the pool. processes, heartbeat: of the heartbeats page and its own word there. batch_folder: of
+    files and batches, "" where callers may have none."""
 
     descriptors = ("the socket on which it is asked", "the heartbeats")
 
@@ -218,6 +221,7 @@ class StartTasks(Message, frozen=True, tag="start"):
     socket: str
     processes: Natural
     heartbeat: Natural
+    batch_folder: str = ""
 
 
 class SetTasks(Message, frozen=True, tag="set"):

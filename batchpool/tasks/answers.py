@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, assert_never
 
+from batchpool.batches.service import BatchService
+from batchpool.control.batch_messages import BatchQuestion
 from batchpool.control.edges import TaskReply, ToTasks
 from batchpool.control.task_messages import (
     CancelTask,
@@ -34,6 +36,7 @@ from batchpool.core.errors import (
     IdempotencyMismatch,
     InternalError,
     NotReady,
+    NotSupported,
     PoolError,
     Retryable,
     StorageFull,
@@ -82,6 +85,7 @@ class TaskAnswers:
         metrics: TaskMetrics,
         clock_ms: Callable[[], int],
         where: str,
+        batches: BatchService | None = None,
     ) -> None:
         self._committer = committer
         self._runner = runner
@@ -90,6 +94,7 @@ class TaskAnswers:
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._where = where
+        self._batches = batches
         self._desk = Desk(committer, ends, self._missing, lambda: self.stopping)
         self._status: TaskStatus | None = None
         self._status_ms = 0
@@ -109,6 +114,10 @@ class TaskAnswers:
 
     async def _answer(self, message: ToTasks, turn: Turn) -> TaskReply:
         match message:
+            case BatchQuestion():
+                if self._batches is None:
+                    raise NotSupported("this pool keeps no files and runs no batches")
+                return await self._batches.answer(message)
             case SubmitTask():
                 return (await self.submit([message]))[0]
             case LookAtTasks():
@@ -311,7 +320,7 @@ def refused(exc: BaseException) -> TaskRefused:
     match exc:
         case PoolError():
             after_ms = exc.retry_after_ms if isinstance(exc, Retryable) else 0
-            return TaskRefused(exc.code, exc.message, after_ms)
+            return TaskRefused(exc.code, exc.message, after_ms, exc.param or "")
         case StoreFull():
             return TaskRefused(StorageFull.code, str(exc), _DISK_RETRY_MS)
         case StoreAway():

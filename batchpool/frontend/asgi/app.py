@@ -18,8 +18,10 @@ from batchpool.core.errors import (
     NotFound,
     PoolError,
 )
+from batchpool.frontend.asgi.batches import batch_routes
 from batchpool.frontend.asgi.embeddings import Embeddings
 from batchpool.frontend.asgi.entrance import Entrance
+from batchpool.frontend.asgi.files import file_routes
 from batchpool.frontend.asgi.generate import Generate
 from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
@@ -64,6 +66,7 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
         Route(path, Texts(view, discard, route), methods=["POST"])
         for path, route in TEXT_ROUTES.items()
     ]
+    routes += file_routes(view, discard) + batch_routes(view, discard)
     if broadcaster is None:
         routes.append(Route("/", Query(view.metadata.root, discard), methods=["GET"]))
     else:

@@ -227,7 +227,7 @@ class ServerConfig:
         "time that a file, and a batch that has ended, are kept, unless the caller says another one"
         " for a file",
         unit="seconds",
-        least=1,
+        least=0.1,
         most=1e9,
     )
     batch_max_lines: int = key_field(50_000, "requests of one batch", least=1, most=1 << 24)

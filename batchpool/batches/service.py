@@ -14,6 +14,7 @@ from batchpool.batches.runner import BatchRunner
 from batchpool.batches.settings import BatchSettings
 from batchpool.batches.store import BatchStore
 from batchpool.batches.uploads import Uploads
+from batchpool.control.batch_messages import BatchCounts
 from batchpool.control.edges import BatchReply, ToBatches
 
 
@@ -45,8 +46,15 @@ class BatchService:
         assert self._answers is not None, "start comes first"
         return await self._answers.answer(message)
 
+    def counts(self) -> BatchCounts:
+        """The counts of files and batches."""
+        return self._store.counts()
+
     async def stop(self) -> None:
-        """Leave open batches to the next process, and let go of the folder."""
+        """Leave open batches to the next process; questions are still answered."""
         if self._runner is not None:
             await self._runner.stop()
+
+    async def close(self) -> None:
+        """Let go of the folder."""
         await self._store.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from batchpool.batches.file_bodies import FileBodies
 from batchpool.batches.quotas import Quotas
 from batchpool.batches.records import BatchProgress, BatchRecord, FileRecord
 from batchpool.batches.settings import BatchSettings
+from batchpool.control.batch_messages import BatchCounts
 from batchpool.core.errors import StorageFull
 
 T = TypeVar("T")
@@ -55,6 +57,7 @@ class BatchStore:
         files, batches = self._database.load()
         self.files = {each.id: each for each in files}
         self.batches = {each.id: each for each in batches}
+        self._lines = {"completed": 0, "failed": 0}
         for file in files:
             self.quotas.add(file.owner.caller, file.bytes, 1)
         for batch in self.open_batches():
@@ -72,6 +75,11 @@ class BatchStore:
     def open_batches(self) -> Iterator[BatchRecord]:
         """The batches that have not ended."""
         return (each for each in self.batches.values() if not each.status.has_ended)
+
+    def counts(self) -> BatchCounts:
+        """The counts of everything that is kept, and of the lines of this process."""
+        statuses = Counter(each.status.value for each in self.batches.values())
+        return BatchCounts(dict(statuses), dict(self._lines), self.quotas.files, self.quotas.bytes)
 
     def inputs(self) -> dict[str, str]:
         """{file: the open batch that it is the input of}."""
@@ -163,6 +171,8 @@ class BatchStore:
         await self.run(add)
         self.batches[record.id] = changed
         self._count_outputs(record, old, progress)
+        self._lines["completed"] += progress.completed - old.completed
+        self._lines["failed"] += progress.failed - old.failed
         return changed
 
     async def end_batch(self, record: BatchRecord, now_ms: int) -> BatchRecord:

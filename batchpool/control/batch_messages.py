@@ -53,6 +53,17 @@ class BatchForm(Form, frozen=True):
     waiting_for: str = ""
 
 
+class BatchCounts(Form, frozen=True):
+    """The counts of files and batches. statuses: {status: batches} of those that are kept. lines:
+    {"completed" or "failed": lines} since the start of the process. files, bytes: that are kept,
+    with what is under way."""
+
+    statuses: dict[str, Natural]
+    lines: dict[str, Natural]
+    files: Natural
+    bytes: Natural
+
+
 class BatchQuestion(Message, frozen=True):
     """A question about files or batches."""
 

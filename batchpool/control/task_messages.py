@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from batchpool.control.batch_messages import BatchCounts
 from batchpool.control.messages import Form, Message, Natural
 
 
@@ -175,7 +176,7 @@ class TaskStatus(Message, frozen=True, tag="task_status"):
     """The reply to `GetTaskStatus`. tasks: {model: {state: count}} of those that are kept. counts:
     events since the start of the process. times: words of histograms as in
     `batchpool/core/metrics/table.py`, by name and model. letters: {model: {code: count}} since the
-    start of the process; kept: dead letters that are kept."""
+    start of the process; kept: dead letters that are kept. batches: None where there are none."""
 
     tasks: dict[str, dict[str, int]]
     letters: dict[str, dict[str, int]]
@@ -185,6 +186,7 @@ class TaskStatus(Message, frozen=True, tag="task_status"):
     counts: dict[str, int]
     times: dict[str, dict[str, list[int]]]
     store: str = ""
+    batches: BatchCounts | None = None
 
 
 class TaskList(Message, frozen=True, tag="task_list"):

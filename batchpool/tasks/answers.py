@@ -300,6 +300,7 @@ class TaskAnswers:
             self._status = TaskStatus(
                 counts.tasks, metrics.letters, counts.letters, oldest_s, counts.bytes,
                 dict(metrics.counts), metrics.times, self._where,
+                None if self._batches is None else self._batches.counts(),
             )  # fmt: skip
             self._status_ms = now_ms
         return self._status

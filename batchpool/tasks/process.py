@@ -144,13 +144,15 @@ class TaskProcess:
         await self._stop.wait()
         answers.stopping = True
         ends.tell_all()
+        if self._batches is not None:
+            await self._batches.stop()
         await runner.stop()
         await server.until_alone()
         for work in works[1:]:
             work.cancel()
         await asyncio.wait(works)
         if self._batches is not None:
-            await self._batches.stop()
+            await self._batches.close()
         await engine.close()
         await committer.close()
         return _EXIT_OK

@@ -41,7 +41,7 @@ def pool(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Poo
     path = saved(byte_level(), tmp_path_factory.mktemp("tokenizer"))
     server = {
         "tasks": True, "batches": True, "state_dir": str(folder), "api_keys_file": str(keys),
-        "client_slots": 64, "files_max_mib": 4, "file_max_mib": 1,
+        "client_slots": 64, "files_max_mib": 4, "file_max_mib": 1, "task_attempts": 1,
     }  # fmt: skip
     words = {"import": WORDS, "slots": 64, "max_batch": 8, "max_wait_ms": 0}
     letters = {"import": LETTERS, "options": {"tokenizer": str(path)}, "slots": 32, "max_batch": 8}
@@ -300,3 +300,30 @@ def test_an_upload_that_breaks_off_leaves_nothing(pool: Pool, folder: Path) -> N
     cut = ask(pool, "/v1/files", b"--b\r\n\r\nx", form, method="POST")
     assert (cut.status, cut.object["error"]["code"]) == (400, "invalid_request")
     assert set(os.listdir(kept)) == before
+
+
+@pytest.mark.long
+def test_a_batch_goes_on_in_another_pool(tmp_path: Path) -> None:
+    server = {
+        "tasks": True, "batches": True, "state_dir": str(tmp_path), "client_slots": 64,
+    }  # fmt: skip
+    words = {"import": WORDS, "slots": 64, "max_batch": 8, "max_wait_ms": 0}
+    texts = [f"{i}" for i in range(400)]
+    texts[100] = "wait"  # for the note below
+    with serving(words, server=server) as pool, client(pool) as caller:
+        port = pool.port
+        batch = begun(caller, embedding_lines(texts))
+
+        def is_under_way() -> bool:
+            return bool(caller.batches.retrieve(batch.id).request_counts.completed > 50)
+
+        until(is_under_way, "the first answers")
+        pool.end_at_once()
+    with serving(words, server=server, port=port) as pool, client(pool) as caller:
+        until(lambda: caller.batches.retrieve(batch.id).status == "in_progress", "its run")
+        assert pool.stop() == 0, "an open batch does not hold up the end"
+    with serving(words, server=server, port=port) as pool, client(pool) as caller:
+        (pool.notes / "go").touch()
+        found = ended(caller, batch)
+        good = answers(caller, found.output_file_id)
+        assert [each["custom_id"] for each in good] == [f"n{i}" for i in range(400)]

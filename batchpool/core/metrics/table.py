@@ -342,7 +342,7 @@ METRICS: tuple[Metric, ...] = (
         "from a task's submission to its end", ("model",), bounds=_TIME_NS, per_unit=_NS_PER_S,
     ),
     _times("task_commit", "reader", "one commit of the store of tasks, with all that it holds"),
-    _gauge("batches_kept", "reader", "batches of OpenAI's API that are kept, by status", ("state",)),
+    _gauge("batches_kept", "reader", "batches of files that are kept, by status", ("state",)),
     _counter(
         "batch_lines", "reader",
         "lines of OpenAI's batches that have an answer (completed) or an error (failed); begins"

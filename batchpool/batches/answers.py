@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar, assert_never
 
@@ -44,6 +45,7 @@ from batchpool.wire.request import brief
 
 _MOST_READ_BYTES = 1 << 20
 _MOST_OPEN = 1000
+_MOST_LISTED = 1000  # files of one answer, however many are asked for
 _MOST_KEPT = 10_000
 _RETRY_AFTER_MS = 60_000
 
@@ -115,7 +117,7 @@ class BatchAnswers:
         ]
         if not message.oldest_first:
             found.reverse()
-        page, has_more = _page(found, message.after, message.most)
+        page, has_more = _page(found, message.after, min(message.most, _MOST_LISTED))
         return FileList(tuple(each.form() for each in page), has_more)
 
     async def _read(self, message: ReadFile) -> FilePiece:
@@ -170,7 +172,19 @@ class BatchAnswers:
         )  # fmt: skip
         await self._store.keep_batch(record)
         self._runner.start_due()
+        await self._forget_one()
         return record
+
+    async def _forget_one(self) -> None:
+        """Where too many batches are kept, drop the record of the oldest that has ended of who has
+        the most, so that nobody keeps others from having some."""
+        kept = self._store.batches.values()
+        if len(kept) > _MOST_KEPT:
+            ended = [each for each in kept if each.status.has_ended]
+            owners = Counter(each.owner for each in ended)
+            await self._store.drop(
+                [min(ended, key=lambda each: (-owners[each.owner], each.created_ms)).id]
+            )
 
     def _check_number(self, owner: Owner) -> None:
         owners = [each.owner for each in self._store.open_batches()]
@@ -178,12 +192,6 @@ class BatchAnswers:
             raise Overloaded(
                 f"{len(owners)} batches have not ended, {owners.count(owner)} of them of this"
                 f" caller; at most {_MOST_OPEN} and {_MOST_OPEN // 2} are taken",
-                _RETRY_AFTER_MS,
-            )
-        if len(self._store.batches) >= _MOST_KEPT:
-            raise Overloaded(
-                f"{_MOST_KEPT} batches are kept, as many as there may be; older ones are dropped"
-                " after file_ttl_s",
                 _RETRY_AFTER_MS,
             )
 

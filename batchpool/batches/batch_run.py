@@ -27,7 +27,7 @@ from batchpool.wire.batch_lines import LineFault, answered_line, line_id, unansw
 
 _LOG = logging.getLogger("batchpool.tasks")
 _READ_LINES, _READ_BYTES = 64, 1 << 20  # of one visit to the input
-_WINDOW_BYTES = 64 << 20  # that the lines under way may take with their answers, by `cost_of`
+_WINDOW_BYTES = 32 << 20  # that the lines under way may take with their answers, by `cost_of`
 _BYTES_OF_AN_ANSWER = 16 << 10  # for each text of a line
 _COMMIT_BYTES = 1 << 20
 _COMMIT_S = 0.5
@@ -73,14 +73,14 @@ class _Answers:
 
 class BatchRun:
     """Runs a batch from where it is to its end. record: as it is kept now. waiting_for: what keeps
-    it from going on, "" for nothing. clock_ms: Unix time. window: lines under way at one time."""
+    it from going on, "" for nothing. clock_ms: Unix time. window: the most lines under way now."""
 
     def __init__(
         self,
         store: BatchStore,
         record: BatchRecord,
         lines: LineRunner,
-        window: int,
+        window: Callable[[], int],
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -142,7 +142,7 @@ class BatchRun:
         cancelled = asyncio.create_task(self._cancelled.wait())
         try:
             while not self._cancelled.is_set():
-                if not waiting and self._has_room():
+                while not waiting and self._has_room() and not lines.ended:
                     waiting += await asyncio.to_thread(lines.next_lines, _READ_LINES, _READ_BYTES)
                 while waiting and self._has_room():
                     self._start(waiting.popleft(), survey)
@@ -168,7 +168,7 @@ class BatchRun:
 
     def _has_room(self) -> bool:
         return not self._under_way or (
-            len(self._under_way) < self._window and self._cost < _WINDOW_BYTES
+            len(self._under_way) < self._window() and self._cost < _WINDOW_BYTES
         )
 
     def _start(self, line: InputLine, survey: Survey) -> None:

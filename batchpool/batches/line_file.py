@@ -11,6 +11,7 @@ from typing import NamedTuple
 from batchpool.wire.batch_lines import MOST_LINE_BYTES
 
 _READ_BYTES = 1 << 20
+_MOST_AT_ONCE = 4096  # lines that one call reads, blank ones too
 
 
 class InputLine(NamedTuple):
@@ -23,21 +24,24 @@ class InputLine(NamedTuple):
 
 
 class LineFile:
-    """Reads an input. offset: of the next byte to read; lines: those before it."""
+    """Reads an input. offset: of the next byte to read; lines: those before it. ended: none is
+    left."""
 
     def __init__(self, path: Path, offset: int = 0, lines: int = 0) -> None:
         self._file = open(path, "rb", buffering=_READ_BYTES)  # noqa: SIM115
         self._file.seek(offset)
         self.offset = offset
         self.lines = lines
+        self.ended = False
 
     def next_lines(self, most: int, most_bytes: int) -> list[InputLine]:
-        """The next lines, until there are so many of them, or of their bytes; [] at the end."""
+        """The next lines, until there are so many of them, or of their bytes; perhaps none."""
         found: list[InputLine] = []
-        size = 0
-        while len(found) < most and size < most_bytes:
+        size, last = 0, self.lines + _MOST_AT_ONCE
+        while len(found) < most and size < most_bytes and self.lines < last:
             raw = self._file.readline(MOST_LINE_BYTES + 2)
             if not raw:
+                self.ended = True
                 break
             self.offset += len(raw)
             self.lines += 1

@@ -25,7 +25,8 @@ from batchpool.control.batch_messages import FaultForm
 from batchpool.core.errors import NotReady, StorageFull
 
 _LOG = logging.getLogger("batchpool.tasks")
-MOST_RUNNING = 4
+MOST_RUNNING = 8
+MOST_OF_AN_OWNER = 2  # so that one whose models do not answer leaves places to the others
 _RETRY_MS = 5000
 _MOST_FAILURES = 3
 _UPKEEP_S = 1.0
@@ -45,8 +46,6 @@ class BatchRunner:
         self._uploads = uploads
         self._lines = lines
         self._clock_ms = clock_ms
-        # Half of the lane's rows are left to tasks.
-        self._window = max(1, store.settings.client_slots // (2 * MOST_RUNNING))
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._not_before_ms: dict[str, int] = {}
@@ -67,7 +66,10 @@ class BatchRunner:
             if each.id not in self._runs and self._not_before_ms.get(each.id, 0) <= now_ms
         ]
         running = Counter(run.record.owner for run in self._runs.values())
-        while due and len(self._runs) < MOST_RUNNING and not self._stopping:
+        while len(self._runs) < MOST_RUNNING and not self._stopping:
+            due = [each for each in due if running[each.owner] < MOST_OF_AN_OWNER]
+            if not due:
+                break
             record = min(due, key=lambda each: running[each.owner])  # of equal ones the oldest
             due.remove(record)
             running[record.owner] += 1
@@ -76,6 +78,11 @@ class BatchRunner:
             task = asyncio.create_task(self._run(run))
             self._tasks[record.id] = task
             task.add_done_callback(partial(self._ended, record.id))
+
+    def _window(self) -> int:
+        """The lines that a run may have under way: all runs together half of the lane's rows, of
+        which the other half is left to tasks."""
+        return max(1, self._store.settings.client_slots // (2 * max(1, len(self._runs))))
 
     def _ended(self, identifier: str, _: asyncio.Task[None]) -> None:
         del self._runs[identifier], self._tasks[identifier]

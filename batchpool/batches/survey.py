@@ -17,6 +17,7 @@ from batchpool.wire.batch_lines import BatchLine, LineFault, read_line, repeated
 
 _MOST_FAULTS = 100  # that a batch which has failed tells of
 _AT_ONCE, _BYTES_AT_ONCE = 256, 4 << 20
+_BLANK_TIMES = 4  # as many lines as there may be requests, blank ones too
 _DIGEST_BYTES = 12
 
 
@@ -37,8 +38,13 @@ def take_survey(
     """Look at a whole input. is_given_up: asked now and then; True ends the look early."""
     found, seen, faults = Survey(), set[bytes](), list[FaultForm]()
     with LineFile(path) as lines:
-        while some := lines.next_lines(_AT_ONCE, _BYTES_AT_ONCE):
+        while not lines.ended:
+            some = lines.next_lines(_AT_ONCE, _BYTES_AT_ONCE)
             if is_given_up():
+                return found
+            if lines.lines > _BLANK_TIMES * most_lines:
+                text = f"the file has more than {_BLANK_TIMES * most_lines} lines, blank ones too"
+                found.faults = (FaultForm("too_many_lines", text),)
                 return found
             for line in some:
                 found.total += 1

@@ -13,7 +13,6 @@ https://platform.openai.com/docs/guides/batch
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
@@ -23,6 +22,7 @@ from batchpool.wire.request import brief
 ENDPOINTS = ("/v1/embeddings", "/v1/completions", "/v1/chat/completions")
 MOST_LINE_BYTES = MOST_BODY_BYTES + (64 << 10)
 LONGEST_CUSTOM_ID = 512  # characters
+_MOST_SHOWN = 80  # bytes of a value that is wrong
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,11 +46,11 @@ class BatchLine(msgspec.Struct):
 
 
 class _Members(msgspec.Struct):
-    """The members of a line, whatever they are."""
+    """The members of a line, whatever they are: no object is made of what is no text."""
 
-    custom_id: Any = None
-    method: Any = None
-    url: Any = None
+    custom_id: msgspec.Raw = msgspec.Raw(b"")
+    method: msgspec.Raw = msgspec.Raw(b"")
+    url: msgspec.Raw = msgspec.Raw(b"")
     body: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -67,22 +67,19 @@ def read_line(raw: bytes, endpoint: str) -> BatchLine:
         raise LineFault(
             "invalid_json_line", f"the line is no JSON object: {str(exc)[:200]}"
         ) from None
-    given = line.custom_id
-    if not isinstance(given, str) or not 1 <= len(given) <= LONGEST_CUSTOM_ID:
-        what = "is missing" if given is None else f"is {brief(given)}"
+    given = _text(line.custom_id)
+    if given is None or not 1 <= len(given) <= LONGEST_CUSTOM_ID:
+        text = f"a text of 1 to {LONGEST_CUSTOM_ID} characters was expected"
         raise LineFault(
-            "invalid_custom_id",
-            f"custom_id {what}; a text of 1 to {LONGEST_CUSTOM_ID} characters was expected",
-            "custom_id",
+            "invalid_custom_id", f"custom_id {_shown(line.custom_id)}; {text}", "custom_id"
         )
-    if line.method != "POST":
-        what = "is missing" if line.method is None else f"is {brief(line.method)}"
+    if _text(line.method) != "POST":
+        what = _shown(line.method)
         raise LineFault("invalid_method", f'method {what}; "POST" was expected', "method", given)
-    if line.url != endpoint:
-        what = "is missing" if line.url is None else f"is {brief(line.url)}"
+    if _text(line.url) != endpoint:
         raise LineFault(
             "mismatched_url",
-            f"url {what}; {endpoint}, that of the batch, was expected",
+            f"url {_shown(line.url)}; {endpoint}, that of the batch, was expected",
             "url",
             given,
         )
@@ -96,6 +93,22 @@ def read_line(raw: bytes, endpoint: str) -> BatchLine:
             given,
         )
     return BatchLine(given, body)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    """The text that some JSON is; None for JSON that is no text."""
+    if bytes(memoryview(raw)[:1]) != b'"':
+        return None
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # half of a surrogate pair
+        return None
+
+
+def _shown(raw: msgspec.Raw) -> str:
+    """The JSON of a member, for a message."""
+    written = bytes(memoryview(raw)[:_MOST_SHOWN])
+    return f"is {written.decode('utf-8', 'replace')}" if written else "is missing"
 
 
 def too_long() -> LineFault:

@@ -32,7 +32,7 @@ ENDPOINT = "/v1/embeddings"
 NOW_MS = 1_000_000_000
 SETTINGS = BatchSettings(
     files=100, bytes=1 << 20, most_bytes=1 << 18, ttl_ms=10_000_000, most_lines=1000, attempts=2,
-    client_slots=32,
+    client_slots=8,
 )  # fmt: skip
 
 

@@ -238,16 +238,47 @@ def test_what_batches_have_written_counts_after_a_restart(tmp_path: Path) -> Non
 
 def test_callers_take_turns(tmp_path: Path) -> None:
     async def scene(desk: Desk) -> None:
-        desk.calls.closed = set(range(10))
-        many = [await desk.batch(request(x), "greedy") for x in range(6)]
-        one = await desk.batch(request(8), "modest")
-        await desk.until(lambda: len(desk.calls.seen) == 4)
-        assert set(desk.runner._runs) == set(many[:4]), "no more run at the same time"
+        desk.calls.closed = set(range(20))
+        many = [await desk.batch(request(x), "greedy") for x in range(4)]
+        others = [await desk.batch(request(10 + x), f"modest {x // 2}") for x in range(8)]
+        await desk.until(lambda: len(desk.calls.seen) == 8)
+        assert set(desk.runner._runs) == {*many[:2], *others[:6]}, "two of each, eight of all"
         desk.calls.release()
-        await desk.end_of(one)
-        for batch in many:
+        for batch in (*many, *others):
             await desk.end_of(batch)
-        assert desk.calls.seen.index(8) == 4, "the next to begin is of who had none running"
+
+    played(tmp_path, scene)
+
+
+def test_the_batches_that_run_share_half_of_the_slots(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        desk.calls.closed = set(range(100))
+        first = await desk.batch(requests(range(50)), "a")
+        await desk.until(lambda: len(desk.calls.seen) == 8)
+        second = await desk.batch(requests(range(50)), "b")
+        await desk.until(lambda: len(desk.calls.seen) == 12)
+        assert desk.calls.seen == [*range(8), *range(4)]
+        desk.calls.release()
+        for batch in (first, second):
+            await desk.end_of(batch)
+            assert desk.output(batch) == list(range(50))
+
+    played(tmp_path, scene, client_slots=16)
+
+
+def test_the_oldest_batches_of_who_has_most_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchpool.batches.answers._MOST_KEPT", 3)
+
+    async def scene(desk: Desk) -> None:
+        modest = await desk.batch(request(0), "modest")
+        await desk.end_of(modest)
+        greedy = []
+        for _ in range(5):
+            greedy.append(await desk.batch(request(0), "greedy"))
+            await desk.end_of(greedy[-1])
+        assert set(desk.store.batches) == {modest, *greedy[-2:]}
 
     played(tmp_path, scene)
 

@@ -62,6 +62,7 @@ def test_bad_lines_go_to_the_error_file_and_the_others_on(tmp_path: Path) -> Non
         (b"\n \n", "empty_file"),
         (b"\x00\xff" * 1000, "invalid_json_line"),
         (requests(range(1001)), "too_many_lines"),
+        (requests([1]) + b"\n" * 5000, "too_many_lines"),
     ],
 )
 def test_a_file_without_a_request_fails(tmp_path: Path, content: bytes, code: str) -> None:

@@ -14,11 +14,20 @@ from batchpool.batches.line_file import LineFile
 BYTES = st.binary(max_size=60).map(lambda raw: raw.replace(b"z", b"\n").replace(b"y", b"\r\n"))
 
 
+def test_blank_lines_are_passed_over_a_few_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"\n" * 10_000 + b"a")
+    with LineFile(path) as reader:
+        assert reader.next_lines(1, 1) == []
+        assert (reader.ended, reader.lines) == (False, 4096)
+    assert [(number, raw) for number, _, raw in lines_from(path, 0, 0)] == [(10_001, b"a")]
+
+
 def lines_from(path: Path, offset: int, lines: int) -> list[tuple[int, int, bytes | None]]:
     found: list[tuple[int, int, bytes | None]] = []
     with LineFile(path, offset, lines) as reader:
-        while some := reader.next_lines(2, 10):
-            found += map(tuple, some)  # type: ignore[arg-type]
+        while not reader.ended:
+            found += map(tuple, reader.next_lines(2, 10))  # type: ignore[arg-type]
     return found
 
 

@@ -36,6 +36,8 @@ def test_a_request_is_read_with_its_body_as_it_is_written() -> None:
         ({"custom_id": None}, "invalid_custom_id", "custom_id", None),
         ({"custom_id": 7}, "invalid_custom_id", "custom_id", None),
         ({"custom_id": ""}, "invalid_custom_id", "custom_id", None),
+        ({"custom_id": [[]] * 1000}, "invalid_custom_id", "custom_id", None),
+        ({"custom_id": {"a": "b"}}, "invalid_custom_id", "custom_id", None),
         ({"custom_id": "x" * (LONGEST_CUSTOM_ID + 1)}, "invalid_custom_id", "custom_id", None),
         ({"method": "GET"}, "invalid_method", "method", "a"),
         ({"url": "/v1/completions"}, "mismatched_url", "url", "a"),

@@ -44,6 +44,7 @@ def test_a_form_means_the_same_however_it_is_cut(
     [
         (b"../../etc/passwd", "passwd"),
         (b"C:\\\\x\\\\y", "y"),
+        (b"x\\\\y", "y"),
         (b"/", "file"),
         (b"", "file"),
         (b"a\x00\x1bb", "ab"),

@@ -19,9 +19,10 @@ import msgspec
 
 from batchpool.batches.line_file import InputLine, LineFile
 from batchpool.batches.line_runner import LineEnd, LineRunner
-from batchpool.batches.records import BatchProgress, BatchRecord, BatchStatus
+from batchpool.batches.records import LOSSES_MOST, BatchProgress, BatchRecord, BatchStatus
 from batchpool.batches.store import BatchStore
 from batchpool.batches.survey import Survey, request_of, take_survey
+from batchpool.control.batch_messages import FaultForm
 from batchpool.core.errors import StorageFull
 from batchpool.wire.batch_lines import LineFault, answered_line, line_id, unanswered_line
 
@@ -129,6 +130,17 @@ class BatchRun:
                 return
             self.record = msgspec.structs.replace(self.record, total=survey.total)
             await self._step(BatchStatus.IN_PROGRESS)
+        record = self.record.run_in(self._store.process)
+        if record.losses > LOSSES_MOST:
+            text = (
+                f"the process that ran these lines ended {record.losses} times, each time before"
+                " one more had an answer; the batch is given up"
+            )
+            changed = msgspec.structs.replace(record, faults=(FaultForm("gave_up", text),))
+            self.record = changed.at(BatchStatus.FAILED, self._clock_ms())
+            return
+        await self._store.keep_batch(record)
+        self.record = record
         await self._pass_lines(survey)
         if not self._cancelled.is_set():
             await self._step(BatchStatus.FINALIZING)

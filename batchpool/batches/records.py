@@ -18,6 +18,7 @@ import msgspec
 from batchpool.control.batch_messages import BatchForm, FaultForm, FileForm
 
 TOKEN_BYTES = 16
+LOSSES_MOST = 20  # processes that end amid the same lines, after which a batch is given up
 WINDOW_MS = 24 * 3600 * 1000  # of a batch, the only one that there is
 _FILE, _BATCH = "file-", "batch_"
 
@@ -96,7 +97,9 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
 class BatchRecord(msgspec.Struct, frozen=True):
     """A batch that is kept. times_ms: when it came to each status but the first. drop_ms: when its
-    record is dropped, 0 while it is open. output_ttl_ms: how long its files are kept."""
+    record is dropped, 0 while it is open. output_ttl_ms: how long its files are kept. losses:
+    processes that have ended amid its lines since one counted last. run_by: the process that runs
+    them, or did."""
 
     id: str
     owner: Owner
@@ -113,6 +116,8 @@ class BatchRecord(msgspec.Struct, frozen=True):
     faults: tuple[FaultForm, ...] = ()
     has_files: bool = False
     drop_ms: int = 0
+    losses: int = 0
+    run_by: str = ""
 
     @property
     def output_file(self) -> str:
@@ -123,6 +128,16 @@ class BatchRecord(msgspec.Struct, frozen=True):
     def error_file(self) -> str:
         """The id of the file with the other lines."""
         return _derived(self.id, "errors")
+
+    def run_in(self, process: str) -> BatchRecord:
+        """The batch as a process runs its lines: another one before it has ended without saying
+        so."""
+        losses = self.losses + (self.run_by not in ("", process))
+        return msgspec.structs.replace(self, losses=losses, run_by=process)
+
+    def left(self) -> BatchRecord:
+        """The batch as its process leaves it to the next one."""
+        return msgspec.structs.replace(self, run_by="")
 
     def at(self, status: BatchStatus, now_ms: int) -> BatchRecord:
         """The batch in another status. ValueError for one that does not follow."""

@@ -160,8 +160,11 @@ class BatchRunner:
     async def stop(self) -> None:
         """Leave the open batches to the next process."""
         self._stopping = True
-        tasks = list(self._tasks.values())
+        tasks, runs = list(self._tasks.values()), list(self._runs)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        with suppress(StorageFull):
+            for identifier in runs:
+                await self._store.keep_batch(self._store.batches[identifier].left())

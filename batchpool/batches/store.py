@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class BatchStore:
     """The store in a folder. files, batches: by id, the oldest first. quotas: what they take.
+    process: a name that no other process has.
 
     Raises FolderUnusable where the folder cannot be used. Its coroutines raise StorageFull where
     the disk is full, and change nothing then.
@@ -43,6 +45,7 @@ class BatchStore:
 
     def __init__(self, folder: Path, settings: BatchSettings) -> None:
         self.settings = settings
+        self.process = os.urandom(8).hex()
         self.quotas = Quotas(settings)
         try:
             self.bodies = FileBodies(folder / "files")
@@ -156,7 +159,7 @@ class BatchStore:
             output_bytes=old.output_bytes + len(outputs),
             error_bytes=old.error_bytes + len(errors),
         )
-        changed = msgspec.structs.replace(record, progress=progress)
+        changed = msgspec.structs.replace(record, progress=progress, losses=0)
         parts = [(record.output_file, old.output_bytes, outputs)]
         parts.append((record.error_file, old.error_bytes, errors))
 

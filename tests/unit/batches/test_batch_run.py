@@ -103,6 +103,47 @@ def test_another_process_goes_on_behind_the_last_line_that_counts(tmp_path: Path
     asyncio.run(after(batch))
 
 
+def test_a_batch_that_ends_its_process_again_and_again_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchpool.batches.batch_run.LOSSES_MOST", 2)
+    monkeypatch.setattr("batchpool.batches.batch_run._COMMIT_S", 0.01)
+
+    async def begun(*, killed: bool) -> str:
+        desk = Desk(tmp_path)
+        desk.calls.closed = {1}
+        if not desk.store.batches:
+            await desk.batch(requests(range(3)))
+        (batch,) = desk.store.batches
+        desk.runner.start_due()
+        await desk.until(
+            lambda: (
+                desk.record(batch).status.has_ended
+                or (1 in desk.calls.seen and desk.record(batch).progress.completed == 1)
+            )
+        )
+        record = desk.record(batch)
+        await desk.close()
+        if killed:  # as it was on the disk before an orderly end
+            again = Desk(tmp_path)
+            await again.store.keep_batch(record)
+            await again.close()
+        return batch
+
+    for killed in (False, False, False, True, True, True):
+        asyncio.run(begun(killed=killed))
+    desk = Desk(tmp_path)
+    (record,) = desk.store.batches.values()
+    assert (record.status, record.losses, record.progress.completed) == ("in_progress", 2, 1)
+    asyncio.run(desk.close())
+    batch = asyncio.run(begun(killed=False))
+    desk = Desk(tmp_path)
+    record = desk.record(batch)
+    assert (record.status, record.faults[0].code) == ("failed", "gave_up")
+    assert desk.output(batch) == [0], "what was answered is kept"
+    asyncio.run(desk.close())
+
+
 def test_what_lies_behind_the_last_count_is_cut_off_at_the_end(tmp_path: Path) -> None:
     async def before() -> str:
         desk = Desk(tmp_path)

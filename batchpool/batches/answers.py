@@ -124,9 +124,11 @@ class BatchAnswers:
         record = self._file(message.id, message.principal)
         most = min(message.most, _MOST_READ_BYTES, max(0, record.bytes - message.offset))
         bodies = self._store.bodies
-        return FilePiece(
-            await self._store.run(lambda: bodies.read(record.id, message.offset, most))
-        )
+        try:
+            piece = await self._store.run(lambda: bodies.read(record.id, message.offset, most))
+        except FileNotFoundError:  # it was deleted meanwhile
+            raise _about("id", NotFound(f"there is no file {record.id}")) from None
+        return FilePiece(piece)
 
     async def _delete(self, message: DeleteFile) -> FileFound:
         record = self._file(message.id, message.principal)

@@ -73,6 +73,9 @@ def test_a_file_is_kept_under_an_id_of_the_server(tmp_path: Path) -> None:
         assert read.piece == b"cde"
         beyond: Any = await desk.ask(ReadFile(begun.id, "", 9, 3))
         assert beyond.piece == b""
+        desk.store.bodies.delete(begun.id)
+        with pytest.raises(NotFound):
+            await desk.ask(ReadFile(begun.id, "", 0, 1))
 
     played(tmp_path, scene)
 

@@ -302,6 +302,29 @@ def test_an_upload_that_breaks_off_leaves_nothing(pool: Pool, folder: Path) -> N
     assert set(os.listdir(kept)) == before
 
 
+def test_an_upload_whose_process_dies_is_to_be_sent_again(pool: Pool, folder: Path) -> None:
+    kept = next(folder.glob("batches*/files"))
+    before = set(os.listdir(kept))
+    body = (
+        b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    ) + b"x" * 600_000
+    end = b"\r\n--b--\r\n"
+    head = (
+        b"POST /v1/files HTTP/1.1\r\nHost: pool\r\nAuthorization: Bearer key-of-another\r\n"
+        b"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n"
+    ) % (len(body) + len(end))
+    with socket.create_connection(("127.0.0.1", pool.port), PATIENCE_S) as connection:
+        connection.sendall(head + body)
+        until(lambda: set(os.listdir(kept)) != before, "bytes of the upload")
+        kill_tasks(pool)
+        connection.sendall(end)
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"send the file again" in answer
+    assert set(os.listdir(kept)) == before
+
+
 @pytest.mark.long
 def test_a_batch_goes_on_in_another_pool(tmp_path: Path) -> None:
     server = {

@@ -1,4 +1,4 @@
-"""A trial of the folder of tasks for `batchpool check`, which leaves what is in it as it was."""
+"""A trial of the folders of tasks and batches for `batchpool check`, which leaves all as it was."""
 
 from __future__ import annotations
 
@@ -18,23 +18,36 @@ def check_task_folder(folder: Path) -> str:
     What is missing is not made: the nearest folder above is tried with one that is removed again.
     Returns what was not looked at, and why: the database of a pool that runs is that pool's alone.
     """
+    if not _try_folder(folder, "tasks"):
+        return ""
+    return _check_database(folder)
+
+
+def check_batch_folder(folder: Path) -> None:
+    """As `check_task_folder`, for files and batches, whose database is not looked into."""
+    _try_folder(folder, "batches")
+
+
+def _try_folder(folder: Path, name: str) -> bool:
+    """True for a folder that is there and can be used, with its database; False for one that can be
+    made. name: of the database, and of what is in it."""
     try:
         if not folder.exists():
             above = folder.parent
             while not above.exists():
                 above = above.parent
             with tempfile.TemporaryDirectory(prefix=".batchpool-", dir=above):
-                return ""
+                return False
         # The mode is the owner's to set, as serve does.
         folder.chmod(folder.stat().st_mode & 0o7777)
         with tempfile.TemporaryFile(dir=folder):
             pass
         with suppress(FileNotFoundError):
-            os.close(os.open(folder / "tasks.db", os.O_RDWR | os.O_CLOEXEC))
-        return _check_database(folder)
+            os.close(os.open(folder / f"{name}.db", os.O_RDWR | os.O_CLOEXEC))
+        return True
     except OSError as exc:
         raise StartError(
-            f"the folder of tasks {folder} cannot be used: {exc.strerror}; set another state_dir,"
+            f"the folder of {name} {folder} cannot be used: {exc.strerror}; set another state_dir,"
             " or see to it that this user may write there"
         ) from None
 

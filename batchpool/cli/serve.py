@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchpool.cli.config_source import config_of
-from batchpool.core.config.paths import socket_path, task_folder
+from batchpool.core.config.paths import batch_folder, socket_path, task_folder
 from batchpool.core.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    from batchpool.cli.folder_check import check_task_folder
+    from batchpool.cli.folder_check import check_batch_folder, check_task_folder
     from batchpool.cli.port_check import port_state
     from batchpool.cli.store_check import check_task_store
     from batchpool.shm.memory_limits import check_room, read_limits
@@ -74,6 +74,8 @@ def check(args: argparse.Namespace) -> int:
         print(f"  port           {state}", flush=True)
     if folder and (unseen := check_task_folder(Path(folder))):
         print(f"  note           {unseen}", flush=True)
+    if plan.server.batches:
+        check_batch_folder(Path(batch_folder(plan.server, os.environ, os.getuid())))
     if shared:
         for line in check_task_store(plan.server):
             print(f"  note           {line}", flush=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from batchpool.cli.config_source import pool_socket
 from batchpool.cli.tables import status_text
+from batchpool.control.batch_messages import BatchCounts
 from batchpool.core.config.describe import options_text
 from batchpool.core.errors import PoolError, StartError
 
@@ -65,7 +66,16 @@ def _tasks(path: str, found: dict[str, Any]) -> dict[str, Any] | None:
         "oldest_s": round(counts.oldest_s, 1),
         "store_bytes": counts.store_bytes,
         "store": counts.store,
+        **_batches(counts.batches),
     }  # fmt: skip
+
+
+def _batches(counts: BatchCounts | None) -> dict[str, Any]:
+    """The counts of files and batches; none where the pool keeps none."""
+    if counts is None:
+        return {}
+    batches = {f"batches {status}": n for status, n in counts.statuses.items()}
+    return {**batches, "files": counts.files, "file_bytes": counts.bytes}
 
 
 def in_tables(found: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,26 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from batchpool.control.batch_messages import (
+    AppendToUpload,
+    BatchFound,
+    BatchList,
+    BeginUpload,
+    CancelBatch,
+    CreateBatch,
+    DeleteFile,
+    DropUpload,
+    EndUpload,
+    FileFound,
+    FileList,
+    FilePiece,
+    GetBatch,
+    GetFile,
+    ListBatches,
+    ListFiles,
+    ReadFile,
+    UploadState,
+)
 from batchpool.control.messages import (
     Attach,
     Attached,
@@ -133,6 +153,21 @@ FromWorker: TypeAlias = WorkerReady | WorkerFailed
 FromDiscovery: TypeAlias = Discovered | DiscoveryFailed
 ToTaskProcess: TypeAlias = StartTasks | SetTasks
 FromTaskProcess: TypeAlias = TasksServing | TasksFailed
+ToBatches: TypeAlias = (
+    BeginUpload
+    | AppendToUpload
+    | EndUpload
+    | DropUpload
+    | GetFile
+    | ListFiles
+    | ReadFile
+    | DeleteFile
+    | CreateBatch
+    | GetBatch
+    | ListBatches
+    | CancelBatch
+)
+BatchReply: TypeAlias = UploadState | FileFound | FileList | FilePiece | BatchFound | BatchList
 ToTasks: TypeAlias = (
     SubmitTask
     | LookAtTasks
@@ -144,6 +179,7 @@ ToTasks: TypeAlias = (
     | ListLetters
     | ReplayLetters
     | DropLetters
+    | ToBatches
 )
 TaskReply: TypeAlias = (
     TaskRefused
@@ -154,6 +190,7 @@ TaskReply: TypeAlias = (
     | TaskList
     | Letters
     | LettersChanged
+    | BatchReply
 )
 
 

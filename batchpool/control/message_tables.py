@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+from batchpool.control.batch_messages import BatchCounts, BatchForm, FaultForm, FileForm
 from batchpool.control.edges import EDGES, FROM_CLIENT, FROM_FRONTEND, Edge, tag_of
 from batchpool.control.messages import Form, LaneForm, Message, ModelForm
 from batchpool.control.process_messages import BatcherModel, ProbedForm, StageLimits
@@ -17,6 +18,10 @@ _PARTS: tuple[type[Form], ...] = (
     ProbedForm,
     TaskForm,
     LetterForm,
+    FileForm,
+    BatchForm,
+    FaultForm,
+    BatchCounts,
 )
 _TYPES = {"Natural": "int >= 0", "Row": "int >= -1"}
 _HEAD = "| message | fields | descriptors | meaning |\n|---|---|---|---|"

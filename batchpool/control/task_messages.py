@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from batchpool.control.batch_messages import BatchCounts
 from batchpool.control.messages import Form, Message, Natural
 
 
@@ -141,11 +142,13 @@ class DropLetters(Message, frozen=True, tag="drop"):
 
 
 class TaskRefused(Message, frozen=True, tag="task_refused"):
-    """The reply to a request that is refused. code: of the error."""
+    """The reply to a request that is refused. code: of the error. param: the member of the request
+    that is at fault, "" for none."""
 
     code: str
     error: str
     retry_after_ms: Natural = 0
+    param: str = ""
 
 
 class TaskSubmitted(Message, frozen=True, tag="task_submitted"):
@@ -174,7 +177,7 @@ class TaskStatus(Message, frozen=True, tag="task_status"):
     """The reply to `GetTaskStatus`. tasks: {model: {state: count}} of those that are kept. counts:
     events since the start of the process. times: words of histograms as in
     `batchpool/core/metrics/table.py`, by name and model. letters: {model: {code: count}} since the
-    start of the process; kept: dead letters that are kept."""
+    start of the process; kept: dead letters that are kept. batches: None where there are none."""
 
     tasks: dict[str, dict[str, int]]
     letters: dict[str, dict[str, int]]
@@ -184,6 +187,7 @@ class TaskStatus(Message, frozen=True, tag="task_status"):
     counts: dict[str, int]
     times: dict[str, dict[str, list[int]]]
     store: str = ""
+    batches: BatchCounts | None = None
 
 
 class TaskList(Message, frozen=True, tag="task_list"):
@@ -210,7 +214,8 @@ class LettersChanged(Message, frozen=True, tag="letters_changed"):
 
 class StartTasks(Message, frozen=True, tag="start"):
     """The first message of the task process. server: the settings. folder: of its store. socket: of
-    the pool. processes, heartbeat: of the heartbeats page and its own word there."""
+    the pool. processes, heartbeat: of the heartbeats page and its own word there. batch_folder: of
+    files and batches, "" where callers may have none."""
 
     descriptors = (
         "the socket on which it is asked",
@@ -223,6 +228,7 @@ class StartTasks(Message, frozen=True, tag="start"):
     socket: str
     processes: Natural
     heartbeat: Natural
+    batch_folder: str = ""
 
 
 class SetTasks(Message, frozen=True, tag="set"):

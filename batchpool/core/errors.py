@@ -249,7 +249,8 @@ class TasksFull(Retryable):
 
 
 class StorageFull(Retryable):
-    """The disk below the store of tasks is full, so that no new task can be kept."""
+    """The disk below the store of tasks or files is full, or the files of all callers, or this
+    caller's half of them, are as many as the configuration allows, so that nothing new is kept."""
 
     status, code = 507, "storage_full"
 

@@ -10,6 +10,8 @@ from typing import Any, assert_never
 
 import msgspec
 
+from batchpool.batches.service import BatchService
+from batchpool.control.batch_messages import BatchQuestion
 from batchpool.control.edges import TaskReply, ToTasks
 from batchpool.control.task_messages import (
     CancelTask,
@@ -37,6 +39,7 @@ from batchpool.core.errors import (
     IdempotencyMismatch,
     InternalError,
     NotReady,
+    NotSupported,
     PoolError,
     Retryable,
     StorageFull,
@@ -85,6 +88,7 @@ class TaskAnswers:
         metrics: TaskMetrics,
         clock_ms: Callable[[], int],
         where: str,
+        batches: BatchService | None = None,
     ) -> None:
         self._committer = committer
         self._runner = runner
@@ -93,6 +97,7 @@ class TaskAnswers:
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._where = where
+        self._batches = batches
         self._desk = Desk(committer, ends, self._missing, lambda: self.stopping)
         self._status: TaskStatus | None = None
         self._status_ms = 0
@@ -112,6 +117,10 @@ class TaskAnswers:
 
     async def _answer(self, message: ToTasks, turn: Turn) -> TaskReply:
         match message:
+            case BatchQuestion():
+                if self._batches is None:
+                    raise NotSupported("this pool keeps no files and runs no batches")
+                return await self._batches.answer(message)
             case SubmitTask():
                 return (await self.submit([message]))[0]
             case LookAtTasks():
@@ -295,6 +304,7 @@ class TaskAnswers:
             self._status = TaskStatus(
                 counts.tasks, metrics.letters, counts.letters, oldest_s, counts.bytes,
                 dict(metrics.counts), metrics.times, self._where,
+                None if self._batches is None else self._batches.counts(),
             )  # fmt: skip
             self._status_ms = now_ms
         return self._status
@@ -315,7 +325,7 @@ def refused(exc: BaseException) -> TaskRefused:
     match exc:
         case PoolError():
             after_ms = exc.retry_after_ms if isinstance(exc, Retryable) else 0
-            return TaskRefused(exc.code, exc.message, after_ms)
+            return TaskRefused(exc.code, exc.message, after_ms, exc.param or "")
         case StoreFull():
             return TaskRefused(StorageFull.code, str(exc), _DISK_RETRY_MS)
         case StoreAway():

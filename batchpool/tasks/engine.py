@@ -34,14 +34,14 @@ class Engine(Protocol):
 
 
 class PoolEngine:
-    """The engine of a pool, by its socket; it attaches with the first call."""
+    """The engine of a pool, by its socket; it attaches with the first call. driver: the client."""
 
     def __init__(self, socket: str) -> None:
-        self._driver = LoopDriver(socket, _ATTACH_S, pinned=False)
+        self.driver = LoopDriver(socket, _ATTACH_S, pinned=False)
 
     async def facts(self, model: str) -> ModelFacts:
-        await self._driver.lane_client(model)
-        return self._driver.facts(model)
+        await self.driver.lane_client(model)
+        return self.driver.facts(model)
 
     async def infer(
         self,
@@ -51,7 +51,7 @@ class PoolEngine:
         outputs: Iterable[str],
     ) -> dict[str, list[Any]]:
         call = Call(inputs, parameters, outputs, None, BACKGROUND, errors="return")
-        return await infer(self._driver, model, call)
+        return await infer(self.driver, model, call)
 
     async def close(self) -> None:
-        await self._driver.close()
+        await self.driver.close()

@@ -28,6 +28,9 @@ from pathlib import Path
 
 import uvloop
 
+from batchpool.batches.database import FolderUnusable
+from batchpool.batches.line_calls import PoolLineCalls
+from batchpool.batches.service import BatchService
 from batchpool.control.channel import Channel, Closed
 from batchpool.control.edges import TO_TASK_PROCESS
 from batchpool.control.task_messages import SetTasks, StartTasks, TasksFailed, TasksServing
@@ -37,10 +40,11 @@ from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns
 from batchpool.shm.stats.tracebacks import Tracebacks
 from batchpool.tasks.alerts import Alerts
 from batchpool.tasks.answers import TaskAnswers
-from batchpool.tasks.choice import open_store
+from batchpool.tasks.choice import now_ms, open_store
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.ends import Ends
 from batchpool.tasks.engine import PoolEngine
+from batchpool.tasks.judgement import judge
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.runner import Runner
 from batchpool.tasks.server import TaskServer
@@ -71,16 +75,19 @@ def main(argv: Sequence[str]) -> int:
     os.close(fds[1])
     os.close(fds[2])
     settings = TaskSettings.of(message.server)
+    batches = None
     try:
         store, clock_ms = open_store(Path(message.folder), settings)
-    except StoreAway as exc:
+        if message.batch_folder:
+            batches = BatchService(Path(message.batch_folder), message.server, now_ms)
+    except (StoreAway, FolderUnusable) as exc:
         channel.send(TasksFailed(str(exc)))
         _LOG.error("%s", exc)
         return _EXIT_FAILED
     bootstrap.settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         process = TaskProcess(
-            channel, message, settings, store, clock_ms, heartbeats, listener, tracebacks
+            channel, message, settings, store, clock_ms, heartbeats, listener, tracebacks, batches
         )
         return runner.run(process.run())
 
@@ -98,6 +105,7 @@ class TaskProcess:
         heartbeats: Heartbeats,
         listener: socket.socket,
         tracebacks: Tracebacks,
+        batches: BatchService | None = None,
     ) -> None:
         self._channel = channel
         self._start = start
@@ -107,6 +115,7 @@ class TaskProcess:
         self._heartbeats = heartbeats
         self._listener = listener
         self._tracebacks = tracebacks
+        self._batches = batches
         self._stall_timeout_s: float = start.server["stall_timeout_s"]
         self._stop = asyncio.Event()
 
@@ -116,34 +125,42 @@ class TaskProcess:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_reader(self._channel.fileno(), self._hear)
         self._beat()
-        metrics, ends, now_ms = TaskMetrics(), Ends(), self._clock_ms
-        committer = Committer(self._store, now_ms, metrics.committed)
+        metrics, ends, clock_ms = TaskMetrics(), Ends(), self._clock_ms
+        committer = Committer(self._store, clock_ms, metrics.committed)
         engine = PoolEngine(self._start.socket)
         alerts = Alerts(self._settings.alert_command, loop.time)
         task_ends = TaskEnds(
-            committer, self._settings.attempts, ends, metrics, alerts, now_ms,
+            committer, self._settings.attempts, ends, metrics, alerts, clock_ms,
             self._tracebacks.find,
         )  # fmt: skip
-        runner = Runner(committer, engine, self._settings, task_ends, metrics, now_ms)
+        runner = Runner(committer, engine, self._settings, task_ends, metrics, clock_ms)
         answers = TaskAnswers(
-            committer, runner, self._settings, ends, metrics, now_ms,
+            committer, runner, self._settings, ends, metrics, clock_ms,
             self._settings.store or self._start.folder,
+            self._batches,
         )  # fmt: skip
         upkeep = Upkeep(committer, runner, ends, metrics, alerts, self._store.lease_s)
         server = TaskServer(answers)
         await self._take_over(runner)
         await server.listen(self._listener)
         works = [asyncio.create_task(runner.run()), asyncio.create_task(upkeep.run())]
+        if self._batches is not None:
+            works.append(self._batches.start(PoolLineCalls(engine.driver), judge))
         for work in works:
             work.add_done_callback(self._ended)
         self._channel.send(TasksServing())
         await self._stop.wait()
         answers.stopping = True
         ends.tell_all()
+        if self._batches is not None:
+            await self._batches.stop()
         await runner.stop()
         await server.until_alone()
-        works[1].cancel()
+        for work in works[1:]:
+            work.cancel()
         await asyncio.wait(works)
+        if self._batches is not None:
+            await self._batches.close()
         await engine.close()
         await committer.close()
         return _EXIT_OK
@@ -159,7 +176,7 @@ class TaskProcess:
             _LOG.error("the store of tasks cannot be used yet: %s", exc)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
-        """The runner or the upkeep has ended: by a fault of ours the next process goes on."""
+        """A part has ended that should not: by a fault of ours the next process goes on."""
         if not work.cancelled() and (exc := work.exception()) is not None:
             _LOG.critical("the task process cannot go on", exc_info=exc)
             os._exit(_EXIT_FAILED)

@@ -215,6 +215,19 @@ class EmbeddingModel:
         raise _about("parameters", error)
 
 
+def embedding_model(spec: ModelSpec) -> EmbeddingModel:
+    """The view of a model that embeds. Raises InvalidRequest for any other."""
+    model = EmbeddingModel.of(spec)
+    if model is None:
+        error = InvalidRequest(
+            f"model {spec.name!r} makes no embeddings: one input, bytes of shape (), and one"
+            f" output, a vector of floats, perhaps with {TOKENS!r} beside it, were expected; ask"
+            f" it at /v2/models/{spec.name}/infer"
+        )
+        raise _about("model", error)
+    return model
+
+
 def embedding_answer(
     model: EmbeddingModel, outputs: Sequence[Mapping[str, Array]], *, binary: bool
 ) -> bytes:

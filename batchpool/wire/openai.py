@@ -5,6 +5,7 @@
     POST /v1/embeddings      batchpool/wire/embeddings.py
     POST /v1/completions     batchpool/wire/completions.py
     POST /v1/chat/completions    batchpool/wire/chats.py
+    /v1/files, /v1/batches   batchpool/wire/batch_lines.py, and the objects in the front end
 
 Every refusal under /v1 is `{"error": {"message", "type", "param", "code"}}`, from which OpenAI's
 clients make their exceptions. `code` is the one of core/errors.py; what other refusals say beside

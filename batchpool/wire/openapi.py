@@ -14,6 +14,7 @@ from batchpool.core.priority import LOWEST
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.wire.curl_samples import curl, plain_sample, sample_request
 from batchpool.wire.forms import FORMS
+from batchpool.wire.openapi_batches import batch_routes
 from batchpool.wire.openapi_generation import generation_routes, generation_schemas
 from batchpool.wire.openapi_openai import TAG, error_schema, openai_routes
 from batchpool.wire.openapi_routes import JSON, model_routes, response_ref, server_routes
@@ -64,6 +65,7 @@ def document(
             **paths,
             **openai_routes(specs, server_url, _parameter_refs()),
             **text_routes(specs, server_url, _parameter_refs()),
+            **batch_routes(),
             **task_routes(),
             **server_routes(),
         },

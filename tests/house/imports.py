@@ -38,6 +38,7 @@ FLOORS = (
     "client",
     "inprocess",
     "__init__",
+    "batches",
     "tasks",
     "worker/backends",
     "worker",

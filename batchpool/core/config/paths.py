@@ -77,6 +77,12 @@ def task_folder(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
     return f"{state_dir(server, env, uid)}/{name}"
 
 
+def batch_folder(server: ServerConfig, env: Mapping[str, str], uid: int) -> str:
+    """The folder of the files and batches of a pool, by its port as that of its tasks."""
+    name = "batches" if server.port == 8000 else f"batches-{server.port}"
+    return f"{state_dir(server, env, uid)}/{name}"
+
+
 def _runtime_dir(env: Mapping[str, str], uid: int) -> str:
     if env.get("RUNTIME_DIRECTORY"):
         return _first(env["RUNTIME_DIRECTORY"])

@@ -199,6 +199,39 @@ class ServerConfig:
         form="a command with its arguments, which no shell reads",
         auto="none",
     )
+    batches: bool = key_field(
+        False,
+        "whether callers may upload files of requests and have them answered as batches (OpenAI's"
+        " /v1/files and /v1/batches), which are kept in state_dir; needs tasks = true, whose"
+        " process runs them",
+    )
+    files_max: int = key_field(
+        10_000,
+        "files that are kept, uploaded ones and answers of batches; one caller has at most half of"
+        " them",
+        least=2,
+        most=1 << 20,
+    )
+    files_max_mib: int = key_field(
+        4096,
+        "bytes of all files; above it uploads are refused and batches wait; one caller has at most"
+        " half of them",
+        unit="MiB",
+        least=2,
+        most=1 << 24,
+    )
+    file_max_mib: int = key_field(
+        200, "largest file that is uploaded", unit="MiB", least=1, most=1 << 20
+    )
+    file_ttl_s: float = key_field(
+        2_592_000.0,
+        "time that a file, and a batch that has ended, are kept, unless the caller says another one"
+        " for a file",
+        unit="seconds",
+        least=0.1,
+        most=1e9,
+    )
+    batch_max_lines: int = key_field(50_000, "requests of one batch", least=1, most=1 << 24)
     page: bool = key_field(
         True, "whether the live page at /, its stream /events and the API's page /docs are served"
     )
@@ -277,6 +310,11 @@ class ServerConfig:
                 " BATCHPOOL_TASKS_STORE_PASSWORD"
             )
         check_fields(self)
+        if self.batches and not self.tasks:
+            raise ConfigError(
+                "batches = true, but tasks = false: expected tasks = true, whose process keeps"
+                " files and runs batches"
+            )
         if not self.port and not self.uds:
             raise ConfigError("port = 0: expected a TCP port from 1 to 65535, or uds")
         if 0 < self.stall_timeout_s < 0.1:  # less than healthy processes need

@@ -342,6 +342,14 @@ METRICS: tuple[Metric, ...] = (
         "from a task's submission to its end", ("model",), bounds=_TIME_NS, per_unit=_NS_PER_S,
     ),
     _times("task_commit", "reader", "one commit of the store of tasks, with all that it holds"),
+    _gauge("batches_kept", "reader", "batches of files that are kept, by status", ("state",)),
+    _counter(
+        "batch_lines", "reader",
+        "lines of OpenAI's batches that have an answer (completed) or an error (failed); begins"
+        " anew with each task process", ("outcome",),
+    ),
+    _gauge("files", "reader", "files that are kept for OpenAI's batches, or arrive"),
+    _gauge("file_bytes", "reader", "bytes of these files, those that arrive or grow too"),
 )  # fmt: skip
 
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -18,8 +18,10 @@ from batchpool.core.errors import (
     NotFound,
     PoolError,
 )
+from batchpool.frontend.asgi.batches import batch_routes
 from batchpool.frontend.asgi.embeddings import Embeddings
 from batchpool.frontend.asgi.entrance import Entrance
+from batchpool.frontend.asgi.files import file_routes
 from batchpool.frontend.asgi.generate import Generate
 from batchpool.frontend.asgi.infer import infer
 from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
@@ -32,7 +34,6 @@ from batchpool.frontend.asgi.sending import (
 )
 from batchpool.frontend.asgi.submission import Submission
 from batchpool.frontend.asgi.tasks import task_routes
-from batchpool.frontend.asgi.text_routes import TEXT_ROUTES
 from batchpool.frontend.asgi.texts import Texts
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.routes import page_routes
@@ -44,6 +45,7 @@ from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import VERSION
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.preferences import PREFER, async_preference
+from batchpool.wire.text_routes import TEXT_ROUTES
 
 
 def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
@@ -64,6 +66,7 @@ def build_app(view: PoolView, broadcaster: Broadcaster | None) -> Starlette:
         Route(path, Texts(view, discard, route), methods=["POST"])
         for path, route in TEXT_ROUTES.items()
     ]
+    routes += file_routes(view, discard) + batch_routes(view, discard)
     if broadcaster is None:
         routes.append(Route("/", Query(view.metadata.root, discard), methods=["GET"]))
     else:

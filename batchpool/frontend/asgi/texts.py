@@ -24,7 +24,6 @@ from batchpool.frontend.asgi.event_stream import EventStream, Pieces, event
 from batchpool.frontend.asgi.openai_body import read_openai_request
 from batchpool.frontend.asgi.sending import count_end, headers_of, send_response
 from batchpool.frontend.asgi.sequence_text import SequenceText
-from batchpool.frontend.asgi.text_routes import TextRoute
 from batchpool.frontend.asgi.text_sequences import Parts, Running, TextPart, TextSequences
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
@@ -36,6 +35,7 @@ from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.model_tables import json_fields
 from batchpool.wire.openai_texts import DONE, TextAnswer, Usage, WholeText
 from batchpool.wire.request import InferRequest, header_priority, header_timeout_ns
+from batchpool.wire.text_routes import TextRoute
 
 Counted = Callable[[HttpResponse | None], None]
 

@@ -72,6 +72,14 @@ class RequestBody:
             )
         return body
 
+    async def next_piece(self) -> bytes:
+        """The next bytes of a body that is read piece by piece; b"" at its end, and when the caller
+        has gone."""
+        while not self.is_over():
+            if piece := await self._next():
+                return piece
+        return b""
+
     async def discard(self, max_bytes: int) -> None:
         """Take the rest of the body and drop it; stop after `max_bytes`."""
         while max_bytes > 0 and not self.is_over():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from batchpool.core.errors import InvalidRequest, NotFound
+from batchpool.core.errors import NotFound
 from batchpool.frontend.http.response import HttpResponse, json_response
 from batchpool.frontend.service.endpoint_table import EndpointTable
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
-from batchpool.wire.embeddings import TOKENS, EmbeddingModel
+from batchpool.wire.embeddings import EmbeddingModel, embedding_model
 from batchpool.wire.openai import model_list, model_object
 from batchpool.wire.request import brief
+from batchpool.wire.text_routes import check_makes_texts
 
 _LONGEST_NAME = 128  # of a model; a longer one is not repeated
 
@@ -33,33 +34,13 @@ class OpenAIModels:
     def embedding(self, name: str) -> tuple[HttpEndpoint, EmbeddingModel]:
         """The endpoint of a model that embeds; NotFound or InvalidRequest say why there is none."""
         endpoint = self._find(name)
-        model = EmbeddingModel.of(endpoint.endpoint.facts.spec)
-        if model is None:
-            error = InvalidRequest(
-                f"model {name!r} makes no embeddings: one input, bytes of shape (), and one output,"
-                f" a vector of floats, perhaps with {TOKENS!r} beside it, were expected; ask it at"
-                f" /v2/models/{name}/infer"
-            )
-            error.param = "model"
-            raise error
-        return endpoint, model
+        return endpoint, embedding_model(endpoint.endpoint.facts.spec)
 
     def generator(self, name: str) -> HttpEndpoint:
         """The endpoint of a generator that has a text; NotFound or InvalidRequest say why there is
         none."""
         endpoint = self._find(name)
-        spec = endpoint.endpoint.facts.spec
-        if spec.text is None:
-            without = (
-                "generator without a text (bp.Text; of causal_lm: tokenizer.json in its folder)"
-            )
-            kind = without if spec.generates else "model"
-            way = "generate" if spec.generates else "infer"
-            error = InvalidRequest(
-                f"{name!r} is a {kind} and makes no texts; ask it at /v2/models/{name}/{way}"
-            )
-            error.param = "model"
-            raise error
+        check_makes_texts(endpoint.endpoint.facts.spec)
         return endpoint
 
     def _find(self, name: str) -> HttpEndpoint:

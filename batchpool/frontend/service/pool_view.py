@@ -41,7 +41,8 @@ class PoolView:
     session: attached to the pool. counters: the pool's, in which this front end's rows are those of
     `number`. background: runs long work of infer requests outside of the event loop. scrapes: makes
     the responses of /metrics, which must not wait for such work. parser: parses long texts outside
-    of this process. tasks: the task process, None where the pool keeps no tasks. gate: of the
+    of this process. tasks: the task process, None where the pool keeps no tasks. batches: the
+    same, None where it keeps no files and runs no batches. gate: of the
     session's settings; None makes one. on_stop: called once when this front end stops, for parts
     that keep callers connected.
     """
@@ -81,6 +82,7 @@ class PoolView:
         self.tasks: TaskLink | None = None
         if session.server.get("tasks"):
             self.tasks = TaskLink(task_socket_path(session.server["socket"]))
+        self.batches = self.tasks if session.server.get("batches") else None
         self._client_loop = client_loop
         self._on_stop = on_stop
 

@@ -221,6 +221,10 @@ def _ignore(_: TaskReply | PoolError) -> None:
 def refusal(refused: TaskRefused) -> PoolError:
     """The exception for a refusal."""
     kind = _ERRORS.get(refused.code, InternalError)
+    error: PoolError
     if issubclass(kind, Retryable):
-        return kind(refused.error, refused.retry_after_ms or 1000)
-    return kind(refused.error)
+        error = kind(refused.error, refused.retry_after_ms or 1000)
+    else:
+        error = kind(refused.error)
+    error.param = refused.param or None
+    return error

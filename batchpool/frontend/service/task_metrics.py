@@ -31,3 +31,10 @@ def task_series(status: TaskStatus) -> Iterator[tuple[Metric, list[Series]]]:
     yield metric_of("task_seconds"), [((model,), words) for model, words in seconds.items()]
     commits = status.times.get("task_commit_seconds", {})
     yield metric_of("task_commit_seconds"), [((), words) for words in commits.values()]
+    if (batches := status.batches) is not None:
+        statuses: list[Series] = [((name,), [n]) for name, n in batches.statuses.items()]
+        yield metric_of("batches_kept"), statuses
+        lines: list[Series] = [((name,), [n]) for name, n in batches.lines.items()]
+        yield metric_of("batch_lines_total"), lines
+        yield metric_of("files"), [((), [batches.files])]
+        yield metric_of("file_bytes"), [((), [batches.bytes])]

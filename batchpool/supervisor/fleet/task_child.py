@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 from batchpool.control.task_messages import SetTasks, StartTasks, TasksFailed, TasksServing
-from batchpool.core.config.paths import task_folder
+from batchpool.core.config.paths import batch_folder, task_folder
 from batchpool.core.errors import StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot, log_flags, start_child
 from batchpool.supervisor.children.roles import TASKS
@@ -52,10 +52,11 @@ class TaskChild:
         )
         self.child = child
         self._start_at_ns = None
-        folder = task_folder(plan.server, os.environ, os.geteuid())
+        place = plan.server, os.environ, os.geteuid()
         message = StartTasks(
-            server_form(plan), folder, plan.socket, plan.heartbeats, plan.heartbeats - 1
-        )
+            server_form(plan), task_folder(*place), plan.socket, plan.heartbeats,
+            plan.heartbeats - 1, batch_folder(*place) if plan.server.batches else "",
+        )  # fmt: skip
         socket_fd = resources.task_socket.sock.fileno()
         child.send(message, [socket_fd, resources.heartbeats_fd, resources.tracebacks_read_fd])
         self._watch(child)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.cli.folder_check import check_task_folder
+from batchpool.cli.folder_check import check_batch_folder, check_task_folder
 from batchpool.core.errors import StartError
 from batchpool.tasks.schema import open_database
 
@@ -32,6 +32,15 @@ def test_a_folder_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) ->
     for folder in (Path("/proc/nope/tasks"), tmp_path / "file" / "tasks", tmp_path / "file"):
         with pytest.raises(StartError, match=rf"{folder} cannot be used: .* another state_dir"):
             check_task_folder(folder)
+
+
+def test_the_folder_of_batches_is_tried_in_the_same_way(tmp_path: Path) -> None:
+    check_batch_folder(tmp_path / "state" / "batches")
+    assert list(tmp_path.iterdir()) == []
+    check_batch_folder(tmp_path)
+    (tmp_path / "batches.db").mkdir()
+    with pytest.raises(StartError, match=r"the folder of batches .* cannot be used"):
+        check_batch_folder(tmp_path)
 
 
 def test_a_database_that_serve_could_not_use_is_told(tmp_path: Path) -> None:

@@ -56,6 +56,12 @@ def test_the_empty_file_is_the_defaults() -> None:
         "task_max_age_s": 86400.0,
         "task_attempts": 3,
         "task_alert_command": "",
+        "batches": False,
+        "files_max": 10_000,
+        "files_max_mib": 4096,
+        "file_max_mib": 200,
+        "file_ttl_s": 2_592_000.0,
+        "batch_max_lines": 50_000,
         "page": True,
         "model_control_mode": "none",
         "log_level": "info",
@@ -267,6 +273,13 @@ def test_a_stall_timeout_that_can_be_kept(seconds: float) -> None:
 def test_a_stall_timeout_too_short_for_healthy_processes(seconds: float) -> None:
     assert refusal(f"[server]\nstall_timeout_s = {seconds}") == (
         f"pool.toml: stall_timeout_s = {seconds}: expected 0 or at least 0.1 seconds"
+    )
+
+
+def test_batches_need_the_process_of_tasks() -> None:
+    assert refusal("[server]\nbatches = true") == (
+        "pool.toml: batches = true, but tasks = false: expected tasks = true, whose process keeps"
+        " files and runs batches"
     )
 
 

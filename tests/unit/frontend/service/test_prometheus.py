@@ -16,6 +16,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.batcher.metrics import BatcherMetrics, End
+from batchpool.control.batch_messages import BatchCounts
 from batchpool.control.task_messages import TaskStatus
 from batchpool.core.compiled import CODE
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
@@ -142,10 +143,13 @@ def test_every_metric_of_the_table_has_its_help_and_type_in_its_order() -> None:
     tasks = TaskStatus(
         {"m": {"queued": 2}}, {"m": {"model_error": 1}}, 1, 2.5, 4096, {"submitted": 3},
         {"task_seconds": {"m": words}, "task_commit_seconds": {"": words}},
+        batches=BatchCounts({"completed": 2}, {"completed": 9, "failed": 1}, 5, 4096),
     )  # fmt: skip
     body = body_of(counters, TwoGpus(), tasks=tasks)
     assert 'batchpool_tasks{model="m",state="queued"} 2.0' in body
     assert "batchpool_task_oldest_seconds 2.5" in body
+    assert 'batchpool_batches_kept{state="completed"} 2.0' in body
+    assert 'batchpool_batch_lines_total{outcome="failed"} 1.0' in body
     families = list(text_string_to_metric_families(body))
     shown = [(f.name, f.type, f.documentation) for f in families]
     expected = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.spec import ModelSpec
 from batchpool.text.text_model import TextModel
 from batchpool.wire.chats import MESSAGES, ChatRequest, read_chat_request
 from batchpool.wire.completions import PROMPT, CompletionRequest, read_completion_request
@@ -28,6 +29,17 @@ class TextRoute:
     prompts: Callable[[TextModel, Any], list[Array]]
     member: str
     form: AnswerForm
+
+
+def check_makes_texts(spec: ModelSpec) -> None:
+    """Raise InvalidRequest for a model that is no generator with a text."""
+    if spec.text is not None:
+        return
+    without = "generator without a text (bp.Text; of causal_lm: tokenizer.json in its folder)"
+    kind = without if spec.generates else "model"
+    way = "generate" if spec.generates else "infer"
+    text = f"{spec.name!r} is a {kind} and makes no texts; ask it at /v2/models/{spec.name}/{way}"
+    raise about("model", InvalidRequest(text))
 
 
 def _prompts_of_completion(text: TextModel, request: CompletionRequest) -> list[Array]:

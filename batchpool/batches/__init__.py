@@ -1,0 +1,1 @@
+"""OpenAI's files and batches: what callers upload, and the runs of its lines in the pool."""

@@ -48,11 +48,12 @@ class SequenceText:
         when all text before it was given."""
         if self.finish_reason is not None:
             return None
-        if self._waiting is not None:
-            await asyncio.sleep(0)  # others have their turn
-            new, self._waiting = self._waiting, None
-        else:
+        new = self._waiting
+        if new is None:
             new = await self.tokens.next_tokens()
+        else:
+            self._waiting = None
+            await asyncio.sleep(0)  # others have their turn
         if new is not None:
             if len(new) > _TOKENS_OF_A_PIECE:
                 new, self._waiting = new[:_TOKENS_OF_A_PIECE], new[_TOKENS_OF_A_PIECE:]

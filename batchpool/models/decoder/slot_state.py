@@ -1,4 +1,4 @@
-"""What the device knows of running sequences from step to step; a sequence's slot is its index.
+"""State of running sequences on the device, from step to step; a sequence's slot is its index.
 
     tokens      [slots + 1] int64   the last token, or NO_NUMBER where the logits were no numbers
     positions   [slots + 1] int64   its position, where its keys and values are written next

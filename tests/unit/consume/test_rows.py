@@ -1,4 +1,4 @@
-"""What a dead letter says of a record that is no row of the model."""
+"""The text of a dead letter about a record that is no row of the model."""
 
 from __future__ import annotations
 

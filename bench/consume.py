@@ -162,7 +162,7 @@ class Topics:
         self.seen[number].append((record.topic, record.partition, record.offset))
 
     def verdict(self) -> dict[str, int]:
-        """The results that were found; SystemExit where something is lost, wrong or committed early."""
+        """The counts of results; SystemExit where one is lost, wrong or committed early."""
         lost = sum(not places for places in self.seen)
         early = sum(self._early(*look) for look in self.looks)
         twice = sum(len(places) - 1 for places in self.seen if places)

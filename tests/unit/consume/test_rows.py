@@ -1,4 +1,4 @@
-"""The text of a dead letter about a record that is no row of the model."""
+"""The error in a dead letter: that of its record alone."""
 
 from __future__ import annotations
 

@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from batchpool.core.compiled import COMPILED
 from bench.support.machine import complaint
+from tests.scopes import scheduling
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
@@ -45,6 +47,11 @@ def pytest_xdist_auto_num_workers() -> int:
     except (OSError, subprocess.CalledProcessError):
         return 0
     return min(_MOST, len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduling(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def pytest_configure() -> None:

@@ -17,7 +17,7 @@ FRONTENDS = 4
 SLOTS = 40  # ten for each front end
 BOUND = 36  # nine for each
 CROWD = 160  # so many that each front end gets more than it may take, whatever the kernel's choice
-ROUNDS = 10
+ROUNDS = 4
 
 
 class Crowd:

@@ -24,7 +24,7 @@ with bp.Client(SOCKET) as client:
     calls = [gevent.spawn(client.infer, "probe", tag=[i], seconds=[0.0]) for i in range(20)]
     gevent.joinall(calls, timeout=30, raise_error=True)
     assert [call.value["tag"].tolist() for call in calls] == [[i] for i in range(20)]
-    assert client.submit("probe", tag=[7], seconds=[0.0]).result(PATIENCE_S)["tag"].tolist() == [7]
+    assert client.submit("probe", tag=[7], seconds=[0.0]).result(60)["tag"].tolist() == [7]
 print("done")
 """
 

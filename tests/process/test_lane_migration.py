@@ -38,7 +38,7 @@ with bp.Client(sys.argv[1]) as pool:
             future = pool.submit("shaped", x=[[21, 0, 0]])
             print("submitted", flush=True)
         else:
-            found = future.result(PATIENCE_S) if future else pool.infer("shaped", x=[[21, 0, 0]])
+            found = future.result(60) if future else pool.infer("shaped", x=[[21, 0, 0]])
             future = None
             print(*(found[name][0] for name in ("y", "version", "most")), flush=True)
 """

@@ -16,7 +16,7 @@ from tests.process.pool_under_test import PATIENCE_S, serving
 MAX_BYTES = 4096  # of a text of `Echo`
 SLOTS = 8
 PRODUCERS = 3
-REQUESTS = 500
+REQUESTS = 300
 STOP_S = 0.01
 
 

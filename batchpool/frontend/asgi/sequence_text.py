@@ -27,7 +27,7 @@ class SequenceText:
             piece = self._text.push(new.tolist())
             if self._text.stopped:
                 self._rest = piece
-                self.tokens.cancel()
+                self.tokens.cancel()  # wakes `next_piece`
             elif piece:
                 push(piece)
 
@@ -44,15 +44,15 @@ class SequenceText:
         if self.finish_reason is not None:
             return None
         new = await self.tokens.next_tokens()
+        if self._rest is not None:  # tokens that came meanwhile are behind the end of the text
+            self.finish_reason = "stop"
+            return self._rest
         if new is not None:
             piece = self._text.push(new.tolist())
             if self._text.stopped:
                 self.tokens.cancel()
                 self.finish_reason = "stop"
             return piece
-        if self._rest is not None:
-            self.finish_reason = "stop"
-            return self._rest
         reason = self.tokens.finish_reason
         if reason is None:
             return None

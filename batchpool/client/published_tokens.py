@@ -51,7 +51,6 @@ class PublishedTokens:
         most = len(self._values)
         if self._lane is None:
             return most
-        # A memoryview would be no quicker: the column is not contiguous.
         return max(self.taken, min(int(self._lengths[self._slot]), most))
 
     @property
@@ -85,3 +84,4 @@ class PublishedTokens:
         """Keep what is there as a copy: the slot may be another row's from now on."""
         if self._lane is not None:
             self._values, self._lane = self.all(), None
+            self._lengths = self._lengths[:0].copy()  # nothing of the lane is referred to any more

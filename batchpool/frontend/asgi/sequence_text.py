@@ -32,7 +32,7 @@ class SequenceText:
             piece = self._text.push(new.tolist())
             if self._text.stopped:
                 self._rest = piece
-                self.tokens.cancel()
+                self.tokens.cancel()  # wakes `next_piece`
             elif piece:
                 push(piece)
 
@@ -52,8 +52,11 @@ class SequenceText:
         if new is None:
             new = await self.tokens.next_tokens()
         else:
-            self._waiting = None
             await asyncio.sleep(0)  # others have their turn
+            self._waiting = None
+        if self._rest is not None:  # tokens that came meanwhile are behind the end of the text
+            self.finish_reason = "stop"
+            return self._rest
         if new is not None:
             if len(new) > _TOKENS_OF_A_PIECE:
                 new, self._waiting = new[:_TOKENS_OF_A_PIECE], new[_TOKENS_OF_A_PIECE:]
@@ -62,9 +65,6 @@ class SequenceText:
                 self.tokens.cancel()
                 self.finish_reason = "stop"
             return piece
-        if self._rest is not None:
-            self.finish_reason = "stop"
-            return self._rest
         reason = self.tokens.finish_reason
         if reason is None:
             return None

@@ -24,6 +24,8 @@ _MASK = 2**64 - 1
 _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _ROWS_AT_ONCE = 32  # bounds the memory, some tens of bytes for each token of the vocabulary
 _CANDIDATES = 1024  # the likeliest tokens, among which a bounded choice is made
+_FEW_CANDIDATES = 128  # enough where all that choose want as few as usual, by top-k
+_FEW_ROWS_AT_ONCE = 256
 _LARGEST = 1 - 2**-24  # the float32 below 1
 
 
@@ -66,14 +68,23 @@ def sampled(
     chosen = torch.zeros(len(keys), dtype=torch.int64, device=logits.device)
     left = list(range(len(keys)))
     if logits.shape[1] > _CANDIDATES:
-        bounded = [row for row in left if samplings[row].is_bounded]
-        for rows in _blocks(bounded):
+        few, more = [], []
+        for row in left:
+            if 0 < samplings[row].top_k <= _FEW_CANDIDATES // 2:
+                few.append(row)
+            elif samplings[row].is_bounded:
+                more.append(row)
+        blocks = [(rows, _FEW_CANDIDATES) for rows in _blocks(few, _FEW_ROWS_AT_ONCE)]
+        blocks += [(rows, _CANDIDATES) for rows in _blocks(more)]
+        decided: set[int] = set()
+        for rows, candidates in blocks:
             found, certain = _among_candidates(
-                logits[rows], [samplings[row] for row in rows], [keys[row] for row in rows]
-            )
+                logits[rows], [samplings[row] for row in rows], [keys[row] for row in rows],
+                min(candidates, _CANDIDATES),
+            )  # fmt: skip
             chosen[rows] = found
-            unsure = {row for row, is_certain in zip(rows, certain, strict=True) if not is_certain}
-            left = [row for row in left if row not in rows or row in unsure]
+            decided.update(row for row, sure in zip(rows, certain, strict=True) if sure)
+        left = [row for row in left if row not in decided]
     for rows in _blocks(left):
         scores = allowed(logits[rows], [samplings[row] for row in rows])
         noise = gumbel([keys[row] for row in rows], logits.shape[1], logits.device)
@@ -81,25 +92,25 @@ def sampled(
     return chosen
 
 
-def _blocks(rows: list[int]) -> Iterator[list[int]]:
-    for first in range(0, len(rows), _ROWS_AT_ONCE):
-        yield rows[first : first + _ROWS_AT_ONCE]
+def _blocks(rows: list[int], most: int = _ROWS_AT_ONCE) -> Iterator[list[int]]:
+    for first in range(0, len(rows), most):
+        yield rows[first : first + most]
 
 
 def _among_candidates(
-    logits: torch.Tensor, samplings: Sequence[Sampling], keys: Sequence[int]
+    logits: torch.Tensor, samplings: Sequence[Sampling], keys: Sequence[int], candidates: int
 ) -> tuple[torch.Tensor, list[bool]]:
-    """A token for each row of the likeliest, and whether all tokens that are let in are among
-    them: then it is the token that a choice among all would have made."""
+    """A token for each row of so many of the likeliest, and whether all tokens that are let in are
+    among them: then it is the token that a choice among all would have made."""
     device, some = logits.device, float("inf")
     rows = [
         (each.temperature, each.top_p if each.top_p < 1 else some, float(each.top_k))
         for each in samplings
     ]
     temperature, top_p, top_k = torch.tensor(rows, device=device).T[:, :, None]
-    best = logits.topk(_CANDIDATES)  # sorted, the largest first
+    best = logits.topk(candidates)  # sorted, the largest first
     scores = torch.div(best.values.float(), temperature)
-    ranks = top_k.long().clamp(1, _CANDIDATES) - 1
+    ranks = top_k.long().clamp(1, candidates) - 1
     last = torch.where(top_k > 0, scores.gather(1, ranks), -torch.inf)
     kept = scores.masked_fill(scores < last, -torch.inf)
     total = kept.logsumexp(-1, keepdim=True)
@@ -113,7 +124,7 @@ def _among_candidates(
     least = kept.masked_fill(~within, torch.inf).amin(-1, keepdim=True)
     let_in = scores >= least
     # The last candidate is out: so are all tokens behind it.
-    certain = ~let_in[:, -1] & (top_k[:, 0] < _CANDIDATES)
+    certain = ~let_in[:, -1] & (top_k[:, 0] < candidates)
     noise = _gumbel_of(best.indices, keys)
     at = torch.argmax(scores.masked_fill(~let_in, -torch.inf) + noise, dim=-1, keepdim=True)
     return best.indices.gather(1, at)[:, 0], certain.tolist()

@@ -7,6 +7,7 @@ whoever reads or writes a number, for nothing that is needed here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,22 @@ def numbers(array: Any) -> Array:
 
 
 def byte_strings(array: Any) -> Array:
-    """The elements of an array of texts or of bytes without nulls, as `bytes`."""
+    """The elements of an array of texts or of bytes without nulls, as `bytes`.
+
+    pyarrow's own conversion would import pandas.
+    """
     pa = arrow()
-    found: Array = array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
+    if array.type not in (pa.large_binary(), pa.large_string()):
+        array = array.cast(pa.large_binary())
+    n = len(array)
+    found = np.empty(n, object)
+    _, places, content = array.buffers()
+    if n and places is not None:
+        ends = np.frombuffer(places, np.int64, n + 1, array.offset * 8)
+        first, last = int(ends[0]), int(ends[-1])
+        blob = content.slice(first, last - first).to_pybytes() if last > first else b""
+        cuts = (ends - first).tolist()
+        found[:] = [blob[a:b] for a, b in pairwise(cuts)]
     return found
 
 

@@ -111,7 +111,7 @@ CASES = [
     Case(v.old_workers_end_at_the_commit, "moves", found_by=10),
     Case(v.old_gates_move_before_the_new_ones_are_open, "moves", found_by=5),
     Case(c.takeover_counts_again, "batcher", found_by=7),
-    Case(c.counted_after_publication, "batcher", found_by=232),
+    Case(c.counted_after_publication, "batcher", found_by=368),
     Case(c.rows_of_the_gone_are_forgotten, "client", found_by=18),
     Case(r.takeover_queues_again_what_a_record_put_back, "refused", found_by=33),
     Case(r.refused_rows_share_one_text, "refused"),

@@ -56,7 +56,7 @@ function shown(api, path, method, operation, here) {
   for (const sample of samples) made.append(command(here(sample.source), sample.label));
   made.append(element("p", { text: plain(operation.description) }));
   const ask = schemaOf(api, operation.requestBody.content);
-  made.append(ask.properties.inputs ? tensors(api, operation) : members(ask));
+  made.append(ask.properties?.inputs ? tensors(api, operation) : members(ask));
   const named = (operation.parameters ?? []).map((parameter) => resolve(api, parameter));
   const headers = element("dl", { class: "pairs" });
   for (const { name, description } of named) {
@@ -130,7 +130,7 @@ function tensors(api, operation) {
 // The members of a body that is no tensors.
 function members(ask) {
   const body = element("tbody");
-  for (const [name, schema] of Object.entries(ask.properties)) {
+  for (const [name, schema] of Object.entries(ask.properties ?? {})) {
     const types = (schema.anyOf ?? [schema]).map((each) =>
       each.enum ? each.enum.map((value) => JSON.stringify(value)).join(" or ") : each.type,
     );
@@ -138,7 +138,7 @@ function members(ask) {
       element(
         "tr",
         {},
-        element("td", { class: "muted", text: ask.required.includes(name) ? "required" : "" }),
+        element("td", { class: "muted", text: (ask.required ?? []).includes(name) ? "required" : "" }),
         element("th", { scope: "row" }, element("code", { text: name })),
         element("td", {}, element("code", { text: types.join(" or ") })),
       ),
@@ -149,8 +149,10 @@ function members(ask) {
   return element("table", { class: "tensors" }, element("thead", {}, head), body);
 }
 
+// Of JSON, or of the only form that there is, as of an upload.
 function schemaOf(api, content) {
-  return resolve(api, first(content["application/json"].schema));
+  const form = content["application/json"] ?? Object.values(content)[0];
+  return resolve(api, first(form.schema));
 }
 
 // The first of several schemas, which is the protocol's own; plain JSON has the same tensors.

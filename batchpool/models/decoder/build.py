@@ -19,7 +19,7 @@ from batchpool.models.decoder.packed_engine import PackedEngine
 from batchpool.models.decoder.slot_cache import LayerShape, SlotCache
 from batchpool.models.decoder.slot_calls import SlotCalls, SlotModel
 
-_log = logging.getLogger("batchpool.models.causal_lm")
+_log = logging.getLogger("batchpool.worker")
 
 
 @dataclass(frozen=True)

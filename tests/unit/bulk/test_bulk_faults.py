@@ -166,7 +166,7 @@ def test_one_column_for_two_inputs_and_two_columns_for_one(run: Run) -> None:
         (("add", "in.csv", "in.jsonl", "-o", "o.csv"), "inputs of several formats"),
         (("add", "-", "in.csv", "-o", "o.csv"), "is JSON Lines on stdin, alone"),
         (("no", "in.csv", "-o", "o.csv"), "there is no model 'no'"),
-        (("add", "in.csv", "-o", "o.csv", "--chunk-rows", "0"), "not a number of rows"),
+        (("add", "in.csv", "-o", "o.csv", "--chunk-rows", "0"), "not a whole number from 1"),
         (("add", "in.csv", "-o", ".", "--out-format", "csv"), "is a folder"),
     ],
 )

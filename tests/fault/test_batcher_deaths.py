@@ -45,6 +45,7 @@ def submit(client: bp.Client, model: str, tag: int, seconds: float = 0.0) -> Any
     return client.submit(model, tag=[tag], seconds=[seconds])
 
 
+@pytest.mark.long
 def test_killed_again_and_again_under_load_every_request_is_answered_once(
     pool: Pool, client: bp.Client
 ) -> None:

@@ -108,6 +108,7 @@ def test_deadlines_hold_and_late_requests_are_never_run(pool: Pool, held_up: str
         assert restarts(pool) == 0
 
 
+@pytest.mark.long
 def test_rows_given_to_a_stopped_worker_are_not_run_by_the_next_one() -> None:
     """C26: their callers have gone when the worker is killed, so the retry finds nobody to
     run for."""

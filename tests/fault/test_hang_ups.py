@@ -138,6 +138,7 @@ def test_rows_of_a_dead_worker_are_not_run_again_for_callers_who_have_gone(pool:
     assert sorted(run) == [first, first + 1, first + 2, first + 3, first + 9000]
 
 
+@pytest.mark.long
 def test_a_front_end_killed_with_a_crowd_waiting_leaves_no_work() -> None:
     """C47: the rows of a dead process are dropped, its slots are the next one's."""
     gate, first = next(GATES), next(TAGS)

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 import aiohttp
+import pytest
 
 import batchpool as bp
 from tests.fault.ledger import ledger_table, open_gate, runs, tags_of
@@ -48,6 +49,7 @@ class Callers:
         await asyncio.to_thread(until, lambda: self.answered >= goal, "more answers")
 
 
+@pytest.mark.long
 def test_the_only_worker_killed_under_http_load() -> None:
     """C31: requests that come while the next one starts wait for it; none is refused."""
 

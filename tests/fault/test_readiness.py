@@ -42,6 +42,7 @@ def worker_of(pool: Pool, model: str, index: int = 0) -> Any:
     return next(row for row in pool.status()["processes"] if row["name"] == name)
 
 
+@pytest.mark.long
 def test_a_model_that_nothing_serves_is_not_ready_and_is_again_when_it_is_served(
     pool: Pool,
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_worker_that_hangs_or_was_stopped_while_idle_is_killed_and_its_caller_
         assert (pool.log.count(stuck), restarts(pool)) == (2, 3)
 
 
+@pytest.mark.long
 def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
     model = {"import": "Deadly", "batch_timeout_s": 1.0, "attempts": 1}
     with serving(model) as pool, pool.client() as client:
@@ -120,6 +121,7 @@ def test_a_deadline_is_kept_although_the_worker_hangs() -> None:
         until(lambda: pool.claimed() == 0, "the return of the slots")
 
 
+@pytest.mark.long
 def test_killed_again_and_again_under_load() -> None:
     """C31: no caller notices, and no zombie is left."""
     model = {"import": "Affine", "workers_per_device": 2}
@@ -136,6 +138,7 @@ def test_killed_again_and_again_under_load() -> None:
         assert pool.zombies() == []
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_load_any_more_is_tried_again_with_pauses() -> None:
     """C37: no loop without a pause."""
     with serving("LoadsOnce") as pool, pool.client() as client:
@@ -184,6 +187,7 @@ def test_requests_are_taken_while_the_only_worker_comes_back() -> None:
         assert waiting.result(PATIENCE_S)["y"].tolist() == [[3] * 4]
 
 
+@pytest.mark.long
 def test_no_memory_for_the_next_worker_is_no_end_of_the_pool() -> None:
     models = {"import": "Affine", "slots": 256}, {"import": "Special", "slots": 256}
     with serving(*models, wrapper=in_small_shm()) as pool, pool.client() as client:

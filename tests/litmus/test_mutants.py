@@ -99,6 +99,7 @@ def test_a_broken_ring_is_noticed(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", rules(LANE_MUTANTS))
+@pytest.mark.long
 def test_a_broken_lane_is_noticed(rule: str) -> None:
     with pytest.raises(SideFailed, match=ALL[rule].seen):
         if rule in DEATHS:

@@ -122,6 +122,7 @@ def test_closing_fails_what_is_under_way(everyday: Pool) -> None:
     run(work())
 
 
+@pytest.mark.long
 def test_the_end_of_the_pool_fails_what_is_under_way_and_a_new_one_serves_again() -> None:
     async def work() -> None:
         with serving("Probe") as pool:

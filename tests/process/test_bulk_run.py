@@ -204,6 +204,7 @@ def test_ctrl_c_keeps_whole_parts(everyday: Pool, tmp_path: Path) -> None:
     assert len(list(parts.glob("part-*.json"))) >= 3
 
 
+@pytest.mark.long
 def test_a_pool_that_is_restarted_meanwhile_costs_nothing(tmp_path: Path) -> None:
     table = {"import": "Affine", "slots": 64, "max_batch": 8}
     np.save(tmp_path / "in.npy", X)

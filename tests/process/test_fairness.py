@@ -119,6 +119,7 @@ async def crowding(caller: Caller) -> AsyncIterator[None]:
         await asyncio.gather(*loops)
 
 
+@pytest.mark.long
 def test_a_bulk_caller_keeps_its_part_and_an_interactive_one_is_never_refused() -> None:
     """C67: on one front end."""
 

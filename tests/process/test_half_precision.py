@@ -62,6 +62,7 @@ def bits(answer: Answer) -> dict[str, tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("model", ["torchhalves", "numpyhalves"])
+@pytest.mark.long
 def test_every_bit_pattern_comes_back_under_its_own_name(pool: Pool, model: str) -> None:
     """C54: all 65,536 of each type; FP16 is called FP16 and BF16 is called BF16."""
     arrays: dict[str, Any] = {"half": EVERY, "brain": EVERY}

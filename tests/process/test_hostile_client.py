@@ -68,6 +68,7 @@ def a_ring_too_full(lane_client: LaneClient) -> None:
 
 
 @pytest.mark.parametrize("spoil", [too_high_a_slot, a_ring_too_full])
+@pytest.mark.long
 def test_a_lane_with_an_impossible_entry_is_closed(pool: Pool, spoil: Any) -> None:
     """C50: what no right client can write is not followed, and costs its writer the lane."""
     with pool.client() as client:

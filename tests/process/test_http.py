@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import pytest
 
 import batchpool as bp
 from tests.process.pool_under_test import Pool, serving, until
@@ -114,6 +115,7 @@ def test_requests_of_many_shapes_over_both_roads_at_once() -> None:
         assert rows_per_batch(pool, "ragged") > 16
 
 
+@pytest.mark.long
 def test_a_slow_model_under_five_hundred_requests_answers_200_or_503_only() -> None:
     """C27, C29, C30: 200 or 503 and nothing else, health answers, and capacity is back each
     time."""
@@ -165,6 +167,7 @@ def test_a_slow_model_under_five_hundred_requests_answers_200_or_503_only() -> N
         assert pool.tally("probe")["queued"] == 0
 
 
+@pytest.mark.long
 def test_a_front_end_that_is_killed_comes_back_and_its_lanes_are_taken_back() -> None:
     with serving("Probe", server={"frontends": 2}) as pool:
         (first, second) = pool.pids("frontend")

@@ -211,6 +211,7 @@ def segments(pid: int) -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("/dev/shm/batchpool.")
 
 
+@pytest.mark.long
 def test_a_worker_that_starts_again_does_not_run_other_code_than_is_served() -> None:
     with serving(SHAPED, server=SERVER) as pool, pool.client() as own:
         pool.tracebacks_expected = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.process.callers import Callers
 from tests.process.pool_under_test import Pool, serving
 from tests.process.web import ask, outputs
@@ -41,6 +43,7 @@ class Senders(Callers):
             self.count(number)
 
 
+@pytest.mark.long
 def test_large_json_bodies_keep_nobody_from_an_answer() -> None:
     """C30: health, metrics and small requests are served by the front end that has the bodies, and
     no process is taken for one that stands still."""

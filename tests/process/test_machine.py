@@ -35,6 +35,7 @@ def wake_ups(pool: Pool) -> int:
     return found
 
 
+@pytest.mark.long
 def test_an_idle_pool_takes_next_to_nothing() -> None:
     """C69: four workers and a client sleep until they are rung; the next request is not late."""
     with serving({"import": "Affine", "workers_per_device": 4}) as pool, pool.client() as client:

@@ -219,6 +219,7 @@ def test_an_async_client_maps_both_kinds_of_iterables(everyday: Pool) -> None:
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
+@pytest.mark.long
 def test_rows_are_sent_again_to_a_pool_that_comes_back_and_not_for_ever() -> None:
     """The pool stops with rows under way, and another one takes its place; then none does."""
     table = {"import": "Affine", "max_batch": 8, "slots": 64}

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchpool.client.control import ask_batches
@@ -265,6 +266,7 @@ def is_replaced(pool: Pool, name: str, pid: int) -> bool:
     return row["pid"] != pid and row["state"] in ("running", "serving")
 
 
+@pytest.mark.long
 def test_the_flight_recorder_tells_of_a_batcher_that_stands_still_or_died() -> None:
     with serving("Gated") as pool, pool.client() as client:
         x = {"tag": [1, 2], "seconds": [0.0] * 2}

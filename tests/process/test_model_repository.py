@@ -77,6 +77,7 @@ def test_a_load_that_fails_changes_nothing_and_says_why(broken: str) -> None:
         assert http.post("/models/affine/infer", json=AFFINE).status_code == 200
 
 
+@pytest.mark.long
 def test_the_configuration_opens_and_shuts_it_while_the_pool_runs() -> None:
     server = {**EXPLICIT, "model_control_mode": "none"}
     with serving("Affine", server=server) as pool, calling(pool) as http:
@@ -90,6 +91,7 @@ def test_the_configuration_opens_and_shuts_it_while_the_pool_runs() -> None:
         until(lambda: load(http, "affine")[0] == 403, "the front end knows")
 
 
+@pytest.mark.long
 def test_no_request_fails_and_loads_are_shared() -> None:
     """Eight callers load while others infer."""
     with serving("Affine", server={**EXPLICIT, "frontends": 1}) as pool:

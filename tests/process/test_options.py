@@ -46,6 +46,7 @@ def test_each_has_its_options_its_tensors_and_its_name(pool: Pool) -> None:
     assert "by = 3.0, width = 3" in shown.stdout
 
 
+@pytest.mark.long
 def test_a_reload_brings_other_options_and_other_tensors(pool: Pool) -> None:
     """The options of the command line stay, since the pool was started with them."""
     settings = {"port": pool.port, "socket": pool.socket, "frontends": 1}
@@ -70,6 +71,7 @@ def test_a_reload_with_wrong_options_changes_nothing(pool: Pool) -> None:
     assert answer(pool, "treble", 3) == ([3, 3, 3], "treble")
 
 
+@pytest.mark.long
 def test_check_shows_them() -> None:
     shown = run("check", "--model", f"m={SCALE}", "--option", "by=2", "--port", "1", "--load")
     assert shown.returncode == 0, shown.stderr

@@ -39,6 +39,7 @@ class Asking(Callers):
                 self.count(number)
 
 
+@pytest.mark.long
 def test_kills_of_postprocessing_workers_lose_and_change_no_row() -> None:
     """SIGKILL under load, of each worker in turn: all that is asked is answered, and right."""
     with serving({**ONE, "postprocess_workers": 2}) as pool, Asking(pool) as asking:
@@ -56,6 +57,7 @@ def test_kills_of_postprocessing_workers_lose_and_change_no_row() -> None:
         assert asking.failures == []
 
 
+@pytest.mark.long
 def test_a_reload_never_mixes_the_stages_of_two_versions() -> None:
     """No row goes through the old code in one stage and the new in another, and none fails."""
     stages = ("preprocess 0", "worker 0", "postprocess 0")
@@ -106,6 +108,7 @@ def test_a_stop_answers_rows_in_every_stage() -> None:
         assert {line.split()[0] for line in ends} == {"pre", "run", "post"}, "each was unloaded"
 
 
+@pytest.mark.long
 def test_check_tries_all_stages(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHPOOL_TEST_NOTES", str(tmp_path))
     module = "tests.process.postprocess_models"

@@ -18,7 +18,7 @@ from tests.unit.models import onnx_files
 from tests.unit.models.text_folders import TEXTS
 
 pytest.importorskip("onnx")
-pytestmark = pytest.mark.slow  # each worker imports a large library
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # each worker imports a large library
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ def test_a_start_without_descriptors_ends_in_one_line() -> None:
             assert pool.last_line.startswith("batchpool: error:")
 
 
+@pytest.mark.long
 def test_a_model_of_very_many_tensors_is_served_and_comes_by_a_reload() -> None:
     x = {"input" * 25 + str(i): np.full(1, i % 5, np.float32) for i in range(900)}
     total = [float(sum(i % 5 for i in range(900)))]

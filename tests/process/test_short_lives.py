@@ -33,6 +33,7 @@ def no_more(now: dict[int, tuple[int, int]], before: dict[int, tuple[int, int]])
 
 
 @pytest.mark.interpreted
+@pytest.mark.long
 def test_a_short_life_of_each_kind_takes_nothing_along() -> None:
     """C43, C47: clients that end well, by an exception, by sys.exit and by signals, most of them
     with nearly all of a lane's slots: the next ones attach, and nothing in /dev/shm changes."""

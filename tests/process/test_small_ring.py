@@ -10,6 +10,8 @@ import time
 from collections import deque
 from typing import Any
 
+import pytest
+
 import batchpool as bp
 from tests.process.pool_under_test import PATIENCE_S, serving
 
@@ -53,6 +55,7 @@ def produce(socket: str, seed: int, counts: Any) -> None:
     counts.put(rows)
 
 
+@pytest.mark.long
 def test_no_row_is_torn_lost_or_doubled() -> None:
     """C21: counts in are counts out and every byte is right, while producers, batcher and worker
     are stopped and go on at any moment."""

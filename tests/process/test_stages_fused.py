@@ -152,6 +152,7 @@ class Asking(Callers):
                 self.count(number)
 
 
+@pytest.mark.long
 def test_a_reload_replaces_both_stages_at_once_and_may_part_them() -> None:
     one = {**TOGETHER, "workers_per_device": 1}
     with serving(one) as pool, Asking(pool) as asking:

@@ -17,6 +17,7 @@ from tests.process.test_stages import MODEL, total, workers
 ONE: dict[str, Any] = {**MODEL, "preprocess_workers": 1, "workers_per_device": 1}
 
 
+@pytest.mark.long
 def test_a_failed_reload_leaves_both_stages_as_they_were() -> None:
     with serving(ONE) as pool, pool.client() as client:
         pool.tracebacks_expected = True
@@ -36,6 +37,7 @@ def check(
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.long
 def test_check_tries_both_stages(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHPOOL_TEST_NOTES", str(tmp_path))
     found = check("Staged", "--load", "--preprocess-workers", "3", "--preprocess-max-batch", "5")

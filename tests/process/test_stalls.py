@@ -194,6 +194,7 @@ def test_the_status_is_answered_while_the_batcher_is_stopped(careless: Pool) -> 
         assert pool.tally("affine") == before
 
 
+@pytest.mark.long
 def test_a_pool_that_was_stopped_as_a_whole_goes_on() -> None:
     with serving("Affine", server={"frontends": 2, **WATCHFUL}) as pool, Load(pool) as load:
         before = {row["name"]: row["pid"] for row in pool.status()["processes"]}
@@ -230,6 +231,7 @@ def debugged(pid: int) -> Iterator[None]:
         libc.ptrace(PTRACE_DETACH, pid, None, None)
 
 
+@pytest.mark.long
 def test_a_batcher_under_a_debugger_is_not_killed_but_the_pool_is_not_ready() -> None:
     with serving("Affine", server=WATCHFUL) as pool, pool.client() as client:
         x = np.ones((1, 4), np.float32)
@@ -247,6 +249,7 @@ def test_a_batcher_under_a_debugger_is_not_killed_but_the_pool_is_not_ready() ->
         assert pool.pids("batcher") == [victim]
 
 
+@pytest.mark.long
 def test_a_batcher_that_is_stopped_does_not_hold_up_the_drain() -> None:
     with serving("Probe", server=WATCHFUL) as pool, pool.client() as client:
         client.submit("probe", tag=[0], seconds=[0.0]).result(PATIENCE_S)

@@ -75,6 +75,7 @@ def test_a_model_that_cannot_be_served_ends_the_start(model: Any, sentences: lis
         assert_refused(pool, *sentences)
 
 
+@pytest.mark.long
 def test_a_model_that_loads_for_ever_ends_the_start() -> None:
     """C37: a hang ends by load_timeout_s."""
     with started("LoadHangs", server={"load_timeout_s": 3.0}) as pool:
@@ -148,6 +149,7 @@ def test_what_is_at_the_sockets_place_and_no_socket_is_left_alone(tmp_path: Path
     assert path.read_text() == "not a socket"
 
 
+@pytest.mark.long
 def test_two_pools_on_one_host_do_not_touch_each_other() -> None:
     models = {"import": "Affine"}, {"import": "Special", "name": "affine"}
     with started(models[0]) as one, started(models[1]) as other:
@@ -202,6 +204,7 @@ def test_a_start_can_be_ended(number: signal.Signals) -> None:
 # -- memory -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_too_little_memory_is_refused_in_numbers() -> None:
     small_shm = in_small_shm()
     big = {"import": "Big", "max_batch": 8, "slots": 64}

@@ -41,6 +41,7 @@ with serving("Affine") as pool:
 """
 
 
+@pytest.mark.long
 def test_a_suite_that_is_killed_leaves_no_process_behind() -> None:
     run = subprocess.run(
         [sys.executable, "-c", KILLED_IN_THE_MIDDLE],

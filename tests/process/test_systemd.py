@@ -95,6 +95,7 @@ def test_a_load_that_fails_is_told_and_is_not_ready(tmp_path: Path, abstract: bo
         assert ear.said("READY") == []
 
 
+@pytest.mark.long
 def test_the_watchdog_is_fed_only_while_batcher_and_front_ends_move(ear: Ear) -> None:
     """C60: SIGSTOP of either ends the pings."""
     watched = {"NOTIFY_SOCKET": ear.name, "WATCHDOG_USEC": "1000000"}

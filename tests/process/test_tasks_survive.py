@@ -124,6 +124,7 @@ def test_tasks_go_on_after_the_pool_was_killed_or_stopped(tmp_path: Path) -> Non
         assert [tags(result(pool, path)) for path in queued] == [[5]] * 40
 
 
+@pytest.mark.long
 def test_a_model_that_a_reload_removes_leaves_dead_letters_that_run_after_it_is_back(
     tmp_path: Path,
 ) -> None:
@@ -229,6 +230,7 @@ def test_a_worker_that_a_row_kills_ends_in_a_dead_letter(tmp_path: Path) -> None
         assert ask(pool, path).object["state"] == "failed", "and it stays so"
 
 
+@pytest.mark.long
 def test_local_programs_and_requests_that_wait_do_not_notice_the_task_process(
     tmp_path: Path,
 ) -> None:

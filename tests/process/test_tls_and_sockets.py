@@ -94,6 +94,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+@pytest.mark.long
 def test_a_unix_socket_instead_of_the_port_behind_nginx(tmp_path: Path) -> None:
     path = str(tmp_path / "http")
     server = {**LOGGED, "port": 0, "uds": path, "uds_mode": "600", "frontends": 2}

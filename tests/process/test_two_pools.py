@@ -61,6 +61,7 @@ def over_memory(client: bp.Client) -> int:
     return int(client.infer("probe", tag=[1], seconds=np.zeros(1, np.float32))["pid"][0])
 
 
+@pytest.mark.long
 def test_two_pools_loaded_at_once_keep_apart_and_one_survives_the_others_end() -> None:
     """C46: the same configuration, started at the same moment; every answer is of its own pool."""
     with started("Probe") as one, started("Probe") as other:

@@ -50,6 +50,7 @@ def answers(pool: Pool) -> list[list[float]]:
         return found
 
 
+@pytest.mark.long
 def test_files_with_the_names_of_other_modules_are_imported_by_nobody(folder: Path) -> None:
     for name in ("numpy.py", "msgspec.py"):
         (folder / name).unlink()  # which the user's own model would import, as everywhere

@@ -37,6 +37,7 @@ def new_reasons(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]
     return {k: n for k, n in found.items() if n}
 
 
+@pytest.mark.long
 def test_sixty_four_threads_form_large_batches(pool: Pool) -> None:
     before = pool.tally("probe")
     with pool.client() as client, cf.ThreadPoolExecutor(64) as threads:

@@ -70,6 +70,7 @@ def test_a_stop_unloads_each_model_once_and_loses_nothing_it_wrote(
         assert "ERROR" not in pool.log
 
 
+@pytest.mark.long
 def test_workers_that_do_not_end_are_killed_when_their_time_is_up() -> None:
     models = models_that("unload", "atexit", "thread")
     with serving(*models, **ending(unload_timeout_s=1.5)) as pool:
@@ -166,6 +167,7 @@ def test_a_model_that_a_reload_removes_is_unloaded() -> None:
         assert lines_of(pool, "unloads") == lines_of(pool, "exits") == [str(pid)]
 
 
+@pytest.mark.long
 def test_a_reload_kills_an_old_worker_that_does_not_end() -> None:
     with serving(MODEL, **ending("unload", unload_timeout_s=0.5)) as pool:
         (old,) = pool.pids("worker")
@@ -174,6 +176,7 @@ def test_a_reload_kills_an_old_worker_that_does_not_end() -> None:
         assert pool.pids("worker") != [old]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_lost_is_not_unloaded() -> None:
     model = {**MODEL, "batch_timeout_s": 0.5}
     with serving(model) as pool, pool.client() as client:

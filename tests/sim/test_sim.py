@@ -1,6 +1,6 @@
 """Seeded runs of the whole pool, and a kill after every single store of short ones.
 
-BATCHPOOL_SIM_SEEDS: how many seeds of each kind (default 8, and 200 more in the long tests).
+BATCHPOOL_SIM_SEEDS: how many seeds of each kind (default 5, and 200 more in the long tests).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.sim.profiles import PROFILES, Profile
 from tests.sim.run import sweep
 from tests.sim.world import World, simulate
 
-SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "8"))
+SEEDS = int(os.environ.get("BATCHPOOL_SIM_SEEDS", "5"))
 MORE_SEEDS = 200
 ROUNDS = 8
 SHORT = Profile(slots=(8,), preempt=(0,), workers=1, late=0.2, cancels=0.2)
@@ -128,7 +128,7 @@ def test_a_death_after_any_store_of_a_generator(name: str, step: int) -> None:
 
 
 def test_worker_and_batcher_of_a_generator_die_together() -> None:
-    for store in each_store(2, STORY, "worker 1", 41):
+    for store in each_store(2, STORY, "worker 1", 83):
         for batcher in range(1, 120, 29):
             survive(2, STORY, {"worker 1": store, "batcher 1": batcher, "batcher 2": 1 + batcher})
 
@@ -139,15 +139,16 @@ def test_clients_see_tokens_while_their_rows_run() -> None:
     assert sum(client.streamed for client in clients) > 10
 
 
-def test_a_successor_dies_while_rows_are_between_stages() -> None:
+@pytest.mark.parametrize("every", [13, pytest.param(5, marks=pytest.mark.long)])
+def test_a_successor_dies_while_rows_are_between_stages(every: int) -> None:
     takeovers = 0
     for staged, step in (("before", 17), ("around", 37)):
         for first in range(1, 400, step):
-            for second in range(1, 40, 5):
+            for second in range(1, 40, every):
                 plan = {"batcher 1": first, "batcher 2": second}
                 profile = replace(STAGES, staged=staged)
                 takeovers += len(deaths_of(survive(1, profile, plan))) == 2
-    assert takeovers > 75
+    assert takeovers > 375 // every
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_death_in_the_middle_of_a_move(name: str, most: int) -> None:
         survive(2, MOVE, {name: store})
 
 
-@pytest.mark.parametrize(("seed", "step"), [(0, 7), (1, 11)])
+@pytest.mark.parametrize(("seed", "step"), [(0, 7), pytest.param(1, 11, marks=pytest.mark.long)])
 def test_the_successor_dies_after_any_store_too(seed: int, step: int) -> None:
     """A batcher that dies in the middle of a takeover, wherever its predecessor died."""
     takeovers = 0
@@ -174,10 +175,13 @@ def test_the_successor_dies_after_any_store_too(seed: int, step: int) -> None:
     assert takeovers > 100
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_worker_and_batcher_die_together(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "step"),
+    [(0, 15), (1, 15), *(pytest.param(n, 5, marks=pytest.mark.long) for n in (0, 1))],
+)
+def test_worker_and_batcher_die_together(seed: int, step: int) -> None:
     """The worker after any store, and the batcher's next one after the same number more."""
-    for store in each_store(seed, SHORTEST, "worker 1", 5):
+    for store in each_store(seed, SHORTEST, "worker 1", step):
         for batcher in range(1, 100, 11):
             survive(seed, SHORTEST, {"worker 1": store, "batcher 1": batcher})
 

@@ -88,12 +88,14 @@ def reference(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(str(folder))
 
 
-@pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "captured"),
+    [("llama", False), ("llama", True), ("gpt_neox", True), ("gpt2", False)],
+)
 def test_sequences_that_join_and_leave_have_the_likeliest_tokens(
     folders: Any, kind: str, captured: bool
 ) -> None:
-    folder, wanted = folders(kind), wanted_of(40)
+    folder, wanted = folders(kind), wanted_of(20)
     model = packed(folder, 7, captured, chunk_tokens=48)
     found = Loop(model, [sequence(0, *each) for each in wanted]).run()
     for place, (prompt, tokens) in enumerate(wanted):

@@ -9,20 +9,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from batchpool.core.errors import InvalidRequest, NotSupported
-from batchpool.frontend.asgi.sending import headers_of, send_response
-from batchpool.frontend.http.memory_budget import MemoryReservation
+from batchpool.frontend.asgi.link_route import LinkRoute
+from batchpool.frontend.asgi.sending import headers_of
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import caller_in
-from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.http.response import HttpResponse
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.frontend.service.task_link import TaskLink
 from batchpool.wire.openai_members import about
 from batchpool.wire.request import brief
-
-_MOST_BYTES = 64 * 1024
 
 
 class BatchRequest:
@@ -74,27 +72,16 @@ class BatchRequest:
 Act = Callable[[BatchRequest], Awaitable[HttpResponse | None]]
 
 
-class BatchRoute:
+class BatchRoute(LinkRoute):
     """A route about files or batches; `act` gives its response, None when the caller has gone or
     has the response. reads_body: `act` reads the body itself."""
 
     def __init__(
         self, view: PoolView, act: Act, discard_bytes: int, *, reads_body: bool = False
     ) -> None:
-        self._view = view
+        super().__init__(view, discard_bytes)
         self._act = act
-        self._discard_bytes = discard_bytes
         self._reads_body = reads_body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_body = RequestBody(receive, headers_of(scope))
-        response: HttpResponse | None
-        try:
-            response = await self._respond(scope, request_body, send)
-        except Exception as exc:
-            response = error_response(exc)
-        if response is not None:
-            await send_response(response, request_body, send, self._discard_bytes)
 
     async def _respond(
         self, scope: Scope, request_body: RequestBody, send: Send
@@ -107,11 +94,7 @@ class BatchRoute:
             )
         request = BatchRequest(self._view, link, scope, request_body, send)
         if not self._reads_body:
-            reservation = MemoryReservation(self._view.memory, request.flow)
-            try:
-                body = await request_body.read(_MOST_BYTES, reservation)
-            finally:
-                reservation.release()
+            body = await self._read(request_body, request.flow)
             if body is None:
                 return None
             request.body = body

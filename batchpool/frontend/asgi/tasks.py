@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from batchpool.control.task_messages import (
     CancelTask,
@@ -22,12 +22,12 @@ from batchpool.control.task_messages import (
     TaskStates,
 )
 from batchpool.core.errors import InvalidRequest, NotSupported
-from batchpool.frontend.asgi.sending import headers_of, send_response
+from batchpool.frontend.asgi.link_route import LinkRoute
+from batchpool.frontend.asgi.sending import headers_of
 from batchpool.frontend.asgi.unless_lost import unless_lost
-from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import caller_in, site_in
-from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.http.response import HttpResponse
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.frontend.service.task_answers import (
     TASKS,
@@ -41,7 +41,6 @@ from batchpool.wire.preferences import MOST_WAIT_S
 from batchpool.wire.request import brief
 
 _MOST_IDS = 1000
-_MOST_BYTES = 64 * 1024
 
 
 class _Query(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,34 +95,21 @@ class TaskRequest:
 Act = Callable[[TaskRequest], Awaitable[HttpResponse | None]]
 
 
-class TaskRoute:
+class TaskRoute(LinkRoute):
     """A route about tasks; `act` gives its response, None when the caller has gone."""
 
     def __init__(self, view: PoolView, act: Act, discard_bytes: int) -> None:
-        self._view = view
+        super().__init__(view, discard_bytes)
         self._act = act
-        self._discard_bytes = discard_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_body = RequestBody(receive, headers_of(scope))
-        response: HttpResponse | None
-        try:
-            response = await self._respond(scope, request_body)
-        except Exception as exc:
-            response = error_response(exc)
-        if response is not None:
-            await send_response(response, request_body, send, self._discard_bytes)
-
-    async def _respond(self, scope: Scope, request_body: RequestBody) -> HttpResponse | None:
+    async def _respond(
+        self, scope: Scope, request_body: RequestBody, send: Send
+    ) -> HttpResponse | None:
         link = self._view.tasks
         if link is None:
             raise NotSupported("this server keeps no tasks; its configuration may say tasks = true")
         request = TaskRequest(scope, link, request_body)
-        reservation = MemoryReservation(self._view.memory, caller_in(scope).flow)
-        try:
-            body = await request_body.read(_MOST_BYTES, reservation)
-        finally:
-            reservation.release()
+        body = await self._read(request_body, caller_in(scope).flow)
         if body is None:
             return None
         request.body = body

@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
     os.close(fds[1])
     os.close(fds[2])
     settings = TaskSettings.of(message.server)
+    bootstrap.stand_back(settings.nice)
     batches = None
     try:
         store, clock_ms = open_store(Path(message.folder), settings)

@@ -45,9 +45,14 @@ class Collecting:
 
     def collect(self, asked: Sequence[tuple[CollectResult, Reply]]) -> None:
         """Answer these questions, each in its time."""
-        polls = [Poll(self, message, reply) for message, reply in asked]
-        self._polls.update(polls)
-        self.look(polls)
+        unknown = []
+        for message, reply in asked:
+            poll = Poll(self, message, reply)
+            self._polls.add(poll)
+            if not poll.waits_at_once():
+                unknown.append(poll)
+        if unknown:
+            self.look(unknown)
 
     def look(self, polls: Sequence[Poll]) -> None:
         """Ask the store for the tasks of these."""
@@ -110,6 +115,16 @@ class Poll:
         if message.wait_ms:
             collecting.desk.ends.add(message.id, self._on_end)
 
+    def waits_at_once(self) -> bool:
+        """Wait, where it is known without the store that the task is open."""
+        message, desk = self.message, self._collecting.desk
+        if not message.wait_ms or desk.is_stopping():
+            return False
+        if not desk.ends.is_open(message.id, message.principal):
+            return False
+        self._wait()
+        return True
+
     def seen(self, kept: KeptResult | BaseException | None) -> None:
         """The store has found this."""
         message, desk = self.message, self._collecting.desk
@@ -125,11 +140,14 @@ class Poll:
         elif not message.wait_ms or self._timer is not None or desk.is_stopping():
             self.answer(TaskResult(kept.form))
         else:
-            self._is_open = True
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(message.wait_ms / 1000, self._on_time)
+            self._wait()
             if self._ended:
                 self._on_end(self._ended[-1])
+
+    def _wait(self) -> None:
+        self._is_open = True
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.message.wait_ms / 1000, self._on_time)
 
     def _on_end(self, result: TaskResult | None) -> None:
         if not self._is_open:

@@ -63,8 +63,8 @@ from batchpool.tasks.turns import Turns
 _LOG = logging.getLogger("batchpool.tasks")
 _SWEPT_AT_ONCE = 512
 _TAKEN_OVER_AT_ONCE = 512
-_VACUUM_PAGES = 2048  # that are given back to the disk at a time
-_FREE_PAGES = 256  # that stay, to be used again
+_VACUUM_PAGES = 1024  # that are given back to the disk at a time
+_FREE_PAGES = 128  # that stay, to be used again
 
 
 # methods: those of the interface of a store

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 from batchpool.control.task_messages import CollectResult, TaskForm, TaskResult
@@ -110,7 +111,8 @@ class Poll:
         self._collecting = collecting
         self._reply = reply
         self._is_open = False  # the task was open, and its caller may see it
-        self._ended: list[TaskResult | None] = []  # what was told since the question came
+        # The end that was told since the question came; `...` for none.
+        self._ended: TaskResult | EllipsisType | None = ...
         self._timer: asyncio.TimerHandle | None = None
         if message.wait_ms:
             collecting.desk.ends.add(message.id, self._on_end)
@@ -141,8 +143,8 @@ class Poll:
             self.answer(TaskResult(kept.form))
         else:
             self._wait()
-            if self._ended:
-                self._on_end(self._ended[-1])
+            if self._ended is not ...:
+                self._on_end(self._ended)
 
     def _wait(self) -> None:
         self._is_open = True
@@ -151,7 +153,7 @@ class Poll:
 
     def _on_end(self, result: TaskResult | None) -> None:
         if not self._is_open:
-            self._ended.append(result)
+            self._ended = result
         elif result is None:
             self._on_time()
         else:

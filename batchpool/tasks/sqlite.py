@@ -124,6 +124,7 @@ class SqliteStore:
         self._swept_at_once = _SWEPT_AT_ONCE
 
     def _load(self) -> None:
+        (self._page_bytes,) = self._db.execute("PRAGMA page_size").fetchone()
         self._count()
         named = {
             f"{identifier}.{kind}"
@@ -155,9 +156,9 @@ class SqliteStore:
     def _pages(self) -> None:
         (pages,) = self._db.execute("PRAGMA page_count").fetchone()
         (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
-        (size,) = self._db.execute("PRAGMA page_size").fetchone()
-        self._used_bytes: int = (pages - free) * size
+        self._used_bytes: int = (pages - free) * self._page_bytes
         self._free_pages: int = free
+        self._changes = self._db.total_changes
 
     @property
     def kept_bytes(self) -> int:
@@ -171,7 +172,8 @@ class SqliteStore:
 
     def _committed(self) -> None:
         self._intake.new_bytes = 0
-        self._pages()
+        if self._db.total_changes != self._changes:
+            self._pages()
 
     def _undone(self) -> None:
         self._fresh.clear()
@@ -312,6 +314,7 @@ class SqliteStore:
         if self._free_pages > _FREE_PAGES:
             with self.group():
                 self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+            self._pages()
         if self._free_pages > _FREE_PAGES:
             found = replace(found, more=True)
         return found

@@ -10,10 +10,27 @@ their own, as on a GPU that is far from busy, that is no bound at all.
 
 from __future__ import annotations
 
+from batchpool.core.priority import BACKGROUND
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import Limits
+from batchpool.core.scheduler.queue import Queue
 
 LATELY_NS = 1_000_000_000
+
+
+class BackgroundWatch:
+    """Tells whether background rows of one queue are beside others."""
+
+    def __init__(self) -> None:
+        self._waited_for_ns = -LATELY_NS  # when a row was last seen that somebody waits for
+
+    def is_beside(self, queue: Queue, now_ns: int) -> bool:
+        """True if background rows are here with others, or after others that were here a moment
+        ago. The queue has at least one row."""
+        best, worst = queue.priorities()
+        if best < BACKGROUND:
+            self._waited_for_ns = now_ns
+        return worst >= BACKGROUND and now_ns - self._waited_for_ns < LATELY_NS
 
 
 def rows_beside(n: int, time: ServiceTime | None, limits: Limits) -> int:

@@ -54,3 +54,27 @@ def test_sigterm_to_the_group_does_not_end_a_worker_before_its_files_are_flushed
     assert done.stdout == "ignored: False\n", "what a user's handlers start can be ended"
     with open(f"{tmp_path}/rows") as file:
         assert file.read() == "not flushed"
+
+
+STANDS_BACK = """
+import os, threading
+from batchpool.process import bootstrap
+
+def shown():
+    print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_BATCH)
+
+bootstrap.stand_back(0)
+before = os.getpriority(os.PRIO_PROCESS, 0)
+bootstrap.stand_back(3)
+print(before)
+shown()
+thread = threading.Thread(target=shown)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_process_that_stands_back_does_so_with_its_threads() -> None:
+    before, *shown = run(STANDS_BACK).stdout.splitlines()
+    expected = f"{min(19, int(before) + 3)} True"
+    assert shown == [expected] * 2

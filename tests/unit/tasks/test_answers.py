@@ -21,6 +21,8 @@ from batchpool.control.task_messages import (
     TaskStatus,
     TaskSubmitted,
 )
+from batchpool.tasks.ends import Ends
+from batchpool.tasks.record import partition_for, task_id
 from batchpool.tasks.store import StoreFull
 from batchpool.wire.task_form import pack_answer, unpack_answer, unpack_input
 from tests.unit.tasks.desk import SETTINGS, Desk, running
@@ -318,3 +320,36 @@ def test_what_ends_goes_on_where_new_tasks_meet_a_full_disk(
         await desk.committer.close()
 
     asyncio.run(scene())
+
+
+def test_who_waits_for_a_task_that_was_not_kept_is_told_at_once() -> None:
+    """It was known as open until the store had refused it."""
+
+    async def scene() -> None:
+        desk = Desk(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, open=0)))
+        message = desk.message([1])
+        partition = partition_for(b"", message.token)
+        identifier = task_id(message.submitted_ms, message.token, partition)
+        submission = asyncio.create_task(desk.answers.answer(message))
+        await asyncio.sleep(0)
+        assert desk.ends.is_open(identifier, "")
+        poll = asyncio.create_task(collect(desk, identifier, wait_ms=20_000))
+        assert isinstance(await submission, TaskRefused)
+        async with asyncio.timeout(10):
+            assert (await poll).task.state == "not_found"
+        assert not desk.ends.is_open(identifier, "")
+
+    asyncio.run(scene())
+
+
+def test_an_open_task_is_known_to_its_own_caller_alone() -> None:
+    ends = Ends(is_alone=True)
+    assert ends.opened("t", "ann")
+    assert not ends.opened("t", "ann"), "it was known"
+    assert ends.is_open("t", "ann")
+    assert not ends.is_open("t", "bob")
+    ends.tell(["t"])
+    assert not ends.is_open("t", "ann")
+    shared = Ends()
+    assert not shared.opened("t", "ann"), "another pool may end it"
+    assert not shared.is_open("t", "ann")

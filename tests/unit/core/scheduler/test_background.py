@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
+from statistics import quantiles
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.priority import BACKGROUND, DEFAULT
-from batchpool.core.scheduler.background import rows_beside
+from batchpool.core.scheduler.background import LATELY_NS, BackgroundWatch, rows_beside
 from batchpool.core.scheduler.decide import Decision, Limits, WorkerView, decide
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import QUEUE_COLUMNS, Queue, QueueColumn
+from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, Queue, QueueColumn
 from tests.unit.core.scheduler.decisions import NOW, time_of
 from tests.unit.core.scheduler.queued import MS
+from tests.unit.core.scheduler.virtual import VirtualPool
 
 SLOW_ROWS = time_of(4 * MS, 0.2 * MS)
 LIMITS = Limits(64, 0, background_slowdown=0.25)
@@ -99,3 +102,47 @@ def test_rows_that_are_waited_for_are_not_bounded() -> None:
     assert batches(decided(queue), queue)[0] == ("FULL", 64)
     queue = queue_of(70, 0)
     assert batches(decided(queue), queue)[0] == ("FULL", 64)
+
+
+def test_background_rows_are_bounded_beside_others_and_a_moment_longer() -> None:
+    watch, queue = BackgroundWatch(), queue_of(0, 4)
+    assert not watch.is_beside(queue, NOW), "nobody waits"
+    queue = queue_of(1, 4)
+    assert watch.is_beside(queue, NOW)
+    queue.take_front(1)
+    assert watch.is_beside(queue, NOW + LATELY_NS - 1)
+    assert not watch.is_beside(queue, NOW + LATELY_NS)
+
+
+def test_without_background_rows_there_is_nothing_to_bound() -> None:
+    assert not BackgroundWatch().is_beside(queue_of(3, 0), NOW)
+
+
+def p99_ms(callers: int, slowdown: float) -> float:
+    """Of 200 rows a second at random, beside so many callers who send a background row again once
+    it is answered. A batch takes 4 ms, and each row 0.15 ms."""
+    chance = random.Random(1)
+
+    def again(pool: VirtualPool, rows: I64) -> None:
+        for _ in range(np.count_nonzero(rows[QueueColumn.PRIORITY] == BACKGROUND)):
+            pool.send(chance.randrange(3 * MS, 6 * MS), priority=BACKGROUND)
+
+    limits = Limits(
+        64, 10 * MS, adaptive=True, max_wait_peak_ns=100 * MS, background_slowdown=slowdown
+    )
+    pool = VirtualPool(limits, lambda n: 4 * MS + n * 3 * MS // 20, answered=again)
+    for _ in range(callers):
+        pool.send(chance.randrange(20 * MS), priority=BACKGROUND)
+    waited_for, at_ns = [], 0.0
+    while at_ns < 1500 * MS:
+        at_ns += chance.expovariate(200) * 1000 * MS
+        waited_for += pool.send(int(at_ns))
+    pool.run(1600 * MS)
+    return quantiles(pool.waited_ms(waited_for), n=100)[-1]
+
+
+def test_a_flood_of_background_rows_costs_others_less_than_a_third() -> None:
+    """In virtual time, with what is the default."""
+    alone = p99_ms(0, 0.25)
+    assert p99_ms(64, 0.25) < 1.33 * alone
+    assert p99_ms(64, math.inf) > 1.8 * alone

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from batchpool.core.layout.states import DispatchReason
+from batchpool.core.scheduler.background import BackgroundWatch
 from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, WorkerView, decide
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.queue import I64, Queue
@@ -53,6 +54,7 @@ class VirtualPool:
         self.now_ns = 10**15
         self.queue = Queue()
         self.traffic = ArrivalEstimator()
+        self.background = BackgroundWatch()
         self.workers = [VirtualWorker(number) for number in range(workers)]
         self.runs: list[Run] = []
         self.expired: list[int] = []
@@ -111,7 +113,10 @@ class VirtualPool:
             WorkerView(w.number, len(w.batches), None, w.time, max(self.now_ns, w.free_at_ns))
             for w in self.workers
         ]
-        decision = decide(self.now_ns, self.queue.view(), seen, self.limits, self.traffic)
+        beside = bool(len(self.queue)) and self.background.is_beside(self.queue, self.now_ns)
+        decision = decide(
+            self.now_ns, self.queue.view(), seen, self.limits, self.traffic, beside=beside
+        )
         self._carry_out(decision)
         return decision.wake_at_ns
 

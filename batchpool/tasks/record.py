@@ -28,8 +28,8 @@ LOSSES_MOST = 20  # claims whose owner vanished, after which a task is given up
 _PREFIX = "t_"
 _ID_CHARACTERS = 39  # 24 bytes as base32
 _TIME_BYTES, _PARTITION_BYTES = 6, 2
-# Base32 with the digits 0 to v ("base32hex"), two characters at a time: `base64` takes three times
-# as long. 24 bytes are 39 characters, the last of which has three bits of padding.
+# Base32 with the digits 0 to v ("base32hex"), two characters at a time: Python's own takes three
+# times as long. 24 bytes are 39 characters, the last of which has three bits of padding.
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]
 _PAIR_MASK = len(_PAIRS) - 1

@@ -47,7 +47,6 @@ Invariants, which are also the property tests:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,6 +55,7 @@ import numpy.typing as npt
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.priority import BACKGROUND
 from batchpool.core.scheduler.background import rows_beside
+from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.fair_order import TAG_BITS
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
@@ -71,30 +71,6 @@ _SHORT_NS = 1_000_000
 _HEAVY_LOAD = 0.5  # share of the workers' capacity; above it waits may reach max_wait_peak
 # The most frequent reasons: looking a member up in its enum is slow.
 _FULL, _IDLE = DispatchReason.FULL, DispatchReason.IDLE
-
-
-@dataclass(frozen=True)
-class Dispatch:
-    """A batch for one worker. rows: positions in the queue as it was given, rising."""
-
-    worker: int
-    rows: slice | npt.NDArray[Any]
-    reason: DispatchReason
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The result of `decide`.
-
-    dispatch: batches to send now.  expire: positions of the rows past their deadline.  refuse:
-    positions of the rows that would be late.  wake_at_ns: the time of the next decision, if no
-    event comes before.
-    """
-
-    dispatch: tuple[Dispatch, ...]
-    expire: npt.NDArray[Any]
-    refuse: npt.NDArray[Any]
-    wake_at_ns: int
 
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -128,8 +104,7 @@ def decide(
             live[refuse] = False
     round_ = _Round(now_ns, queue, workers, limits, traffic)
     if beside:
-        first_key = BACKGROUND << TAG_BITS
-        round_.background = int(queue[QueueColumn.KEY].searchsorted(first_key))
+        round_.background = int(queue[QueueColumn.KEY].searchsorted(BACKGROUND << TAG_BITS))
     if live is None and round_.is_uniform():
         round_.dispatch_prefixes(earliest_ns)
         wake_at_ns = min(earliest_ns, round_.wake_at_ns, again_ns)
@@ -198,10 +173,9 @@ class _Round:
         while at < n and self.in_flight:
             number = self._least_loaded()
             most = self._most_rows(at)
-            size, cap = n - at, self._cap(number, most)
-            full = _FULL
-            if self.background is not None:
-                cap, full = self._beside(number, cap, self.background - at)
+            waited_for = None if self.background is None else max(0, self.background - at)
+            size = n - at
+            cap, full = self._cap(number, most, waited_for)
             reason, until_ns = self._immediate_reason(size, cap, full), self.now_ns
             if (
                 reason is None and self.in_flight[number] == 0
@@ -248,7 +222,7 @@ class _Round:
         while len(rows):
             alike = self._of_first_bucket(rows)
             most = self._most_rows(int(rows[0]))
-            cap, full = self._cap_of(number, most, alike)
+            cap, full = self._cap(number, most, self._waited_for(alike))
             reason, until_ns = self._immediate_reason(len(alike), cap, full), self.now_ns
             if reason is None:
                 oldest_ns = least(self.queue[QueueColumn.SUBMIT_NS, alike])
@@ -259,7 +233,8 @@ class _Round:
             ):
                 if first is not None:
                     alike, reason = first
-                    cap, _ = self._cap_of(number, self._most_rows(int(alike[0])), alike)
+                    most, waited_for = self._most_rows(int(alike[0])), self._waited_for(alike)
+                    cap, _ = self._cap(number, most, waited_for)
                 alike = alike[:cap]
                 self._dispatch(number, alike, len(alike), reason)
                 return alike
@@ -318,21 +293,19 @@ class _Round:
             return self.limits.max_batch
         return self.limits.most_rows(self.queue.item(QueueColumn.BUCKET, at))
 
-    def _cap(self, number: int, most: int) -> int:
-        """The most rows of a batch for a worker. most: of their bucket."""
-        return min(most, cap_of(self.workers[number].time, self.limits))
+    def _cap(self, number: int, most: int, waited_for: int | None) -> tuple[int, DispatchReason]:
+        """(the most rows of a batch for a worker, the reason for which so many leave).
 
-    def _cap_of(self, number: int, most: int, rows: npt.NDArray[Any]) -> tuple[int, DispatchReason]:
-        """(the most rows of a batch of these positions, the reason for which so many leave)."""
-        cap = self._cap(number, most)
-        if self.background is None:
+        most: of their bucket. waited_for: those before the background rows, None for no bound.
+        """
+        time = self.workers[number].time
+        cap = min(most, cap_of(time, self.limits))
+        if waited_for is None or (few := rows_beside(waited_for, time, self.limits)) >= cap:
             return cap, _FULL
-        return self._beside(number, cap, int(rows.searchsorted(self.background)))
+        return few, _IDLE
 
-    def _beside(self, number: int, cap: int, waited_for: int) -> tuple[int, DispatchReason]:
-        """As `_cap_of`, where background rows follow so many others; below 0 for none."""
-        bound = rows_beside(max(0, waited_for), self.workers[number].time, self.limits)
-        return (bound, _IDLE) if bound < cap else (cap, _FULL)
+    def _waited_for(self, rows: npt.NDArray[Any]) -> int | None:
+        return None if self.background is None else int(rows.searchsorted(self.background))
 
     def _immediate_reason(self, n: int, cap: int, full: DispatchReason) -> DispatchReason | None:
         """The reason to dispatch the first n rows whatever their times are, or None."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from batchpool.core.priority import BACKGROUND
 from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.fair_order import TAG_BITS
 from batchpool.core.scheduler.limits import Limits
 from batchpool.core.scheduler.queue import Queue
 
 LATELY_NS = 1_000_000_000
+BACKGROUND_KEY = BACKGROUND << TAG_BITS  # the first KEY of background rows in a queue
 
 
 class BackgroundWatch:
@@ -27,10 +29,10 @@ class BackgroundWatch:
     def is_beside(self, queue: Queue, now_ns: int) -> bool:
         """True if background rows are here with others, or after others that were here a moment
         ago. The queue has at least one row."""
-        best, worst = queue.priorities()
-        if best < BACKGROUND:
+        first, last = queue.first_and_last()
+        if first < BACKGROUND_KEY:
             self._waited_for_ns = now_ns
-        return worst >= BACKGROUND and now_ns - self._waited_for_ns < LATELY_NS
+        return last >= BACKGROUND_KEY and now_ns - self._waited_for_ns < LATELY_NS
 
 
 def rows_beside(n: int, time: ServiceTime | None, limits: Limits) -> int:

@@ -53,11 +53,9 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.layout.states import DispatchReason
-from batchpool.core.priority import BACKGROUND
-from batchpool.core.scheduler.background import rows_beside
+from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
 from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
-from batchpool.core.scheduler.fair_order import TAG_BITS
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn, least
@@ -104,7 +102,7 @@ def decide(
             live[refuse] = False
     round_ = _Round(now_ns, queue, workers, limits, traffic)
     if beside:
-        round_.background = int(queue[QueueColumn.KEY].searchsorted(BACKGROUND << TAG_BITS))
+        round_.background = int(queue[QueueColumn.KEY].searchsorted(BACKGROUND_KEY))
     if live is None and round_.is_uniform():
         round_.dispatch_prefixes(earliest_ns)
         wake_at_ns = min(earliest_ns, round_.wake_at_ns, again_ns)

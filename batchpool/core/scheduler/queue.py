@@ -100,11 +100,11 @@ class Queue:
         """The live rows [QUEUE_COLUMNS, n] in the order of service; valid until the next change."""
         return self._block[:, self._head : self._tail]
 
-    def priorities(self) -> tuple[int, int]:
-        """The best and the worst priority of the rows, of which there is at least one."""
+    def first_and_last(self) -> tuple[int, int]:
+        """The keys of the first and of the last row, of which there is at least one."""
         block = self._block
-        best = priority_of(block.item(QueueColumn.KEY, self._head))
-        return best, priority_of(block.item(QueueColumn.KEY, self._tail - 1))
+        first = block.item(QueueColumn.KEY, self._head)
+        return first, block.item(QueueColumn.KEY, self._tail - 1)
 
     # -- coming in ----------------------------------------------------------------------
 

@@ -71,8 +71,10 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     raise SystemExit(f"{name}: {same} of {len(answers)} sequences are equal")
                 for what, value in {**figures(answers), "equal": same}.items():
                     rounds[what].append(value)
-        found |= {f"{name}: {what}": spread(values, 2) for what, values in rounds.items()}
-        print(f"{name}: {found[f'{name}: tokens/s']['median']:,} tokens/s", flush=True)
+        figures_of = {what: spread(values, 2) for what, values in rounds.items()}
+        told = ", ".join(f"{what} {each['median']:,}" for what, each in figures_of.items())
+        print(f"{name}: {told}", flush=True)  # as they come: a run may be cut short
+        found |= {f"{name}: {what}": each for what, each in figures_of.items()}
         del engine
         gc.collect()
     return found

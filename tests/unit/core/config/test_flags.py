@@ -31,10 +31,13 @@ def test_no_flags_change_nothing() -> None:
 def test_flags_win_over_the_file_for_every_model() -> None:
     config = with_flags(
         FILE,
-        parsed("--port", "7000", "--max-wait-ms", "2.5", "--devices", "1,0", "--no-idempotent"),
-    )
+        parsed(
+            "--port", "7000", "--frontends", "3", "--max-wait-ms", "2.5", "--devices", "1,0",
+            "--no-idempotent",
+        ),
+    )  # fmt: skip
     assert config == Config(
-        ServerConfig(port=7000, drain_s=1),
+        ServerConfig(port=7000, frontends=3, drain_s=1),
         tuple(
             ModelConfig(
                 import_name=name,

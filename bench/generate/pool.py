@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bench.generate.answers import Answer
-from bench.generate.bare import options
 from bench.generate.loads import Load
 from bench.generate.sending import MODEL
 from bench.support.children import Child
@@ -21,10 +22,10 @@ _LEAD_S = 0.5  # until all senders have read their requests
 class Pool:
     """A running pool, and processes that send their parts of a load to it."""
 
-    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
+    def __init__(self, folder: Path, device: str, slots: int, options: dict[str, Any]) -> None:
         flags = ["--devices", "cpu" if device == "cpu" else "0", "--max-batch", str(slots)]
-        for key, value in options(load).items():
-            flags += ["--option", f"{key}={value}"]
+        for key, value in options.items():
+            flags += ["--option", f"{key}={json.dumps(value)}"]
         self._serving = serving([f"{MODEL}=causal_lm:{folder}"], *flags)
         self._pool = self._serving.__enter__()
         # All but those of the worker, the batcher, the front ends.

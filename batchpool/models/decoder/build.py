@@ -56,7 +56,12 @@ def checked(
     if attention and not adds_mask and _packs(model, layers, attention, logits):
         if fuse is not None:
             fuse(model, len(layers))
-            slot_check.check_packed(model, layers, attention, logits)
+            try:
+                slot_check.check_packed(model, layers, attention, logits)
+            except slot_check.UnfitModelError as error:
+                raise slot_check.UnfitModelError(
+                    f"{error}; without option compile it may"
+                ) from error
         return Checked(model, layers, logits, adds_mask, attention)
     if fuse is not None:
         _log.warning(

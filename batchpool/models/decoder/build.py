@@ -60,7 +60,7 @@ def checked(
                 slot_check.check_packed(model, layers, attention, logits)
             except slot_check.UnfitModelError as error:
                 raise slot_check.UnfitModelError(
-                    f"{error}; without option compile it may"
+                    f"{error}; without the option compile it may"
                 ) from error
         return Checked(model, layers, logits, adds_mask, attention)
     if fuse is not None:

@@ -94,7 +94,8 @@ def _row(tensor: Tensor, *, sent: bool) -> Json:
         schema = {"anyOf": [schema, _object({"b64": encoded}, ["b64"])]}
     for dim in reversed(tensor.shape):
         if isinstance(dim, Dim):
-            schema = {"type": "array", "items": schema, "maxItems": dim.max}
+            least = {"minItems": dim.least} if sent and dim.least else {}
+            schema = {"type": "array", "items": schema, **least, "maxItems": dim.max}
         else:
             schema = {"type": "array", "items": schema, "minItems": dim, "maxItems": dim}
     return schema

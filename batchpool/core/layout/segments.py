@@ -353,7 +353,7 @@ def _facts(spec: ModelSpec) -> list[str]:
     """Facts for the digest in which two lanes with equal columns may still differ."""
     kind_of_model = ["generates"] if spec.generates else []
     return kind_of_model + [
-        f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
+        f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_slot()}"
         for kind in ("inputs", "outputs", "parameters", "features", "predictions")
         for tensor in getattr(spec, kind)
     ]

@@ -72,6 +72,19 @@ async def test_whole_answer(path: str) -> None:
         assert_all_free(it)
 
 
+@pytest.mark.parametrize("path", [WHOLE, EVENTS, "/v2/models/story/infer"])
+@pytest.mark.parametrize("prompt", [[], [[]]])
+@on_loop
+async def test_an_empty_prompt_is_refused_before_it_takes_a_slot(path: str, prompt: Any) -> None:
+    async with edge(Story) as it:
+        answer = await it.http.post(path, json=body() | {"prompt": prompt})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+        text = "input 'prompt' is empty; at least 1 of [n, 1..16] was expected"
+        assert answer.json()["error"] == text
+        lane = it.pool.lane_client("story").lane
+        assert not lane.sequence.any(), "no slot was used"
+
+
 @on_loop
 async def test_events_have_all_tokens_and_the_last_has_the_reason() -> None:
     async with edge(Story) as it:

@@ -163,7 +163,9 @@ def test_where_leave_fails_too_the_first_exception_is_told(
     ]
     ((error, told, token),) = noted
     assert (str(error), told) == ("no such expert", "ValueError: no such expert")
-    assert token == bench.lanes[1].read_origin(0)[0]
+    origin = bench.lanes[1].read_origin(0)
+    assert origin is not None
+    assert token == origin[0]
 
 
 def test_a_prompt_that_a_client_left_too_short_never_joins() -> None:

@@ -137,8 +137,8 @@ class SlotAllocator:
             return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
         if not self.named:
             return None
-        held = self.held_of(origin := origin_of(flow))
-        if held and held + n > self.share and self._is_origin_contested(origin, now_ns):
+        held = self.held_of(origin_of(flow))
+        if held and held + n > self.share and self.is_origin_contested(flow, now_ns):
             return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
         return None
 
@@ -146,10 +146,13 @@ class SlotAllocator:
         """The slots that all flows of an origin have claimed."""
         return self.held.get(origin, 0) + self.named.get(origin, 0)
 
-    def _is_origin_contested(self, origin: int, now_ns: int) -> bool:
-        """True if other origins are active besides this one, which has made the last claim."""
+    def is_origin_contested(self, flow: int, now_ns: int) -> bool:
+        """True if flows of other origins are active; flow 0 has no others."""
+        origin = origin_of(flow)
+        is_last = origin == self._last_origin
+        others_ns = self._other_origin_ns if is_last else self._claimed_ns
         alone = self.claimed == self.held_of(origin)
-        return not (alone and now_ns - self._other_origin_ns > ACTIVE_NS)
+        return flow != 0 and not (alone and now_ns - others_ns > ACTIVE_NS)
 
     def is_contested(self, flow: int, now_ns: int) -> bool:
         """True if flows are active besides this one; flow 0 has no others."""

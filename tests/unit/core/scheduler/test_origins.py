@@ -93,6 +93,12 @@ def test_a_bulk_sender_delays_a_lone_row_of_its_origin_by_one_round() -> None:
         queue.take(front(16))
 
 
+def test_a_name_that_comes_again_is_served_before_the_rest_of_a_bulk_sender() -> None:
+    queue = queue_of(rows_of(1, flow=named(1)), rows_of(5, flow=named(2)[0]))
+    queue.append(rows_of(1, flow=named(1)))
+    assert flows(queue.view()) == named(1, 2, 2, 1, 2, 2, 2)
+
+
 def test_requests_without_a_name_are_one_of_the_names() -> None:
     queue = queue_of(rows_of(3, flow=MANY), rows_of(2, flow=OTHER), rows_of(2, flow=named(1)[0]))
     assert flows(queue.view()) == [MANY, OTHER, *named(1), OTHER, MANY, *named(1), MANY]

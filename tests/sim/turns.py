@@ -1,4 +1,4 @@
-"""Whose turn it is in the queues of the simulated batcher: the callers of requests, and the rule.
+"""Turns in the queues of the simulated batcher: the callers of requests, and the rule.
 
 No origin has two turns in one round, however many names its requests have: of one priority, its
 rows that have not come back have keys that differ (core/scheduler/fair_order.py).

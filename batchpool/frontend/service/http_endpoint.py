@@ -58,7 +58,8 @@ _LEAST_COMPRESSED_BYTES = 1024
 
 
 class HttpEndpoint:
-    """One model over HTTP. max_body_bytes: of a body, before and after decompression.
+    """One model over HTTP. max_body_bytes: of a body, before and after decompression;
+    max_prompt_bytes: of one that brings one prompt to a generator.
 
     metrics: where its requests are counted. after: gives the `HttpEndpoint` that the model has now
     when its lane client has moved; raises NotFound if the model is gone. parser: for long texts.
@@ -83,7 +84,7 @@ class HttpEndpoint:
         self._codec = Codec(spec, VERSION)
         self._generation_answers = GenerationAnswers(spec, VERSION) if spec.generates else None
         self._takes_bytes = any(tensor.is_bytes for tensor in spec.inputs)
-        self._most_prompt_bytes = most_prompt_bytes(spec) if spec.generates else 0
+        self.max_prompt_bytes = min(max_body_bytes, most_prompt_bytes(spec))
         self._row_values = {t.name: max(1, math.prod(t.max_shape)) for t in spec.outputs}
         self._row_bytes = {t.name: t.row_bytes for t in spec.outputs}
         for tensor in spec.outputs:
@@ -94,11 +95,7 @@ class HttpEndpoint:
         """Take other limits from now on; the tensors of the model stay as they are."""
         self.endpoint.learn(facts)
         self.max_body_bytes = max_body_bytes
-
-    @property
-    def max_prompt_bytes(self) -> int:
-        """The most bytes of a body with one prompt, before and after decompression."""
-        return min(self.max_body_bytes, self._most_prompt_bytes)
+        self.max_prompt_bytes = min(max_body_bytes, most_prompt_bytes(facts.spec))
 
     def check_head(self, head: RequestHead, *, one_prompt: bool = False) -> None:
         """Read the form and the priority of a request from its headers. one_prompt: of a generator,

@@ -6,6 +6,8 @@ would keep the interpreter from everybody else.
 
 from __future__ import annotations
 
+import math
+
 from batchpool.core.tensors.spec import ModelSpec
 
 ADVICE = "shorten the prompt"
@@ -19,8 +21,7 @@ _ESCAPED = 6  # as JSON may write each byte of a text
 
 def most_prompt_bytes(spec: ModelSpec, prompts: int = 1) -> int:
     """The most bytes of a body with so many prompts for a generator."""
-    prompt = spec.inputs[0]
-    elements = max(prompt.row_bytes // prompt.np_dtype.itemsize, 1)
+    elements = math.prod(spec.inputs[0].max_shape)
     parameters = sum(_ESCAPED * (tensor.max_bytes or 0) for tensor in spec.parameters)
     each = max(_TOKEN_BYTES, _TOKEN_BYTES_OF_MANY * prompts)
     return _BESIDE_BYTES + parameters + each * elements

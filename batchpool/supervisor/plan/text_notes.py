@@ -1,4 +1,4 @@
-"""What a plan says of a ready generator whose folder holds no tokenizer."""
+"""The note of a plan about a ready generator whose folder holds no tokenizer."""
 
 from __future__ import annotations
 

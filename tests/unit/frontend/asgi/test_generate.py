@@ -113,9 +113,10 @@ async def test_a_body_longer_than_any_prompt_is_refused_unread(
             for at in range(0, len(content), 1 << 16):
                 yield content[at : at + (1 << 16)]
 
-        for sent in (content, pieces()):
+        for sent, text in ((content, "the body has 3"), (pieces(), "the body is larger than")):
             answer = await it.http.post(path, content=sent)
             assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+            assert answer.json()["error"].startswith(text)
             assert f"{most}" in answer.json()["error"]
             assert "shorten the prompt" in answer.json()["error"]
         assert parsed == []

@@ -72,6 +72,7 @@ class CausalLM(bp.Generator):
         folder = self._folder = ModelFolder.read(folder_with(path, "config.json"))
         self._length = length = folder.checked_length(max_length)
         folder.check(length)
+        check_weights(folder.path, trust)
         if not 0 <= max_tokens < length:
             raise ValueError(
                 f"option max_tokens is {max_tokens}; 1 to {length - 1} was expected, because"
@@ -101,7 +102,7 @@ class CausalLM(bp.Generator):
         with extra("causal-lm"):
             import torch
             import transformers  # noqa: F401
-        check_weights(self._folder.path, self._trust)
+        check_weights(self._folder.path, self._trust)  # which may have gone since
         on = torch.device(device)
         with torch.inference_mode():
             self._build(*self._loaded(on), on)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_trust, extra, folder_with
+from batchpool.models.extras import check_tokenizer, check_trust, check_weights, extra, folder_with
 from batchpool.models.texts import by_length, decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -80,6 +80,9 @@ class SentenceTransformer(bp.Model):
             limit = max(_PROMPT_NAME_BYTES, *map(len, self._prompts))
             self.parameters = [bp.Tensor("prompt_name", "bytes", max_bytes=limit, default=default)]
         encoder = path / modules[0]["path"] if modules else path
+        if modules and modules[0]["type"].endswith(".Transformer"):
+            check_weights(encoder, trust)
+            check_tokenizer(encoder, trust)
         self._config = _read(encoder / "config.json")
         self._max_tokens = token_limit(encoder, self._config, max_bytes)
         is_staged = _makes_ids_only(path, modules)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_weights, extra, folder_with
+from batchpool.models.extras import check_tokenizer, check_weights, extra, folder_with
 from batchpool.models.texts import decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -55,6 +55,8 @@ class TextClassifier(bp.Model):
         trust: bool = False,
     ) -> None:
         self._path = path = folder_with(path, "config.json")
+        check_weights(path, trust)
+        check_tokenizer(path, trust)
         self._dtype, self._trust = dtype, trust
         self._config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         # As transformers has it, which does not write the two labels that are its default.

@@ -25,6 +25,7 @@ from batchpool.worker.worker import Worker
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import SimBackend
 from tests.sim.rules import LaneRules, RecordRules, Ticket
+from tests.sim.turns import check_turns
 
 if TYPE_CHECKING:
     from tests.sim.callers import ClientActor
@@ -163,6 +164,8 @@ class BatcherActor(Actor):
         ]
         if len(apart) > len(set(apart)) and not self.world.profile.generates:
             raise Fault(f"{self.process} runs two groups of suspects at once")
+        for model in self.batcher.models.values():
+            check_turns(model.queue)
 
     def _start(self) -> None:
         world = self.world

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, lane_layout
 from batchpool.core.layout.states import SlotState
+from batchpool.core.scheduler import fair_order
 from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.scheduler.suspect_rows import SuspectRows
@@ -330,22 +332,27 @@ def takeover_rings_no_worker(patch: Patch) -> None:
 def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
     """Its rows run again while its last stores have not landed."""
     supervise, any_step = World.supervise, World._any_step
-    late: list[Process] = []
+    late: WeakKeyDictionary[World, list[Process]] = WeakKeyDictionary()
 
     def hasty(self: World) -> None:
         process = self.dead[0].process if self.dead else None
         if process is not None and process.role == "worker":
-            late.append(Process("late stores", "worker", lambda: None))
-            late[-1].hidden, process.hidden = process.hidden, {}
+            stores = Process("late stores", "worker", lambda: None)
+            stores.hidden, process.hidden = process.hidden, {}
+            late.setdefault(self, []).append(stores)
         supervise(self)
 
     def landing(self: World) -> None:
-        if late and self.random.random() < 0.03:
-            late.pop(0).land()
+        if late.get(self) and self.random.random() < 0.03:
+            late[self].pop(0).land()
         any_step(self)
 
     patch.setattr(World, "supervise", hasty)
     patch.setattr(World, "_any_step", landing)
+
+
+def each_name_has_turns_of_its_own(patch: Patch) -> None:
+    patch.setattr(fair_order, "NAMED_FROM", 1 << 62)
 
 
 def last_batch_that_comes_back_is_first(patch: Patch) -> None:

@@ -57,7 +57,7 @@ class World:
             max_wait_peak_ns=2 * self.max_wait_ns,
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
         )
-        self.own_flows = random.random() < 0.5
+        self.own_flows = random.random() < 0.5 and not profile.named
         self.attempts = random.choice((1, 2, 3, 3))
         self.now_ns = 1000 * MS
         self.events = 0

@@ -1,9 +1,9 @@
 """The queue of one model: its admitted rows in the order of service, as int64 columns.
 
 The block is sorted by KEY (core/scheduler/fair_order.py), so that the next batch is its front.
-Rows of one flow and priority are ordered by deadline, those of equal deadline by arrival. With
-one flow, one priority and one time limit that is first in, first out, and appending is a copy to
-the end.
+Rows of one flow and priority are ordered by deadline, those of equal deadline by arrival; the flows
+of one origin take turns. With one flow, one priority and one time limit that is first in, first
+out, and appending is a copy to the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from batchpool.core.flows import NAMED_FROM, origin_of
 from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST, effective
 from batchpool.core.scheduler.fair_order import AGE_NS, FairOrder, first_key, priority_of
 
@@ -70,6 +71,32 @@ def _all_equal(values: I64) -> bool:
     return raw[8:] == raw[:-8]
 
 
+def origins_of(flows: I64) -> I64:
+    """The origin of each flow, as `origin_of` has it."""
+    named = flows >= NAMED_FROM
+    if not np.count_nonzero(named):
+        return flows
+    return np.where(named, flows >> 32, flows)
+
+
+def _in_turns(flows: I64, deadlines: I64) -> npt.NDArray[np.intp]:
+    """The order of service of rows [n] of one origin, by their places now.
+
+    The places of a flow go to its rows by deadline, those of equal deadline by place. Then all
+    rows go by their number within their flow, those of equal number by place.
+    """
+    if _all_equal(flows):
+        return deadlines.argsort(kind="stable")
+    by_deadline = np.lexsort((deadlines, flows))
+    places = flows.argsort(kind="stable")
+    ranked = flows[places]
+    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
+    counts = np.diff(np.append(starts, len(flows)))
+    number = np.arange(len(flows)) - np.repeat(starts, counts)
+    order: npt.NDArray[np.intp] = by_deadline[np.lexsort((places, number))]
+    return order
+
+
 def _normalise_priorities(rows: I64) -> bool:
     """Replace PRIORITY values by legal ones; True if all rows are of one flow and priority."""
     if rows.shape[1] == 1:
@@ -121,10 +148,11 @@ class Queue:
         if _normalise_priorities(rows):
             unsorted = self._assign_keys(rows)
         else:
-            order = np.lexsort((rows[QueueColumn.FLOW], rows[QueueColumn.PRIORITY]))
-            ranked = rows.take(order, axis=1)
+            origins = origins_of(rows[QueueColumn.FLOW])
+            order = np.lexsort((origins, rows[QueueColumn.PRIORITY]))
+            ranked, origins = rows.take(order, axis=1), origins[order]
             change = (ranked[QueueColumn.PRIORITY, 1:] != ranked[QueueColumn.PRIORITY, :-1]) | (
-                ranked[QueueColumn.FLOW, 1:] != ranked[QueueColumn.FLOW, :-1]
+                origins[1:] != origins[:-1]
             )
             cuts = [0, *(change.nonzero()[0] + 1).tolist(), n]
             unsorted = [f for a, b in pairwise(cuts) for f in self._assign_keys(ranked[:, a:b])]
@@ -132,8 +160,8 @@ class Queue:
             rows[QueueColumn.KEY, order] = ranked[QueueColumn.KEY]
             rows = rows.take(rows[QueueColumn.KEY].argsort(kind="stable"), axis=1)
         self._merge(rows)
-        for priority, flow in unsorted:
-            self._sort_by_deadline(priority, flow)
+        for priority, origin in unsorted:
+            self._sort(priority, origin)
         self._order.prune(len(self))
 
     def prepend(self, rows: I64, dispatch: int) -> None:
@@ -161,9 +189,9 @@ class Queue:
         queued[:] = queued[:, order]
 
     def _assign_keys(self, rows: I64) -> list[tuple[int, int]]:
-        """Write the KEYs of rows of one flow and priority.
+        """Write the KEYs of rows of one origin and priority.
 
-        Returns [(priority, flow)] if the flow's rows must be sorted by deadline, else [].
+        Returns [(priority, origin)] if the origin's rows must be sorted, else [].
         """
         n = rows.shape[1]
         priority, flow = rows.item(QueueColumn.PRIORITY, 0), rows.item(QueueColumn.FLOW, 0)
@@ -173,9 +201,12 @@ class Queue:
             )
             rows[QueueColumn.KEY, 0] = start
         else:
-            start, in_order = self._order.assign(priority, flow, rows[QueueColumn.DEADLINE_NS])
+            is_one = flow < NAMED_FROM or _all_equal(rows[QueueColumn.FLOW])
+            start, in_order = self._order.assign(
+                priority, flow, rows[QueueColumn.DEADLINE_NS], is_one=is_one
+            )
             rows[QueueColumn.KEY] = np.arange(start, start + n)
-        return [] if in_order else [(priority, flow)]
+        return [] if in_order else [(priority, origin_of(flow))]
 
     def _merge(self, rows: I64, side: Any = "right") -> None:
         """Merge rows sorted by KEY into the block, behind (or before) those of equal KEY."""
@@ -196,19 +227,23 @@ class Queue:
         order = np.argsort(joined[QueueColumn.KEY], kind="stable")
         self._block[:, at : self._tail] = joined[:, order]
 
-    def _sort_by_deadline(self, priority: int, flow: int) -> None:
-        """Assign a flow's keys to its rows anew, the lowest to the earliest deadline.
+    def _sort(self, priority: int, origin: int) -> None:
+        """Assign an origin's keys to its rows anew: the lowest of a flow to its earliest deadline,
+        and of several flows in turns.
 
         Rows that were put back keep their place at the front.
         """
         queued = self.view()
-        theirs = self._positions_of(priority, flow)
-        order = np.argsort(queued[QueueColumn.DEADLINE_NS, theirs], kind="stable")
+        theirs = self._positions_of(priority, origin)
+        deadlines = queued[QueueColumn.DEADLINE_NS, theirs]
+        order = _in_turns(queued[QueueColumn.FLOW, theirs], deadlines)
         keys = queued[QueueColumn.KEY, theirs]
-        queued[:, theirs] = queued[:, theirs[order]]
-        queued[QueueColumn.KEY, theirs] = keys
-        latest_ns = int(queued[QueueColumn.DEADLINE_NS, theirs[-1]])
-        self._order.set_last(priority, flow, int(keys[-1]), latest_ns)
+        moved = np.flatnonzero(order != np.arange(len(order)))
+        if len(moved):
+            part = slice(moved.item(0), moved.item(-1) + 1)
+            queued[:, theirs[part]] = queued[:, theirs[order[part]]]
+            queued[QueueColumn.KEY, theirs[part]] = keys[part]
+        self._order.set_last(priority, origin, int(keys[-1]), largest(deadlines))
 
     # -- ageing -------------------------------------------------------------------------
 
@@ -247,31 +282,30 @@ class Queue:
         self._return_keys(dropped)
         return dropped
 
-    def _positions_of(self, priority: int, flow: int) -> npt.NDArray[Any]:
-        """Positions of a flow's rows of this priority, without those that were put back."""
+    def _positions_of(self, priority: int, origin: int) -> npt.NDArray[Any]:
+        """Positions of an origin's rows of this priority, without those that were put back."""
         queued = self.view()
         first = int(first_key(np.array(priority)))
         return np.flatnonzero(
             (queued[QueueColumn.PRIORITY] == priority)
-            & (queued[QueueColumn.FLOW] == flow)
+            & (origins_of(queued[QueueColumn.FLOW]) == origin)
             & (queued[QueueColumn.KEY] != first)
         )
 
     def _return_keys(self, rows: I64) -> None:
-        """Pass the keys of rows that left without being run to later rows of their flows.
+        """Pass the keys of rows that left without being run to later rows of their origins.
 
         The order is then as if the rows had never come in.
         """
         queued = self.view()
-        pairs = {
-            *zip(rows[QueueColumn.PRIORITY].tolist(), rows[QueueColumn.FLOW].tolist(), strict=True)
-        }
+        origins = origins_of(rows[QueueColumn.FLOW])
+        pairs = {*zip(rows[QueueColumn.PRIORITY].tolist(), origins.tolist(), strict=True)}
         moved = False
-        for priority, flow in pairs:
-            theirs = self._positions_of(priority, flow)
+        for priority, origin in pairs:
+            theirs = self._positions_of(priority, origin)
             last_key = latest_ns = 0
             if len(theirs):
-                mine = (rows[QueueColumn.PRIORITY] == priority) & (rows[QueueColumn.FLOW] == flow)
+                mine = (rows[QueueColumn.PRIORITY] == priority) & (origins == origin)
                 keys = queued[QueueColumn.KEY, theirs]
                 left = rows[QueueColumn.KEY, mine]
                 left = left[left > first_key(np.array(priority))]
@@ -279,11 +313,9 @@ class Queue:
                     moved = True
                     keys = np.sort(np.concatenate([keys, left]))[: len(theirs)]
                     queued[QueueColumn.KEY, theirs] = keys
-                last_key, latest_ns = (
-                    int(keys[-1]),
-                    int(queued[QueueColumn.DEADLINE_NS, theirs[-1]]),
-                )
-            self._order.set_last(priority, flow, last_key, latest_ns)
+                last_key = int(keys[-1])
+                latest_ns = largest(queued[QueueColumn.DEADLINE_NS, theirs])
+            self._order.set_last(priority, origin, last_key, latest_ns)
         if moved:
             queued[:] = queued[:, np.argsort(queued[QueueColumn.KEY], kind="stable")]
 

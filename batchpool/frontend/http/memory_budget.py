@@ -30,6 +30,7 @@ behind with reading are cut.
 from __future__ import annotations
 
 from batchpool.core.errors import Overloaded
+from batchpool.core.flows import origin_of
 
 _RETRY_AFTER_MS = 1000
 _SHARE = 4
@@ -47,7 +48,8 @@ class MemoryBudget:
         self.body_bytes = body_bytes
         self.held_bytes = 0
         self.is_full = False
-        self._callers: dict[int, int] = {}  # bytes held, by flow; without those who hold nothing
+        # Bytes held by origin, which no caller can make up; without those who hold nothing.
+        self._callers: dict[int, int] = {}
 
     def learn(self, max_bytes: int, body_bytes: int) -> None:
         """Take other limits from now on."""
@@ -56,15 +58,15 @@ class MemoryBudget:
         self.is_full = self.held_bytes >= max_bytes
 
     def held_for(self, flow: int) -> int:
-        """The bytes held for one caller."""
-        return self._callers.get(flow, 0)
+        """The bytes held for one caller, under all of its names."""
+        return self._callers.get(origin_of(flow), 0)
 
     def take(self, flow: int, more_bytes: int) -> None:
         """Count more bytes for a caller. Raises Overloaded, counting nothing, for too many."""
         held_bytes = self.held_bytes + more_bytes
         if held_bytes > self._most_arriving():
             raise self._used_up()
-        mine = self._callers.get(flow, 0) + more_bytes
+        mine = self.held_for(flow) + more_bytes
         if flow and mine > max(self.body_bytes, _SHARE * (self.max_bytes - held_bytes)):
             raise Overloaded(
                 "this caller's requests and responses take more than its share of the"
@@ -75,7 +77,7 @@ class MemoryBudget:
 
     def count(self, flow: int, more_bytes: int) -> None:
         """Count bytes of a caller that cannot be refused any more."""
-        self._set(flow, self.held_bytes + more_bytes, self._callers.get(flow, 0) + more_bytes)
+        self._set(flow, self.held_bytes + more_bytes, self.held_for(flow) + more_bytes)
 
     def check(self) -> None:
         """Raise Overloaded while the budget is used up."""
@@ -97,15 +99,16 @@ class MemoryBudget:
 
     def give_back(self, flow: int, fewer_bytes: int) -> None:
         """Count fewer bytes for a caller."""
-        self._set(flow, self.held_bytes - fewer_bytes, self._callers[flow] - fewer_bytes)
+        self._set(flow, self.held_bytes - fewer_bytes, self.held_for(flow) - fewer_bytes)
 
     def _set(self, flow: int, held_bytes: int, mine: int) -> None:
         self.held_bytes = held_bytes
         self.is_full = held_bytes >= self.max_bytes
+        origin = origin_of(flow)
         if mine:
-            self._callers[flow] = mine
+            self._callers[origin] = mine
         else:
-            del self._callers[flow]
+            del self._callers[origin]
 
 
 class MemoryReservation:

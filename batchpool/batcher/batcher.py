@@ -269,7 +269,8 @@ class Batcher:
         limits = model.limits
         if model.following is not None and (limits.max_wait_ns or limits.target_ns):
             limits = limits.before(self._later_ns(model.following))
-        decision = decide(now_ns, model.queue.view(), views, limits, model.traffic)
+        beside = model.has_background_beside(now_ns)
+        decision = decide(now_ns, model.queue.view(), views, limits, model.traffic, beside=beside)
         groups, late, refused = take(model.queue, decision)
         for dispatch, rows in zip(decision.dispatch, groups, strict=True):
             worker = self.workers.by_number[dispatch.worker]

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchpool.batcher.metrics import BatcherMetrics
+from batchpool.core.priority import BACKGROUND
+from batchpool.core.scheduler.background import LATELY_NS
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import why_out_of_reach
@@ -42,6 +44,7 @@ class ModelQueue:
     waits_since: int = QueueColumn.SUBMIT_NS
     generates: bool = False
     _warned_target_ns: int = 0
+    _waited_for_ns: int = -LATELY_NS  # when a row was last here that somebody waits for
 
     def follow(self, earlier: ModelQueue) -> None:
         """Take the rows of an earlier stage from now on."""
@@ -58,6 +61,14 @@ class ModelQueue:
         while stage is not None:
             yield stage
             stage = stage.following
+
+    def has_background_beside(self, now_ns: int) -> bool:
+        """True if rows that nobody waits for are here beside others, or after others that were here
+        a moment ago. There is at least one row."""
+        best, worst = self.queue.priorities()
+        if best < BACKGROUND:
+            self._waited_for_ns = now_ns
+        return worst >= BACKGROUND and now_ns - self._waited_for_ns < LATELY_NS
 
     def refusal_text(self) -> str:
         """The error message of rows that are refused although the lane has free slots."""

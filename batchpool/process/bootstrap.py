@@ -76,6 +76,15 @@ def settle() -> None:
     gc.freeze()
 
 
+def stand_back(nice: int) -> None:
+    """Let other processes have the processors first; before any thread is started, since these
+    take it over. nice: more of it, 0 for an equal share. The kernel then does not let this process
+    interrupt others when it wakes up, either."""
+    if nice:
+        os.nice(nice)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def arguments(role: str, argv: Sequence[str]) -> argparse.Namespace:
     """The flags every child is started with."""
     parser = argparse.ArgumentParser(prog=f"batchpool.{role}")

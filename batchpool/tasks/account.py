@@ -27,10 +27,12 @@ class Account:
             if not self._open_of[caller]:
                 del self._open_of[caller]
 
-    def move(self, model: str, caller: str, before: TaskState, after: TaskState) -> None:
-        """One task has another state."""
-        self.add(model, before, caller, -1)
-        self.add(model, after, caller)
+    def move(
+        self, model: str, caller: str, before: TaskState, after: TaskState, n: int = 1
+    ) -> None:
+        """n tasks have another state."""
+        self.add(model, before, caller, -n)
+        self.add(model, after, caller, n)
 
     def lack(self, caller: str, most: int) -> PutOutcome | None:
         """The limit that keeps a caller from another open task: FULL, SHARE_FULL, or None.

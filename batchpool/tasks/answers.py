@@ -165,9 +165,17 @@ class TaskAnswers:
         tasks = [task for task in asked if isinstance(task, NewTask)]
         for model in {task.model for task in tasks}:
             self._runner.submitted(model)  # now, so that they are claimed with the same commit
-        puts = iter(await self._committer.ask_each("put", tasks))
+        opened = [task.id for task in tasks if self._ends.opened(task.id, task.principal)]
+        puts = await self._committer.ask_each("put", tasks)
+        new = {
+            task.id
+            for task, put in zip(tasks, puts, strict=True)
+            if isinstance(put, Put) and put.outcome is PutOutcome.NEW
+        }
+        self._ends.tell([identifier for identifier in opened if identifier not in new])
+        found = iter(puts)
         return [
-            self._put(task, next(puts)) if isinstance(task, NewTask) else task for task in asked
+            self._put(task, next(found)) if isinstance(task, NewTask) else task for task in asked
         ]
 
     def _new_task(self, message: SubmitTask) -> NewTask | TaskRefused:

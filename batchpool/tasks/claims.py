@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import LONG_BYTES, BodyFiles
+from batchpool.tasks.fresh_tasks import FreshTasks
 from batchpool.tasks.letter_box import LetterBox
 from batchpool.tasks.record import (
     LOSSES_MOST,
@@ -25,7 +28,7 @@ from batchpool.tasks.record import (
     TaskState,
     Want,
 )
-from batchpool.tasks.task_rows import FINISH
+from batchpool.tasks.task_rows import FINISH_ALL, in_parts
 from batchpool.tasks.turns import Turns
 
 _CLAIMED = (
@@ -40,19 +43,29 @@ DUE = (
     "SELECT n, caller, rows FROM tasks WHERE state = 0 AND model = ? AND turn IS NULL"
     " AND due_ms <= ? ORDER BY due_ms, n LIMIT ?"
 )
+# The numbers and turns of what NEXT finds, in one row: each that is read costs the thread of the
+# store a change of hands with the event loop.
+NEXT_NUMBERS = (
+    "SELECT group_concat(n), group_concat(turn) FROM (SELECT n, turn FROM tasks WHERE state = 0"
+    " AND model = ? AND turn IS NOT NULL ORDER BY turn, n LIMIT ?)"
+)
+CLAIM_NEXT = (
+    "UPDATE tasks SET state = 1, claims = claims + 1, owner = ?, started_ms = ? WHERE n IN"
+    " (SELECT n FROM tasks WHERE state = 0 AND model = ? AND turn IS NOT NULL ORDER BY turn, n"
+    " LIMIT ?)"
+)
 _CLAIM = "UPDATE tasks SET state = 1, claims = claims + 1, owner = ?, started_ms = ? WHERE n"
 _IS_CLAIM = "state = 1 AND claims = ? AND owner = ?"
-_END = f"{FINISH} AND {_IS_CLAIM}"
 _QUEUED_AT_ONCE = 256
 _QUEUED_TIMES = 16  # as many as are wanted
 _HELD_MOST = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The row of a task that this owner has claimed."""
+class _Held(NamedTuple):
+    """The row of a task that this owner has claimed, and the number of the claim."""
 
     n: int
+    claim: int
     model: str
     caller: str
     has_file: bool
@@ -68,6 +81,7 @@ class Claims:
         account: Account,
         letters: LetterBox,
         turns: Turns,
+        fresh: FreshTasks,
         ttl_ms: int,
     ) -> None:
         self._db = db
@@ -75,32 +89,71 @@ class Claims:
         self._account = account
         self._letters = letters
         self._turns = turns
+        self._fresh = fresh
         self._ttl_ms = ttl_ms
         self._owner = os.urandom(8)
-        self._held: dict[str, _Held] = {}  # what is not here is looked up
+        self._held: dict[str, _Held] = {}  # running; what is not here is looked up
 
     def take(self, want: Want, now_ms: int) -> list[ClaimedTask]:
         """Claim tasks whose time has come."""
         self._queue_due(want, now_ms)
+        found, turn = self._next_fresh(want, now_ms) or self._next(want, now_ms)
+        if not found:
+            return found
+        self._turns.claimed(want.model, turn)
+        self._db.execute(CLAIM_NEXT, (self._owner, now_ms, want.model, len(found)))
+        callers = Counter([self._held[task.id].caller for task in found])
+        for caller, n in callers.items():
+            self._account.move(want.model, caller, TaskState.QUEUED, TaskState.RUNNING, n)
+        return found
+
+    def _next_fresh(self, want: Want, now_ms: int) -> tuple[list[ClaimedTask], int] | None:
+        """The next tasks, and the turn of the last one, where all of them are in memory."""
+        row = self._db.execute(NEXT_NUMBERS, (want.model, want.tasks)).fetchone()
+        if row[0] is None:
+            return [], 0
+        numbers = [int(n) for n in row[0].split(",")]
+        turns = [int(turn) for turn in row[1].split(",")]
+        tasks = self._fresh.take(numbers)
+        if tasks is None or sum([len(task.input) for task in tasks]) > want.bytes:
+            return None
+        found = []
+        for n, task in zip(numbers, tasks, strict=True):
+            self._hold(task.id, _Held(n, 1, task.model, task.caller, False))
+            found.append(
+                ClaimedTask(
+                    task.id, task.model, 1, 0, 0, task.rows, task.input, task.answer,
+                    task.submitted_ms, now_ms,
+                )
+            )  # fmt: skip
+        return found, max(turns)
+
+    def _next(self, want: Want, now_ms: int) -> tuple[list[ClaimedTask], int]:
+        """The next tasks, and the turn of the last one."""
         found: list[ClaimedTask] = []
-        numbers: list[str] = []
         size, turn = 0, 0
         for row in self._db.execute(NEXT, (want.model, want.tasks)):
             task = self._claimed(row, now_ms)
             size += len(task.input)
             if found and size > want.bytes:
+                self.forget(task.id)
                 break
             found.append(task)
-            numbers.append(str(row[0]))
             turn = row[-1]
-        if not found:
-            return found
-        self._turns.claimed(want.model, turn)
-        self._db.execute(f"{_CLAIM} IN ({', '.join(numbers)})", (self._owner, now_ms))
-        for task in found:
-            caller = self._held[task.id].caller
-            self._account.move(task.model, caller, TaskState.QUEUED, TaskState.RUNNING)
-        return found
+        return found, turn
+
+    def _hold(self, identifier: str, held: _Held) -> None:
+        if len(self._held) >= _HELD_MOST:
+            self._held.clear()
+        self._held[identifier] = held
+
+    def forget(self, identifier: str) -> None:
+        """A task runs no more, or not by a claim that counts."""
+        self._held.pop(identifier, None)
+
+    def forget_all(self) -> None:
+        """A transaction is undone, so that nothing is known for certain."""
+        self._held.clear()
 
     def _queue_due(self, want: Want, now_ms: int) -> None:
         """Let tasks whose time has come join their callers' lines."""
@@ -115,9 +168,7 @@ class Claims:
         is_long, answer, body, caller = row[8:12]
         if is_long:
             body = self._files.read(f"{identifier}.in")
-        if len(self._held) >= _HELD_MOST:
-            self._held.clear()
-        self._held[identifier] = _Held(n, model, caller, bool(is_long))
+        self._hold(identifier, _Held(n, claims + 1, model, caller, bool(is_long)))
         return ClaimedTask(
             identifier, model, claims + 1, attempts, losses, rows, body, answer, submitted_ms,
             now_ms,
@@ -145,34 +196,38 @@ class Claims:
 
     def end(self, ends: Sequence[Ended], now_ms: int) -> list[bool]:
         """End claimed tasks; False for one that is no longer that claim's."""
-        return [self._end(end, now_ms) for end in ends]
-
-    def _end(self, end: Ended, now_ms: int) -> bool:
-        held = self._held.pop(end.id, None)
-        if held is None or end.is_letter or held.has_file or len(end.answer.body) > LONG_BYTES:
-            held = self._look_up(end)
+        found = []
+        ended: list[tuple[TaskState, tuple[Any, ...]]] = []
+        moves: Counter[tuple[str, str, TaskState]] = Counter()
+        for end in ends:
+            held = self._held.get(end.id)
+            if held is None or held.claim != end.claim:
+                self._write(ended, now_ms)  # one of these may be the same task
+                held = self._look_up(end)
+            found.append(held is not None)
             if held is None:
-                return False
+                continue
+            self.forget(end.id)
             self._move_bodies(end, held, now_ms)
-        answer = end.answer
-        is_long = len(answer.body) > LONG_BYTES
-        ended = self._db.execute(
-            _END,
-            (
-                int(end.state), int(end.counted), now_ms, now_ms + self._ttl_ms, end.code,
-                end.error, answer.status, int(is_long), msgspec.msgpack.encode(answer.headers),
-                None if is_long else answer.body, held.n, end.claim, self._owner,
-            ),
-        )  # fmt: skip
-        if not ended.rowcount:
-            return False
-        self._account.move(held.model, held.caller, TaskState.RUNNING, end.state)
-        return True
+            moves[held.model, held.caller, end.state] += 1
+            ended.append((end.state, _ended_row(end, held.n)))
+        self._write(ended, now_ms)
+        for (model, caller, state), n in moves.items():
+            self._account.move(model, caller, TaskState.RUNNING, state, n)
+        return found
+
+    def _write(self, ended: list[tuple[TaskState, tuple[Any, ...]]], now_ms: int) -> None:
+        """Write the ends of rows, each with its state, and forget them."""
+        for state, rows in groupby(ended, key=itemgetter(0)):
+            for part in in_parts([row for _, row in rows]):
+                values = [int(state), now_ms, now_ms + self._ttl_ms, *chain.from_iterable(part)]
+                self._db.execute(FINISH_ALL[len(part)], values)
+        ended.clear()
 
     def _look_up(self, end: Ended) -> _Held | None:
         """The row of a claimed task; None if it is no longer that claim's."""
         found = self._db.execute(
-            f"SELECT n, model, caller, input_file FROM tasks WHERE id = ? AND {_IS_CLAIM}",
+            f"SELECT n, claims, model, caller, input_file FROM tasks WHERE id = ? AND {_IS_CLAIM}",
             (end.id, end.claim, self._owner),
         ).fetchone()
         return None if found is None else _Held(*found)
@@ -188,7 +243,7 @@ class Claims:
 
     def queue_again(self, task: Again) -> bool:
         """Queue a claimed task for a later time; False if it is no longer that claim's."""
-        self._held.pop(task.id, None)
+        self.forget(task.id)
         found = self._db.execute(
             "UPDATE tasks SET state = 0, due_ms = ?, turn = NULL, attempts = attempts + ?,"
             f" owner = NULL, losses = 0 WHERE id = ? AND {_IS_CLAIM} RETURNING model, caller",
@@ -197,3 +252,13 @@ class Claims:
         for model, caller in found:
             self._account.move(model, caller, TaskState.RUNNING, TaskState.QUEUED)
         return bool(found)
+
+
+def _ended_row(end: Ended, n: int) -> tuple[Any, ...]:
+    """The values of FINISH_ALL for one task."""
+    answer = end.answer
+    is_long = len(answer.body) > LONG_BYTES
+    return (
+        int(end.counted), end.code, end.error, answer.status, int(is_long),
+        msgspec.msgpack.encode(answer.headers), None if is_long else answer.body, n,
+    )  # fmt: skip

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 from batchpool.control.task_messages import CollectResult, TaskForm, TaskResult
@@ -45,9 +46,14 @@ class Collecting:
 
     def collect(self, asked: Sequence[tuple[CollectResult, Reply]]) -> None:
         """Answer these questions, each in its time."""
-        polls = [Poll(self, message, reply) for message, reply in asked]
-        self._polls.update(polls)
-        self.look(polls)
+        unknown = []
+        for message, reply in asked:
+            poll = Poll(self, message, reply)
+            self._polls.add(poll)
+            if not poll.waits_at_once():
+                unknown.append(poll)
+        if unknown:
+            self.look(unknown)
 
     def look(self, polls: Sequence[Poll]) -> None:
         """Ask the store for the tasks of these."""
@@ -105,10 +111,21 @@ class Poll:
         self._collecting = collecting
         self._reply = reply
         self._is_open = False  # the task was open, and its caller may see it
-        self._ended: list[TaskResult | None] = []  # what was told since the question came
+        # The end that was told since the question came; `...` for none.
+        self._ended: TaskResult | EllipsisType | None = ...
         self._timer: asyncio.TimerHandle | None = None
         if message.wait_ms:
             collecting.desk.ends.add(message.id, self._on_end)
+
+    def waits_at_once(self) -> bool:
+        """Wait, where it is known without the store that the task is open."""
+        message, desk = self.message, self._collecting.desk
+        if not message.wait_ms or desk.is_stopping():
+            return False
+        if not desk.ends.is_open(message.id, message.principal):
+            return False
+        self._wait()
+        return True
 
     def seen(self, kept: KeptResult | BaseException | None) -> None:
         """The store has found this."""
@@ -125,15 +142,18 @@ class Poll:
         elif not message.wait_ms or self._timer is not None or desk.is_stopping():
             self.answer(TaskResult(kept.form))
         else:
-            self._is_open = True
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(message.wait_ms / 1000, self._on_time)
-            if self._ended:
-                self._on_end(self._ended[-1])
+            self._wait()
+            if self._ended is not ...:
+                self._on_end(self._ended)
+
+    def _wait(self) -> None:
+        self._is_open = True
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.message.wait_ms / 1000, self._on_time)
 
     def _on_end(self, result: TaskResult | None) -> None:
         if not self._is_open:
-            self._ended.append(result)
+            self._ended = result
         elif result is None:
             self._on_time()
         else:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
-from batchpool.tasks.record import NewTask, Want
+from batchpool.tasks.record import Want
 from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
 
 MOST_TASKS = 256
@@ -46,6 +46,16 @@ class _Question:
 
 
 Entry = tuple[Any, _Question, int]  # an entry, and its place in the question
+
+
+def _fitting(waiting: Sequence[Entry]) -> int:
+    """The number of the first new tasks that a group takes, by the bytes of their inputs."""
+    size = 0
+    for n, (task, _, _) in enumerate(waiting):
+        if size >= MOST_BYTES:
+            return n
+        size += len(task.input)
+    return len(waiting)
 
 
 class CommitTimes(Protocol):
@@ -112,16 +122,15 @@ class Committer:
     def _take(self) -> list[tuple[str, list[Entry]]]:
         """The next group, by kind in the store's order."""
         group = []
-        room, size = MOST_TASKS, 0
+        room = MOST_TASKS
         kept = sum(min(len(waiting), LEAST_TASKS) for waiting in self._waiting.values())
         for kind in _ORDER:
             waiting = self._waiting[kind]
-            n = 0
             kept -= min(len(waiting), LEAST_TASKS)
-            while n < len(waiting) and room > kept and (size < MOST_BYTES or kind != "put"):
-                entry = waiting[n][0]
-                size += len(entry.input) if isinstance(entry, NewTask) else 0
-                n, room = n + 1, room - 1
+            n = min(len(waiting), max(0, room - kept))
+            if kind == "put":
+                n = _fitting(waiting[:n])
+            room -= n
             if n:
                 group.append((kind, waiting[:n]))
                 del waiting[:n]

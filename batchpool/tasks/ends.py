@@ -1,4 +1,8 @@
-"""Those who wait for the ends of tasks: long polls, by the task's id."""
+"""Those who wait for the ends of tasks: long polls, by the task's id.
+
+A task that this process has taken is open until it is told here that it has ended, so that nobody
+has to ask the store before he waits. That holds where no other pool runs tasks of the store.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,31 @@ from batchpool.control.task_messages import TaskResult
 Listener = Callable[[TaskResult | None], None]
 
 
-class Ends:
-    """Tells listeners when one of their tasks has ended."""
+_OPEN_MOST = 100_000
 
-    def __init__(self) -> None:
+
+class Ends:
+    """Tells listeners when one of their tasks has ended. is_alone: every end of a task of the store
+    is told here."""
+
+    def __init__(self, *, is_alone: bool = False) -> None:
         self._listeners: dict[str, list[Listener]] = {}
+        self._is_alone = is_alone
+        self._principals: dict[str, str] = {}  # of open tasks
+
+    def opened(self, identifier: str, principal: str) -> bool:
+        """A task is about to be kept; before that, since it may end at once. principal: of its
+        caller. True if that was not known: `tell` is due where it is not kept after all."""
+        if not self._is_alone or len(self._principals) >= _OPEN_MOST:
+            return False
+        if identifier in self._principals:
+            return False
+        self._principals[identifier] = principal
+        return True
+
+    def is_open(self, identifier: str, principal: str) -> bool:
+        """True if a task of this caller is open for certain."""
+        return self._principals.get(identifier) == principal
 
     def add(self, identifier: str, listener: Listener) -> None:
         """Tell this listener of the end of a task, from now on."""
@@ -57,6 +81,7 @@ class Ends:
 
     def tell_result(self, identifier: str, result: TaskResult | None) -> None:
         """A task has ended with this result; None where it has to be looked at."""
+        self._principals.pop(identifier, None)
         for listener in tuple(self._listeners.get(identifier, ())):
             listener(result)
 
@@ -66,4 +91,5 @@ class Ends:
 
     def tell_all(self) -> None:
         """Wake everybody: the process stops."""
+        self._principals.clear()
         self.tell(list(self._listeners))

@@ -7,17 +7,27 @@ one costs the thread of the store a change of hands with the event loop.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from batchpool.control.task_messages import TaskForm
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import LONG_BYTES, BodyFiles
+from batchpool.tasks.fresh_tasks import FreshTasks
 from batchpool.tasks.record import NewTask, Put, PutOutcome, StoreLimits, TaskState
-from batchpool.tasks.task_rows import FORM, INSERT, INSERTED, form_of, insert_values
+from batchpool.tasks.task_rows import (
+    AT_ONCE,
+    FORM,
+    INSERT,
+    INSERTED,
+    form_of,
+    in_parts,
+    insert_values,
+)
 from batchpool.tasks.turns import Turns
 
-_AT_ONCE = (32, 8, 1)  # few sizes, so that the connection keeps the statements prepared
-_INSERTS = {n: INSERT + ", ".join([INSERTED] * n) for n in _AT_ONCE}
+_INSERTS = {n: INSERT + ", ".join([INSERTED] * n) for n in AT_ONCE}
+_QUEUED = TaskState.QUEUED.label
 
 
 class Intake:
@@ -32,6 +42,7 @@ class Intake:
         files: BodyFiles,
         account: Account,
         turns: Turns,
+        fresh: FreshTasks,
         limits: StoreLimits,
         committed_bytes: Callable[[], int],
     ) -> None:
@@ -39,6 +50,7 @@ class Intake:
         self._files = files
         self._account = account
         self._turns = turns
+        self._fresh = fresh
         self._limits = limits
         self._committed_bytes = committed_bytes
         self.new_bytes = 0
@@ -46,11 +58,8 @@ class Intake:
     def put(self, tasks: Sequence[NewTask], now_ms: int, *, room: bool) -> list[Put]:
         """The outcome for each. room: the disk takes new ones."""
         found: list[Put] = []
-        at = 0
-        for n in _AT_ONCE:
-            while len(tasks) - at >= n:
-                found += self._put_together(tasks[at : at + n], now_ms, room=room)
-                at += n
+        for part in in_parts(tasks):
+            found += self._put_together(part, now_ms, room=room)
         return found
 
     def _put_together(self, tasks: Sequence[NewTask], now_ms: int, *, room: bool) -> list[Put]:
@@ -94,7 +103,7 @@ class Intake:
         return self._new(task)
 
     def _new(self, task: NewTask) -> Put:
-        form = TaskForm(task.id, TaskState.QUEUED.label, task.model, 0, task.submitted_ms)
+        form = TaskForm(task.id, _QUEUED, task.model, 0, task.submitted_ms)
         return Put(PutOutcome.NEW, form, task.principal)
 
     def add(self, task: NewTask, now_ms: int) -> None:
@@ -110,7 +119,11 @@ class Intake:
             is_idle = not self._account.has_open(task.caller)
             turn = self._turns.join(task.model, task.caller, task.rows, is_idle=is_idle)
             values += insert_values(task, now_ms, turn, is_long=is_long)
-        self._db.execute(_INSERTS[len(tasks)], values)
-        for task in tasks:
-            self.new_bytes += 0 if len(task.input) > LONG_BYTES else len(task.input)
-            self._account.add(task.model, TaskState.QUEUED, task.caller)
+        inserted = self._db.execute(_INSERTS[len(tasks)], values)
+        assert inserted.lastrowid is not None
+        self._fresh.add(inserted.lastrowid - len(tasks) + 1, tasks)
+        callers = Counter([(task.model, task.caller) for task in tasks])
+        for (model, caller), n in callers.items():
+            self._account.add(model, TaskState.QUEUED, caller, n)
+        sizes = [len(task.input) for task in tasks]
+        self.new_bytes += sum([size for size in sizes if size <= LONG_BYTES])

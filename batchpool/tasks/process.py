@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
     os.close(fds[1])
     os.close(fds[2])
     settings = TaskSettings.of(message.server)
+    bootstrap.stand_back(settings.nice)
     batches = None
     try:
         store, clock_ms = open_store(Path(message.folder), settings)
@@ -125,7 +126,8 @@ class TaskProcess:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_reader(self._channel.fileno(), self._hear)
         self._beat()
-        metrics, ends, clock_ms = TaskMetrics(), Ends(), self._clock_ms
+        metrics, clock_ms = TaskMetrics(), self._clock_ms
+        ends = Ends(is_alone=not self._store.lease_s)
         committer = Committer(self._store, clock_ms, metrics.committed)
         engine = PoolEngine(self._start.socket)
         alerts = Alerts(self._settings.alert_command, loop.time)

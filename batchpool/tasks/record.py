@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from base64 import b32hexdecode, b32hexencode
-from dataclasses import dataclass, field
+from base64 import b32hexdecode
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from batchpool.control.task_messages import TaskForm
 
@@ -26,6 +28,13 @@ LOSSES_MOST = 20  # claims whose owner vanished, after which a task is given up
 _PREFIX = "t_"
 _ID_CHARACTERS = 39  # 24 bytes as base32
 _TIME_BYTES, _PARTITION_BYTES = 6, 2
+# Base32 with the digits 0 to v ("base32hex"), two characters at a time: `base64` takes three times
+# as long. 24 bytes are 39 characters, the last of which has three bits of padding.
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+_PAIRS = [a + b for a in _DIGITS for b in _DIGITS]
+_PAIR_MASK = len(_PAIRS) - 1
+_PAD_BITS = 3
+_SHIFTS = range(190, -1, -10)
 
 
 class TaskState(enum.IntEnum):
@@ -66,7 +75,9 @@ def task_id(submitted_ms: int, token: bytes, partition: int = 0) -> str:
     if len(token) != TOKEN_BYTES:
         raise ValueError(f"a token has {TOKEN_BYTES} bytes, not {len(token)}")
     raw = submitted_ms.to_bytes(_TIME_BYTES, "big") + partition.to_bytes(_PARTITION_BYTES, "big")
-    return _PREFIX + b32hexencode(raw + token).decode().rstrip("=").lower()
+    number = int.from_bytes(raw + token, "big") << _PAD_BITS
+    pairs = [_PAIRS[number >> shift & _PAIR_MASK] for shift in _SHIFTS]
+    return _PREFIX + "".join(pairs)[1:]
 
 
 def submitted_of(identifier: str) -> int | None:
@@ -114,8 +125,7 @@ def key_digest(model: str, caller: str, principal: str, key: str) -> bytes:
     return hashlib.sha256(parts.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class NewTask:
+class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A task that is to be kept. key: of Idempotency-Key in its scope, b"" without one.
     deadline_ms: it has failed unless it is done by then. own_deadline: the caller has set it."""
 
@@ -148,8 +158,7 @@ class PutOutcome(enum.Enum):
     DISK_FULL = "disk full"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True, gc=False):
     """The end of one `put`. task: of NEW and KNOWN."""
 
     outcome: PutOutcome
@@ -166,8 +175,7 @@ class Want:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedTask:
+class ClaimedTask(msgspec.Struct, frozen=True, gc=False):
     """A task that runs now, since started_ms. claim: the number of its claim; an end with an older
     one is refused. attempts: those that were counted before this one."""
 
@@ -192,8 +200,7 @@ class Reclaimed:
     lost: tuple[ClaimedTask, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAnswer:
+class TaskAnswer(msgspec.Struct, frozen=True, gc=False):
     """The HTTP answer of a task that has ended."""
 
     status: int
@@ -201,8 +208,7 @@ class TaskAnswer:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """The end of a claimed task. code, error: of one that failed. facts: of the error, for the
     dead letter. is_letter: a dead letter is to keep its input."""
 
@@ -213,12 +219,11 @@ class Ended:
     counted: bool = True
     code: str = ""
     error: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
     is_letter: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True, gc=False):
     """A claimed task that is to be tried again. counted: an attempt was used up."""
 
     id: str
@@ -227,16 +232,14 @@ class Again:
     counted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTask:
+class KeptTask(msgspec.Struct, frozen=True, gc=False):
     """A task as the store has it, and the caller whose key may see it."""
 
     form: TaskForm
     principal: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeptResult:
+class KeptResult(msgspec.Struct, frozen=True, gc=False):
     """A task with its answer; None while it is open. is_long: the body is more than a row of the
     store takes; `answer` has none, and it is read by itself."""
 

@@ -16,6 +16,9 @@ VERSION = 2
 _APPLICATION_ID = 0x62707473  # "bpts"
 _OLDEST_SQLITE = (3, 35)  # RETURNING
 _WAL_MOST_BYTES = 64 * 2**20
+# Three tasks of 2 KB, which mostly come and end together, are one page: half the writes of pages of
+# 4 KB, and a third less bytes. A database that is there keeps the pages it has.
+_PAGE_BYTES = 8192
 _TABLES = """
 CREATE TABLE tasks (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -120,6 +123,7 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
         )
     if not tables:  # before anything is written; a database that is refused stays as it is
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     db.execute("PRAGMA journal_mode = WAL")
     # An answer 202 says that the task is kept, also if the power fails.
     db.execute("PRAGMA synchronous = FULL")

@@ -15,7 +15,8 @@ _MIB = 2**20
 class TaskSettings:
     """limits: of the store. most_body_bytes: of one input. max_age_ms: of an open task.
     client_slots: rows that a local client may have in flight. store, password_file: of a server
-    that keeps the tasks; "" for a store on the disk. lease_s: of a claim there."""
+    that keeps the tasks; "" for a store on the disk. lease_s: of a claim there. nice: how far the
+    process stands back."""
 
     limits: StoreLimits
     most_body_bytes: int
@@ -26,6 +27,7 @@ class TaskSettings:
     store: str = ""
     password_file: str = ""
     lease_s: float = 10.0
+    nice: int = 0
 
     @classmethod
     def of(cls, server: Mapping[str, Any]) -> TaskSettings:
@@ -46,4 +48,5 @@ class TaskSettings:
             store=server["tasks_store"],
             password_file=server["tasks_store_password_file"],
             lease_s=server["tasks_lease_s"],
+            nice=server["task_nice"],
         )

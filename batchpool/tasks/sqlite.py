@@ -17,16 +17,17 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from batchpool.control.task_messages import LetterForm, TaskForm
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import BodyFiles
 from batchpool.tasks.claims import Claims
 from batchpool.tasks.disk import Disk
+from batchpool.tasks.expiry import Expiry
+from batchpool.tasks.fresh_tasks import FreshTasks
 from batchpool.tasks.intake import Intake
 from batchpool.tasks.letter_box import LetterBox
 from batchpool.tasks.record import (
@@ -51,12 +52,10 @@ from batchpool.tasks.schema import open_database
 from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.tasks.task_rows import (
     COLLECTED,
-    EXPIRE,
-    FINISH,
     FORM,
-    expired_answer,
     form_of,
     headers_of,
+    in_parts,
 )
 from batchpool.tasks.transactions import Transactions
 from batchpool.tasks.turns import Turns
@@ -64,8 +63,8 @@ from batchpool.tasks.turns import Turns
 _LOG = logging.getLogger("batchpool.tasks")
 _SWEPT_AT_ONCE = 512
 _TAKEN_OVER_AT_ONCE = 512
-_VACUUM_PAGES = 2048  # that are given back to the disk at a time
-_FREE_PAGES = 256  # that stay, to be used again
+_VACUUM_PAGES = 1024  # that are given back to the disk at a time
+_FREE_PAGES = 128  # that stay, to be used again
 
 
 # methods: those of the interface of a store
@@ -93,7 +92,7 @@ class SqliteStore:
             self._disk = Disk(folder)
             self._files = BodyFiles(folder / "bodies", self._disk.growth)
             self._transactions = Transactions(
-                self._db, self._files, self._disk, self._committed, self._count
+                self._db, self._files, self._disk, self._committed, self._undone
             )
             self._account, self._turns = Account(), Turns()
             self._letters = LetterBox(self._db, self._files, limits.bytes)
@@ -109,15 +108,23 @@ class SqliteStore:
         except BaseException:
             os.close(self._lock)
             raise
+        self._fresh = FreshTasks()
         self._claims = Claims(
-            self._db, self._files, self._account, self._letters, self._turns, limits.result_ttl_ms
-        )
+            self._db, self._files, self._account, self._letters, self._turns, self._fresh,
+            limits.result_ttl_ms,
+        )  # fmt: skip
         self._intake = Intake(
-            self._db, self._files, self._account, self._turns, limits, self._committed_bytes
-        )
+            self._db, self._files, self._account, self._turns, self._fresh, limits,
+            self._committed_bytes,
+        )  # fmt: skip
+        self._expiry = Expiry(
+            self._db, self._files, self._account, self._letters, limits.result_ttl_ms,
+            self._claims.forget,
+        )  # fmt: skip
         self._swept_at_once = _SWEPT_AT_ONCE
 
     def _load(self) -> None:
+        (self._page_bytes,) = self._db.execute("PRAGMA page_size").fetchone()
         self._count()
         named = {
             f"{identifier}.{kind}"
@@ -149,9 +156,9 @@ class SqliteStore:
     def _pages(self) -> None:
         (pages,) = self._db.execute("PRAGMA page_count").fetchone()
         (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
-        (size,) = self._db.execute("PRAGMA page_size").fetchone()
-        self._used_bytes: int = (pages - free) * size
+        self._used_bytes: int = (pages - free) * self._page_bytes
         self._free_pages: int = free
+        self._changes = self._db.total_changes
 
     @property
     def kept_bytes(self) -> int:
@@ -165,7 +172,13 @@ class SqliteStore:
 
     def _committed(self) -> None:
         self._intake.new_bytes = 0
-        self._pages()
+        if self._db.total_changes != self._changes:
+            self._pages()
+
+    def _undone(self) -> None:
+        self._fresh.clear()
+        self._claims.forget_all()
+        self._count()
 
     def group(self) -> AbstractContextManager[None]:
         """One transaction of all that is called inside."""
@@ -246,7 +259,8 @@ class SqliteStore:
             # A failed task is no result that somebody has got: it keeps its time.
             drop_ms = now_ms + self._limits.grace_ms
             with self.group():
-                self._db.executemany(COLLECTED, [(drop_ms, identifier) for identifier in ids])
+                for part in in_parts(ids):
+                    self._db.execute(COLLECTED[len(part)], (drop_ms, *part))
         return [None] * len(ids)
 
     def cancel(self, ids: Sequence[str], now_ms: int) -> list[TaskForm | None]:
@@ -275,6 +289,7 @@ class SqliteStore:
             " input_file = 0, key = NULL WHERE id = ?",
             (now_ms, now_ms + self._limits.result_ttl_ms, identifier),
         )
+        self._claims.forget(identifier)
         self._account.move(form.model, caller, state, TaskState.CANCELLED)
         return form
 
@@ -295,42 +310,14 @@ class SqliteStore:
     def _sweep(self, most: int, now_ms: int) -> Dropped:
         """End and drop so many tasks at most, and give the disk back what they had."""
         with self.group():
-            expired = self._rows(EXPIRE, now_ms, most)
-            letters = [found for row in expired if (found := self._expire(row, now_ms))]
-            dropped = self._rows(
-                "DELETE FROM tasks WHERE n IN (SELECT n FROM tasks WHERE drop_ms <= ?"
-                " ORDER BY drop_ms LIMIT ?) RETURNING id, model, state, caller, body_file",
-                now_ms, most,
-            )  # fmt: skip
-            for identifier, model, state, caller, has_body in dropped:
-                self._account.add(model, TaskState(state), caller, -1)
-                if has_body:
-                    self._files.remove(f"{identifier}.out")
+            found = self._expiry.sweep(most, now_ms)
         if self._free_pages > _FREE_PAGES:
             with self.group():
                 self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
-        more = most in (len(expired), len(dropped)) or self._free_pages > _FREE_PAGES
-        ended = tuple(row[1] for row in expired)
-        return Dropped(ended, tuple(letters), len(dropped), more)
-
-    def _expire(self, row: Sequence[Any], now_ms: int) -> tuple[str, str] | None:
-        """End an open task whose time is up; (model, code) if it became a dead letter."""
-        n, identifier, model, caller, state, own, has_file = row
-        code, error, answer = expired_answer(own=bool(own))
-        if not own:
-            self._letters.add(identifier, code, error, {}, now_ms, 0)
-        elif has_file:
-            self._files.remove(f"{identifier}.in")
-        headers = msgspec.msgpack.encode(answer.headers)
-        self._db.execute(
-            FINISH,
-            (
-                int(TaskState.FAILED), 0, now_ms, now_ms + self._limits.result_ttl_ms, code, error,
-                answer.status, 0, headers, answer.body, n,
-            ),
-        )  # fmt: skip
-        self._account.move(model, caller, TaskState(state), TaskState.FAILED)
-        return None if own else (model, code)
+            self._pages()
+        if self._free_pages > _FREE_PAGES:
+            found = replace(found, more=True)
+        return found
 
     def next_due_ms(self, models: Sequence[str]) -> list[int | None]:
         return [self._next_due_ms(model) for model in models]

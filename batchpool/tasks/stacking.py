@@ -34,6 +34,9 @@ class ReadTask:
         rows = self.rows
         if rows.sizes:
             return self.task.id
+        if len(rows.tensors) == 1 and not rows.parameters and len(self.request.outputs) == 1:
+            ((name, array),) = rows.tensors.items()
+            return name, array.dtype, array.shape[1:], self.request.outputs[0].name
         shapes = tuple((n, a.dtype.str, a.shape[1:]) for n, a in sorted(rows.tensors.items()))
         parameters = tuple(sorted((name, repr(value)) for name, value in rows.parameters.items()))
         return shapes, parameters, frozenset(choice.name for choice in self.request.outputs)
@@ -112,10 +115,22 @@ def answer_rows(
     return found
 
 
+def _is_of(tensor: Tensor, row: Any) -> bool:
+    """True if a row is an array as the tensor has them."""
+    return (
+        isinstance(row, np.ndarray)
+        and row.dtype == tensor.np_dtype
+        and row.shape == tensor.max_shape
+    )
+
+
 def _joined(tensor: Tensor, rows: Sequence[Any]) -> tuple[Array, Array | None]:
     if tensor.dynamic:
         array, sizes = padded(tensor, rows)
         return array, sizes
+    if len(rows) == 1 and _is_of(tensor, rows[0]):
+        one: Array = rows[0][np.newaxis]
+        return one, None
     whole = np.empty((len(rows), *tensor.max_shape), dtype=tensor.np_dtype)
     for place, row in enumerate(rows):
         whole[place] = row

@@ -106,8 +106,8 @@ class TaskEnds:
                 self._metrics.counts["duplicate"] += 1
                 continue
             self._metrics.ended(task.model, (now_ms - task.submitted_ms) / 1000)
-            if self._ends.is_awaited(task.id):
-                self._ends.tell_result(task.id, _result(task, end, now_ms))
+            is_awaited = self._ends.is_awaited(task.id)
+            self._ends.tell_result(task.id, _result(task, end, now_ms) if is_awaited else None)
         return accepted
 
     async def _write(self, kind: str, entries: Sequence[Ended | Again]) -> list[bool]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from batchpool.control.task_messages import TaskForm
 from batchpool.core.errors import DeadlineExceeded, Expired, PoolError
 from batchpool.tasks.record import NewTask, TaskAnswer, TaskState
 
+T = TypeVar("T")
 FORM = "id, state, model, attempts, submitted_ms, started_ms, finished_ms, code, error"
 INSERT = (
     "INSERT INTO tasks (id, model, state, rows, caller, principal, key, fingerprint, submitted_ms,"
@@ -22,12 +23,31 @@ FINISH = (
     " error = ?, status = ?, body_file = ?, headers = ?, body = ?, input = NULL, input_file = 0"
     " WHERE n = ?"
 )
+# As FINISH, of several tasks at once: the rows of VALUES are attempts, code, error, status,
+# body_file, headers, body and n.
+_FINISH_ALL = (
+    "UPDATE tasks SET state = ?, finished_ms = ?, drop_ms = ?, attempts = attempts + column1,"
+    " code = column2, error = column3, status = column4, body_file = column5, headers = column6,"
+    " body = column7, input = NULL, input_file = 0 FROM (VALUES {}) WHERE n = column8"
+)
+AT_ONCE = (32, 8, 1)  # rows of one statement: few sizes, so that they stay prepared
+FINISH_ALL = {n: _FINISH_ALL.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * n)) for n in AT_ONCE}
 EXPIRE = (
     "SELECT n, id, model, caller, state, own_deadline, input_file FROM tasks"
     " WHERE state < 2 AND deadline_ms <= ? LIMIT ?"
 )
-COLLECTED = "UPDATE tasks SET drop_ms = min(drop_ms, ?) WHERE id = ? AND state = 2"
+_COLLECTED = "UPDATE tasks SET drop_ms = min(drop_ms, ?) WHERE state = 2 AND id IN ({})"
+COLLECTED = {n: _COLLECTED.format(", ".join("?" * n)) for n in AT_ONCE}
 _HEADERS = msgspec.msgpack.Decoder(tuple[tuple[bytes, bytes], ...])
+
+
+def in_parts(entries: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The entries in parts of as many as a statement takes."""
+    at = 0
+    for n in AT_ONCE:
+        while len(entries) - at >= n:
+            yield entries[at : at + n]
+            at += n
 
 
 def insert_values(task: NewTask, due_ms: int, turn: int, *, is_long: bool) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -46,6 +47,7 @@ class _Answer(msgspec.Struct, omit_defaults=True):
 _INPUT = msgspec.msgpack.Decoder(_Input)
 _ANSWER = msgspec.msgpack.Decoder(_Answer)
 _OBJECT = "object"
+_SHORT_BYTES = 256  # of an answer that is remembered as it was read
 
 
 def pack_input(rows: Rows) -> bytes:
@@ -95,10 +97,23 @@ def without_id(packed: bytes) -> bytes:
 
 def unpack_answer(packed: bytes, rows: Rows) -> InferRequest:
     """The request of these rows that is to be answered so."""
+    read = _read_answer_again if len(packed) <= _SHORT_BYTES else _read_answer
+    identifier, choices, form, plain = read(packed)
+    return InferRequest(identifier, rows, choices, None, 0, form, plain)
+
+
+def _read_answer(
+    packed: bytes,
+) -> tuple[str | None, tuple[OutputChoice, ...], str, PlainAnswer | None]:
+    """(id, outputs, form, how it is written where that is plain JSON)."""
     found = _ANSWER.decode(packed)
     choices = tuple(OutputChoice(*choice) for choice in found.outputs)
     plain = None if found.plain is None else PlainAnswer(*found.plain)
-    return InferRequest(found.id, rows, choices, None, 0, found.form, plain)
+    return found.id, choices, found.form, plain
+
+
+# Most tasks are to be answered as others are.
+_read_answer_again = lru_cache(maxsize=256)(_read_answer)
 
 
 def _packed(array: Array) -> _Tensor:

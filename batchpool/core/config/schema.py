@@ -117,6 +117,13 @@ class ModelConfig:
         unit="milliseconds",
         most=3600000,
     )
+    background_slowdown: float = key_field(
+        0.25,
+        "the share of its time by which rows of tasks, and others of priority 200 and behind, may"
+        " lengthen a batch while requests that somebody waits for come in; more lets tasks be done"
+        " sooner, and those requests wait longer",
+        most=1000,
+    )
     preprocess_workers: int = key_field(
         0,
         "processes that run preprocess, of a model that defines it",

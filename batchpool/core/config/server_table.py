@@ -192,6 +192,12 @@ class ServerConfig:
         least=1,
         most=100,
     )
+    task_nice: int = key_field(
+        5,
+        "how far the task process stands back where processors are short, as `nice` counts it:"
+        " tasks then take what requests that somebody waits for leave; 0 for an equal share",
+        most=19,
+    )
     task_alert_command: str = key_field(
         "",
         "program that is started, at most once a minute, when tasks have become dead letters; it"

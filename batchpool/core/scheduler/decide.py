@@ -20,6 +20,9 @@ A partial batch leaves for an idle worker
               max_wait_peak
     both      when a row's deadline leaves just the time to run it, or while the pool drains
 
+Background rows beside others are bounded in number (core/scheduler/background.py). A batch that
+they may not fill leaves as a partial one does, for an idle worker only: others may join it still.
+
 A target for the 99th percentile bounds batches, waits and the queue. A batch is no larger than the
 target allows for two batches one after the other, since a row may come in just after a batch has
 left. A wait leaves time for the batch. A row that would be answered after the target, or after its
@@ -51,7 +54,10 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.layout.states import DispatchReason
+from batchpool.core.priority import BACKGROUND
+from batchpool.core.scheduler.background import rows_beside
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
+from batchpool.core.scheduler.fair_order import TAG_BITS
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn, least
@@ -100,11 +106,13 @@ def decide(
     workers: Sequence[WorkerView],
     limits: Limits,
     traffic: ArrivalEstimator | None = None,
+    *,
+    beside: bool = False,
 ) -> Decision:
     """Decide for one model.
 
     queue: [QUEUE_COLUMNS, n] in the order of service; it is not changed.  traffic: the model's
-    arrivals, for the adaptive policy.
+    arrivals, for the adaptive policy.  beside: background rows in it are beside others.
     """
     n = queue.shape[1]
     if n == 0:
@@ -119,6 +127,9 @@ def decide(
             live = np.ones(n, dtype=bool) if live is None else live
             live[refuse] = False
     round_ = _Round(now_ns, queue, workers, limits, traffic)
+    if beside:
+        first_key = BACKGROUND << TAG_BITS
+        round_.background = int(queue[QueueColumn.KEY].searchsorted(first_key))
     if live is None and round_.is_uniform():
         round_.dispatch_prefixes(earliest_ns)
         wake_at_ns = min(earliest_ns, round_.wake_at_ns, again_ns)
@@ -138,6 +149,7 @@ class _Round:
 
     in_flight: batches by the number of every worker that may still get one in this round.
     free_ns: the time at which each worker is expected to have run its batches.
+    background: the position of the first background row that is beside others; None for no bound.
     """
 
     def __init__(
@@ -164,6 +176,7 @@ class _Round:
             self.free_ns[number] = worker.free_at_ns
         self.dispatch: list[Dispatch] = []
         self.wake_at_ns = NEVER_NS
+        self.background: int | None = None
 
     def is_uniform(self) -> bool:
         """True if every worker may run every row, and any rows may share a batch."""
@@ -186,7 +199,10 @@ class _Round:
             number = self._least_loaded()
             most = self._most_rows(at)
             size, cap = n - at, self._cap(number, most)
-            reason, until_ns = self._immediate_reason(size, cap), self.now_ns
+            full = _FULL
+            if self.background is not None:
+                cap, full = self._beside(number, cap, self.background - at)
+            reason, until_ns = self._immediate_reason(size, cap, full), self.now_ns
             if (
                 reason is None and self.in_flight[number] == 0
             ):  # only an idle worker takes a partial batch
@@ -232,8 +248,8 @@ class _Round:
         while len(rows):
             alike = self._of_first_bucket(rows)
             most = self._most_rows(int(rows[0]))
-            cap = self._cap(number, most)
-            reason, until_ns = self._immediate_reason(len(alike), cap), self.now_ns
+            cap, full = self._cap_of(number, most, alike)
+            reason, until_ns = self._immediate_reason(len(alike), cap, full), self.now_ns
             if reason is None:
                 oldest_ns = least(self.queue[QueueColumn.SUBMIT_NS, alike])
                 deadline_ns = least(self.queue[QueueColumn.DEADLINE_NS, alike])
@@ -243,7 +259,7 @@ class _Round:
             ):
                 if first is not None:
                     alike, reason = first
-                    cap = self._cap(number, self._most_rows(int(alike[0])))
+                    cap, _ = self._cap_of(number, self._most_rows(int(alike[0])), alike)
                 alike = alike[:cap]
                 self._dispatch(number, alike, len(alike), reason)
                 return alike
@@ -306,10 +322,22 @@ class _Round:
         """The most rows of a batch for a worker. most: of their bucket."""
         return min(most, cap_of(self.workers[number].time, self.limits))
 
-    def _immediate_reason(self, n: int, cap: int) -> DispatchReason | None:
+    def _cap_of(self, number: int, most: int, rows: npt.NDArray[Any]) -> tuple[int, DispatchReason]:
+        """(the most rows of a batch of these positions, the reason for which so many leave)."""
+        cap = self._cap(number, most)
+        if self.background is None:
+            return cap, _FULL
+        return self._beside(number, cap, int(rows.searchsorted(self.background)))
+
+    def _beside(self, number: int, cap: int, waited_for: int) -> tuple[int, DispatchReason]:
+        """As `_cap_of`, where background rows follow so many others; below 0 for none."""
+        bound = rows_beside(max(0, waited_for), self.workers[number].time, self.limits)
+        return (bound, _IDLE) if bound < cap else (cap, _FULL)
+
+    def _immediate_reason(self, n: int, cap: int, full: DispatchReason) -> DispatchReason | None:
         """The reason to dispatch the first n rows whatever their times are, or None."""
         if n >= cap:
-            return _FULL
+            return full
         return DispatchReason.DRAIN if self.limits.draining else None
 
     def _due(

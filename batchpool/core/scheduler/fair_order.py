@@ -30,8 +30,8 @@ import numpy.typing as npt
 from batchpool.core.flows import NAMED_FROM
 
 AGE_NS = 100_000_000
-_TAG_BITS = 40
-_TAG_MASK = (1 << _TAG_BITS) - 1
+TAG_BITS = 40
+_TAG_MASK = (1 << TAG_BITS) - 1
 _KEEP_FLOWS = 4096  # origins without waiting rows whose last tags are kept
 _SEVERAL = -(1 << 63)  # in place of the one flow of an origin
 
@@ -40,12 +40,12 @@ _I64 = npt.NDArray[np.int64]
 
 def priority_of(key: int) -> int:
     """The priority in a KEY."""
-    return key >> _TAG_BITS
+    return key >> TAG_BITS
 
 
 def first_key(priority: _I64) -> _I64:
     """Keys before every tag of these priorities, for rows that go back to the front."""
-    keys: _I64 = priority << _TAG_BITS
+    keys: _I64 = priority << TAG_BITS
     return keys
 
 
@@ -87,20 +87,20 @@ class FairOrder:
         in_order = deadline_ns >= latest_ns
         self._last[priority, origin] = start + n - 1, deadline_ns if in_order else latest_ns, of
         self._latest_before_ns = latest_ns
-        return start + (priority << _TAG_BITS), in_order and of == flow
+        return start + (priority << TAG_BITS), in_order and of == flow
 
     def advance(self, keys: _I64) -> None:
         """Advance virtual time to these rows, which are dispatched in the order of service."""
         last = keys.item(-1)
         self._advance_to(last)
-        if keys.item(0) >> _TAG_BITS == last >> _TAG_BITS:
+        if keys.item(0) >> TAG_BITS == last >> TAG_BITS:
             return
-        priorities = keys >> _TAG_BITS
+        priorities = keys >> TAG_BITS
         for at in np.flatnonzero(priorities[1:] != priorities[:-1]).tolist():
             self._advance_to(keys.item(at))
 
     def _advance_to(self, key: int) -> None:
-        priority, tag = key >> _TAG_BITS, key & _TAG_MASK
+        priority, tag = key >> TAG_BITS, key & _TAG_MASK
         if tag > self._virtual_time.get(priority, 0):
             self._virtual_time[priority] = tag
 

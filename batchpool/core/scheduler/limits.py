@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,8 @@ class Limits:
     bucketed: rows differ in BUCKET.  max_elements: most elements of each input of a batch, padded;
     0 for any number.  bucket_rows: the rows that these are by bucket, where rows differ in it; None
     for max_batch in all.  later_ns: the expected time of a row after this stage, which its deadline
-    has to leave.
+    has to leave.  background_slowdown: the share by which background rows may lengthen a batch
+    beside others (core/scheduler/background.py).
     """
 
     max_batch: int
@@ -46,6 +48,7 @@ class Limits:
     max_elements: int = 0
     bucket_rows: BucketRows | None = None
     later_ns: int = 0
+    background_slowdown: float = math.inf
 
     @classmethod
     def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
@@ -54,10 +57,14 @@ class Limits:
         A row never waits for others of a stage on the CPU while a worker of it is idle: company
         saves little there, and `infer` is where batches pay. The latency target is kept by `infer`.
         """
-        if stage is Stage.PREPROCESS:
-            return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
-        if stage is Stage.POSTPROCESS:
-            return cls(max_batch=config.postprocess_max_batch, max_wait_ns=0)
+        slowdown = config.background_slowdown
+        if stage is not Stage.INFER:
+            most = (
+                config.preprocess_max_batch
+                if stage is Stage.PREPROCESS
+                else config.postprocess_max_batch
+            )
+            return cls(max_batch=most, max_wait_ns=0, background_slowdown=slowdown)
         return cls(
             max_batch=config.max_batch,
             max_wait_ns=round(config.max_wait_ms * 1e6),
@@ -66,6 +73,7 @@ class Limits:
             target_ns=round(config.target_p99_ms * 1e6),
             sizes=config.batch_sizes,
             max_elements=config.max_batch_elements,
+            background_slowdown=slowdown,
         )
 
     def before(self, later_ns: int) -> Limits:

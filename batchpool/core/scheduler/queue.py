@@ -127,6 +127,12 @@ class Queue:
         """The live rows [QUEUE_COLUMNS, n] in the order of service; valid until the next change."""
         return self._block[:, self._head : self._tail]
 
+    def priorities(self) -> tuple[int, int]:
+        """The best and the worst priority of the rows, of which there is at least one."""
+        block = self._block
+        best = priority_of(block.item(QueueColumn.KEY, self._head))
+        return best, priority_of(block.item(QueueColumn.KEY, self._tail - 1))
+
     # -- coming in ----------------------------------------------------------------------
 
     def append(self, rows: I64, since_ns: int = 0) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -38,6 +39,10 @@ _NO_ANSWER = (
 )
 
 Reply = TypeVar("Reply", bound=Message)
+# Answered in one turn of the loop, which then reads its other connections: a commit of the task
+# process answers hundreds of questions at once.
+_AT_ONCE = 8
+
 Listener = Callable[[TaskReply | PoolError], None]
 
 
@@ -63,6 +68,7 @@ class TaskLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._frames = FrameReader(TASK_REPLIES)
+        self._replies: deque[tuple[int, TaskReply]] = deque()  # that are not given on yet
         self._asked: dict[int, _Asked] = {}
         self._count = 0
         self._outgoing: list[bytes] = []  # of this turn of the loop
@@ -181,14 +187,28 @@ class TaskLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for number, reply in self._frames.feed(data):
-                asked = self._asked.pop(number, None)
-                if asked is not None:
-                    asked.listener(refusal(reply) if isinstance(reply, TaskRefused) else reply)
+            came = list(self._frames.feed(data))
         except ValueError as exc:
             _LOG.error("the task process cannot be understood: %s", exc)
             assert self._transport is not None
             self._transport.abort()
+            return
+        is_idle = not self._replies
+        self._replies += came
+        if is_idle and came:
+            self._give_on()
+
+    def _give_on(self) -> None:
+        """Give on some replies, and the others in the next turns of the loop."""
+        try:
+            for _ in range(min(_AT_ONCE, len(self._replies))):
+                number, reply = self._replies.popleft()
+                asked = self._asked.pop(number, None)
+                if asked is not None:
+                    asked.listener(refusal(reply) if isinstance(reply, TaskRefused) else reply)
+        finally:
+            if self._replies:
+                asyncio.get_running_loop().call_soon(self._give_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

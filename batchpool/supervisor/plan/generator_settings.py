@@ -15,7 +15,7 @@ _TIMEOUT_S, _GENERATOR_TIMEOUT_S = 30.0, 600.0
 _OF_BATCHES = (
     *("batch_sizes", "max_batch_elements", "policy", "max_wait_ms", "max_wait_peak_ms"),
     *("target_p99_ms", "preprocess_workers", "preprocess_max_batch", "postprocess_workers"),
-    "postprocess_max_batch",
+    *("postprocess_max_batch", "background_slowdown"),
 )
 
 

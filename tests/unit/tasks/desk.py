@@ -98,7 +98,7 @@ class Desk:
         self.shelf = Shelf() if shelf is None else shelf
         self.store = MemoryStore(self.shelf, settings.limits)
         self.engine = FakeEngine()
-        self.metrics, self.ends = TaskMetrics(), Ends()
+        self.metrics, self.ends = TaskMetrics(), Ends(is_alone=True)
         self.alerts = Alerts("", lambda: 0.0)
         self.committer = Committer(self.store, lambda: self.now_ms, self.metrics.committed)
         self.tracebacks: dict[Any, str] = {}  # by pid, batch and the error's text

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from batchpool.control.task_messages import LetterForm, TaskForm
 from batchpool.tasks.account import Account
@@ -246,7 +248,7 @@ class MemoryStore:
             answer = kept.answer or (TaskAnswer(0, (), b"") if kept.state.has_ended else None)
             is_long = answer is not None and len(answer.body) >= self.long_bytes
             if answer is not None and is_long:
-                answer = replace(answer, body=b"")
+                answer = structs.replace(answer, body=b"")
             found.append(KeptResult(kept.form, kept.task.principal, answer, is_long))
         return found
 
@@ -273,7 +275,7 @@ class MemoryStore:
             return before
         kept.become(TaskState.CANCELLED)
         kept.finished_ms, kept.drop_ms = now_ms, now_ms + self.limits.result_ttl_ms
-        kept.task = replace(kept.task, key=b"")
+        kept.task = structs.replace(kept.task, key=b"")
         return before
 
     def sweep(self, now_ms: int) -> Dropped:

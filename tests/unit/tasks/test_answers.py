@@ -232,12 +232,13 @@ def test_who_waits_for_an_end_is_told_without_another_look(monkeypatch: pytest.M
         identifier = await desk.submit([1])
         async with running(desk):
             poll = asyncio.create_task(collect_later(desk, identifier))
-            await desk.until(lambda: looks == [identifier])
+            await desk.until(lambda: desk.ends.is_awaited(identifier))
             await desk.until_state(identifier, "running")
             desk.engine.gate.set()
             told = await poll
-            assert looks == [identifier]
+            assert looks == [], "it was known to be open, and told of the end"
             assert told == await collect_later(desk, identifier)
+            assert looks == [identifier]
 
     async def collect_later(desk: Desk, identifier: str) -> TaskResult:
         return await collect(desk, identifier, wait_ms=20_000)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from batchpool.tasks.record import Again, PutOutcome, StoreLimits, Want, partition_of
 from batchpool.tasks.redis_address import StoreAddress
@@ -373,7 +374,7 @@ def test_what_was_lost_too_often_is_found_again_where_the_server_went_meanwhile(
 ) -> None:
     monkeypatch.setattr("batchpool.tasks.redis_claims.LOSSES_MOST", 1)
     store = box()
-    tasks = [new(0), new(1, 1), replace(new(2, 2), model="z")]
+    tasks = [new(0), new(1, 1), structs.replace(new(2, 2), model="z")]
     store.put(tasks, NOW)
     store.claim([Want("m", 9, 9000), Want("z", 9, 9000)], NOW)
     heir = box(lease_s=0.0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from batchpool.tasks.record import Again, ClaimedTask, NewTask
 from batchpool.tasks.redis_store import RedisStore
@@ -28,7 +28,7 @@ def box(shared_server: RedisServer) -> Open:
 
 
 def of(caller: str, first: int, tasks: int) -> list[NewTask]:
-    return [replace(new(i, i % 16), caller=caller) for i in range(first, first + tasks)]
+    return [structs.replace(new(i, i % 16), caller=caller) for i in range(first, first + tasks)]
 
 
 def callers_of(tasks: list[ClaimedTask], few: list[NewTask]) -> int:
@@ -48,9 +48,9 @@ def test_a_caller_with_many_tasks_delays_nobody_else_in_any_partition(box: Open)
 def test_lines_that_have_ended_are_forgotten(box: Open, shared_server: RedisServer) -> None:
     store = box()
     for caller in range(20):
-        store.put([replace(new(caller), caller=str(caller))], NOW)
+        store.put([structs.replace(new(caller), caller=str(caller))], NOW)
         claimed(store)
-    store.put([replace(new(40 + i), caller=str(40 + i)) for i in range(10)], NOW)
+    store.put([structs.replace(new(40 + i), caller=str(40 + i)) for i in range(10)], NOW)
     claimed(store, 9)
     assert shared_server.say("ZCARD", "bp:{0}:lines:m") == b":10\r\n"
     claimed(store)
@@ -87,7 +87,7 @@ def test_callers_who_take_their_tasks_back_leave_a_bounded_number_of_lines(
     store = box()
     store.put([new(0)], NOW)
     for first in range(1, 3000, 500):
-        tasks = [replace(new(i), caller=str(i)) for i in range(first, first + 500)]
+        tasks = [structs.replace(new(i), caller=str(i)) for i in range(first, first + 500)]
         store.put(tasks, NOW)
         store.cancel([task.id for task in tasks], NOW)
     kept = int(shared_server.say("ZCARD", "bp:{0}:lines:m")[1:])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from batchpool.tasks.body_files import LONG_BYTES
 from batchpool.tasks.record import (
@@ -67,7 +68,7 @@ def new(number: int, *, model: str = "m", caller: str = "me", **more: object) ->
     task = NewTask(
         identifier, model, 1, b"input %d" % number, b"answer", caller, "", NOW, NOW + 10_000
     )
-    return replace(task, **more)  # type: ignore[arg-type]
+    return structs.replace(task, **more)
 
 
 def claimed(
@@ -185,7 +186,7 @@ def test_an_end_counts_once_and_for_its_own_claim_only(reopen: Open) -> None:
     store = reopen()
     store.put([new(1)], NOW)
     (task,) = claimed(store)
-    late = replace(task, claim=task.claim - 1)
+    late = structs.replace(task, claim=task.claim - 1)
     assert store.finish([done(late), done(task), done(task)], NOW) == [False, True, False]
     assert store.retry([Again(task.id, task.claim, NOW, True)], NOW) == [False]
     assert state(store, task.id) == "done"

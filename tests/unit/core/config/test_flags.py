@@ -54,7 +54,7 @@ def test_flags_win_over_the_file_for_every_model() -> None:
 def test_every_key_but_import_and_options_is_a_flag() -> None:
     samples = {"int": "64", "float": "0.5", "str": "x", "Devices": "cpu", "Sizes": "7"}
     samples |= {"Texts": "*", "root_path": "/pool", "uds_mode": "640"}
-    samples |= {"tasks_store": "redis://a", "tasks_lease_s": "2"}
+    samples |= {"tasks_store": "redis://a", "tasks_lease_s": "2", "task_nice": "7"}
     one = Config(models=(ModelConfig(import_name="a:B"),))
     for table, dataclass in TABLES.items():
         for key in keys_of(dataclass).values():

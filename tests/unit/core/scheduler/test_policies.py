@@ -68,6 +68,7 @@ def test_limits_of_a_configuration() -> None:
         target_ns=80 * MS,
         sizes=(8, 32),
         bucketed=False,
+        background_slowdown=0.25,
     )
     fixed = Limits.of(ModelConfig(import_name="m:M", policy="fixed", max_batch=7))
     assert (fixed.adaptive, fixed.max_batch, fixed.sizes, fixed.target_ns) == (False, 7, (), 0)

@@ -214,3 +214,43 @@ def test_a_refusal_is_the_error_of_its_code(code: str, kind: type[PoolError]) ->
     assert type(found) is kind
     assert found.message == "why"
     assert TaskCancelled("x").status == 409
+
+
+def test_many_replies_are_given_on_in_several_turns_of_the_loop(tmp_path: Path) -> None:
+    """So that other connections are read in between; one that fails holds up no other."""
+
+    async def scene() -> None:
+        held: list[int] = []
+
+        def answer(number: int, message: Message) -> bytes:
+            held.append(number)
+            return b"" if len(held) < 40 else b"".join(frame_of(n, states("t")) for n in held)
+
+        server = await serve(tmp_path / "s", answer)
+        link = TaskLink(str(tmp_path / "s"))
+        turns = [0]
+        answered: list[int] = []
+        done = asyncio.Event()
+
+        def turn() -> None:
+            turns[0] += 1
+            if not done.is_set():
+                asyncio.get_running_loop().call_soon(turn)
+
+        def listener(found: object) -> None:
+            answered.append(turns[0])
+            if len(answered) == 40:
+                done.set()
+            if len(answered) == 3:
+                raise RuntimeError("of this asker alone")
+
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        for _ in range(40):
+            link.send(LookAtTasks(("t",)), listener)
+        turn()
+        await asyncio.wait_for(done.wait(), 30)
+        most = max(answered.count(at) for at in set(answered))
+        assert most <= 8
+        await end(link, server)
+
+    asyncio.run(scene())

@@ -30,7 +30,7 @@ FREE = {
     "policy": "fixed", "max_wait_ms": 3.0, "max_wait_peak_ms": 50.0, "target_p99_ms": 90.0,
     "watermark": 0.5, "request_timeout_s": 2.0, "batch_timeout_s": 2.0, "attempts": 1,
     "idempotent": False, "import_name": "another:Class", "preprocess_max_batch": 8,
-    "postprocess_max_batch": 8,
+    "postprocess_max_batch": 8, "background_slowdown": 2.0,
 }  # fmt: skip
 
 

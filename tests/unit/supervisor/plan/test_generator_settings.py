@@ -75,7 +75,7 @@ def test_its_text_tells_what_openais_clients_can_ask(template: str, line: str) -
         ("batch_sizes", (2, 4)), ("max_batch_elements", 100), ("policy", "fixed"),
         ("max_wait_ms", 3.0), ("max_wait_peak_ms", 7.0), ("target_p99_ms", 50.0),
         ("preprocess_workers", 2), ("preprocess_max_batch", 2), ("postprocess_workers", 1),
-        ("postprocess_max_batch", 8),
+        ("postprocess_max_batch", 8), ("background_slowdown", 1.0),
     ],
 )  # fmt: skip
 def test_a_setting_of_batches_is_refused(name: str, value: Any) -> None:

@@ -54,7 +54,7 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
-from batchpool.core.scheduler.queue import I64, QueueColumn, least
+from batchpool.core.scheduler.queue import I64, QueueColumn, all_equal, least
 
 __all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "WorkerView", "decide"]
 
@@ -172,8 +172,7 @@ class _Round:
                 return False
         if not self.limits.bucketed:
             return True
-        buckets = self.queue[QueueColumn.BUCKET]
-        return bool((buckets == buckets[0]).all())
+        return all_equal(self.queue[QueueColumn.BUCKET])
 
     def dispatch_prefixes(self, earliest_ns: int) -> None:
         """Dispatch in the uniform case, where batches are slices from the front of the queue.
@@ -266,10 +265,13 @@ class _Round:
     def _least_loaded(self) -> int:
         if len(self.in_flight) == 1:
             return next(iter(self.in_flight))
-        return min(
-            self.in_flight,
-            key=lambda number: (self.in_flight[number], self.free_ns[number], number),
-        )
+        free_ns, least, fewest = self.free_ns, -1, 0
+        for number, batches in self.in_flight.items():
+            if least < 0 or batches < fewest:
+                least, fewest = number, batches
+            elif batches == fewest and (free_ns[number], number) < (free_ns[least], least):
+                least = number
+        return least
 
     def _in_flight_limit(self, number: int, reason: DispatchReason) -> int:
         """The number of batches that the worker may have in flight, this one included."""

@@ -28,6 +28,7 @@ import numpy.typing as npt
 AGE_NS = 100_000_000
 _TAG_BITS = 40
 _TAG_MASK = (1 << _TAG_BITS) - 1
+_FEW = 16  # rows: up to this lists of plain numbers are cheaper than arrays
 _KEEP_FLOWS = 4096  # flows without waiting rows whose last tags are kept
 
 _I64 = npt.NDArray[np.int64]
@@ -60,8 +61,13 @@ class FairOrder:
         Returns the first KEY, the others following by one each; and whether every deadline is
         at or after those before it. If not, the flow's waiting rows must be sorted by deadline.
         """
-        rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
-        latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
+        if len(deadlines) <= _FEW:
+            listed = deadlines.tolist()
+            latest_ns = max(listed)
+            rising = latest_ns == listed[-1] and listed == sorted(listed)
+        else:
+            rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
+            latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
         key, in_order = self.assign_one(priority, flow, latest_ns, len(deadlines))
         return key, in_order and rising and deadlines.item(0) >= self._latest_before_ns
 

@@ -127,7 +127,7 @@ CASES = [
     Case(s.rows_keep_the_bucket_of_their_inputs, "stages", found_by=2),
     Case(b.record_freed_before_completions, "stages", found_by=8),
     Case(s.rows_of_the_gone_go_on, "stages"),
-    Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=32),
+    Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=325),
     Case(s.takeover_postprocesses_what_waits_for_infer, "three stages"),
     Case(s.takeover_infers_what_waits_for_postprocess, "three stages", enforce=True, found_by=12),
     Case(s.every_later_stage_is_infer, "postprocess only", enforce=True),
@@ -145,7 +145,7 @@ CASES = [
             (s.cancels_between_stages_are_forgotten, True, 12),
             (s.rows_of_the_gone_go_on, False, 10),
             (b.record_freed_before_completions, False, 13),
-            (m.no_fence_before_finished, False, 69),
+            (m.no_fence_before_finished, False, 461),
         )
     ),
     Case(a.run_is_free_when_its_row_is_cancelled, "arena", found_by=149),

@@ -51,14 +51,13 @@ class World:
         self.max_batch = random.choice((2, 4, 4, 8))
         self.max_wait_ns = random.choice((0, 0, 2 * MS))
         self.limits = Limits(
-            self.max_batch,
-            self.max_wait_ns,
+            self.max_batch, self.max_wait_ns,
             adaptive=random.random() < profile.adaptive,
             max_wait_peak_ns=2 * self.max_wait_ns,
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
-        )
+        )  # fmt: skip
         self.own_flows = random.random() < 0.5
-        self.few = 8 if seed % 2 else 1  # rows up to which the batcher needs no arrays
+        self.few = 8 if seed % 2 else 1  # rows that the batcher takes without arrays
         self.attempts = random.choice((1, 2, 3, 3))
         self.now_ns = 1000 * MS
         self.events = 0

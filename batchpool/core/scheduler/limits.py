@@ -31,7 +31,7 @@ class Limits:
     bucketed: rows differ in BUCKET.  max_elements: most elements of each input of a batch, padded;
     0 for any number.  bucket_rows: the rows that these are by bucket, where rows differ in it; None
     for max_batch in all.  later_ns: the expected time of a row after this stage, which its deadline
-    has to leave.
+    has to leave.  spreads: rows that could share a batch are divided among the idle workers.
     """
 
     max_batch: int
@@ -46,18 +46,20 @@ class Limits:
     max_elements: int = 0
     bucket_rows: BucketRows | None = None
     later_ns: int = 0
+    spreads: bool = False
 
     @classmethod
     def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
         """The limits that a model's configuration sets for the batches of a stage.
 
-        A row never waits for others of a stage on the CPU while a worker of it is idle: company
-        saves little there, and `infer` is where batches pay. The latency target is kept by `infer`.
+        A row never waits for others of a stage on the CPU while a worker of it is idle, and rows
+        that come together are divided among the idle ones: company saves little there, and `infer`
+        is where batches pay. The latency target is kept by `infer`.
         """
         if stage is Stage.PREPROCESS:
-            return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0)
+            return cls(max_batch=config.preprocess_max_batch, max_wait_ns=0, spreads=True)
         if stage is Stage.POSTPROCESS:
-            return cls(max_batch=config.postprocess_max_batch, max_wait_ns=0)
+            return cls(max_batch=config.postprocess_max_batch, max_wait_ns=0, spreads=True)
         return cls(
             max_batch=config.max_batch,
             max_wait_ns=round(config.max_wait_ms * 1e6),

@@ -264,6 +264,11 @@ class Batcher:
             wake_at_ns = model.suspects.next_deadline_ns()
         if not len(model.queue):
             return wake_at_ns
+        facts = [model.queue.changes, self.lanes.version]
+        for worker in workers:
+            facts += worker.number, worker.token, worker.in_flight
+        if until_ns := model.keeps_waiting(facts, now_ns):
+            return min(wake_at_ns, until_ns)
         model.queue.age(now_ns)
         timed = len(workers) > 1 or model.limits.target_ns > 0
         views = [
@@ -278,6 +283,10 @@ class Batcher:
         if model.following is not None and (limits.max_wait_ns or limits.target_ns):
             limits = limits.before(self._later_ns(model.following))
         decision = decide(now_ns, model.queue.view(), views, limits, model.traffic)
+        # With a target it depends on more; so it does where lanes are being mapped.
+        lasts = limits is model.limits and not limits.target_ns and decision.is_wait()
+        if lasts and all(view.lanes is None for view in views):
+            model.keep_waiting(facts, decision.wake_at_ns)
         groups, late, refused = take(model.queue, decision)
         for dispatch, rows in zip(decision.dispatch, groups, strict=True):
             worker = self.workers.by_number[dispatch.worker]

@@ -60,6 +60,7 @@ class WorkerProxy:
     the index of its model where that has one stage. active: it gets new
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
+    token: of its last batch.
     reserved_tokens: of a generator's worker, those that its sequences may have.
     """
 
@@ -93,7 +94,7 @@ class WorkerProxy:
         self._cells = worker_segment.memory.cells()
         self._cq_tail_at = word(worker_segment.layout, "cq_tail")
         self._cq_head = self._cells[word(worker_segment.layout, "cq_head")]
-        self._token = int(worker_segment.token.max())
+        self.token = int(worker_segment.token.max())
         self._last_done_ns = 0
         self._peeked = 0  # completion entries that the last `finished` saw
         self._view: WorkerView | None = None
@@ -161,11 +162,11 @@ class WorkerProxy:
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
-        self._token += 1
-        worker_segment.token_of[record] = self._token
+        self.token += 1
+        worker_segment.token_of[record] = self.token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
-            record, self._token, rows, now_ns, n, number, apart, int(reason), attempt, tokens=tokens
+            record, self.token, rows, now_ns, n, number, apart, int(reason), attempt, tokens=tokens
         )
         self.batches[record] = batch
         return batch

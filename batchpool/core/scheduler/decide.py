@@ -97,6 +97,10 @@ class Decision:
     refuse: npt.NDArray[Any]
     wake_at_ns: int
 
+    def is_wait(self) -> bool:
+        """True if no row leaves or ends now."""
+        return not (self.dispatch or len(self.expire) or len(self.refuse))
+
 
 _NONE = np.empty(0, dtype=np.int64)
 

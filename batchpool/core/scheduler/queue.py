@@ -90,12 +90,16 @@ def _normalise_priorities(rows: I64) -> bool:
 
 
 class Queue:
-    """The rows of one model in the order of service; taking from the front moves no memory."""
+    """The rows of one model in the order of service; taking from the front moves no memory.
+
+    changes: rises whenever rows come in or go out.
+    """
 
     def __init__(self, capacity: int = 1024) -> None:
         self._block: I64 = np.empty((QUEUE_COLUMNS, capacity), dtype=np.int64)
         self._head = 0
         self._tail = 0
+        self.changes = 0
         self._order = FairOrder()
 
     def __len__(self) -> int:
@@ -189,6 +193,7 @@ class Queue:
             self._reserve(n)
         head, tail, block = self._head, self._tail, self._block
         self._tail += n
+        self.changes += 1
         first = rows.item(QueueColumn.KEY, 0)
         if head == tail or block.item(QueueColumn.KEY, tail - 1) < first:
             block[:, tail : self._tail] = rows
@@ -295,6 +300,7 @@ class Queue:
     def take_front(self, n: int) -> I64:
         """Remove and return the first n >= 1 rows, to be run."""
         head = self._head
+        self.changes += 1
         taken = self._block[:, head : head + n].copy()
         self._head = head + n
         if self._head == self._tail:
@@ -304,6 +310,7 @@ class Queue:
 
     def _remove(self, rows: slice | npt.NDArray[Any]) -> I64:
         live = self.view()
+        self.changes += 1
         taken: I64 = live[:, rows].copy()
         if isinstance(rows, slice) and rows.start == 0:
             self._head += taken.shape[1]

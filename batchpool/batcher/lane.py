@@ -24,7 +24,7 @@ _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), in
 _RUNNING, _OK = int(SlotState.RUNNING), int(Status.OK)
 _EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
-_FEW: Final = 8  # rows of a lane: up to this plain numbers are cheaper than arrays
+_FEW: Final = 16  # rows of a lane: up to this plain numbers are cheaper than arrays
 # Where the columns of `AdmittedLane._few` begin.
 _SLOT_AT: Final = QueueColumn.SLOT * _FEW
 _SEQUENCE_AT: Final = QueueColumn.SEQUENCE * _FEW

@@ -63,8 +63,8 @@ class FairOrder:
         """
         if len(deadlines) <= _FEW:
             listed = deadlines.tolist()
-            latest_ns = max(listed)
-            rising = latest_ns == listed[-1] and listed == sorted(listed)
+            in_rising_order = sorted(listed)
+            latest_ns, rising = in_rising_order[-1], listed == in_rising_order
         else:
             rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
             latest_ns = deadlines.item(-1) if rising else int(deadlines.max())

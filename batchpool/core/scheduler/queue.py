@@ -82,10 +82,13 @@ def _normalise_priorities(rows: I64) -> bool:
         return True
     priorities = rows[QueueColumn.PRIORITY]
     if all_equal(priorities):
-        priorities[:] = effective(priorities.item(0))
-    else:
-        priorities[priorities == 0] = DEFAULT
-        np.minimum(np.maximum(priorities, HIGHEST), LOWEST, out=priorities)
+        first = priorities.item(0)
+        legal = effective(first)
+        if legal != first:
+            priorities[:] = legal
+        return all_equal(rows[QueueColumn.FLOW])
+    priorities[priorities == 0] = DEFAULT
+    np.minimum(np.maximum(priorities, HIGHEST), LOWEST, out=priorities)
     return all_equal(priorities) and all_equal(rows[QueueColumn.FLOW])
 
 
@@ -226,10 +229,11 @@ class Queue:
         """Raise rows that have waited long enough to the best priority that waits."""
         if len(self) < 2:
             return
-        queued = self.view()
-        best = priority_of(int(queued[QueueColumn.KEY, 0]))
-        if priority_of(int(queued[QueueColumn.KEY, -1])) == best:
+        block = self._block
+        best = priority_of(block.item(QueueColumn.KEY, self._head))
+        if priority_of(block.item(QueueColumn.KEY, self._tail - 1)) == best:
             return
+        queued = self.view()
         below = queued[QueueColumn.PRIORITY] - best
         waited = now_ns - queued[QueueColumn.SINCE_NS]
         aged = np.flatnonzero((below > 0) & (waited >= below * AGE_NS))

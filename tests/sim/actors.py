@@ -221,7 +221,8 @@ class BatcherActor(Actor):
         number, serial, ring = lane.number, lane.serial, lane.client.ring
         own_flow = self.world.own_flows
         first = stage_number(entry.number, stages_of(entry.spec)[0])
-        admitted = AdmittedLane(number, serial, first, mapped, ring, own_flow=own_flow)
+        few = self.world.few
+        admitted = AdmittedLane(number, serial, first, mapped, ring, own_flow=own_flow, few=few)
         self.batcher.add_lane(admitted, moved=moved)
 
     def add_worker(self, records: SimRecords, active: bool, change: int) -> None:

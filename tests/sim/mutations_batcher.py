@@ -89,29 +89,31 @@ def any_state_is_admitted(patch: Patch) -> None:
 
 
 def any_sequence_is_admitted_alone(patch: Patch) -> None:
-    admit_one = AdmittedLane._admit_one
+    admit_few = AdmittedLane._admit_few
 
-    def trusting(self: AdmittedLane, entry: int) -> bool:
-        real, self._sequence = self._sequence, Always(self._sequence, entry >> 32)
+    def trusting(self: AdmittedLane, entries: list[int]) -> bool:
+        if len(entries) > 1:
+            return admit_few(self, entries)
+        real, self._sequence = self._sequence, Always(self._sequence, entries[0] >> 32)
         try:
-            return admit_one(self, entry)
+            return admit_few(self, entries)
         finally:
             self._sequence = real
 
-    patch.setattr(AdmittedLane, "_admit_one", trusting)
+    patch.setattr(AdmittedLane, "_admit_few", trusting)
 
 
 def any_state_is_admitted_alone(patch: Patch) -> None:
-    admit_one = AdmittedLane._admit_one
+    admit_few = AdmittedLane._admit_few
 
-    def trusting(self: AdmittedLane, entry: int) -> bool:
+    def trusting(self: AdmittedLane, entries: list[int]) -> bool:
         real, self._state = self._state, Always(self._state, SlotState.SUBMITTED)
         try:
-            return admit_one(self, entry)
+            return admit_few(self, entries)
         finally:
             self._state = real
 
-    patch.setattr(AdmittedLane, "_admit_one", trusting)
+    patch.setattr(AdmittedLane, "_admit_few", trusting)
 
 
 def stale_entry_hides_the_good_one(patch: Patch) -> None:
@@ -252,6 +254,7 @@ def takeover_mixes_suspects_with_others(patch: Patch) -> None:
 
 def size_buckets_meet(patch: Patch) -> None:
     patch.setattr(SizeBuckets, "of", lambda self, sizes: 0)
+    patch.setattr(SizeBuckets, "of_one", lambda self, sizes: 0)
 
 
 def refused_rows_are_forgotten(patch: Patch) -> None:

@@ -58,6 +58,7 @@ class World:
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
         )
         self.own_flows = random.random() < 0.5 and not profile.named
+        self.few = 8 if seed % 2 else 1  # rows that the batcher takes without arrays
         self.attempts = random.choice((1, 2, 3, 3))
         self.now_ns = 1000 * MS
         self.events = 0

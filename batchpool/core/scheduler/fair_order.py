@@ -32,6 +32,7 @@ from batchpool.core.flows import NAMED_FROM
 AGE_NS = 100_000_000
 TAG_BITS = 40
 _TAG_MASK = (1 << TAG_BITS) - 1
+_FEW = 16  # rows: up to this lists of plain numbers are cheaper than arrays
 _KEEP_FLOWS = 4096  # origins without waiting rows whose last tags are kept
 _SEVERAL = -(1 << 63)  # in place of the one flow of an origin
 
@@ -69,8 +70,13 @@ class FairOrder:
         the others following by one each; and whether no other flow of the origin had rows, and
         every deadline is at or after those before it. If not, its waiting rows must be sorted.
         """
-        rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
-        latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
+        if len(deadlines) <= _FEW:
+            listed = deadlines.tolist()
+            in_rising_order = sorted(listed)
+            latest_ns, rising = in_rising_order[-1], listed == in_rising_order
+        else:
+            rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
+            latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
         key, in_order = self.assign_one(priority, flow, latest_ns, len(deadlines), is_one=is_one)
         return key, in_order and rising and deadlines.item(0) >= self._latest_before_ns
 

@@ -230,7 +230,11 @@ def test_a_deadline_leaves_time_for_the_stages_that_follow() -> None:
 def test_the_stages_on_the_cpu_have_limits_of_their_own() -> None:
     config = ModelConfig(import_name="m:M", preprocess_max_batch=5, postprocess_max_batch=7)
     stages = (Stage.PREPROCESS, Stage.POSTPROCESS)
-    assert [Limits.of(config, stage) for stage in stages] == [Limits(5, 0), Limits(7, 0)]
+    assert [Limits.of(config, stage) for stage in stages] == [
+        Limits(5, 0, spreads=True),
+        Limits(7, 0, spreads=True),
+    ]
+    assert not Limits.of(config).spreads
 
 
 def test_the_time_to_run_is_that_of_the_padded_batch() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from batchpool.arrow.buffers import nulls
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.bulk.chunk import Chunk
+from batchpool.bulk.text_column import text_column
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
@@ -114,7 +115,7 @@ class InputColumns:
 
 
 def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
-    """The values of a column as an array or a list of n, and the places of nulls among them."""
+    """The values of a column, n rows that can be sliced, and the places of nulls among them."""
     if isinstance(column, np.ndarray):
         return _converted(tensor, column), []
     if isinstance(column, list):
@@ -124,6 +125,10 @@ def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
     if column.null_count:
         whole = column.combine_chunks() if hasattr(column, "chunks") else column
         return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()
+    if tensor.is_bytes and not tensor.shape:
+        texts = text_column(column, tensor.max_bytes or 0)
+        if texts is not None:
+            return texts, []
     try:
         read = ColumnReader(tensor, _MOST_TEXT_BYTES, strict=False).rows(_NO_FIELD, column)
     except (InvalidRequest, TooLarge):

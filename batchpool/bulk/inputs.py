@@ -11,7 +11,7 @@ import numpy as np
 from batchpool.arrow.buffers import nulls
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.bulk.chunk import Chunk
-from batchpool.bulk.text_column import text_column
+from batchpool.bulk.text_column import TextColumn, is_text
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
@@ -122,13 +122,12 @@ def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
         if not tensor.is_bytes:
             column = [_number(tensor, value) for value in column]
         return column, [at for at, value in enumerate(column) if value is None]
+    if tensor.is_bytes and not tensor.shape and is_text(column.type):
+        texts = TextColumn(column)  # the client says of each row whether it is too long
+        return texts, texts.missing
     if column.null_count:
         whole = column.combine_chunks() if hasattr(column, "chunks") else column
         return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()
-    if tensor.is_bytes and not tensor.shape:
-        texts = text_column(column, tensor.max_bytes or 0)
-        if texts is not None:
-            return texts, []
     try:
         read = ColumnReader(tensor, _MOST_TEXT_BYTES, strict=False).rows(_NO_FIELD, column)
     except (InvalidRequest, TooLarge):

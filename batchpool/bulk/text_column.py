@@ -6,20 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.arrow.buffers import byte_strings, text_lengths
+from batchpool.arrow.buffers import byte_strings, nulls
 from batchpool.arrow.types import arrow
 from batchpool.core.tensors.dtypes import Array
 
 
 class TextColumn:
     """The texts of a chunk as Arrow has them; a slice of them is an array of `bytes`, as the client
-    takes it. All at once would hold up the windows that are under way."""
+    takes it. All at once would hold up the windows that are under way.
+
+    missing: the places of nulls, which are empty texts in slices.
+    """
 
     def __init__(self, column: Any) -> None:
         pa = arrow()
         if isinstance(column, pa.ChunkedArray):  # joining one chunk would copy it
             column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        self.lengths = text_lengths(column)
+        self.missing: list[int] = []
+        if column.null_count:
+            self.missing = np.flatnonzero(nulls(column)).tolist()
+            column = column.fill_null(b"" if _is_binary(column.type) else "")
         self._texts = column.cast(pa.large_binary())
 
     def __len__(self) -> int:
@@ -30,11 +36,12 @@ class TextColumn:
         return byte_strings(self._texts.slice(start, stop - start))
 
 
-def text_column(column: Any, most_bytes: int) -> TextColumn | None:
-    """The column where it holds plain texts or bytes, none null and none longer than most_bytes."""
+def is_text(kind: Any) -> bool:
+    """True for the type of a column that `TextColumn` takes."""
     types = arrow().types
-    plain = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    if column.null_count or not any(is_it(column.type) for is_it in plain):
-        return None
-    found = TextColumn(column)
-    return found if int(np.max(found.lengths, initial=0)) <= most_bytes else None
+    return bool(types.is_string(kind) or types.is_large_string(kind) or _is_binary(kind))
+
+
+def _is_binary(kind: Any) -> bool:
+    types = arrow().types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))

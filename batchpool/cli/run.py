@@ -14,6 +14,9 @@ from batchpool.core.config.flags import model_of
 from batchpool.core.errors import ConfigError
 
 EXIT_BAD_ROWS = 3
+# The reader and the writer of lines hold the interpreter. The thread that has rows under way asks
+# for it twice a window, and would wait 5 ms each time.
+_SWITCH_S = 0.001
 _TOLD_S = 0.1  # of the join; less is nobody's concern
 # Those of batchpool/bulk/formats.py, which takes long to import.
 OUT_FORMATS = ("jsonl", "csv", "npy", "parquet", "arrow")
@@ -161,6 +164,8 @@ def _run(plan: Any, socket: str) -> int:
     from batchpool.bulk.run import BulkRun
 
     bulk = BulkRun(plan, socket)
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
     try:
         end = bulk.run()
     except KeyboardInterrupt:
@@ -171,6 +176,8 @@ def _run(plan: Any, socket: str) -> int:
                 file=sys.stderr,
             )
         raise
+    finally:
+        sys.setswitchinterval(before_s)
     bad = f", {end.bad:,} of them bad: {end.errors or 'see above'}" if end.bad else ""
     joined = f", joined in {end.join_s:.1f} s" if end.join_s >= _TOLD_S else ""
     print(f"{counted(end.rows)}{bad}; {end.rate:,.0f} rows/s{joined}", file=sys.stderr)

@@ -68,7 +68,7 @@ class Box:
 
     @property
     def moves(self) -> int:
-        """How often the consumer was given partitions."""
+        """The times that the consumer was given partitions."""
         return len(ASSIGNED.findall(self.log.read_text()))
 
     def check(self) -> None:

@@ -94,7 +94,7 @@ def test_the_rate_ends_with_the_last_part_and_the_join_is_told_by_itself(
 
 
 def test_threads_take_turns_quickly_while_a_run_lasts(run: Run) -> None:
-    """What reads and writes lines would hold the thread up that has rows under way."""
+    """The thread that has rows under way is not held up by those that read and write lines."""
     before_s = sys.getswitchinterval()
     seen: list[float] = []
 

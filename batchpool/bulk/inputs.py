@@ -11,6 +11,7 @@ import numpy as np
 from batchpool.arrow.buffers import nulls
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.bulk.chunk import Chunk
+from batchpool.bulk.text_column import TextColumn, is_text
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
@@ -114,13 +115,16 @@ class InputColumns:
 
 
 def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
-    """The values of a column as an array or a list of n, and the places of nulls among them."""
+    """The values of a column, n rows that can be sliced, and the places of nulls among them."""
     if isinstance(column, np.ndarray):
         return _converted(tensor, column), []
     if isinstance(column, list):
         if not tensor.is_bytes:
             column = [_number(tensor, value) for value in column]
         return column, [at for at, value in enumerate(column) if value is None]
+    if tensor.is_bytes and not tensor.shape and is_text(column.type):
+        texts = TextColumn(column)  # the client says of each row whether it is too long
+        return texts, texts.missing
     if column.null_count:
         whole = column.combine_chunks() if hasattr(column, "chunks") else column
         return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()

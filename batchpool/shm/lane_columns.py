@@ -25,12 +25,13 @@ def tensor_columns(
         name, own = f"{road}.{tensor.name}", tuple(places[tensor.name])
         lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
         offsets = layout.columns.get(f"at.{name}")
+        values = memory.array(layout.columns[name if offsets is None else "arena"])
+        cells = values.reshape(-1).data if tensor.is_bytes else None
         if offsets is None:
-            values = memory.array(layout.columns[name])
-            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths)
+            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths, cells)
         else:
-            arena = memory.array(layout.columns["arena"])
             columns[tensor.name] = ArenaColumn(
-                tensor, arena, sizes, own, lengths, memory.array(offsets), memory.scalars(offsets)
-            )
+                tensor, values, sizes, own, lengths, cells, memory.array(offsets),
+                memory.scalars(offsets),
+            )  # fmt: skip
     return columns

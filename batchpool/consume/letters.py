@@ -51,4 +51,5 @@ def _own_headers(record: Any, error: PoolError) -> list[tuple[str, bytes | None]
         "offset": str(record.offset),
     }
     # The error quotes what a stranger wrote, which may hold halves of surrogate pairs.
-    return [(_HEADERS + name, text.encode(errors="backslashreplace")) for name, text in said.items()]
+    written = {name: text.encode(errors="backslashreplace") for name, text in said.items()}
+    return [(_HEADERS + name, text) for name, text in written.items()]

@@ -143,8 +143,11 @@ class TooLargeForThisBroker(Exception):
     pass
 
 
+@dataclass
 class SmallBroker(Broker):
     """Acknowledges at once, and refuses what has more than 1000 bytes with its headers."""
+
+    letters: list[tuple[Any, dict[str, bytes]]] = field(default_factory=list)
 
     async def send(self, topic: str, value: bytes, key: bytes, headers: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
@@ -158,8 +161,6 @@ class SmallBroker(Broker):
             self.letters.append((key, dict(headers)))
             future.set_result(None)
         return future
-
-    letters: list[tuple[Any, dict[str, bytes]]]
 
 
 class Larger(Rows):
@@ -190,8 +191,8 @@ def test_a_record_that_the_broker_finds_too_large_has_a_letter_and_ends_nobody(
 
     async def story() -> None:
         broker = SmallBroker([[record, Record(1, b"small")]])
-        broker.letters = []
-        consumer = Consumer(PLAN, broker, broker, Larger(), 100, (TooLargeForThisBroker,))
+        rows: Any = Larger()
+        consumer = Consumer(PLAN, broker, broker, rows, 100, (TooLargeForThisBroker,))
         run = asyncio.create_task(consumer.run())
         await turns()
         consumer.stop()

@@ -17,7 +17,9 @@ FILE = "file"
 _LONGEST_NAME = 255  # characters of a file's name
 _LONGEST_BOUNDARY = 70  # as the standard has it
 _MOST_FIELDS = 32
+MOST_BYTES_BESIDE = 16 * 1024  # of a form, beside its file: the other parts, and all boundaries
 _MOST_FIELD_BYTES = 4096  # of all fields, with their names
+_MOST_FALSE_BOUNDARIES = 64  # in what is fed at once
 _MOST_HEADERS = 16
 _MOST_HEADER_BYTES = 4096
 
@@ -67,6 +69,8 @@ class UploadForm:
         self._name = ""
         self._field = b""
         self._field_bytes = 0
+        self._parts = 0
+        self._bytes_beside = 0
         self.fields: dict[str, str] = {}
         self.filename = ""
         self.has_file = False
@@ -82,7 +86,15 @@ class UploadForm:
             self._parser.write(piece)
         except FormParserError as exc:
             raise InvalidRequest(f"the body is no multipart/form-data: {exc}") from None
-        return b"".join(self._found)
+        found = b"".join(self._found)
+        if not self.ended:
+            self._bytes_beside += len(piece) - len(found)
+            if self._bytes_beside > MOST_BYTES_BESIDE:
+                raise TooLarge(
+                    f"the form has more than {MOST_BYTES_BESIDE} bytes beside its file, the part"
+                    f" that is named {FILE!r}"
+                )
+        return found
 
     def check_end(self) -> None:
         """Raise InvalidRequest unless the form is complete, with its file."""
@@ -100,6 +112,9 @@ class UploadForm:
     # -- what the parser finds ----------------------------------------------------------
 
     def _on_part_begin(self) -> None:
+        self._parts += 1  # also of those that have no name, or that of another one
+        if self._parts > _MOST_FIELDS + 1:
+            raise TooLarge(f"the form has more than {_MOST_FIELDS} parts beside the file")
         self._headers = {}
         self._field = b""
 
@@ -130,6 +145,12 @@ class UploadForm:
         piece = data[start:end]
         if self._name == FILE:
             self._found.append(piece)
+            # The parser stops at each of them, which costs as much as thousands of bytes.
+            if len(self._found) > _MOST_FALSE_BOUNDARIES:
+                raise InvalidRequest(
+                    "the boundary of the form is in the bytes of its file again and again; choose"
+                    " one that is not"
+                )
         else:
             self._count(len(piece))
             self._field += piece
@@ -137,8 +158,6 @@ class UploadForm:
     def _on_part_end(self) -> None:
         if self._name != FILE:
             self.fields[self._name] = self._field.decode("utf-8", "replace")
-        if len(self.fields) > _MOST_FIELDS:
-            raise TooLarge(f"the form has more than {_MOST_FIELDS} fields beside the file")
 
     def _on_end(self) -> None:
         self.ended = True

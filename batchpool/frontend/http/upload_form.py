@@ -19,7 +19,6 @@ _LONGEST_BOUNDARY = 70  # as the standard has it
 _MOST_FIELDS = 32
 MOST_BYTES_BESIDE = 16 * 1024  # of a form, beside its file: the other parts, and all boundaries
 _MOST_FIELD_BYTES = 4096  # of all fields, with their names
-_MOST_FALSE_BOUNDARIES = 64  # in what is fed at once
 _MOST_HEADERS = 16
 _MOST_HEADER_BYTES = 4096
 
@@ -63,6 +62,7 @@ class UploadForm:
             max_header_count=_MOST_HEADERS,
             max_header_size=_MOST_HEADER_BYTES,
         )
+        self._delimiter = b"\r\n--" + boundary
         self._found: list[bytes] = []
         self._header, self._value = b"", b""
         self._headers: dict[bytes, bytes] = {}
@@ -82,6 +82,12 @@ class UploadForm:
         if self.ended:
             return b""  # what follows the last boundary is nobody's
         self._found.clear()
+        # Each costs the parser as much as thousands of other bytes.
+        if piece.count(self._delimiter) > _MOST_FIELDS + 2:
+            raise InvalidRequest(
+                f"the boundary stands more than {_MOST_FIELDS + 2} times in a piece of the form;"
+                f" at most {_MOST_FIELDS} parts are taken beside the file, which must not hold it"
+            )
         try:
             self._parser.write(piece)
         except FormParserError as exc:
@@ -145,12 +151,6 @@ class UploadForm:
         piece = data[start:end]
         if self._name == FILE:
             self._found.append(piece)
-            # The parser stops at each of them, which costs as much as thousands of bytes.
-            if len(self._found) > _MOST_FALSE_BOUNDARIES:
-                raise InvalidRequest(
-                    "the boundary of the form is in the bytes of its file again and again; choose"
-                    " one that is not"
-                )
         else:
             self._count(len(piece))
             self._field += piece

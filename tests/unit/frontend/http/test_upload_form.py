@@ -81,10 +81,9 @@ def test_another_body_is_refused_by_its_headers(headers: dict[bytes, bytes]) -> 
         (b"--b\r\n" + b"X: y\r\n" * 100, InvalidRequest),
         (b"--b\r\nX: " + b"y" * 100_000, InvalidRequest),
         (PURPOSE.replace(b"batch", b"b" * 5000), TooLarge),
-        (b"".join(PURPOSE.replace(b"purpose", b"p%d" % n) for n in range(40)), TooLarge),
+        (b"".join(PURPOSE.replace(b"purpose", b"p%d" % n) for n in range(40)), InvalidRequest),
         (FILE % (b"a", b"1") + FILE % (b"b", b"2"), InvalidRequest),
-        (b"--b\r\n\r\n\r\n" * 40, TooLarge),
-        (b'--b\r\nContent-Disposition: form-data; name=""\r\n\r\n\r\n' * 40, TooLarge),
+        (b"--b\r\n\r\n\r\n" * 40, InvalidRequest),
         (FILE % (b"a", b"\r\n--b!" * 100), InvalidRequest),
     ],
 )

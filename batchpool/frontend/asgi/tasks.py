@@ -144,7 +144,7 @@ async def _query(request: TaskRequest) -> HttpResponse:
     """POST of many ids."""
     try:
         query = _QUERY.decode(request.body)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidRequest(
             f'the body is no {{"ids": [...]}} with 1 to {_MOST_IDS} ids: {exc}'
         ) from None

@@ -114,7 +114,7 @@ class Claims:
         n, identifier, claims, attempts, losses, rows, model, submitted_ms = row[:8]
         is_long, answer, body, caller = row[8:12]
         if is_long:
-            body = self._files.read(f"{identifier}.in")
+            body = self._files.read_kept(f"{identifier}.in")
         if len(self._held) >= _HELD_MOST:
             self._held.clear()
         self._held[identifier] = _Held(n, model, caller, bool(is_long))

@@ -234,6 +234,10 @@ async def test_a_long_result_that_its_caller_may_not_take_now_is_kept(
         ask = get(f"{TASK}/result?wait_s={0 if fast else 0.0}")
         await caller.send(ask)
         assert (await caller.answer()).refused == (503, "overloaded")
+        waits = {**ASYNC, "Prefer": "respond-async, wait=5"}
+        await caller.send(request(INFER, bytes(16), headers=waits))
+        kept = await caller.answer()
+        assert (kept.status, kept.headers["location"]) == (202, f"/v2/tasks/{TASK}")
         unread.release()
         assert not any(isinstance(message, MarkRead) for message in process.asked)
         await caller.send(ask)

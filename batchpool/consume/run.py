@@ -25,6 +25,8 @@ from batchpool.core.tensors.rows import check_parameters
 _LOG = logging.getLogger("batchpool.consume")
 _REPORT_S = 10.0
 _MOST = 4096  # rows under way, unless the command says otherwise
+# Brokers say themselves how large a record may be; beyond this they cut the connection.
+_MOST_REQUEST_BYTES = 64 << 20
 _SECRET = ("security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _KNOWN = (*_SECRET, "ssl_cafile", "ssl_certfile", "ssl_keyfile", "client_id")
@@ -69,7 +71,11 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
         # Both are stopped wherever this ends, since what aiokafka has made is to be stopped, too.
         try:
             producer = kafka.AIOKafkaProducer(
-                bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
+                bootstrap_servers=plan.target.brokers,
+                acks="all",
+                linger_ms=5,
+                max_request_size=_MOST_REQUEST_BYTES,
+                **plan.kafka,
             )
             stack.push_async_callback(producer.stop)
             kafka_consumer = kafka.AIOKafkaConsumer(
@@ -82,7 +88,12 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
             stack.push_async_callback(kafka_consumer.stop)
         except ValueError as exc:  # settings that do not go together
             raise ConfigError(f"--kafka-config: {exc}") from None
-        consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST)
+        too_large = (
+            kafka.errors.MessageSizeTooLargeError,
+            kafka.errors.RecordTooLargeError,
+            kafka.errors.RecordListTooLargeError,
+        )
+        consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST, too_large)
         listener = _listener(kafka, consumer)
         brokers = plan.target.brokers
         try:

@@ -238,7 +238,11 @@ class Runner:
         known = {word for t in spec.outputs for word in (t.name, t.sizes_name)}
         read = []
         for task in tasks:
-            found = read_task(task)
+            try:
+                found = read_task(task)
+            except Exception as exc:  # of a damaged store; it must not keep the others from ending
+                await self._unreadable(task, exc)
+                continue
             gone = [choice.name for choice in found.request.outputs if choice.name not in known]
             if gone:
                 error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
@@ -249,6 +253,10 @@ class Runner:
             ids = [task.task.id for task in call]
             rows = sum(task.rows.n for task in call)
             self._track(self._run_call(name, call), model, rows, ids)
+
+    async def _unreadable(self, task: ClaimedTask, exc: Exception) -> None:
+        text = f"what is kept of this task cannot be read: {exc!r:.200}"
+        await self._ends.failed(task, InternalError(text), InternalError.code)
 
     async def _learn(self, name: str, model: _Model) -> None:
         """Know the model's tensors and limits as they are now."""

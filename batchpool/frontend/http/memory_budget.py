@@ -22,9 +22,11 @@ An eighth of the budget is never taken by bodies and heads, however many callers
 one body of the largest size would not fit otherwise: requests that come whole go on beside bodies
 that never end.
 
-A body or a head that does not fit is refused. A response that does not fit is written all the same,
-since its rows have run; but while the budget is used up no request is taken, and callers that are
-behind with reading are cut.
+A body or a head that does not fit is refused, and so is a long response: of what callers do not
+read, all of them together may have three quarters, and one of them its share of these, or whoever
+sends requests and reads no answer would shut the others out. A short response is written in any
+case. While the budget is used up no request is taken, and callers that are behind with reading are
+cut.
 """
 
 from __future__ import annotations
@@ -68,16 +70,26 @@ class MemoryBudget:
             raise self._used_up()
         mine = self.held_for(flow) + more_bytes
         if flow and mine > max(self.body_bytes, _SHARE * (self.max_bytes - held_bytes)):
-            raise Overloaded(
-                "this caller's requests and responses take more than its share of the"
-                f" {self.max_bytes} bytes that the server holds of them; send fewer at a time",
-                _RETRY_AFTER_MS,
-            )
+            raise self._above_share()
         self._set(flow, held_bytes, mine)
 
     def count(self, flow: int, more_bytes: int) -> None:
         """Count bytes of a caller that cannot be refused any more."""
         self._set(flow, self.held_bytes + more_bytes, self.held_for(flow) + more_bytes)
+
+    def check_response(self, flow: int, size: int) -> None:
+        """Raise Overloaded for a response of so many bytes that its caller may not take just now.
+
+        A response that is larger than all that callers may leave unread goes where the budget is
+        almost unused, since it would go nowhere else.
+        """
+        held_bytes = self.held_bytes + size
+        most = self.max_bytes - 2 * (self.max_bytes // _RESERVE)
+        if held_bytes > most and self.held_bytes > self.max_bytes // _RESERVE:
+            raise self._used_up()
+        mine = self._callers.get(flow, 0)
+        if mine and flow and mine + size > _SHARE * (most - held_bytes):
+            raise self._above_share()
 
     def check(self) -> None:
         """Raise Overloaded while the budget is used up."""
@@ -94,6 +106,14 @@ class MemoryBudget:
         return Overloaded(
             "requests and responses take all of the memory that the server has for them,"
             f" {self.max_bytes} bytes; send the request again",
+            _RETRY_AFTER_MS,
+        )
+
+    def _above_share(self) -> Overloaded:
+        return Overloaded(
+            "this caller's requests and responses take more than its share of the"
+            f" {self.max_bytes} bytes that the server holds of them; send fewer at a time, and read"
+            " the responses",
             _RETRY_AFTER_MS,
         )
 

@@ -12,6 +12,7 @@ import msgspec
 _LOG = logging.getLogger("batchpool.tasks")
 _BETWEEN_S = 60.0
 _LIMIT_S = 30.0
+_AT_END_S = 5.0  # a stop of the pool waits no longer for the command
 
 
 class Alerts:
@@ -43,6 +44,21 @@ class Alerts:
         letters = sum(n for codes in told.values() for n in codes.values())
         message = {"event": "dead_letters", "count": letters, "models": told}
         self._running = asyncio.create_task(self._run(msgspec.json.encode(message) + b"\n"))
+
+    async def end(self) -> None:
+        """Tell at the end of the process what has not been told, however short ago the last start
+        was: the next process knows nothing of it."""
+        await self._until_ended()
+        self._next_s = self._clock_s()
+        self.look()
+        await self._until_ended()
+
+    async def _until_ended(self) -> None:
+        if self._running is None:
+            return
+        _, running = await asyncio.wait({self._running}, timeout=_AT_END_S)
+        if running:
+            _LOG.warning("task_alert_command still runs %g s after the stop", _AT_END_S)
 
     async def _run(self, message: bytes) -> None:
         try:

@@ -23,7 +23,8 @@ RUN_HELP = "run every row of files through a model, into one file; resumable"
 RUN_EPILOG = """\
 Inputs: JSON Lines, CSV, .npy, Parquet, Arrow IPC; any other file is a row of its own, as a text or
 a picture, and so is each file below a folder. An input of the model takes the column of its name;
---map INPUT=COLUMN says another one; the columns of files are body and path, that of .npy is array.
+--map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes a vector of columns of one number
+each; the columns of files are body and path, that of .npy is array.
 Outputs: .jsonl, .csv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout.
 
 The output is written in parts, in OUT.parts: whatever ends a run, the same command goes on after
@@ -37,7 +38,7 @@ examples:
   batchpool run minilm texts.parquet -o vectors.parquet --map text=body --keep id
   batchpool run scale rows.npy -o scaled.npy
   batchpool run classifier pictures/ -o labels.jsonl --map image=body --keep path
-  batchpool run onnx:fraud.onnx day.csv -o scores.csv -- --devices 0,1 --max-batch 512
+  batchpool run onnx:fraud.onnx day.csv -o scores.jsonl --map features=amount+hour+age --keep id
   head -100 texts.jsonl | batchpool run minilm - -o -
 
 """
@@ -59,7 +60,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", metavar="OUT", required=True, help="the file to write")
     parser.add_argument(
         "--map", metavar="INPUT=COLUMN", action="append", default=[],
-        help="the column of an input of the model; several with commas, or given several times",
+        help="the column of an input of the model, or INPUT=A+B+C for a vector of several columns;"
+        " several with commas, or given several times",
     )  # fmt: skip
     parser.add_argument(
         "--keep",

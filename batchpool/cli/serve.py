@@ -75,7 +75,9 @@ def check(args: argparse.Namespace) -> int:
     if folder and (unseen := check_task_folder(Path(folder))):
         print(f"  note           {unseen}", flush=True)
     if plan.server.batches:
-        check_batch_folder(Path(batch_folder(plan.server, os.environ, os.getuid())))
+        files = batch_folder(plan.server, os.environ, os.getuid())
+        print(f"  batches        in {files}", flush=True)
+        check_batch_folder(Path(files))
     if shared:
         for line in check_task_store(plan.server):
             print(f"  note           {line}", flush=True)

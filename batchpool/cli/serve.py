@@ -61,6 +61,7 @@ def check(args: argparse.Namespace) -> int:
     from batchpool.shm.memory_limits import check_room, read_limits
     from batchpool.shm.resource_errors import descriptors_lack
     from batchpool.supervisor.plan.discover import discover_plan
+    from batchpool.tasks.alerts import missing_program
 
     plan = discover_plan(config_of(args), os.environ)
     shared = plan.server.tasks_store if plan.server.tasks else ""
@@ -81,6 +82,8 @@ def check(args: argparse.Namespace) -> int:
     if shared:
         for line in check_task_store(plan.server):
             print(f"  note           {line}", flush=True)
+    if plan.server.tasks and (missing := missing_program(plan.server.task_alert_command)):
+        print(f"  note           {missing}", flush=True)
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)

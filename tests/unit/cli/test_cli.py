@@ -253,6 +253,12 @@ def test_too_little_memory_is_told_after_the_plan(
             "models a:B and a:C are both named 'affine'",
         ),
         (["check", "/no/such.toml"], 2, "cannot read /no/such.toml: No such file or directory"),
+        (
+            ["check", "my_models:Scale"],
+            2,
+            "cannot read my_models:Scale: No such file or directory; a configuration file was"
+            " expected: serve and check take --model my_models:Scale",
+        ),
         (["check", "/"], 2, "cannot read /: Is a directory"),
         (["check", "--model", "bad:B"], 1, "model bad:B: ValueError: no weights"),
         (["layout", "bad:B"], 1, "model bad:B: ValueError: no weights"),

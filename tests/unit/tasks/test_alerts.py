@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchpool.tasks.alerts import Alerts
+from batchpool.tasks.alerts import Alerts, missing_program
 
 
 def appending(to: Path) -> str:
@@ -56,4 +56,9 @@ def test_a_command_that_is_not_there_is_logged_and_ends_nothing(
         await alerts.end()
 
     asyncio.run(act())
+    assert "there is no program /nowhere/alert that this user may start" in caplog.text
     assert "task_alert_command cannot be started" in caplog.text
+
+
+def test_a_program_that_is_there_and_no_command_are_no_fault() -> None:
+    assert missing_program("") == missing_program(shlex.join([sys.executable, "a b"])) == ""

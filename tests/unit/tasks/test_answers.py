@@ -210,9 +210,9 @@ def test_a_repeated_request_may_have_another_id() -> None:
             found.append(await desk.submit([1], key="k", answer=answer))
         assert len(set(found)) == 1
         others = msgspec.Raw(pack_answer(replace(plain, outputs=())))
-        answer = await desk.answers.answer(desk.message([1], key="k", answer=others))
-        assert isinstance(answer, TaskRefused)
-        assert answer.code == "idempotency_mismatch"
+        answered = await desk.answers.answer(desk.message([1], key="k", answer=others))
+        assert isinstance(answered, TaskRefused)
+        assert answered.code == "idempotency_mismatch"
         await desk.committer.close()
 
     asyncio.run(scene())

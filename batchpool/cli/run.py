@@ -32,7 +32,8 @@ status` lists the models of the pool; their inputs and outputs are at /v2/models
 
 Inputs: JSON Lines, CSV, .npy, Parquet, Arrow IPC; any other file is a row of its own, as a text or
 a picture, and so is each file below a folder. An input of the model takes the column of its name;
---map INPUT=COLUMN says another one; the columns of files are body and path, that of .npy is array.
+--map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes a vector of columns of one number
+each; the columns of files are body and path, that of .npy is array.
 Outputs: .jsonl, .csv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout. Parquet and Arrow
 need pip install 'batchpool[bulk]'.
 
@@ -48,7 +49,7 @@ examples:
   batchpool run minilm texts.parquet -o vectors.parquet --map text=body --keep id
   batchpool run scale rows.npy -o scaled.npy
   batchpool run classifier pictures/ -o labels.jsonl --map image=body --keep path
-  batchpool run onnx:fraud.onnx day.csv -o scores.csv -- --devices 0,1 --max-batch 512
+  batchpool run onnx:fraud.onnx day.csv -o scores.jsonl --map features=amount+hour+age --keep id
   head -100 texts.jsonl | batchpool run minilm - -o -
 
 """
@@ -72,8 +73,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", metavar="OUT", required=True, help="the file to write")
     parser.add_argument(
         "--map", metavar="INPUT=COLUMN", action="append", default=[],
-        help="the column that an input of the model takes; several with commas, or given several"
-        " times (default: the column of the input's name)",
+        help="the column that an input of the model takes, or INPUT=A+B+C for a vector of several"
+        " columns; several with commas, or given several times (default: the column of the input's"
+        " name)",
     )  # fmt: skip
     parser.add_argument(
         "--keep",

@@ -15,6 +15,7 @@ from batchpool.bulk.plan import chosen_outputs
 from batchpool.client.aio import AsyncClient
 from batchpool.client.served_model import ServedModel, spec_of
 from batchpool.consume.consumer import Consumer
+from batchpool.consume.known_topics import warn_of_missing_topics
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RecordRows
 from batchpool.consume.values import ValueReader, ValueWriter
@@ -94,19 +95,16 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
             kafka.errors.RecordListTooLargeError,
         )
         consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST, too_large)
-        listener = _listener(kafka, consumer)
-        brokers = plan.target.brokers
-        try:
-            await producer.start()
-            brokers = plan.source.brokers
-            kafka_consumer.subscribe([plan.source.name], listener=listener)
-            await kafka_consumer.start()
-        except kafka.errors.KafkaError as exc:
-            raise StartError(f"the brokers {brokers} do not answer: {exc}") from exc
+        kafka_consumer.subscribe([plan.source.name], listener=_listener(kafka, consumer))
+        starting = asyncio.create_task(_start(kafka, plan, producer, kafka_consumer))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, consumer.stop)
+            loop.add_signal_handler(number, _stop, consumer, starting)
             stack.callback(loop.remove_signal_handler, number)
+        await asyncio.wait({starting})
+        if starting.cancelled():
+            return consumer
+        await starting
         _LOG.info("%s consumes %s for model %s", plan.group, plan.source.name, plan.model)
         reports = asyncio.create_task(_report(consumer))
         stack.callback(reports.cancel)
@@ -118,6 +116,24 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
                 f" {exc}; a new start goes on from the last offset that is committed"
             ) from exc
         return consumer
+
+
+async def _start(kafka: Any, plan: ConsumePlan, producer: Any, kafka_consumer: Any) -> None:
+    """Connect to the brokers and join the group, which may take as long as its others take."""
+    brokers = plan.target.brokers
+    try:
+        await producer.start()
+        brokers = plan.source.brokers
+        await warn_of_missing_topics(plan)
+        await kafka_consumer.start()
+    except kafka.errors.KafkaError as exc:
+        raise StartError(f"the brokers {brokers} do not answer: {exc}") from exc
+
+
+def _stop(consumer: Consumer, starting: asyncio.Task[None]) -> None:
+    """A signal: what is under way ends; a start that still waits for the brokers is given up."""
+    consumer.stop()
+    starting.cancel()
 
 
 def _kafka() -> Any:

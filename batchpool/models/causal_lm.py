@@ -22,6 +22,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.models.decoder.model_folder import ModelFolder
 from batchpool.models.extras import check_weights, extra, folder_with
+from batchpool.models.pretrained import whole_model
 from batchpool.models.tokens import Dtype, dtype_on
 
 if TYPE_CHECKING:
@@ -127,13 +128,12 @@ class CausalLM(bp.Generator):
         from transformers import AutoModelForCausalLM
 
         name = dtype_on(device.type, self._dtype, self._folder.config)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            str(self._folder.path),
-            use_safetensors=None if self._trust else True,
+        model = whole_model(
+            AutoModelForCausalLM,
+            self._folder.path,
+            self._trust,
             dtype=getattr(torch, name),
             attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=self._trust,
         )
         return model.to(device).eval()
 

@@ -32,24 +32,23 @@ def file_at(path: Path) -> Path:
     return path
 
 
-def folder_with(path: Path, *names: str) -> Path:
-    """The path of a folder with these files, "~" expanded; FileNotFoundError names the first that
-    is missing."""
+def folder_with(path: Path, name: str, advice: str = "") -> Path:
+    """The path of a folder with this file, "~" expanded; FileNotFoundError says what is missing.
+    advice: what to do about a folder without the file."""
     path = path.expanduser()
     if path.is_file():
         raise FileNotFoundError(
-            f"{path.absolute()} is a file; option path takes the folder that has {names[0]}"
+            f"{path.absolute()} is a file; option path takes the folder that has {name}"
         )
     if not path.is_dir():
         raise FileNotFoundError(
             f"there is no folder {path.absolute()}, which option path names; it must be on this"
             " machine, since nothing is fetched from a hub"
         )
-    for name in names:
-        if not (path / name).is_file():
-            raise FileNotFoundError(
-                f"there is no {name} in the folder {path.absolute()}, which option path names"
-            )
+    if not (path / name).is_file():
+        raise FileNotFoundError(
+            f"there is no {name} in the folder {path.absolute()}, which option path names{advice}"
+        )
     return path
 
 

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     import torch
 
 _PROMPT_NAME_BYTES = 64
+_HOW_TO_MAKE_ONE = (
+    "; sentence_transformers makes a folder with it of one of plain transformers:"
+    " SentenceTransformer(FOLDER).save(OTHER_FOLDER)"
+)
 # The library would import any other class that a folder names, from the folder itself too.
 _WITHOUT_CODE = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
 
@@ -65,7 +69,7 @@ class SentenceTransformer(bp.Model):
         cuda_graphs: bool = False,
         trust: bool = False,
     ) -> None:
-        self._path = path = folder_with(path, "modules.json")
+        self._path = path = folder_with(path, "modules.json", _HOW_TO_MAKE_ONE)
         self._normalize, self._dtype, self._trust = normalize, dtype, trust
         modules = _read(path / "modules.json")
         if not trust:

@@ -97,9 +97,15 @@ class Tensor:
                     f"tensor {self.name!r}: bad dimension {dim!r} in its shape; a size, or"
                     " bp.Dim(max) for one that varies, was expected"
                 )
-        if (self.dtype == "bytes") != (self.max_bytes is not None):
+        if self.dtype == "bytes" and self.max_bytes is None:
             raise ConfigError(
-                f"tensor {self.name!r}: max_bytes belongs to dtype 'bytes', which must have it"
+                f"tensor {self.name!r}: dtype 'bytes' needs max_bytes, the longest element, as"
+                " max_bytes=8192"
+            )
+        if self.dtype != "bytes" and self.max_bytes is not None:
+            raise ConfigError(
+                f"tensor {self.name!r}: max_bytes belongs to dtype 'bytes', and this is"
+                f" {self.dtype!r}; leave it out"
             )
         if self.is_bytes and isinstance(self.default, bytes):
             try:  # it is told to front ends and callers as JSON

@@ -107,7 +107,10 @@ class TaskRoute(LinkRoute):
     ) -> HttpResponse | None:
         link = self._view.tasks
         if link is None:
-            raise NotSupported("this server keeps no tasks; its configuration may say tasks = true")
+            raise NotSupported(
+                "this server keeps no tasks; tasks = true in [server] of its configuration, or"
+                " --tasks, starts it with them"
+            )
         request = TaskRequest(scope, link, request_body)
         body = await self._read(request_body, caller_in(scope).flow)
         if body is None:

@@ -21,7 +21,8 @@ from batchpool.control.task_messages import (
     TaskStatus,
     TaskSubmitted,
 )
-from batchpool.tasks.store import StoreFull
+from batchpool.tasks.answers import refused
+from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.wire.task_form import pack_answer, unpack_answer, unpack_input
 from tests.unit.tasks.desk import SETTINGS, Desk, running
 
@@ -209,9 +210,9 @@ def test_a_repeated_request_may_have_another_id() -> None:
             found.append(await desk.submit([1], key="k", answer=answer))
         assert len(set(found)) == 1
         others = msgspec.Raw(pack_answer(replace(plain, outputs=())))
-        refused = await desk.answers.answer(desk.message([1], key="k", answer=others))
-        assert isinstance(refused, TaskRefused)
-        assert refused.code == "idempotency_mismatch"
+        answered = await desk.answers.answer(desk.message([1], key="k", answer=others))
+        assert isinstance(answered, TaskRefused)
+        assert answered.code == "idempotency_mismatch"
         await desk.committer.close()
 
     asyncio.run(scene())
@@ -318,3 +319,13 @@ def test_what_ends_goes_on_where_new_tasks_meet_a_full_disk(
         await desk.committer.close()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("error", "code"), [(StoreAway, "not_ready"), (StoreFull, "storage_full")])
+def test_addresses_of_the_store_are_for_the_log(
+    error: type[Exception], code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = refused(error("redis://tasks@10.1.2.3:6379/0: no"))
+    assert told.code == code
+    assert "10.1.2.3" not in told.error
+    assert "10.1.2.3" in caplog.text

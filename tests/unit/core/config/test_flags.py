@@ -122,3 +122,14 @@ def test_model_of_takes_module_and_class() -> None:
         ConfigError, match=r'^--model "scale.py": expected MODULE:CLASS, as "my_models:Scale"$'
     ):
         model_of("scale.py")
+
+
+def test_help_says_how_an_empty_value_is_written_and_what_leaving_a_flag_out_means() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    texts = {action.dest: action.help or "" for action in parser._actions}
+    assert "'' means every address" in texts["server.host"]
+    assert texts["server.host"].endswith("(default 127.0.0.1)")
+    assert texts["server.uds"].endswith("left out means none")
+    assert "(default 2592000)" in texts["server.file_ttl_s"]
+    assert "from 0 to 1099511627776" in texts["model.max_batch_elements"]

@@ -182,8 +182,8 @@ class _Worker(WorkerProxy):
         tokens: int = 0,
     ) -> DispatchedBatch:
         record = next(i for i in range(RECORDS) if i not in self.batches)
-        self._token += 1
-        batch = DispatchedBatch(record, self._token, rows, now_ns, rows.shape[1], number)
+        self.token += 1
+        batch = DispatchedBatch(record, self.token, rows, now_ns, rows.shape[1], number)
         self.batches[record] = batch
         return batch
 

@@ -90,7 +90,7 @@ def _in_turns(flows: I64, deadlines: I64) -> npt.NDArray[np.intp]:
     The places of a flow go to its rows by deadline, those of equal deadline by place. Then all
     rows go by their number within their flow, those of equal number by place.
     """
-    if _all_equal(flows):
+    if all_equal(flows):
         return deadlines.argsort(kind="stable")
     by_deadline = np.lexsort((deadlines, flows))
     places = flows.argsort(kind="stable")
@@ -219,7 +219,7 @@ class Queue:
             )
             rows[QueueColumn.KEY, 0] = start
         else:
-            is_one = flow < NAMED_FROM or _all_equal(rows[QueueColumn.FLOW])
+            is_one = flow < NAMED_FROM or all_equal(rows[QueueColumn.FLOW])
             start, in_order = self._order.assign(
                 priority, flow, rows[QueueColumn.DEADLINE_NS], is_one=is_one
             )

@@ -23,9 +23,9 @@ class Decisions:
         self.made = 0
         decide = module.decide
 
-        def counting(*args: Any) -> Any:
+        def counting(*args: Any, **more: Any) -> Any:
             self.made += 1
-            return decide(*args)
+            return decide(*args, **more)
 
         monkeypatch.setattr(module, "decide", counting)
         self.bench = bench = Bench(limits)

@@ -231,8 +231,8 @@ def test_the_stages_on_the_cpu_have_limits_of_their_own() -> None:
     config = ModelConfig(import_name="m:M", preprocess_max_batch=5, postprocess_max_batch=7)
     stages = (Stage.PREPROCESS, Stage.POSTPROCESS)
     assert [Limits.of(config, stage) for stage in stages] == [
-        Limits(5, 0, spreads=True),
-        Limits(7, 0, spreads=True),
+        Limits(5, 0, spreads=True, background_slowdown=0.25),
+        Limits(7, 0, spreads=True, background_slowdown=0.25),
     ]
     assert not Limits.of(config).spreads
 

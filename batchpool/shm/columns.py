@@ -51,7 +51,7 @@ class TensorColumn:
 
     sizes: u32 [slots, k] of the whole road; places: (its column there, row dimension).
     lengths: of a bytes tensor's elements, u32 [slots, *max row shape]; cells: its values, one
-    behind the other, for loads and stores of one string.
+    behind the other, where a row is one string.
     """
 
     tensor: Tensor

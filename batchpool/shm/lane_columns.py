@@ -26,7 +26,8 @@ def tensor_columns(
         lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
         offsets = layout.columns.get(f"at.{name}")
         values = memory.array(layout.columns[name if offsets is None else "arena"])
-        cells = values.reshape(-1).data if tensor.is_bytes else None
+        one_string = tensor.is_bytes and not tensor.shape
+        cells = values.reshape(-1).data if one_string else None
         if offsets is None:
             columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths, cells)
         else:

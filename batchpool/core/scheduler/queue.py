@@ -219,7 +219,8 @@ class Queue:
             )
             rows[QueueColumn.KEY, 0] = start
         else:
-            is_one = flow < NAMED_FROM or all_equal(rows[QueueColumn.FLOW])
+            # An origin has flows with names, and one without.
+            is_one = all_equal(rows[QueueColumn.FLOW])
             start, in_order = self._order.assign(
                 priority, flow, rows[QueueColumn.DEADLINE_NS], is_one=is_one
             )

@@ -56,6 +56,12 @@ def test_rows_under_new_names_have_the_turns_of_rows_under_one(
             queue.take(front(take))
 
 
+def test_rows_with_and_without_a_name_that_come_together_take_turns() -> None:
+    (name,) = named(1)
+    queue = queue_of(rows_of(4, flow=[MANY, MANY, name, name], priority=[1, 1, 1, 1]))
+    assert flows(queue.view()) == [MANY, name, MANY, name]
+
+
 def test_who_has_a_new_name_for_each_request_is_not_always_first() -> None:
     """It asks again as soon as it is answered, with many requests at a time."""
     queue = queue_of(rows_of(100, flow=OTHER), rows_of(20, flow=named(*range(20))))

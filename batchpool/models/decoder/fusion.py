@@ -3,7 +3,7 @@
 A decoder's own code starts some forty kernels a layer, most of which read and write a few tokens:
 norms, rotations, activations, sums. Compiled, those between two products of matrices are one. What
 is compiled is each layer's code once for all layers and numbers of tokens, so that it takes seconds
-and not minutes. Attention and cache stay as they are (`torch.compiler.disable`).
+and not minutes. Attention and cache stay as they are.
 
     https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
 """

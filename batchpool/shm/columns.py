@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Tensor
+from batchpool.shm.segment import Octets
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
 
@@ -50,8 +51,8 @@ class TensorColumn:
     """One tensor's column: values [slots, *max row shape], sizes and lengths beside it.
 
     sizes: u32 [slots, k] of the whole road; places: (its column there, row dimension).
-    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]; cells: its values, one
-    behind the other, where a row is one string.
+    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]; octets: the values of one
+    with a single string a row.
     """
 
     tensor: Tensor
@@ -59,7 +60,7 @@ class TensorColumn:
     sizes: Array
     places: tuple[tuple[int, int], ...]
     lengths: Array | None
-    cells: memoryview | None
+    octets: Octets | None
 
     def store(self, where: Where, rows: Array) -> None:
         """Write rows [n, *row shape] (all of one size) into n slots."""
@@ -92,13 +93,13 @@ class TensorColumn:
     def _store_strings(self, where: Where, elements: Sequence[bytes]) -> None:
         """Write one byte string a slot. Through a memoryview: an array takes five times as long."""
         assert self.lengths is not None
-        assert self.cells is not None
-        cells, most, lengths = self.cells, self.tensor.max_bytes or 0, list(map(len, elements))
+        assert self.octets is not None
+        octets, most, lengths = self.octets, self.tensor.max_bytes or 0, list(map(len, elements))
         if max(lengths, default=0) > most:
             raise ValueError(f"a byte string of {max(lengths)} bytes came; at most {most} fit")
         starts = self._starts(slots_of(where), lengths)
         for start, element, length in zip(starts, elements, lengths, strict=True):
-            cells[start : start + length] = element
+            octets[start : start + length] = element
         self.lengths[where] = lengths
 
     def store_ragged(self, slots: Sequence[int], rows: Sequence[Array]) -> None:
@@ -169,19 +170,19 @@ class TensorColumn:
     def _load_strings(self, slots: Sequence[int], where: Where) -> Array:
         """Read one byte string a slot, cut to the maximum: the other side wrote its length."""
         assert self.lengths is not None
-        assert self.cells is not None
-        cells, most = self.cells, self.tensor.max_bytes or 0
+        assert self.octets is not None
+        octets, most = self.octets, self.tensor.max_bytes or 0
         lengths = [min(length, most) for length in self.lengths[where].tolist()]
         starts = self._starts(slots, lengths)
         rows = np.empty(len(slots), object)
         rows[:] = [
-            cells[start : start + length].tobytes()
+            octets[start : start + length].tobytes()
             for start, length in zip(starts, lengths, strict=True)
         ]
         return rows
 
     def _starts(self, slots: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """The places in the cells of byte strings of these lengths, one a slot."""
+        """The places in the octets of byte strings of these lengths, one a slot."""
         width = self.values.shape[1]
         return [slot * width for slot in slots]
 

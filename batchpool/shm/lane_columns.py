@@ -25,14 +25,14 @@ def tensor_columns(
         name, own = f"{road}.{tensor.name}", tuple(places[tensor.name])
         lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
         offsets = layout.columns.get(f"at.{name}")
-        values = memory.array(layout.columns[name if offsets is None else "arena"])
-        one_string = tensor.is_bytes and not tensor.shape
-        cells = values.reshape(-1).data if one_string else None
+        place = layout.columns[name if offsets is None else "arena"]
+        values = memory.array(place)
+        octets = memory.octets(place) if tensor.is_bytes and not tensor.shape else None
         if offsets is None:
-            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths, cells)
+            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths, octets)
         else:
             columns[tensor.name] = ArenaColumn(
-                tensor, values, sizes, own, lengths, cells, memory.array(offsets),
+                tensor, values, sizes, own, lengths, octets, memory.array(offsets),
                 memory.scalars(offsets),
             )  # fmt: skip
     return columns

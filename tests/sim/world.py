@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from random import Random
 
 from batchpool.core.layout.segments import worker_layout_of
-from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.limits import NEVER_NS
+from batchpool.core.scheduler.limits import NEVER_NS, Limits
 from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.actors import Actor, BatcherActor, SimLane, SimRecords, WorkerActor

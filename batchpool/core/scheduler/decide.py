@@ -53,7 +53,6 @@ Invariants, which are also the property tests:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,6 +61,7 @@ import numpy.typing as npt
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.priority import BACKGROUND
 from batchpool.core.scheduler.background import rows_beside
+from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.fair_order import TAG_BITS
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
@@ -78,34 +78,6 @@ _SHORT_NS = 1_000_000
 _HEAVY_LOAD = 0.5  # share of the workers' capacity; above it waits may reach max_wait_peak
 # The most frequent reasons: looking a member up in its enum is slow.
 _FULL, _IDLE = DispatchReason.FULL, DispatchReason.IDLE
-
-
-@dataclass(frozen=True)
-class Dispatch:
-    """A batch for one worker. rows: positions in the queue as it was given, rising."""
-
-    worker: int
-    rows: slice | npt.NDArray[Any]
-    reason: DispatchReason
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The result of `decide`.
-
-    dispatch: batches to send now.  expire: positions of the rows past their deadline.  refuse:
-    positions of the rows that would be late.  wake_at_ns: the time of the next decision, if no
-    event comes before.
-    """
-
-    dispatch: tuple[Dispatch, ...]
-    expire: npt.NDArray[Any]
-    refuse: npt.NDArray[Any]
-    wake_at_ns: int
-
-    def is_wait(self) -> bool:
-        """True if no row leaves or ends now."""
-        return not (self.dispatch or len(self.expire) or len(self.refuse))
 
 
 _NONE = np.empty(0, dtype=np.int64)

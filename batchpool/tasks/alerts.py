@@ -59,17 +59,21 @@ class Alerts:
     async def end(self) -> None:
         """Tell at the end of the process what has not been told, however short ago the last start
         was: the next process knows nothing of it."""
-        await self._until_ended()
-        self._next_s = self._clock_s()
-        self.look()
-        await self._until_ended()
+        if await self._has_ended():
+            self._next_s = self._clock_s()
+            self.look()
+            await self._has_ended()
+        elif self._new:
+            _LOG.warning("the latest dead letters are told to nobody: the command is not over")
 
-    async def _until_ended(self) -> None:
+    async def _has_ended(self) -> bool:
+        """True once no command runs; False where one does that was waited for."""
         if self._running is None:
-            return
+            return True
         _, running = await asyncio.wait({self._running}, timeout=_AT_END_S)
         if running:
             _LOG.warning("task_alert_command still runs %g s after the stop", _AT_END_S)
+        return not running
 
     async def _run(self, message: bytes) -> None:
         try:

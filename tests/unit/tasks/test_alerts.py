@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from batchpool.tasks import alerts as alerts_module
 from batchpool.tasks.alerts import Alerts, missing_program
 
 
@@ -62,3 +63,23 @@ def test_a_command_that_is_not_there_is_logged_and_ends_nothing(
 
 def test_a_program_that_is_there_and_no_command_are_no_fault() -> None:
     assert missing_program("") == missing_program(shlex.join([sys.executable, "a b"])) == ""
+
+
+def test_a_stop_does_not_wait_long_for_a_command_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hang(self: Alerts, message: bytes) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(alerts_module, "_AT_END_S", 0.0)
+    monkeypatch.setattr(Alerts, "_run", hang)
+
+    async def act() -> None:
+        alerts = Alerts("cat", lambda: 0.0)
+        alerts.letter("m", "internal")
+        alerts.look()
+        alerts.letter("m", "internal")
+        await alerts.end()
+
+    asyncio.run(act())
+    assert "the latest dead letters are told to nobody" in caplog.text

@@ -71,7 +71,8 @@ class ArenaLaneClient(LaneClient):
             now_ns,
             flow=flow,
             contested=self.allocator.is_contested(flow, now_ns),
-            origin_contested=self.allocator.is_origin_contested(flow, now_ns),
+            origin_contested=bool(self.allocator.named)
+            and self.allocator.is_origin_contested(flow, now_ns),
             priority=priority,
         )
         self._coming = None

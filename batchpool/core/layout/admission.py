@@ -179,7 +179,9 @@ class SlotAllocator:
         self._cursor = slot + 1
         self.claimed += 1
         if flow:
-            self._take_share(1, flow)
+            self.held[flow] = self.held.get(flow, 0) + 1
+            if flow >= NAMED_FROM:
+                self._count_named(1, flow)
         return slot
 
     def take(self, n: int, flow: int = 0) -> Sequence[int]:
@@ -193,7 +195,9 @@ class SlotAllocator:
             self._cursor = first + n
             self.claimed += n
             if flow:
-                self._take_share(n, flow)
+                self.held[flow] = self.held.get(flow, 0) + n
+                if flow >= NAMED_FROM:
+                    self._count_named(n, flow)
             return range(first, first + n)
         return [self.take_one(flow) for _ in range(n)]
 
@@ -215,11 +219,14 @@ class SlotAllocator:
         self._view[slots] = 0
         self.claimed -= len(slots)
 
-    def _take_share(self, n: int, flow: int) -> None:
-        self.held[flow] = self.held.get(flow, 0) + n
-        if flow >= NAMED_FROM:
-            origin = origin_of(flow)
-            self.named[origin] = self.named.get(origin, 0) + n
+    def _count_named(self, n: int, flow: int) -> None:
+        """Count n slots more, or fewer, for the origin of a flow with a name."""
+        origin = origin_of(flow)
+        left = self.named.get(origin, 0) + n
+        if left:
+            self.named[origin] = left
+        else:
+            del self.named[origin]
 
     def _release_share(self, n: int, flow: int) -> None:
         left = self.held.get(flow, 0) - n
@@ -229,10 +236,7 @@ class SlotAllocator:
         else:
             del self.held[flow]
         if flow >= NAMED_FROM:
-            origin = origin_of(flow)
-            self.named[origin] -= n
-            if not self.named[origin]:
-                del self.named[origin]
+            self._count_named(-n, flow)
 
     def is_claimed(self, slot: int) -> bool:
         return bool(self._used[slot])

@@ -252,12 +252,15 @@ class AdmittedLane:
 
     def start_running(self, slots: Array) -> None:
         """Mark rows RUNNING, whose record stands."""
-        if len(slots) > self._few_most:
-            self.lane.state[slots] = _RUNNING
-        else:
-            for slot in slots.tolist():
-                self._state[slot] = _RUNNING
+        self._set_states(slots, _RUNNING)
         self.running += len(slots)
+
+    def _set_states(self, slots: Array, state: int) -> None:
+        if len(slots) > self._few_most:
+            self.lane.state[slots] = state
+            return
+        for slot in slots.tolist():
+            self._state[slot] = state
 
     def _without_stale(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop and count stale entries and repeated entries of one slot."""
@@ -315,16 +318,13 @@ class AdmittedLane:
 
     def complete(self, slots: Array, sequences: Array) -> None:
         """Return slots to the client: DONE first, then the completion entries, then the bell."""
+        self._set_states(slots, _DONE)
         self._completed += len(slots)
         try:
             if len(slots) <= self._few_most:
-                listed = slots.tolist()
-                for slot in listed:
-                    self._state[slot] = _DONE
-                uses = zip(listed, sequences.tolist(), strict=True)
+                uses = zip(slots.tolist(), sequences.tolist(), strict=True)
                 self._cq.push_few([slot | sequence << 32 for slot, sequence in uses])
             else:
-                self.lane.state[slots] = _DONE
                 self._cq.push(pack(slots, sequences))
         except (AssertionError, OverflowError, ValueError):
             # Its client reuses slots without ever taking completions, or wrote into the counters,

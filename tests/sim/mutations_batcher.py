@@ -173,7 +173,7 @@ def record_token_before_rows(patch: Patch) -> None:
 
     def hasty(self: WorkerProxy, *args: Any) -> Any:
         record = next(r for r in range(RECORDS) if r not in self.batches)
-        self.worker_segment.token[record] = self._token + 1
+        self.worker_segment.token[record] = self.token + 1
         real, self.worker_segment.token_of = self.worker_segment.token_of, {}
         try:
             return prepare(self, *args)

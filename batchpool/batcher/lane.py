@@ -301,7 +301,7 @@ class AdmittedLane:
         A client publishes a row before it cancels it, so the cancelled rows counted here are
         admitted by the `admit` that follows.
         """
-        now = self.lane.cancels.get()
+        now = self._cells[self._cancels_at]
         if now == self._cancels:
             return False
         self._cancels = now

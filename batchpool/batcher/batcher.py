@@ -276,7 +276,7 @@ class Batcher:
             worker.view(
                 self._runnable(worker), worker.free_at_ns(now_ns), worker.overdue_since_ns(now_ns)
             )
-            if timed
+            if timed and worker.batches
             else worker.view(self._runnable(worker), 0)
             for worker in workers
         ]

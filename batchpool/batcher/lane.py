@@ -252,12 +252,15 @@ class AdmittedLane:
 
     def start_running(self, slots: Array) -> None:
         """Mark rows RUNNING, whose record stands."""
-        if len(slots) > self._few_most:
-            self.lane.state[slots] = _RUNNING
-        else:
-            for slot in slots.tolist():
-                self._state[slot] = _RUNNING
+        self._set_states(slots, _RUNNING)
         self.running += len(slots)
+
+    def _set_states(self, slots: Array, state: int) -> None:
+        if len(slots) > self._few_most:
+            self.lane.state[slots] = state
+            return
+        for slot in slots.tolist():
+            self._state[slot] = state
 
     def _without_stale(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop and count stale entries and repeated entries of one slot."""
@@ -298,7 +301,7 @@ class AdmittedLane:
         A client publishes a row before it cancels it, so the cancelled rows counted here are
         admitted by the `admit` that follows.
         """
-        now = self.lane.cancels.get()
+        now = self._cells[self._cancels_at]
         if now == self._cancels:
             return False
         self._cancels = now
@@ -315,16 +318,13 @@ class AdmittedLane:
 
     def complete(self, slots: Array, sequences: Array) -> None:
         """Return slots to the client: DONE first, then the completion entries, then the bell."""
+        self._set_states(slots, _DONE)
         self._completed += len(slots)
         try:
             if len(slots) <= self._few_most:
-                listed = slots.tolist()
-                for slot in listed:
-                    self._state[slot] = _DONE
-                uses = zip(listed, sequences.tolist(), strict=True)
+                uses = zip(slots.tolist(), sequences.tolist(), strict=True)
                 self._cq.push_few([slot | sequence << 32 for slot, sequence in uses])
             else:
-                self.lane.state[slots] = _DONE
                 self._cq.push(pack(slots, sequences))
         except (AssertionError, OverflowError, ValueError):
             # Its client reuses slots without ever taking completions, or wrote into the counters,

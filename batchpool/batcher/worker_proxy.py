@@ -93,6 +93,7 @@ class WorkerProxy:
         self._cq = worker_segment.cq_consumer()
         self._cells = worker_segment.memory.cells()
         self._cq_tail_at = word(worker_segment.layout, "cq_tail")
+        self._ready_at = word(worker_segment.layout, "ready")
         self._cq_head = self._cells[word(worker_segment.layout, "cq_head")]
         self.token = int(worker_segment.token.max())
         self._last_done_ns = 0
@@ -106,7 +107,7 @@ class WorkerProxy:
 
     def is_ready(self) -> bool:
         """True once the worker has loaded and warmed up its model."""
-        return bool(self.worker_segment.ready.get())
+        return self._cells[self._ready_at] != 0
 
     def runnable_lanes(self, serials: I64, version: int) -> npt.NDArray[np.bool_] | None:
         """The lanes whose rows the worker can run, as a mask by number; None for all.
